@@ -1,0 +1,59 @@
+"""Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
+
+from engine.config import ModelConfig
+from engine.engine import Engine
+from engine.errors import (
+    BatchFailed,
+    Closed,
+    Dead,
+    Draining,
+    EngineError,
+    Failure,
+    Full,
+    InvalidJob,
+    JobFailed,
+    Loading,
+    ModelError,
+    ModelNotFound,
+    PromptTooLong,
+    Refused,
+    Rejected,
+)
+from engine.messages import Chunk, Failed, Finished, Job, JobEvent, Prefill, Sampling, Started
+from engine.model_dir import ModelDir
+from engine.models import Models, open_engine
+from engine.stream import Stream
+from engine.tokenizer import Tokenizer
+
+__all__ = [
+    "BatchFailed",
+    "Chunk",
+    "Closed",
+    "Dead",
+    "Draining",
+    "Engine",
+    "EngineError",
+    "Failed",
+    "Failure",
+    "Finished",
+    "Full",
+    "InvalidJob",
+    "Job",
+    "JobEvent",
+    "JobFailed",
+    "Loading",
+    "ModelConfig",
+    "ModelDir",
+    "ModelError",
+    "ModelNotFound",
+    "Models",
+    "Prefill",
+    "PromptTooLong",
+    "Refused",
+    "Rejected",
+    "Sampling",
+    "Started",
+    "Stream",
+    "Tokenizer",
+    "open_engine",
+]

@@ -1,0 +1,25 @@
+"""What an engine thread may drive. Nothing heavy is imported before `make_backend` is called."""
+
+from engine.backends.base import Backend
+from engine.config import ModelConfig
+
+
+def make_backend(config: ModelConfig) -> Backend:
+    """The backend for the device that `config` asks for. Called on the engine thread: it imports
+    torch and exllamav2, which takes seconds. Raises ModelError.
+    """
+    import torch
+
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        from engine.backends import cpu
+
+        cpu.install()  # before exllamav2 is imported
+        from engine.backends.cpu.loader import load
+    else:
+        from engine.backends.cuda import load
+    from engine.backends.exl2 import Exl2Backend
+
+    return Exl2Backend(config, device, load)

@@ -1,0 +1,33 @@
+"""What the engine thread drives."""
+
+from typing import Protocol
+
+from engine.messages import Job, JobEvent, ModelInfo
+
+
+class Backend(Protocol):
+    """A generator with its model. One thread makes all calls, from `open` to `close`.
+
+    A failure that concerns one job is an event of that job; what is raised concerns all of them.
+    """
+
+    def open(self) -> ModelInfo:
+        """Load and warm up. Raises ModelError, or whatever the libraries do."""
+
+    def has_room(self, job: Job) -> bool:
+        """Whether `job` can start now. If nothing is active, that is as good as it gets."""
+
+    def enqueue(self, job: Job) -> None:
+        """Start `job` in the next iteration; only if `has_room`. Raises Rejected."""
+
+    def cancel(self, identifier: str) -> None:
+        """Forget the job, release its pages. It emits nothing any more."""
+
+    def iterate(self) -> list[JobEvent]:
+        """One step of all active jobs."""
+
+    def reset(self) -> None:
+        """After `iterate` raised: forget all jobs and all that was cached."""
+
+    def close(self) -> None:
+        """Release the model. Not called if `open` failed."""

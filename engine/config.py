@@ -1,0 +1,42 @@
+"""How one model is served. Picklable, so that it can cross into another process."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import ModelError
+
+PAGE_SIZE = 256  # tokens in a page of the cache; exllamav2's, not a choice
+
+Device = Literal["auto", "cuda", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Lengths in tokens. Raises ModelError for a value that exllamav2 can't honour."""
+
+    path: str
+    name: str
+    device: Device = "auto"
+    max_seq_len: int | None = None  # None: what the model was made for
+    cache_tokens: int = 16384  # shared by all active jobs, in pages of 256
+    max_batch_size: int = 32  # most active jobs
+    max_pending: int = 64  # most jobs that wait for a place in the batch
+    max_chunk_size: int = 512  # of a prompt in one iteration: how long others wait for a newcomer
+    default_max_tokens: int = 512  # new tokens, if the request doesn't say
+
+    def __post_init__(self) -> None:
+        for name in ("cache_tokens", "max_chunk_size"):
+            if getattr(self, name) % PAGE_SIZE or getattr(self, name) < PAGE_SIZE:
+                raise ModelError(f"{name} must be a multiple of {PAGE_SIZE} tokens", name)
+        if self.max_seq_len is not None and self.max_seq_len < PAGE_SIZE:
+            raise ModelError(f"max_seq_len must be at least {PAGE_SIZE} tokens", "max_seq_len")
+        for name in ("max_batch_size", "default_max_tokens"):
+            if getattr(self, name) < 1:
+                raise ModelError(f"{name} must be at least 1", name)
+        if self.max_pending < 0:
+            raise ModelError("max_pending must not be negative", "max_pending")
+
+    @property
+    def max_jobs(self) -> int:
+        """Most jobs that the engine holds at once, active and pending."""
+        return self.max_batch_size + self.max_pending

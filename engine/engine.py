@@ -1,0 +1,222 @@
+"""One model as the application sees it. Called on request threads; `deliver` on the link's."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from engine.config import ModelConfig
+from engine.errors import (
+    Closed,
+    Dead,
+    Draining,
+    EngineError,
+    Full,
+    InvalidJob,
+    Loading,
+    PromptTooLong,
+)
+from engine.link import Deliver, Link
+from engine.messages import (
+    Cancel,
+    Event,
+    Failed,
+    Finished,
+    Job,
+    JobEvent,
+    Loaded,
+    ModelInfo,
+    Stop,
+    Stopped,
+    Submit,
+)
+from engine.model_dir import ModelDir
+from engine.stream import Stream
+from engine.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+State = Literal["loading", "ready", "draining", "stopped"]
+
+
+class Engine:
+    """Takes jobs up to a limit and routes every event, by its identifier, to who waits for it."""
+
+    def __init__(self, config: ModelConfig, make_link: Callable[[Deliver], Link]) -> None:
+        """Reads the tokenizer, not the weights: `start` does. Raises ModelError."""
+        self.config = config
+        self.model_dir = ModelDir.read(config.path)
+        self.tokenizer = Tokenizer(self.model_dir)
+        self._link = make_link(self.deliver)
+        self._changed = threading.Condition()  # guards all below; notified when one of them changes
+        self._state: State = "loading"
+        self._info: ModelInfo | None = None
+        self._error: EngineError | None = None
+        self._streams: dict[str, Stream] = {}  # jobs that have not ended
+
+    # Any thread
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def error(self) -> EngineError | None:
+        """Why the engine stopped, unless it was told to."""
+        return self._error
+
+    @property
+    def num_jobs(self) -> int:
+        """Jobs that have not ended, active or pending."""
+        return len(self._streams)
+
+    @property
+    def info(self) -> ModelInfo:
+        """Raises Refused while there is none."""
+        if self._info is None:
+            raise self._refusal() or Loading(f"model {self.config.name} is loading")
+        return self._info
+
+    def start(self) -> None:
+        self._link.start()
+
+    def wait_until_loaded(self, timeout: float | None = None) -> bool:
+        """Whether the model is ready within `timeout` seconds; False at once if loading failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state != "loading", timeout)
+            return self._state == "ready"
+
+    def check_room(self, num_jobs: int) -> None:
+        """Raises what `submit` would for so many jobs; before the work of making them."""
+        if num_jobs > self.config.max_jobs:
+            raise InvalidJob(
+                f"{num_jobs} choices are more than the {self.config.max_jobs} jobs"
+                " which this server holds",
+                "n",
+            )
+        refusal = self._refusal(num_jobs)
+        if refusal is not None:
+            raise refusal
+
+    def max_new_tokens(self, prompt_tokens: int, asked: int | None) -> int:
+        """New tokens for a prompt of so many tokens: what was asked for, else the default as far
+        as the context allows. Raises PromptTooLong, with the numbers, where they don't fit.
+        """
+        info = self.info
+        room = info.max_seq_len - prompt_tokens
+        wanted = max(min(self.config.default_max_tokens, room), 1) if asked is None else asked
+        if wanted > room:
+            raise PromptTooLong(
+                f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the model's"
+                f" context of {info.max_seq_len} tokens"
+            )
+        num_pages = -(-(prompt_tokens + wanted) // info.page_size)
+        if num_pages > info.num_pages:
+            raise PromptTooLong(
+                f"{prompt_tokens} prompt tokens and {wanted} new tokens need {num_pages} pages of"
+                f" {info.page_size} tokens, the cache has {info.num_pages}"
+            )
+        return wanted
+
+    def submit(self, jobs: Sequence[Job]) -> Stream:
+        """Take all of `jobs`, or none: raises Refused or Rejected. Close the stream in the end."""
+        for job in jobs:
+            self._check(job)
+        stream = Stream([job.identifier for job in jobs], self._cancel)
+        with self._changed:
+            refusal = self._refusal(len(jobs))
+            if refusal is not None:
+                raise refusal
+            for job in jobs:
+                if job.identifier in self._streams:
+                    raise InvalidJob(f"identifier {job.identifier} is in use", "identifier")
+            self._streams.update((job.identifier, stream) for job in jobs)
+        for job in jobs:
+            self._link.send(Submit(job))
+        return stream
+
+    def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
+        """Take no more jobs, let those in hand go on for `drain` seconds, then end and release.
+
+        Whether that was done within `timeout` more seconds.
+        """
+        deadline = time.monotonic() + drain
+        with self._changed:
+            if self._state in ("loading", "ready"):
+                self._state = "draining"
+            self._changed.wait_for(lambda: not self._streams, deadline - time.monotonic())
+        self._link.send(Stop())
+        return self._link.join(timeout)
+
+    # Link's thread
+
+    def deliver(self, events: Sequence[Event]) -> None:
+        """Route events to their streams. Never blocks; whose job has ended already is dropped."""
+        batches: dict[Stream, list[JobEvent]] = {}
+        with self._changed:
+            for event in events:
+                match event:
+                    case Loaded(info):
+                        self._info = info
+                        if self._state == "loading":
+                            self._state = "ready"
+                    case Stopped(error):
+                        self._state, self._error = "stopped", error
+                        for identifier, stream in self._streams.items():
+                            failed = Failed(identifier, Closed(_stopped(error)))
+                            batches.setdefault(stream, []).append(failed)
+                        self._streams.clear()
+                    case Finished(identifier) | Failed(identifier):
+                        ended = self._streams.pop(identifier, None)
+                        if ended is not None:
+                            batches.setdefault(ended, []).append(event)
+                    case _:
+                        active = self._streams.get(event.identifier)
+                        if active is not None:
+                            batches.setdefault(active, []).append(event)
+            if self._state != "ready" or not self._streams:
+                self._changed.notify_all()
+        for stream, batch in batches.items():
+            stream.put(batch)
+
+    # Inside
+
+    def _check(self, job: Job) -> None:
+        """Raises Rejected for what would fail, or hurt others, in the generator."""
+        info = self.info
+        if not job.prompt:
+            raise InvalidJob("the prompt is empty", "prompt")
+        if min(job.prompt) < 0 or max(job.prompt) >= info.vocab_size:
+            raise InvalidJob(
+                f"the prompt has a token id outside the vocabulary of {info.vocab_size}", "prompt"
+            )
+        if not all(0 <= token_id < info.vocab_size for token_id in job.stop_token_ids):
+            raise InvalidJob(
+                f"stop_token_ids has one outside the vocabulary of {info.vocab_size}",
+                "stop_token_ids",
+            )
+        if job.max_new_tokens < 1:
+            raise InvalidJob("at least one new token must be asked for", "max_tokens")
+        self.max_new_tokens(len(job.prompt), job.max_new_tokens)
+
+    def _refusal(self, num_jobs: int = 0) -> EngineError | None:
+        """A fresh error, if the engine takes no such number of jobs now."""
+        name = self.config.name
+        match self._state:
+            case "loading":
+                return Loading(f"model {name} is loading")
+            case "draining":
+                return Draining(f"model {name} is shutting down")
+            case "stopped":
+                return Dead(f"model {name}: {_stopped(self._error)}")
+        if len(self._streams) + num_jobs > self.config.max_jobs:
+            return Full(f"{len(self._streams)} jobs are active or wait, of {self.config.max_jobs}")
+        return None
+
+    def _cancel(self, identifier: str) -> None:
+        self._link.send(Cancel(identifier))
+
+
+def _stopped(error: EngineError | None) -> str:
+    return "the server has shut down" if error is None else str(error)

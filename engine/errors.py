@@ -1,0 +1,82 @@
+"""Everything that goes wrong in the engine, by whose fault it is.
+
+EngineError
+├── ModelError              a model can't be loaded: its files, its device, its memory
+├── ModelNotFound           no model has that name
+├── Rejected                the job's own fault; the same job fails again
+│   ├── InvalidJob          a parameter has a value that can't be honoured
+│   └── PromptTooLong       prompt and new tokens exceed the context or the cache
+├── Refused                 not now; the same job may be taken later
+│   ├── Full                as many jobs as the engine holds
+│   ├── Loading             the model is not warm yet
+│   ├── Draining            the engine finishes what it has and takes nothing new
+│   └── Dead                the model failed to load, or the engine thread has ended
+└── Failure                 the job had been taken
+    ├── JobFailed           this job alone: sampler, settings, prefill
+    ├── BatchFailed         an iteration failed, and every active job with it
+    └── Closed              the engine was closed before the job ended
+"""
+
+
+class EngineError(Exception):
+    """The root. `param` names the parameter at fault, as the engine calls it, if one is."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ModelError(EngineError):
+    pass
+
+
+class ModelNotFound(EngineError):
+    pass
+
+
+class Rejected(EngineError):
+    pass
+
+
+class InvalidJob(Rejected):
+    pass
+
+
+class PromptTooLong(Rejected):
+    pass
+
+
+class Refused(EngineError):
+    pass
+
+
+class Full(Refused):
+    pass
+
+
+class Loading(Refused):
+    pass
+
+
+class Draining(Refused):
+    pass
+
+
+class Dead(Refused):
+    pass
+
+
+class Failure(EngineError):
+    pass
+
+
+class JobFailed(Failure):
+    pass
+
+
+class BatchFailed(Failure):
+    pass
+
+
+class Closed(Failure):
+    pass

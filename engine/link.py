@@ -1,0 +1,21 @@
+"""The way to an engine thread, wherever it runs."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from engine.messages import Command, Event
+
+Deliver = Callable[[Sequence[Event]], None]
+
+
+class Link(Protocol):
+    """Made with a `Deliver`, which it calls from one thread of its own, never after `Stopped`."""
+
+    def start(self) -> None:
+        """Begin to load the model; returns at once."""
+
+    def send(self, command: Command) -> None:
+        """Never blocks. Commands arrive in order; those sent after the end are lost."""
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Whether all has ended and is released within `timeout` seconds."""

@@ -1,0 +1,127 @@
+"""Commands, into an engine thread, and events, out of it: plain, frozen, picklable."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import EngineError
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is drawn. The defaults are those of OpenAI's API: every filter off.
+
+    Temperature below 0.01 is greedy. The filters apply in this order, after the penalties and
+    the temperature: `top_k` (0: off), `top_p` (1: off), `min_p` (0: off).
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One sequence to generate. Pages are reserved for the prompt and `max_new_tokens`."""
+
+    identifier: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    sampling: Sampling = Sampling()
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    min_new_tokens: int = 0  # no stop before, by token or by string
+    ignore_eos: bool = False
+
+
+# Commands: into the engine thread
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    identifier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End every job with `Failed(Closed)`, release the model, end the thread."""
+
+
+Command = Submit | Cancel | Stop
+
+
+# Events: out of the engine thread
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a warm model offers. Lengths in tokens."""
+
+    max_seq_len: int
+    vocab_size: int
+    page_size: int
+    num_pages: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    info: ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The last event of an engine thread. `error` is None if it was told to stop."""
+
+    error: EngineError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    identifier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    identifier: str
+    done_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    identifier: str
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`new_tokens` counts what was sampled, but for the stop token itself."""
+
+    identifier: str
+    finish_reason: FinishReason
+    prompt_tokens: int
+    new_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    identifier: str
+    error: EngineError
+
+
+JobEvent = Started | Prefill | Chunk | Finished | Failed
+Event = Loaded | Stopped | JobEvent

@@ -1,0 +1,81 @@
+"""A model directory in Hugging Face layout, as far as JSON tells: read without torch."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDir:
+    path: Path
+    config: dict[str, Any]
+    tokenizer_config: dict[str, Any]
+    eos_token_ids: tuple[int, ...]  # of config.json and generation_config.json together
+    chat_template: str | None  # Jinja source
+    created: int  # Unix seconds
+
+    @classmethod
+    def read(cls, path: str) -> "ModelDir":
+        """Raises ModelError, in one line, for a directory that is missing or incomplete."""
+        root = Path(path)
+        if not root.is_dir():
+            raise ModelError(f"model directory {path} does not exist")
+        for name in ("config.json", "tokenizer.json"):
+            if not (root / name).is_file():
+                raise ModelError(f"model directory {path} has no {name}")
+        if not any(root.glob("*.safetensors")):
+            raise ModelError(f"model directory {path} has no .safetensors file")
+        config = _read_json(root / "config.json")
+        if not config.get("architectures"):
+            raise ModelError(f"{root / 'config.json'} names no architecture")
+        generation_config = _read_json(root / "generation_config.json", optional=True)
+        tokenizer_config = _read_json(root / "tokenizer_config.json", optional=True)
+        eos = _token_ids(config) + _token_ids(generation_config)
+        return cls(
+            path=root,
+            config=config,
+            tokenizer_config=tokenizer_config,
+            eos_token_ids=tuple(dict.fromkeys(eos)),
+            chat_template=_chat_template(root, tokenizer_config),
+            created=int((root / "config.json").stat().st_mtime),
+        )
+
+    def special_token(self, name: str) -> str | None:
+        """Text of a token that tokenizer_config.json names, such as `bos_token`."""
+        token = self.tokenizer_config.get(name)
+        if isinstance(token, dict):  # a serialized AddedToken
+            token = token.get("content")
+        return token if isinstance(token, str) else None
+
+
+def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+    if optional and not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as reason:
+        raise ModelError(f"{path} can't be read: {reason}") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} is not a JSON object")
+    return value
+
+
+def _token_ids(config: dict[str, Any]) -> list[int]:
+    value = config.get("eos_token_id")
+    values = value if isinstance(value, list) else [value]
+    return [v for v in values if isinstance(v, int)]
+
+
+def _chat_template(root: Path, tokenizer_config: dict[str, Any]) -> str | None:
+    """From chat_template.jinja, where newer models keep it, else from tokenizer_config.json."""
+    file = root / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    template = tokenizer_config.get("chat_template")
+    if isinstance(template, list):  # several by name
+        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None

@@ -1,0 +1,71 @@
+"""Which engine serves which model name."""
+
+import threading
+import time
+from collections.abc import Iterable
+
+from engine.backends import make_backend
+from engine.config import ModelConfig
+from engine.engine import Engine
+from engine.errors import ModelNotFound
+from engine.link import Deliver, Link
+from engine.thread import EngineThread
+
+
+def open_engine(config: ModelConfig) -> Engine:
+    """An engine whose thread runs in this process, not started. Raises ModelError."""
+
+    def make_link(deliver: Deliver) -> Link:
+        return EngineThread(config.name, lambda: make_backend(config), deliver)
+
+    return Engine(config, make_link)
+
+
+class Models:
+    """All engines of this server. The first is the default."""
+
+    def __init__(self, engines: Iterable[Engine]) -> None:
+        self._engines = {engine.config.name: engine for engine in engines}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._engines)
+
+    def get(self, name: str | None = None) -> Engine:
+        """The engine of that name, or the default one. Raises ModelNotFound."""
+        if name is None:
+            return next(iter(self._engines.values()))
+        engine = self._engines.get(name)
+        if engine is None:
+            raise ModelNotFound(f"model {name!r} does not exist; there is: {', '.join(self.names)}")
+        return engine
+
+    def start(self) -> None:
+        """Begin to load all; returns at once."""
+        for engine in self._engines.values():
+            engine.start()
+
+    def wait_until_loaded(self, timeout: float | None = None) -> bool:
+        """Whether all are ready within `timeout` seconds; False at once if one has failed."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for engine in self._engines.values():
+            left = None if deadline is None else deadline - time.monotonic()
+            if not engine.wait_until_loaded(left):
+                return False
+        return True
+
+    def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
+        """Close all at the same time, as `Engine.close` does. Whether all were done in time."""
+        results: list[bool] = []
+        threads = [
+            threading.Thread(
+                target=lambda e=engine: results.append(e.close(drain, timeout)),
+                name=f"close-{engine.config.name}",
+            )
+            for engine in self._engines.values()
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return all(results)

@@ -1,0 +1,60 @@
+"""The request thread's end of its jobs."""
+
+import queue
+from collections.abc import Callable, Iterable, Sequence
+
+from engine.messages import Failed, Finished, JobEvent
+
+
+class Stream:
+    """One queue for the jobs of one request: a single job, or n choices that one thread reads.
+
+    The engine thread only ever puts, and a put never waits. Every job ends with exactly one
+    `Finished` or `Failed`.
+    """
+
+    def __init__(self, identifiers: Iterable[str], cancel: Callable[[str], None]) -> None:
+        self._unfinished = set(identifiers)
+        self._cancel = cancel
+        self._closed = False
+        self._queue: queue.Queue[Sequence[JobEvent]] = queue.Queue()
+
+    # Link's thread
+
+    def put(self, events: Sequence[JobEvent]) -> None:
+        if not self._closed:  # else nobody reads: don't keep what a cancelled job still emits
+            self._queue.put(events)
+
+    # Request thread
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every job's last event has been taken."""
+        return not self._unfinished
+
+    def take(self, timeout: float | None = None) -> list[JobEvent]:
+        """Wait for events, at most `timeout` seconds; all that have piled up, in order.
+
+        Empty when the time is over, and at once when every job has ended.
+        """
+        if self.is_finished:
+            return []
+        events: list[JobEvent] = []
+        try:
+            events += self._queue.get(timeout=timeout)
+            while True:
+                events += self._queue.get_nowait()
+        except queue.Empty:
+            pass
+        for event in events:
+            if isinstance(event, Finished | Failed):
+                self._unfinished.discard(event.identifier)
+        return events
+
+    def close(self) -> None:
+        """Cancel what has not ended. Harmless when all has, and when called again."""
+        if self._closed:
+            return
+        self._closed = True
+        for identifier in self._unfinished:
+            self._cancel(identifier)

@@ -1,0 +1,107 @@
+"""Text to token ids and back, on request threads. No torch."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import tokenizers
+
+from engine.errors import InvalidJob, ModelError, PromptTooLong
+from engine.model_dir import ModelDir
+
+ESCAPE = "\ufdd0"  # a noncharacter: no text is allowed to hold it
+
+
+class Tokenizer:
+    """A model's tokenizer.json. Safe from any number of threads.
+
+    Encodes by `encode_batch`, also a single text: `encode` holds the GIL, and with it the engine
+    thread, for as long as the text is long.
+    """
+
+    def __init__(self, model_dir: ModelDir) -> None:
+        """Raises ModelError."""
+        path = str(model_dir.path / "tokenizer.json")
+        try:
+            self._special = tokenizers.Tokenizer.from_file(path)
+            self._literal = tokenizers.Tokenizer.from_file(path)
+        except Exception as reason:  # the library raises plain Exception
+            raise ModelError(f"{path} can't be read: {reason}") from None
+        # An attribute of the whole tokenizer, not of a call: hence two of them.
+        self._literal.encode_special_tokens = True
+        added = self._special.get_added_tokens_decoder()
+        self._special_ids = {t.content: token_id for token_id, t in added.items() if t.special}
+        longest_first = sorted(self._special_ids, key=len, reverse=True)
+        alternatives = "|".join(map(re.escape, longest_first)) or r"(?!)"
+        self._special_pattern = re.compile(alternatives)
+        self._unescaped_pattern = re.compile(f"(?:{alternatives})(?!{ESCAPE})")
+        self._bos_ids = self._find_bos(model_dir)
+
+    def encode(self, text: str, max_tokens: int) -> tuple[int, ...]:
+        """Token ids of a plain prompt: BOS, if the model wants one, then ordinary text, in which
+        nothing counts as a special token. Raises PromptTooLong for more than `max_tokens`.
+        """
+        return self._limited(
+            lambda t: self._bos_ids + self._batch(self._literal, t), text, max_tokens
+        )
+
+    def encode_template(self, text: str, max_tokens: int) -> tuple[int, ...]:
+        """Token ids of a chat template's output, in which special tokens count unless escaped.
+
+        Raises PromptTooLong for more than `max_tokens`.
+        """
+        is_escaped = ESCAPE in text
+        encode = self._encode_escaped if is_escaped else partial(self._batch, self._special)
+        return self._limited(encode, text, max_tokens)
+
+    def escape(self, text: str) -> str:
+        """A user's text for a chat template: what looks like a special token in it won't be one."""
+        if ESCAPE in text:
+            raise InvalidJob("the text contains the noncharacter U+FDD0")
+        return self._special_pattern.sub(lambda m: m[0][0] + ESCAPE + m[0][1:], text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of `token_ids`, without special tokens."""
+        texts: list[str] = self._special.decode_batch([list(token_ids)])
+        return texts[0]
+
+    def _limited(
+        self, encode: Callable[[str], list[int]], text: str, max_tokens: int
+    ) -> tuple[int, ...]:
+        # A text far too long must not hold up its refusal, so its beginning comes first.
+        for part in (text[: 16 * max_tokens], text):
+            token_ids = encode(part)
+            if len(token_ids) > max_tokens:
+                raise PromptTooLong(
+                    f"the prompt has more tokens than the model's context of {max_tokens}"
+                )
+            if len(part) == len(text):
+                break
+        return tuple(token_ids)
+
+    def _encode_escaped(self, text: str) -> list[int]:
+        """The template's special tokens one by one, the text between them literally."""
+        token_ids: list[int] = []
+        start = 0
+        for match in self._unescaped_pattern.finditer(text):
+            token_ids += self._batch(self._literal, text[start : match.start()].replace(ESCAPE, ""))
+            token_ids.append(self._special_ids[match[0]])
+            start = match.end()
+        return token_ids + self._batch(self._literal, text[start:].replace(ESCAPE, ""))
+
+    @staticmethod
+    def _batch(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
+        return ids
+
+    def _find_bos(self, model_dir: ModelDir) -> list[int]:
+        """What the model's own post-processor, or tokenizer_config.json, puts before a prompt."""
+        if model_dir.tokenizer_config.get("add_bos_token") is False:
+            return []
+        ids: list[int] = self._special.encode("", add_special_tokens=True).ids
+        bos = model_dir.special_token("bos_token")
+        bos_id = self._special.token_to_id(bos) if bos else None
+        if bos_id is None:
+            return []
+        wanted = model_dir.tokenizer_config.get("add_bos_token") is True or ids[:1] == [bos_id]
+        return [bos_id] if wanted else []

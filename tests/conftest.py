@@ -1,0 +1,41 @@
+"""What all tests share: no test leaves a thread behind, and GPU tests run only with a GPU."""
+
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 10
+    while left := [t for t in threading.enumerate() if t not in before and t.is_alive()]:
+        if time.monotonic() > deadline:
+            pytest.fail(f"threads left: {left}")
+        left[0].join(0.1)
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory):
+    """A small random-weight model, made once a run."""
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    script = pathlib.Path(__file__).parent.parent / "scripts" / "make_model.py"
+    subprocess.run([sys.executable, script, path], check=True)
+    return str(path)
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what is marked `gpu` where there is none."""
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if not gpu_items:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -1,0 +1,322 @@
+"""Engine, Stream and EngineThread together, over a scripted backend."""
+
+import threading
+
+import pytest
+
+import engine
+from engine.messages import Chunk, Failed, Finished, ModelInfo, Started
+from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
+
+
+def take_all(stream):
+    events = []
+    while not stream.is_finished:
+        taken = stream.take(20)
+        assert taken, "no event in 20 s"
+        events += taken
+    return events
+
+
+def text(events):
+    return "".join(event.text for event in events if isinstance(event, Chunk))
+
+
+def test_a_job_gets_its_events_in_order_and_exactly_one_end(make_engine):
+    stream = make_engine(ScriptedBackend()).submit([job("a", 3)])
+    events = take_all(stream)
+    assert [type(event) for event in events] == [Started, Chunk, Chunk, Chunk, Finished]
+    assert text(events) == "0 1 2 "
+    assert stream.take(20) == []  # at once: nothing can follow
+
+
+def test_each_of_many_threads_gets_its_own_events(make_engine):
+    def script(job):
+        for i in range(50):
+            yield Chunk(job.identifier, f"{job.identifier}:{i} ", (i,))
+        yield finished(job, 50)
+
+    model = make_engine(ScriptedBackend(script), max_batch_size=200)
+    barrier = threading.Barrier(200)
+    texts = {}
+
+    def request(name):
+        barrier.wait(20)
+        texts[name] = text(take_all(model.submit([job(name, 50)])))
+
+    threads = [threading.Thread(target=request, args=(f"job{i}",)) for i in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert texts == {f"job{i}": "".join(f"job{i}:{k} " for k in range(50)) for i in range(200)}
+
+
+def test_all_calls_of_the_backend_come_from_one_thread(make_engine):
+    backend = ScriptedBackend()
+    model = make_engine(backend)
+    streams = [model.submit([job(f"job{i}")]) for i in range(8)]
+    streams.append(model.submit([job("cancelled", 1000)]))
+    streams.pop().close()
+    for stream in streams:
+        take_all(stream)
+    model.close(timeout=20)
+    names = {name for name, _ in backend.calls}
+    assert names >= {"open", "has_room", "enqueue", "iterate", "close"}
+    assert len({thread for _, thread in backend.calls}) == 1
+    assert threading.get_ident() not in {thread for _, thread in backend.calls}
+
+
+def test_the_choices_of_one_request_share_a_stream(make_engine):
+    stream = make_engine(ScriptedBackend()).submit([job("a", 2), job("b", 3)])
+    events = take_all(stream)
+    assert text(e for e in events if e.identifier == "a") == "0 1 "
+    assert text(e for e in events if e.identifier == "b") == "0 1 2 "
+    assert sum(isinstance(event, Finished) for event in events) == 2
+
+
+def test_events_that_pile_up_are_taken_together(make_engine):
+    model = make_engine(ScriptedBackend())
+    first = model.submit([job("a", 100)])
+    take_all(model.submit([job("b", 200)]))  # so by now all of a's events are there
+    assert len(first.take(0)) == 102
+    assert first.is_finished
+
+
+def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=1)
+    streams = [model.submit([job("a", 1)]), model.submit([job("b", 1)])]
+    with pytest.raises(engine.Full, match="2 jobs are active or wait, of 2"):
+        model.submit([job("c", 1)])
+    with pytest.raises(engine.Full):
+        model.check_room(1)
+    gate.open()
+    for stream in streams:
+        take_all(stream)
+    take_all(model.submit([job("c", 1)]))
+
+
+def test_a_request_of_several_jobs_is_taken_whole_or_not_at_all(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+    model = make_engine(backend, max_batch_size=1, max_pending=2)
+    stream = model.submit([job("a", 1)])
+    with pytest.raises(engine.Full):
+        model.submit([job("b"), job("c"), job("d")])
+    assert model.num_jobs == 1
+    gate.open()
+    take_all(stream)
+    assert [j.identifier for j in backend.enqueued] == ["a"]
+
+
+def test_more_choices_than_the_engine_ever_holds_are_the_requests_own_fault(make_engine):
+    model = make_engine(ScriptedBackend(), max_batch_size=2, max_pending=1)
+    with pytest.raises(engine.InvalidJob, match="4 choices are more than the 3 jobs"):
+        model.check_room(4)
+
+
+def test_jobs_start_in_the_order_of_their_arrival(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate, max_active=1)
+    model = make_engine(backend)
+    streams = [model.submit([job(f"job{i}", 1)]) for i in range(5)]
+    gate.open()
+    for stream in streams:
+        take_all(stream)
+    assert [j.identifier for j in backend.enqueued] == [f"job{i}" for i in range(5)]
+
+
+def test_closing_a_stream_cancels_its_active_job_and_frees_its_place(make_engine):
+    backend = ScriptedBackend(lambda job: (endless if job.identifier == "a" else count)(job))
+    model = make_engine(backend, max_batch_size=1, max_pending=0)
+    stream = model.submit([job("a")])
+    assert isinstance(stream.take(20)[0], Started)
+    stream.close()
+    wait_until_empty(model)
+    assert "cancel" in [name for name, _ in backend.calls]
+    assert not backend.active
+    take_all(model.submit([job("b", 1)]))
+
+
+def test_closing_a_stream_removes_its_waiting_job(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate, max_active=1)
+    model = make_engine(backend)
+    first = model.submit([job("a", 2)])
+    model.submit([job("b", 2)]).close()
+    gate.open()
+    take_all(first)
+    wait_until_empty(model)
+    assert [j.identifier for j in backend.enqueued] == ["a"]
+
+
+def test_a_closed_stream_keeps_nothing_that_still_comes(make_engine):
+    stream = make_engine(ScriptedBackend()).submit([job("a", 3)])
+    stream.close()
+    stream.close()
+    stream.put([Chunk("a", "late", (1,))])
+    assert text(stream.take(0)) != "late"
+
+
+def wait_until_empty(model):
+    with model._changed:
+        assert model._changed.wait_for(lambda: not model._streams, 20)
+
+
+def test_a_failed_iteration_ends_every_active_job_once_and_the_engine_goes_on(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+    backend.iterate_error = RuntimeError("device on fire")
+    model = make_engine(backend)
+    streams = [model.submit([job(f"job{i}")]) for i in range(3)]
+    gate.open()
+    ends = [take_all(stream) for stream in streams]
+    failed = [e for events in ends for e in events if isinstance(e, Failed)]
+    assert failed and all(isinstance(e.error, engine.BatchFailed) for e in failed)
+    assert "device on fire" in str(failed[0].error)
+    assert all(len([e for e in x if isinstance(e, Failed | Finished)]) == 1 for x in ends)
+    assert text(take_all(model.submit([job("next", 2)]))) == "0 1 "
+
+
+def test_each_failed_job_gets_an_error_of_its_own(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+    model = make_engine(backend)
+    streams = [model.submit([job("a")]), model.submit([job("b")])]
+    gate.step(1)
+    assert streams[0].take(20)
+    backend.iterate_error = RuntimeError("x")
+    gate.open()
+    errors = [e.error for s in streams for e in take_all(s) if isinstance(e, Failed)]
+    assert len(errors) == 2 and errors[0] is not errors[1]
+
+
+def test_a_job_that_the_backend_rejects_fails_alone(make_engine):
+    backend = ScriptedBackend()
+    backend.enqueue_error = engine.InvalidJob("not like this", "seed")
+    model = make_engine(backend)
+    [event] = take_all(model.submit([job("a")]))
+    assert isinstance(event.error, engine.InvalidJob) and event.error.param == "seed"
+    backend.enqueue_error = None
+    assert text(take_all(model.submit([job("b", 1)]))) == "0 "
+
+
+def test_a_job_that_never_gets_room_fails_instead_of_waiting_for_ever(make_engine):
+    [event] = take_all(make_engine(ScriptedBackend(max_active=0)).submit([job("a")]))
+    assert isinstance(event.error, engine.JobFailed)
+
+
+def test_dead_backend_fails_every_stream_and_later_submits(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+    backend.reset = lambda: 1 / 0
+    backend.iterate_error = RuntimeError("x")
+    model = make_engine(backend, max_batch_size=1)
+    streams = [model.submit([job("a")]), model.submit([job("b")])]
+    gate.open()
+    ends = [take_all(stream)[-1] for stream in streams]
+    assert all(isinstance(end, Failed) for end in ends)
+    assert model.close(timeout=20)
+    with pytest.raises(engine.Dead, match="ZeroDivisionError"):
+        model.submit([job("c")])
+
+
+def test_jobs_are_refused_while_the_model_loads(make_engine):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    model = make_engine(backend, start=False)
+    model.start()
+    with pytest.raises(engine.Loading):
+        model.submit([job("a")])
+    assert model.state == "loading" and not model.wait_until_loaded(0)
+    backend.opening.set()
+    assert model.wait_until_loaded(20)
+    take_all(model.submit([job("a")]))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (engine.ModelError("no such weights"), "no such weights"),
+        (KeyError("lm_head"), "the model can't be loaded: KeyError: 'lm_head'"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_says_why(make_engine, error, message):
+    model = make_engine(ScriptedBackend(open_error=error))
+    assert model.state == "stopped" and str(model.error) == message
+    with pytest.raises(engine.Dead, match=r"can.t be loaded|no such weights"):
+        model.check_room(1)
+
+
+def test_close_lets_running_jobs_finish_and_refuses_new_ones(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    stream = model.submit([job("a", 3)])
+    closing = threading.Thread(target=model.close, args=(60, 20))
+    closing.start()
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "draining", 20)
+    with pytest.raises(engine.Draining):
+        model.submit([job("b")])
+    gate.open()
+    assert text(take_all(stream)) == "0 1 2 "
+    closing.join(20)
+    assert model.state == "stopped"
+
+
+def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
+    model = make_engine(ScriptedBackend(endless, max_active=1))
+    streams = [model.submit([job("a")]), model.submit([job("b")])]
+    assert model.close(drain=0, timeout=20)
+    for stream in streams:
+        end = take_all(stream)[-1]
+        assert isinstance(end, Failed) and isinstance(end.error, engine.Closed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"prompt": ()}, "prompt"),
+        ({"prompt": (1, 4096)}, "prompt"),
+        ({"prompt": (-1,)}, "prompt"),
+        ({"stop_token_ids": (4096,)}, "stop_token_ids"),
+        ({"max_new_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_what_would_hurt_in_the_generator_is_rejected_before(make_engine, changes, param):
+    backend = ScriptedBackend()
+    with pytest.raises(engine.InvalidJob) as caught:
+        make_engine(backend).submit([job(**changes)])
+    assert caught.value.param == param
+    assert not backend.enqueued
+
+
+def test_an_identifier_that_is_in_use_is_rejected(make_engine):
+    model = make_engine(ScriptedBackend(endless))
+    model.submit([job("a")])
+    with pytest.raises(engine.InvalidJob, match="identifier a is in use"):
+        model.submit([job("b"), job("a")])
+    assert model.num_jobs == 1
+
+
+def test_a_job_beyond_the_context_is_rejected_with_the_numbers(make_engine):
+    model = make_engine(ScriptedBackend())
+    with pytest.raises(engine.PromptTooLong, match=r"3 prompt tokens and 2046 new .* 2048"):
+        model.submit([job(max_new_tokens=2046)])
+
+
+def test_a_job_larger_than_the_cache_is_rejected_with_the_numbers(make_engine):
+    model = make_engine(ScriptedBackend(info=ModelInfo(2048, 4096, 256, 2, "scripted")))
+    with pytest.raises(engine.PromptTooLong, match="3 pages of 256 tokens, the cache has 2"):
+        model.submit([job(max_new_tokens=510)])
+    take_all(model.submit([job(max_new_tokens=509)]))
+
+
+def test_new_tokens_default_to_what_the_context_allows(make_engine):
+    model = make_engine(ScriptedBackend(), default_max_tokens=100)
+    assert model.max_new_tokens(10, None) == 100
+    assert model.max_new_tokens(2000, None) == 48
+    assert model.max_new_tokens(10, 500) == 500
+    with pytest.raises(engine.PromptTooLong):
+        model.max_new_tokens(2048, None)

@@ -1,0 +1,83 @@
+"""What a model directory must hold, and the one line that says what it lacks."""
+
+import json
+import shutil
+
+import pytest
+
+import engine
+from engine.model_dir import ModelDir
+from engine.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def directory(model_path, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copytree(model_path, tmp_path / "model")
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_complete_directory_is_read(model_path):
+    model_dir = ModelDir.read(model_path)
+    assert "<|im_start|>" in model_dir.chat_template
+    assert model_dir.special_token("bos_token") == "<s>"
+    assert len(model_dir.eos_token_ids) == 2  # of config.json, and the template's stop token
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_file_is_named(directory, missing):
+    (directory / missing).unlink()
+    with pytest.raises(engine.ModelError, match=missing.partition(".")[2]) as caught:
+        ModelDir.read(str(directory))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_directory_is_named():
+    with pytest.raises(engine.ModelError, match="/no/such/model does not exist"):
+        ModelDir.read("/no/such/model")
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
+def test_a_config_that_cannot_be_read_is_named(directory, content):
+    (directory / "config.json").write_bytes(content)
+    with pytest.raises(engine.ModelError, match=r"config\.json"):
+        ModelDir.read(str(directory))
+
+
+def test_a_config_without_architecture_is_refused(directory):
+    edit(directory / "config.json", architectures=[])
+    with pytest.raises(engine.ModelError, match="names no architecture"):
+        ModelDir.read(str(directory))
+
+
+def test_a_broken_tokenizer_is_named(directory):
+    (directory / "tokenizer.json").write_text("{}")
+    with pytest.raises(engine.ModelError, match=r"tokenizer\.json can't be read"):
+        Tokenizer(ModelDir.read(str(directory)))
+
+
+def test_every_eos_token_is_found(directory):
+    edit(directory / "config.json", eos_token_id=[2, 7])
+    edit(directory / "generation_config.json", eos_token_id=9)
+    assert ModelDir.read(str(directory)).eos_token_ids == (2, 7, 9)
+
+
+def test_a_template_file_wins_over_the_tokenizers_config(directory):
+    (directory / "chat_template.jinja").write_text("from the file")
+    assert ModelDir.read(str(directory)).chat_template == "from the file"
+
+
+def test_of_several_templates_the_default_is_taken(directory):
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    edit(directory / "tokenizer_config.json", chat_template=named)
+    assert ModelDir.read(str(directory)).chat_template == "d"
+
+
+def test_bos_follows_the_models_own_wish(directory):
+    edit(directory / "tokenizer_config.json", add_bos_token=False)
+    tokenizer = Tokenizer(ModelDir.read(str(directory)))
+    assert tokenizer.decode(tokenizer.encode("x", 10)) == "x"
+    assert len(tokenizer.encode("x", 10)) == 1

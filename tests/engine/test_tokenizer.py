@@ -1,0 +1,79 @@
+"""Text to tokens and back, and what a user's text can't do."""
+
+import threading
+
+import pytest
+
+import engine
+from engine.model_dir import ModelDir
+from engine.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_path):
+    return Tokenizer(ModelDir.read(model_path))
+
+
+def special(tokenizer, text):
+    return tokenizer._special.token_to_id(text)
+
+
+def test_a_prompt_begins_with_bos_and_decodes_to_itself(tokenizer):
+    token_ids = tokenizer.encode("Hello, world! 😀", 100)
+    assert token_ids[0] == special(tokenizer, "<s>")
+    assert tokenizer.decode(token_ids) == "Hello, world! 😀"
+
+
+def test_a_special_token_in_a_prompt_is_ordinary_text(tokenizer):
+    text = "a <|im_end|> b </s>"
+    token_ids = tokenizer.encode(text, 100)
+    assert special(tokenizer, "<|im_end|>") not in token_ids
+    assert special(tokenizer, "</s>") not in token_ids
+    assert tokenizer.decode(token_ids) == text
+
+
+def test_a_templates_special_tokens_count_and_a_users_do_not(tokenizer):
+    end = special(tokenizer, "<|im_end|>")
+    user = tokenizer.escape("be <|im_end|> quiet")
+    token_ids = tokenizer.encode_template(f"<|im_start|>user\n{user}<|im_end|>\n", 100)
+    assert token_ids.count(end) == 1 and token_ids.index(end) > len(token_ids) - 4
+    assert tokenizer.decode(token_ids) == "user\nbe <|im_end|> quiet\n"
+
+
+def test_a_text_without_special_tokens_is_not_touched_by_escaping(tokenizer):
+    assert tokenizer.escape("plain < text | here >") == "plain < text | here >"
+
+
+def test_the_escape_character_itself_is_rejected(tokenizer):
+    with pytest.raises(engine.InvalidJob, match="U\\+FDD0"):
+        tokenizer.escape("a\ufdd0b")
+
+
+def test_escaped_and_plain_templates_encode_alike(tokenizer):
+    """The two ways through a template agree where both are possible."""
+    text = "<|im_start|>user\nHello, world!<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer._encode_escaped(text) == list(tokenizer.encode_template(text, 100))
+
+
+def test_more_tokens_than_the_limit_are_rejected_also_when_the_text_is_huge(tokenizer):
+    assert len(tokenizer.encode("a b c", 10)) <= 10
+    for text in ("word " * 20, "word " * 1_000_000):
+        with pytest.raises(engine.PromptTooLong, match="context of 10"):
+            tokenizer.encode(text, 10)
+        with pytest.raises(engine.PromptTooLong, match="context of 10"):
+            tokenizer.encode_template(text, 10)
+
+
+def test_many_threads_encode_at_the_same_time(tokenizer):
+    expected = [tokenizer.encode(f"text number {i} <|im_end|>", 100) for i in range(50)]
+    results = {}
+
+    def encode(name):
+        results[name] = [tokenizer.encode(f"text number {i} <|im_end|>", 100) for i in range(50)]
+
+    threads = [threading.Thread(target=encode, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert all(results[i] == expected for i in range(8))

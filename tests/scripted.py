@@ -1,0 +1,129 @@
+"""A backend whose every step a test decides: text comes from a script, time does not pass."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+
+import engine
+from engine.messages import Chunk, Failed, Finished, Job, JobEvent, ModelInfo, Started
+
+Script = Callable[[Job], Iterable[JobEvent]]
+
+
+def count(job: Job) -> Iterable[JobEvent]:
+    """The numbers from 0, a token each, up to the job's limit."""
+    yield Started(job.identifier)
+    for i in range(job.max_new_tokens):
+        yield Chunk(job.identifier, f"{i} ", (i,))
+    yield finished(job, job.max_new_tokens)
+
+
+def endless(job: Job) -> Iterable[JobEvent]:
+    """Starts and never ends."""
+    yield Started(job.identifier)
+    while True:
+        yield Chunk(job.identifier, "x", (0,))
+
+
+def finished(job: Job, new_tokens: int) -> Finished:
+    return Finished(job.identifier, "length", len(job.prompt), new_tokens, 0)
+
+
+class Gate:
+    """Lets a number of iterations through; all, once opened."""
+
+    def __init__(self) -> None:
+        self._steps: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._open = threading.Event()
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._steps.put(None)
+
+    def open(self) -> None:
+        self._open.set()
+        self._steps.put(None)
+
+    def wait(self) -> None:
+        if not self._open.is_set():
+            self._steps.get()
+
+
+class ScriptedBackend:
+    """One event of every active job in an iteration, from `script(job)`.
+
+    `calls` lists (method, thread); `gate`, if given, holds every iteration.
+    """
+
+    def __init__(
+        self,
+        script: Script = count,
+        gate: Gate | None = None,
+        open_error: Exception | None = None,
+        max_active: int = 1000,
+        info: ModelInfo | None = None,
+    ) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.active: dict[str, Iterable[JobEvent]] = {}
+        self.enqueued: list[Job] = []
+        self.iterate_error: Exception | None = None
+        self.enqueue_error: Exception | None = None
+        self.opening = threading.Event()
+        self.opening.set()
+        self._script = script
+        self._gate = gate
+        self._open_error = open_error
+        self._max_active = max_active
+        self._info = info or ModelInfo(2048, 4096, 256, 64, "scripted")
+
+    def _note(self, name: str) -> None:
+        self.calls.append((name, threading.get_ident()))
+
+    def open(self) -> ModelInfo:
+        self._note("open")
+        self.opening.wait()
+        if self._open_error is not None:
+            raise self._open_error
+        return self._info
+
+    def has_room(self, job: Job) -> bool:
+        self._note("has_room")
+        return len(self.active) < self._max_active
+
+    def enqueue(self, job: Job) -> None:
+        self._note("enqueue")
+        if self.enqueue_error is not None:
+            raise self.enqueue_error
+        self.enqueued.append(job)
+        self.active[job.identifier] = iter(self._script(job))
+
+    def cancel(self, identifier: str) -> None:
+        self._note("cancel")
+        del self.active[identifier]
+
+    def iterate(self) -> list[JobEvent]:
+        self._note("iterate")
+        if self._gate is not None:
+            self._gate.wait()
+        if self.iterate_error is not None:
+            error, self.iterate_error = self.iterate_error, None
+            raise error
+        events: list[JobEvent] = []
+        for identifier, script in list(self.active.items()):
+            event = next(script)
+            events.append(event)
+            if isinstance(event, Finished | Failed):
+                del self.active[identifier]
+        return events
+
+    def reset(self) -> None:
+        self._note("reset")
+        self.active.clear()
+
+    def close(self) -> None:
+        self._note("close")
+
+
+def job(identifier: str = "a", max_new_tokens: int = 3, **more: object) -> engine.Job:
+    prompt = more.pop("prompt", (1, 2, 3))
+    return engine.Job(identifier, prompt, max_new_tokens, **more)
