@@ -1,0 +1,47 @@
+"""What exllamav2's compiled extension and CUDA model would be, on a machine without a GPU.
+
+`install()` comes first: exllamav2/ext.py imports a module `exllamav2_ext` before it compiles one,
+and ours has to be there by then. The other modules of this package import exllamav2 themselves,
+so they are imported after it.
+"""
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from typing import Any
+
+from engine.errors import ModelError
+
+EXLLAMAV2_VERSION = "0.3.2"
+
+
+def install() -> None:
+    """Make `import exllamav2` work without a GPU. A second call does nothing. Raises ModelError."""
+    extension_name = f"{__name__}.extension"
+    installed = sys.modules.get("exllamav2_ext")
+    if installed is not None and installed is sys.modules.get(extension_name):
+        return
+    if installed is not None or "exllamav2" in sys.modules:
+        raise ModelError(
+            "exllamav2 was imported with another extension: install the CPU backend before that"
+        )
+    version = importlib.metadata.version("exllamav2")
+    if version != EXLLAMAV2_VERSION:
+        raise ModelError(
+            f"the CPU backend needs exllamav2 {EXLLAMAV2_VERSION}, not {version}: "
+            f"pip install exllamav2=={EXLLAMAV2_VERSION}"
+        )
+    import torch
+
+    if torch.cuda.is_available():
+        raise ModelError(
+            "this machine has a CUDA device: hide it with CUDA_VISIBLE_DEVICES= to use the CPU"
+        )
+    # Otherwise exllamav2 imports torch's compiler, half the time of start-up, for attention
+    # variants that only its own model uses.
+    os.environ.setdefault("EXLLAMA_NO_SDPA", "1")
+    sys.modules["exllamav2_ext"] = importlib.import_module(extension_name)
+    attention: Any = importlib.import_module("exllamav2.attn")
+    # The generator asks for flash-attn because of its paged kernel; CpuLlama does the paging.
+    attention.has_flash_attn_with_paged = True

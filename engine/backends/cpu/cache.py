@@ -1,0 +1,30 @@
+"""The paged key/value cache in ordinary memory."""
+
+from typing import Any
+
+import torch
+from exllamav2.cache import ExLlamaV2CacheBase
+
+
+class CpuCache(ExLlamaV2CacheBase):  # type: ignore[misc]  # exllamav2 is untyped
+    """Keys and values of `max_seq_len` tokens, float32, in pages that the generator hands out.
+
+    `states[layer]` is (1, tokens, 2 * kv_heads, head_dim), keys before values, so that one copy
+    moves both. `key_states` and `value_states` are views of it, as exllamav2 expects them.
+    """
+
+    def __init__(self, model: Any, max_seq_len: int) -> None:
+        """`model`: with a `config`; its weights need not be loaded."""
+        super().__init__(model, 1, max_seq_len, torch.float32, 1, 1, False, fixed_device="cpu")
+        heads = self.num_key_value_heads
+        shape = (1, self.max_seq_len, 2 * heads, self.head_dim)
+        self.states = [torch.zeros(shape) for _ in range(self.num_hidden_layers)]
+        self.key_states = [state[:, :, :heads] for state in self.states]
+        self.value_states = [state[:, :, heads:] for state in self.states]
+        # The same once more with heads before tokens, as attention reads them.
+        self.key_heads = [state.transpose(1, 2) for state in self.key_states]
+        self.value_heads = [state.transpose(1, 2) for state in self.value_states]
+
+    def all_tensors(self) -> list[torch.Tensor]:
+        """What the generator moves pages in. A fresh list: it appends a draft cache's to it."""
+        return list(self.states)

@@ -1,0 +1,68 @@
+"""The .safetensors files of a model directory, read tensor by tensor."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from engine.errors import ModelError
+
+QUANTIZED = (".q_weight", ".qweight")  # EXL2; GPTQ and its relatives
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+class Checkpoint:
+    """The tensors of all files of a model, by name."""
+
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        """`files`: for each tensor, the open file that has it. Raises ModelError for weights that
+        a plain Llama doesn't have.
+        """
+        self._files = files
+        for name in files:
+            if name.endswith(QUANTIZED):
+                raise ModelError(
+                    f"the weights are quantized ({name}): only a CUDA device can serve them, "
+                    "the CPU backend needs the unquantized model"
+                )
+            if name.endswith(".bias"):
+                raise ModelError(
+                    f"the model has biases ({name}): the CPU backend can't serve it, "
+                    "a CUDA device can"
+                )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def tensor(self, name: str, *shape: int) -> torch.Tensor:
+        """A float32 copy of `name`. Raises ModelError if it is missing or not of that shape."""
+        if name not in self._files:
+            raise ModelError(f"the model has no tensor {name}: its files are incomplete")
+        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        if tensor.dtype not in DTYPES:
+            raise ModelError(
+                f"{name} is {tensor.dtype}, the CPU backend reads 16 and 32 bit floats"
+            )
+        if tensor.shape != shape:
+            raise ModelError(
+                f"{name} is {tuple(tensor.shape)}, by config.json it should be {shape}"
+            )
+        # A copy even of float32, which would be a view of the file.
+        return tensor.to(torch.float32, copy=True)
+
+
+@contextlib.contextmanager
+def open_checkpoint(model_dir: str) -> Iterator[Checkpoint]:
+    """Maps the files until the block ends. Raises ModelError."""
+    with contextlib.ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for path in sorted(Path(model_dir).glob("*.safetensors")):
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except (OSError, SafetensorError) as reason:
+                raise ModelError(f"{path} can't be read: {reason}") from None
+            files.update(dict.fromkeys(file.keys(), file))
+        yield Checkpoint(files)

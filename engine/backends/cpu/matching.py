@@ -1,0 +1,54 @@
+"""Token sequences compared with cached pages, held text with stop strings."""
+
+import functools
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Buffer = bytes | npt.NDArray[np.uint8]
+
+NO_MATCH = -1
+PARTIAL_MATCH = -2
+
+
+def count_match(a: torch.Tensor, b: torch.Tensor, max_a: int) -> int:
+    """Equal token ids at the start of two (1, n) tensors, at most `max_a`."""
+    # Called for every page of the cache, of which most are empty.
+    length = min(max_a, a.shape[1], b.shape[1])
+    if length <= 0:
+        return 0
+    different = a[0, :length].numpy() != b[0, :length].numpy()
+    first = int(different.argmax())
+    return first if different[first] else length
+
+
+def partial_strings_match(match: Buffer, offsets: Buffer, strings: Buffer) -> int:
+    """Index of the first of `strings` that `match` contains, -2 if it ends in the start of one,
+    else -1. The first string to match in full *or in part* decides.
+
+    All in UTF-32; `offsets` are int32, in bytes, one more than strings. Unlike the C++, which
+    reads past an empty string, this passes over it.
+    """
+    text = bytes(match).decode("utf-32-le")
+    for string in _unpack(bytes(offsets), bytes(strings)):
+        index = text.find(string)
+        if index >= 0:
+            return index
+        # The longest overlap comes first in the text, but any has the same result.
+        for length in range(1, min(len(string), len(text) + 1)):
+            if text.endswith(string[:length]):
+                return PARTIAL_MATCH
+    return NO_MATCH
+
+
+@functools.lru_cache(maxsize=256)
+def _unpack(offsets: bytes, strings: bytes) -> tuple[str, ...]:
+    """The same strings come with every token of a job."""
+    ends = np.frombuffer(offsets, dtype=np.int32).tolist()
+    return tuple(
+        strings[start:end].decode("utf-32-le")
+        for start, end in itertools.pairwise(ends)
+        if start != end
+    )

@@ -1,0 +1,86 @@
+"""Which candidates stay in the draw: each function takes the probabilities of at least two, which
+sum to 1, and returns the indices of those that stay.
+
+The rules are those of exllamav2's C++, which differ from the papers' in places.
+"""
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+
+NEGLIGIBLE = 1e-8  # the C++ drops smaller ones wherever it sorts
+
+
+def descending(probs: Floats) -> Indices:
+    order = np.argsort(-probs, kind="stable")
+    return order[probs[order] >= NEGLIGIBLE]
+
+
+def top_k(probs: Floats, count: int) -> Indices:
+    # Torch's is several times faster than numpy's partition.
+    best: Indices = torch.from_numpy(probs).topk(count).indices.numpy()
+    return best
+
+
+def top_p(probs: Floats, limit: float) -> Indices:
+    """The likeliest that together stay within `limit`, found greedily: a candidate that would
+    exceed it is left out (unless alone) and less likely ones that still fit are kept. With equal
+    probabilities the result depends on the order of the candidates.
+    """
+    heap: list[tuple[float, int]] = []
+    total = 0.0
+    live = np.flatnonzero(probs >= 1e-6)
+    for prob, index in zip(probs[live].tolist(), live.tolist(), strict=True):
+        if total > limit and prob < heap[0][0]:
+            continue
+        heapq.heappush(heap, (prob, index))
+        total += prob
+        while total > limit and len(heap) > 1:
+            total -= heapq.heappop(heap)[0]
+    return np.array([index for _, index in sorted(heap, reverse=True)], dtype=np.int64)
+
+
+def top_a(probs: Floats, factor: float) -> Indices:
+    """Unlike the C++, never readmits one below the threshold. Likewise `min_p`."""
+    top = float(probs.max())
+    return np.flatnonzero(probs >= min(factor * top, 1.0) * top)
+
+
+def min_p(probs: Floats, factor: float) -> Indices:
+    return np.flatnonzero(probs >= factor * float(probs.max()))
+
+
+def tail_free(probs: Floats, limit: float) -> Indices:
+    """Up to where the normalized second derivative of the sorted probabilities sums to `limit`."""
+    if probs.size < 3:
+        return np.arange(probs.size)
+    order = descending(probs)
+    values = probs[order]
+    curvature = np.abs(2 * values[1:-1] - values[:-2] - values[2:])
+    total = float(curvature.sum())
+    if total == 0.0:
+        return order[: curvature.size + 1]
+    within = int((np.cumsum(curvature / total) <= limit).sum())
+    return order[: within + 1]
+
+
+def typical(probs: Floats, limit: float) -> Indices:
+    """Those whose surprise is nearest to the expected one, while they sum to less than `limit`."""
+    live = np.flatnonzero(probs >= NEGLIGIBLE)
+    values = probs[live]
+    surprise = values + np.log(values + 1e-10)
+    order = np.argsort(np.abs(surprise - (values * surprise).sum()), kind="stable")
+    within = int((np.cumsum(values[order]) < limit).sum())
+    return live[order[: max(within, 1)]]
+
+
+def mirostat(probs: Floats, mu: float) -> Indices:
+    """Those of no more than `mu` bits of surprise."""
+    order = descending(probs)
+    within = int((probs[order] >= 2.0**-mu).sum())
+    return order[: max(within, 1)]

@@ -1,0 +1,222 @@
+"""Write a small Llama with random weights, in Hugging Face layout, to try and to test a server.
+
+Its text is noise, but everything about it is real: a byte-level BPE tokenizer learned from the
+Python sources of this machine, special tokens, a chat template. exllamav2 loads it on a GPU too:
+keep the head dimension at 64 (hidden size / heads), the hidden size a multiple of 128, the
+vocabulary of 32.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+PAD, BOS, EOS, START, END = SPECIAL = ("<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
+
+CHAT_TEMPLATE = """\
+{{- bos_token }}
+{%- for message in messages %}
+{%- if message['role'] not in ('system', 'user', 'assistant') %}
+{{- raise_exception('unknown role ' ~ message['role']) }}
+{%- endif %}
+{{- '<|im_start|>' ~ message['role'] ~ '\\n' ~ message['content'] ~ '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+CORPUS_BYTES = 1 << 20  # of source text the tokenizer learns from
+
+
+def make_model(directory: Path, args: argparse.Namespace) -> None:
+    """Into a directory beside it first: an interrupted run leaves nothing half-written."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        os.chmod(temporary, 0o755)
+        tokenizer = make_tokenizer(args.vocab_size)
+        tokenizer.save(str(temporary / "tokenizer.json"))
+        save_file(make_tensors(args), temporary / "model.safetensors", {"format": "pt"})
+        os.chmod(temporary / "model.safetensors", 0o644)
+        ids = {token: tokenizer.token_to_id(token) for token in SPECIAL}
+        files = {
+            "config.json": model_config(args, ids),
+            "generation_config.json": {
+                "bos_token_id": ids[BOS],
+                "eos_token_id": [ids[EOS], ids[END]],
+                "pad_token_id": ids[PAD],
+            },
+            "tokenizer_config.json": tokenizer_config(args),
+        }
+        for name, content in files.items():
+            (temporary / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        temporary.rename(directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def make_tokenizer(vocab_size: int) -> Tokenizer:
+    """Byte-level BPE. Every id has text: a vocabulary larger than the sources yield is filled up
+    with words that no text is encoded to.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([corpus()], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
+    content = json.loads(tokenizer.to_str())
+    vocab = content["model"]["vocab"]
+    number = 0
+    while len(vocab) < vocab_size:
+        vocab.setdefault(f"Ġword{number}", len(vocab))
+        number += 1
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def corpus() -> str:
+    texts = []
+    size = 0
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        texts.append(path.read_text("utf-8", errors="replace"))
+        size += len(texts[-1])
+        if size > CORPUS_BYTES:
+            break
+    return "\n".join(texts)
+
+
+def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """Scaled so that activations keep their size from layer to layer."""
+    generator = torch.Generator().manual_seed(args.seed)
+    hidden, inner = args.hidden_size, args.intermediate_size
+    head_dim = hidden // args.num_heads
+
+    def random(outputs: int, inputs: int, scale: float = 1.0) -> torch.Tensor:
+        values = torch.randn(outputs, inputs, generator=generator)
+        return values.mul_(scale / inputs**0.5).half()
+
+    def ones() -> torch.Tensor:
+        return torch.ones(hidden, dtype=torch.float16)
+
+    residual = (2 * args.num_layers) ** -0.5
+    tensors = {"model.embed_tokens.weight": random(args.vocab_size, hidden, hidden**0.5)}
+    for i in range(args.num_layers):
+        layer = f"model.layers.{i}."
+        tensors |= {
+            f"{layer}input_layernorm.weight": ones(),
+            f"{layer}self_attn.q_proj.weight": random(args.num_heads * head_dim, hidden),
+            f"{layer}self_attn.k_proj.weight": random(args.num_kv_heads * head_dim, hidden),
+            f"{layer}self_attn.v_proj.weight": random(args.num_kv_heads * head_dim, hidden),
+            f"{layer}self_attn.o_proj.weight": random(hidden, args.num_heads * head_dim, residual),
+            f"{layer}post_attention_layernorm.weight": ones(),
+            f"{layer}mlp.gate_proj.weight": random(inner, hidden),
+            f"{layer}mlp.up_proj.weight": random(inner, hidden),
+            f"{layer}mlp.down_proj.weight": random(hidden, inner, residual),
+        }
+    tensors["model.norm.weight"] = ones()
+    # Logits far enough apart that greedy text doesn't hang on the last bit of a float.
+    tensors["lm_head.weight"] = random(args.vocab_size, hidden, 3.0)
+    return tensors
+
+
+def model_config(args: argparse.Namespace, ids: dict[str, int]) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": args.hidden_size,
+        "intermediate_size": args.intermediate_size,
+        "num_hidden_layers": args.num_layers,
+        "num_attention_heads": args.num_heads,
+        "num_key_value_heads": args.num_kv_heads,
+        "head_dim": args.hidden_size // args.num_heads,
+        "vocab_size": args.vocab_size,
+        "max_position_embeddings": args.max_positions,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "bos_token_id": ids[BOS],
+        "eos_token_id": ids[EOS],
+        "pad_token_id": ids[PAD],
+        "torch_dtype": "float16",
+    }
+
+
+def tokenizer_config(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": args.max_positions,
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "pad_token": PAD,
+        "add_bos_token": True,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dir", type=Path, metavar="DIR", help="must not exist, or be empty")
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_layers": 4,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "vocab_size": 4096,
+        "max_positions": 2048,
+    }
+    for name, default in sizes.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=int,
+            default=default,
+            metavar="N",
+            help="default %(default)s",
+        )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the weights")
+    args = parser.parse_args()
+    for name in sizes:
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    smallest = len(SPECIAL) + 256
+    if args.vocab_size < smallest:
+        parser.error(f"--vocab-size must be at least {smallest}: special tokens and all bytes")
+    if args.hidden_size % args.num_heads or args.num_heads % args.num_kv_heads:
+        parser.error("--hidden-size must divide by --num-heads, and those by --num-kv-heads")
+    if args.dir.exists() and (not args.dir.is_dir() or any(args.dir.iterdir())):
+        parser.error(f"{args.dir} exists already")
+    return args
+
+
+def main() -> None:
+    args = parse_args()
+    make_model(args.dir, args)
+    print(
+        f"{args.dir}: Llama of {args.num_layers} layers, hidden size {args.hidden_size}, "
+        f"{args.vocab_size} tokens, random weights from seed {args.seed}"
+    )
+
+
+if __name__ == "__main__":
+    main()

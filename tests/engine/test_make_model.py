@@ -1,0 +1,177 @@
+"""The random model that tests and first trials run on."""
+
+import importlib.util
+import json
+import pathlib
+import stat
+import subprocess
+import sys
+
+import jinja2
+import pytest
+import tokenizers
+from safetensors import safe_open
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "make_model.py"
+SMALL = ("--hidden-size", "128", "--num-layers", "1", "--num-heads", "2", "--vocab-size", "512")
+
+
+def files(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+@pytest.fixture
+def script():
+    spec = importlib.util.spec_from_file_location("make_model", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def main(script, monkeypatch):
+    """The program, in this process."""
+
+    def main(path, *arguments):
+        monkeypatch.setattr(sys, "argv", ["make_model.py", str(path), *arguments])
+        script.main()
+
+    return main
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    path = tmp_path_factory.mktemp("made") / "small"
+    command = [sys.executable, str(SCRIPT), str(path), *SMALL]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1
+    return path
+
+
+def test_the_same_arguments_make_the_same_bytes_in_another_process(small, main, tmp_path):
+    main(tmp_path / "again", *SMALL)
+    assert files(tmp_path / "again") == files(small)
+
+
+def test_another_seed_makes_other_weights_and_the_same_tokenizer(small, main, tmp_path):
+    main(tmp_path / "other", *SMALL, "--seed", "1")
+    other, first = files(tmp_path / "other"), files(small)
+    differing = {name for name in first if other[name] != first[name]}
+    assert differing == {"model.safetensors"}
+
+
+def test_everybody_may_read_the_files(small):
+    assert stat.S_IMODE(small.stat().st_mode) == 0o755
+    assert {stat.S_IMODE(file.stat().st_mode) for file in small.iterdir()} == {0o644}
+
+
+def test_exllamav2_reads_the_layout(model_path):
+    from engine.backends import cpu
+
+    cpu.install()
+    from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
+
+    config = ExLlamaV2Config(model_path)
+    assert config.architecture == "LlamaForCausalLM"
+    assert (config.head_dim, config.max_seq_len, config.vocab_size) == (64, 2048, 4096)
+    assert config.hidden_size % 128 == 0 and config.intermediate_size % 128 == 0
+    tokenizer = ExLlamaV2Tokenizer(config)
+    assert tokenizer.get_vocab_size() == config.vocab_size
+    text = "def main():\n    return 'naïve 🙂'"
+    assert tokenizer.decode(tokenizer.encode(text))[0] == text
+    stop = {tokenizer.single_id("</s>"), tokenizer.single_id("<|im_end|>")}
+    assert set(config.generation_config["eos_token_id"]) == stop
+    assert config.eos_token_id == tokenizer.eos_token_id == tokenizer.single_id("</s>")
+    assert config.bos_token_id == tokenizer.bos_token_id == tokenizer.single_id("<s>")
+
+
+def test_weights_are_float16_in_the_shapes_that_config_json_tells(small):
+    with safe_open(small / "model.safetensors", "pt") as tensors:
+        shapes = {name: tuple(tensors.get_tensor(name).shape) for name in sorted(tensors.keys())}
+        assert {str(tensors.get_tensor(name).dtype) for name in shapes} == {"torch.float16"}
+    assert len(shapes) == 3 + 9
+    assert shapes["lm_head.weight"] == shapes["model.embed_tokens.weight"] == (512, 128)
+    assert shapes["model.layers.0.self_attn.k_proj.weight"] == (128, 128)
+
+
+def assert_no_holes(tokenizer, vocab_size):
+    special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    assert tokenizer.get_vocab_size() == vocab_size
+    silent = [i for i in range(vocab_size) if not tokenizer.decode([i])]
+    assert set(silent) == special
+    assert len(special) == 5
+
+
+def test_every_token_id_has_text_or_is_special(model_path):
+    assert_no_holes(tokenizers.Tokenizer.from_file(f"{model_path}/tokenizer.json"), 4096)
+
+
+def test_a_vocabulary_larger_than_the_text_yields_is_filled_up(script, monkeypatch):
+    monkeypatch.setattr(script, "corpus", lambda: "one word0 two word0")
+    tokenizer = script.make_tokenizer(320)
+    assert_no_holes(tokenizer, 320)
+    assert tokenizer.decode(tokenizer.encode(" word1 word2").ids) == " word1 word2"
+
+
+def test_the_chat_template_separates_turns_by_special_tokens(model_path):
+    root = pathlib.Path(model_path)
+    config = json.loads((root / "tokenizer_config.json").read_text())
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi {{ there }}"},
+        {"role": "assistant", "content": "Yes?"},
+    ]
+    template = jinja2.Environment().from_string(config["chat_template"])
+    text = template.render(
+        messages=messages, bos_token=config["bos_token"], add_generation_prompt=True
+    )
+    assert text == (
+        "<s><|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nHi {{ there }}<|im_end|>\n"
+        "<|im_start|>assistant\nYes?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    without = template.render(messages=messages, bos_token="<s>")
+    assert without.endswith("Yes?<|im_end|>\n")
+    tokenizer = tokenizers.Tokenizer.from_file(str(root / "tokenizer.json"))
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert ids.count(tokenizer.token_to_id("<|im_start|>")) == 4
+    assert ids.count(tokenizer.token_to_id("<|im_end|>")) == 3
+    assert ids[0] == tokenizer.token_to_id("<s>")
+
+
+def test_a_plain_prompt_begins_with_bos(model_path):
+    tokenizer = tokenizers.Tokenizer.from_file(f"{model_path}/tokenizer.json")
+    assert tokenizer.encode("Hi").tokens[0] == "<s>"
+
+
+def test_a_directory_with_content_is_left_alone(main, tmp_path, capsys):
+    (tmp_path / "mine").write_text("here")
+    with pytest.raises(SystemExit):
+        main(tmp_path, *SMALL)
+    assert "exists already" in capsys.readouterr().err
+    assert files(tmp_path) == {"mine": b"here"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--vocab-size", "260"), "--vocab-size must be at least 261"),
+        (("--hidden-size", "100", "--num-heads", "3"), "--hidden-size must divide"),
+        (("--num-layers", "0"), "--num-layers must be at least 1"),
+    ],
+)
+def test_impossible_sizes_are_refused(main, tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        main(tmp_path / "model", *arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_an_interrupted_run_leaves_nothing(script, main, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(tmp_path / "model", *SMALL)
+    assert list(tmp_path.iterdir()) == []
