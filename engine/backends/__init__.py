@@ -2,6 +2,7 @@
 
 from engine.backends.base import Backend
 from engine.config import ModelConfig
+from engine.errors import ModelError
 
 
 def make_backend(config: ModelConfig) -> Backend:
@@ -13,6 +14,8 @@ def make_backend(config: ModelConfig) -> Backend:
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ModelError("device 'cuda': torch finds no CUDA device")
     if device == "cpu":
         from engine.backends import cpu
 

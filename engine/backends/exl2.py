@@ -1,0 +1,214 @@
+"""The real ExLlamaV2DynamicGenerator: one code path on GPU and CPU. Engine thread only."""
+
+import gc
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
+from exllamav2.generator import ExLlamaV2DynamicGenerator
+
+from engine.backends.exl2_job import SETTLED, Exl2Job, decode
+from engine.config import PAGE_SIZE, ModelConfig
+from engine.errors import InvalidJob, JobFailed, ModelError
+from engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    Job,
+    JobEvent,
+    ModelInfo,
+    Prefill,
+    Started,
+)
+from engine.model_dir import ModelDir
+
+logger = logging.getLogger(__name__)
+
+MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
+
+Load = Callable[[ExLlamaV2Config, int], tuple[Any, Any]]  # cache tokens -> model, cache
+
+
+class Exl2Backend:
+    """Keeps the generator's own queue empty: `has_room` says what it can start at once."""
+
+    def __init__(self, config: ModelConfig, device: str, load: Load) -> None:
+        self._config = config
+        self._device = device
+        self._load = load
+        self._generator: Any = None
+        self._tokenizer: Any = None
+        self._eos_token_ids: tuple[int, ...] = ()
+        self._jobs: dict[str, Exl2Job] = {}
+        self._num_failures = 0
+
+    def open(self) -> ModelInfo:
+        model_dir = ModelDir.read(self._config.path)
+        exl2_config = self._read_config()
+        model, cache = self._load(exl2_config, self._config.cache_tokens)
+        self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
+        self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
+        self._eos_token_ids = model_dir.eos_token_ids or (self._tokenizer.eos_token_id,)
+        self._generator = ExLlamaV2DynamicGenerator(
+            model=model,
+            cache=cache,
+            tokenizer=self._tokenizer,
+            max_batch_size=self._config.max_batch_size,
+            max_chunk_size=self._config.max_chunk_size,
+            max_sampling_threads=1 if self._device == "cpu" else 16,
+            filter_background_eval=False,
+        )
+        self._generator.warmup()
+        return ModelInfo(
+            max_seq_len=exl2_config.max_seq_len,
+            vocab_size=exl2_config.vocab_size,
+            page_size=PAGE_SIZE,
+            num_pages=self._generator.max_pages,
+            device=self._device,
+        )
+
+    def has_room(self, job: Job) -> bool:
+        """A place in the batch, free pages for all that `job` may need, and no long prefill: a
+        chunk of every unfinished prompt is computed before anybody gets a token. So one newcomer
+        is in prefill at a time, or several whose prompts are one chunk together.
+        """
+        generator = self._generator
+        pending, active = generator.pending_jobs, generator.active_jobs
+        newcomers = [*pending, *(other for other in active if not other.is_prefill_done())]
+        prefill = sum(len(other.job.prompt) for other in newcomers)
+        num_pages = self._num_pages(job) + sum(self._num_pages(other.job) for other in pending)
+        return (
+            len(pending) + len(active) < generator.max_batch_size
+            and num_pages <= len(generator.unreferenced_pages)
+            and (not newcomers or prefill + len(job.prompt) <= generator.max_chunk_size)
+        )
+
+    def enqueue(self, job: Job) -> None:
+        try:
+            exl2_job = Exl2Job(job, self._eos_token_ids)
+            self._generator.enqueue(exl2_job)
+        except Exception as error:  # the generator asserts; it has not taken the job then
+            raise InvalidJob(f"{type(error).__name__}: {error}") from error
+        self._jobs[job.identifier] = exl2_job
+
+    def cancel(self, identifier: str) -> None:
+        self._generator.cancel(self._jobs.pop(identifier))
+
+    def iterate(self) -> list[JobEvent]:
+        """One step. If it raises, it is tried again, twice, before the error goes on."""
+        try:
+            results = self._generator.iterate()
+        except Exception:
+            self._repair()
+            self._num_failures += 1
+            if self._num_failures > MAX_RETRIES:
+                raise
+            logger.warning("iteration failed, trying again", exc_info=True)
+            return []
+        self._num_failures = 0
+        return [event for result in results for event in self._events(result)]
+
+    def reset(self) -> None:
+        self._num_failures = 0
+        self._jobs.clear()
+        self._generator.clear_queue()
+        self._generator.reset_page_table()  # no cached page is trusted any more
+
+    def close(self) -> None:
+        generator, self._generator, self._tokenizer = self._generator, None, None
+        self._jobs.clear()
+        if generator is None:
+            return
+        pool = getattr(generator, "sampling_pool", None)  # not even an attribute with one thread
+        if pool is not None:
+            pool.shutdown()
+        generator.model.unload()
+        del generator
+        gc.collect()
+
+    def _read_config(self) -> Any:
+        config = ExLlamaV2Config(self._config.path)
+        native, asked = config.max_seq_len, self._config.max_seq_len
+        if asked is not None and asked > native:
+            raise ModelError(f"max_seq_len {asked}: the model was made for {native} tokens")
+        # Whole pages: the loader cuts the longest input to this, and that must be whole pages.
+        config.max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
+        config.max_input_len = self._config.max_chunk_size
+        config.max_batch_size = self._config.max_batch_size
+        return config
+
+    def _num_pages(self, job: Job) -> int:
+        return -(-(len(job.prompt) + job.max_new_tokens) // PAGE_SIZE)
+
+    def _repair(self) -> None:
+        """Take back what a failed decode step noted as written.
+
+        The generator moves a page's `kv_position` on before the forward pass that fills it. Left
+        so, it would hang at the next page border, or reuse keys that were never computed.
+        """
+        for job in self._generator.active_jobs:
+            for sequence in job.sequences:
+                for i, page in enumerate(sequence.allocated_pages or []):
+                    if page.ref_count == 1:
+                        written = max(sequence.kv_position - i * self._generator.page_size, 0)
+                        page.kv_position = min(page.kv_position, written)
+
+    def _events(self, result: dict[str, Any]) -> list[JobEvent]:
+        identifier: str = result.get("identifier", "")
+        job = self._jobs.get(identifier)
+        if job is None:
+            return []
+        match result["stage"]:
+            case "started":
+                return [Started(identifier)]
+            case "prefill":
+                return [Prefill(identifier, result["curr_progress"], result["max_progress"])]
+            case "error":
+                self.cancel(identifier)  # the generator may have let go of it already: harmless
+                error = result["error"]
+                return [Failed(identifier, JobFailed(f"{type(error).__name__}: {error}"))]
+        if result["eos"]:
+            del self._jobs[identifier]
+            return self._last_events(job, result)
+        text, token_ids = self._text(result)
+        return [Chunk(identifier, text, token_ids)] if token_ids else []
+
+    def _last_events(self, job: Exl2Job, result: dict[str, Any]) -> list[JobEvent]:
+        identifier: str = result["identifier"]
+        new_tokens: int = result["new_tokens"]
+        is_stop_token = result["eos_reason"] == "stop_token"
+        text, token_ids = self._text(result)
+        finish_reason = "length" if result["eos_reason"] == "max_new_tokens" else "stop"
+        if new_tokens >= job.job.min_new_tokens:
+            # The generator doesn't look for stop strings in the text that a stop token or the
+            # limit ends, and of two strings it may have seen the later one.
+            ends = [at for s in job.job.stop_strings if (at := text.find(s)) >= 0]
+            if ends:
+                text, finish_reason = text[: min(ends)], "stop"
+        finished = Finished(
+            identifier,
+            "stop" if finish_reason == "stop" else "length",
+            prompt_tokens=len(job.job.prompt),
+            new_tokens=new_tokens - is_stop_token,
+            cached_tokens=result["cached_tokens"],
+        )
+        return [Chunk(identifier, text, token_ids), finished] if token_ids else [finished]
+
+    def _text(self, result: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
+        """Text and tokens that a result brings, mended.
+
+        A stop token leaves what was held back for a stop string, or for the rest of a character,
+        in `held` alone, its own piece at the end. Pieces are decoded one by one, so a character
+        of several tokens is whole only if all of them are decoded together.
+        """
+        text: str = result.get("text", "")
+        token_ids: list[int] = result["token_ids"][0].tolist() if "token_ids" in result else []
+        if result.get("eos_reason") == "stop_token":
+            held = result["held"]
+            token_ids = held["token_ids"][0].tolist()[:-1]
+            piece = self._tokenizer.get_id_to_piece_list()[result["eos_triggering_token_id"]]
+            text = held.get("text", "").removesuffix(piece)
+        if "\ufffd" in text:
+            text = decode(self._tokenizer, token_ids)
+        return text.replace(SETTLED, "\ufffd"), tuple(token_ids)

@@ -1,0 +1,80 @@
+"""A model whose next token a test decides, for the real generator."""
+
+from types import SimpleNamespace
+
+import torch
+
+from engine.backends import cpu
+from engine.backends.base import Backend
+from engine.config import ModelConfig
+
+
+class ForcedModel:
+    """Logits of the next token by the last one: `logits(token_id)` gives {token id: logit}, all
+    others are -50. `before(input_ids, is_prefill)` is called before each forward pass.
+    """
+
+    def __init__(self, config, logits, before=None):
+        self.config = config
+        self.dtype = torch.float32
+        self.cache_map = {}
+        self._logits = logits
+        self._before = before
+
+    def forward_chunk(self, input_ids, *args, preprocess_only=False, **kwargs):
+        if self._before is not None:
+            self._before(input_ids, preprocess_only)
+        if preprocess_only:
+            return {}
+        size = -(-self.config.vocab_size // 32) * 32
+        logits = torch.full((*input_ids.shape, size), -50.0)
+        for row, token_ids in enumerate(input_ids.tolist()):
+            for column, token_id in enumerate(token_ids):
+                for next_id, value in self._logits(token_id).items():
+                    logits[row, column, next_id] = value
+        return {"logits": logits}
+
+    def unload(self):
+        pass
+
+
+def exl2_backend(path, wrap=None, logits=None, before=None, **config) -> Backend:
+    """The real generator on the CPU: over the model at `path`, its `forward_chunk` wrapped by
+    `wrap`, or over a ForcedModel with its configuration.
+    """
+    cpu.install()
+    from engine.backends.cpu.cache import CpuCache
+    from engine.backends.cpu.loader import load as load_cpu
+    from engine.backends.exl2 import Exl2Backend
+
+    def load(exl2_config, cache_tokens):
+        if logits is not None:
+            model = ForcedModel(exl2_config, logits, before)
+            return model, CpuCache(model, max_seq_len=cache_tokens)
+        model, cache = load_cpu(exl2_config, cache_tokens)
+        if wrap is not None:
+            model.forward_chunk = wrap(model.forward_chunk)
+        return model, cache
+
+    return Exl2Backend(ModelConfig(path=path, name="test", **config), "cpu", load)
+
+
+def run(backend, *jobs, limit=5000):
+    """Start `jobs` as there is room and iterate until all have ended; events by identifier."""
+    waiting, events = list(jobs), {job.identifier: [] for job in jobs}
+    num_left = len(jobs)
+    for _ in range(limit):
+        while waiting and backend.has_room(waiting[0]):
+            backend.enqueue(waiting.pop(0))
+        for event in backend.iterate():
+            events[event.identifier].append(event)
+            num_left -= type(event).__name__ in ("Finished", "Failed")
+        if not num_left:
+            return events
+    raise AssertionError(f"not done after {limit} iterations")
+
+
+def ending(events):
+    """(text, last event) of one job."""
+    text = "".join(event.text for event in events if hasattr(event, "text"))
+    return SimpleNamespace(text=text, last=events[-1])

@@ -1,0 +1,444 @@
+"""The real generator, on the CPU."""
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+import engine
+from engine.messages import Chunk, Failed, Finished, Prefill, Sampling, Started
+from tests.engine.forced import ending, exl2_backend, run
+from tests.scripted import job
+
+GREEDY = Sampling(temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def backend(model_path):
+    backend = exl2_backend(model_path)
+    backend.open()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def forced(model_path):
+    """The generator over a ForcedModel."""
+    opened = []
+
+    def make(logits, before=None, **config):
+        backend = exl2_backend(model_path, logits=logits, before=before, **config)
+        backend.open()
+        opened.append(backend)
+        return backend
+
+    yield make
+    for backend in opened:
+        backend.close()
+
+
+def prompt(seed, length):
+    rng = random.Random(seed)
+    return tuple(rng.randrange(300, 4000) for _ in range(length))
+
+
+def free_pages(backend):
+    return len(backend._generator.unreferenced_pages)
+
+
+def chain(*token_ids):
+    """Each token is followed by the next; the last by itself."""
+    following = dict(itertools.pairwise(token_ids))
+    return lambda token_id: {following.get(token_id, token_ids[-1]): 0.0}
+
+
+def pieces(backend, *texts):
+    """The single tokens that `texts` are."""
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    ids = [hf.encode(text, add_special_tokens=False).ids for text in texts]
+    assert all(len(i) == 1 for i in ids), ids
+    return [i[0] for i in ids]
+
+
+# Batches
+
+
+def test_jobs_in_a_batch_give_the_texts_that_they_give_alone(backend):
+    jobs = [
+        job(f"job{i}", 20 + i, prompt=prompt(i, 1 + 37 * i), sampling=GREEDY) for i in range(12)
+    ]
+    together = run(backend, *jobs)
+    for one in jobs:
+        alone = run(backend, one)[one.identifier]
+        assert ending(alone).text == ending(together[one.identifier]).text
+        assert ending(alone).last.new_tokens == ending(together[one.identifier]).last.new_tokens
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_events_come_as_started_prefill_chunks_and_the_end(backend):
+    events = run(backend, job("a", 3, prompt=prompt(50, 700), sampling=GREEDY, ignore_eos=True))[
+        "a"
+    ]
+    kinds = [type(event) for event in events]
+    assert kinds[0] is Started and kinds[-1] is Finished
+    prefills = [event for event in events if isinstance(event, Prefill)]
+    assert [(p.done_tokens, p.total_tokens) for p in prefills] == [(512, 699), (699, 699)]
+    ids = [token_id for e in events if isinstance(e, Chunk) for token_id in e.token_ids]
+    assert len(ids) == 3 and all(type(token_id) is int for token_id in ids)
+
+
+def test_a_prompt_seen_before_is_not_computed_again(backend):
+    same = prompt(60, 900)
+    first = run(backend, job("a", 2, prompt=same, sampling=GREEDY))["a"][-1]
+    second = run(backend, job("b", 2, prompt=same, sampling=GREEDY))["b"][-1]
+    assert (first.prompt_tokens, first.cached_tokens) == (900, 0)
+    assert (second.prompt_tokens, second.cached_tokens) == (900, 899)
+
+
+def test_one_newcomer_at_a_time_is_in_prefill(backend):
+    backend.enqueue(job("long", 2, prompt=prompt(70, 1500)))
+    assert not backend.has_room(job("next"))
+    backend.iterate()
+    assert not backend.has_room(job("next"))  # 512 of 1500 tokens are done
+    backend.iterate()
+    backend.iterate()
+    assert backend.has_room(job("next"))
+    assert not backend._generator.pending_jobs
+    backend.cancel("long")
+
+
+def test_newcomers_whose_prompts_are_one_chunk_together_start_together(backend):
+    for i in range(5):
+        assert backend.has_room(job(f"job{i}", prompt=prompt(i, 100)))
+        backend.enqueue(job(f"job{i}", prompt=prompt(i, 100)))
+    assert backend.has_room(job("next", prompt=prompt(9, 12)))
+    assert not backend.has_room(job("next", prompt=prompt(9, 13)))
+    events = backend.iterate()
+    assert {e.identifier for e in events if isinstance(e, Chunk)} == {f"job{i}" for i in range(5)}
+    assert not backend._generator.pending_jobs
+    for i in range(5):
+        backend.cancel(f"job{i}")
+
+
+def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(model_path):
+    backend = exl2_backend(model_path, cache_tokens=1024, max_batch_size=2)
+    backend.open()
+    big = job("big", 512 - 3)
+    assert backend.has_room(big)
+    backend.enqueue(big)
+    for _ in range(2):  # before it has its pages and after
+        assert backend.has_room(job("a", 512 - 3)) and not backend.has_room(job("a", 513 - 3))
+        backend.iterate()
+    backend.enqueue(job("a"))
+    for _ in range(2):
+        assert not backend.has_room(job("b"))
+        backend.iterate()
+    backend.cancel("big")
+    assert backend.has_room(job("b"))
+    backend.cancel("a")
+    assert free_pages(backend) == 4
+    backend.close()
+
+
+def test_the_same_seed_gives_the_same_text_alone_and_in_a_batch(backend):
+    def seeded(identifier, seed):
+        return job(identifier, 20, sampling=Sampling(temperature=1.0, seed=seed))
+
+    alone = ending(run(backend, seeded("a", 5))["a"]).text
+    together = run(backend, seeded("a", 5), seeded("b", 6), seeded("c", 5))
+    assert ending(together["a"]).text == ending(together["c"]).text == alone
+    assert ending(together["b"]).text != alone
+
+
+# A job's own faults
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"sampling": Sampling(temperature=None)},  # the sampler refuses
+        {"sampling": Sampling(repetition_penalty="x")},  # the penalty refuses
+        {"prompt": (1, 999_999, 2)},  # prefill fails: no such embedding
+    ],
+    ids=["sampler", "penalty", "prefill"],
+)
+def test_a_jobs_own_fault_ends_that_job_alone(backend, broken):
+    others = [job(f"job{i}", 15, prompt=prompt(i, 300), sampling=GREEDY) for i in range(3)]
+    alone = {o.identifier: ending(run(backend, o)[o.identifier]).text for o in others}
+    events = run(backend, others[0], job("broken", 15, **broken), *others[1:])
+    last = events["broken"][-1]
+    assert isinstance(last, Failed) and isinstance(last.error, engine.JobFailed)
+    assert sum(isinstance(e, Failed | Finished) for e in events["broken"]) == 1
+    assert {o.identifier: ending(events[o.identifier]).text for o in others} == alone
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_a_job_that_the_generator_will_not_take_is_rejected(backend):
+    with pytest.raises(engine.InvalidJob, match="AssertionError"):
+        backend.enqueue(job("empty", prompt=()))
+    assert not backend._jobs
+
+
+def test_logits_that_are_not_numbers_end_that_job_alone(forced):
+    backend = forced(lambda t: {7: math.nan} if t == 9 else {5: 0.0})
+    events = run(backend, job("nan", 5, prompt=(1, 9)), job("good", 5, prompt=(1, 2)))
+    assert isinstance(events["nan"][-1], Failed)
+    assert events["good"][-1].new_tokens == 5
+
+
+# Faults of the batch
+
+
+class Faults:
+    """Wraps `forward_chunk`: raises in decode steps while `left` is positive."""
+
+    def __init__(self):
+        self.left = 0
+
+    def __call__(self, forward):
+        def wrapped(*args, preprocess_only=False, **kwargs):
+            if self.left and not preprocess_only:
+                self.left -= 1
+                raise RuntimeError("out of memory")
+            return forward(*args, preprocess_only=preprocess_only, **kwargs)
+
+        return wrapped
+
+
+@pytest.fixture(scope="module")
+def faults():
+    return Faults()
+
+
+@pytest.fixture(scope="module")
+def faulty_backend(model_path, faults):
+    backend = exl2_backend(model_path, wrap=faults)
+    backend.open()
+    yield backend
+    backend.close()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_failed_step_is_repaired_and_tried_again_also_at_a_page_border(
+    faulty_backend, faults, times
+):
+    jobs = [
+        job(f"job{i}", 40, prompt=prompt(i, 240 + 5 * i), sampling=GREEDY, ignore_eos=True)
+        for i in range(3)
+    ]
+    expected = {j.identifier: ending(run(faulty_backend, j)[j.identifier]).text for j in jobs}
+    for fail_at in (3, 12, 17):  # the third step, and the steps before and at a border
+        waiting, events = list(jobs), {j.identifier: [] for j in jobs}
+        for step in range(200):
+            if waiting and faulty_backend.has_room(waiting[0]):
+                faulty_backend.enqueue(waiting.pop(0))
+            if step == fail_at:
+                faults.left = times
+            for event in faulty_backend.iterate():
+                events[event.identifier].append(event)
+        assert {i: ending(e).text for i, e in events.items()} == expected
+
+
+def test_a_step_that_keeps_failing_is_given_up_and_a_reset_makes_good(faulty_backend, faults):
+    one = job("a", 30, prompt=prompt(80, 250), sampling=GREEDY, ignore_eos=True)
+    expected = ending(run(faulty_backend, one)["a"]).text
+    faulty_backend.enqueue(one)
+    faulty_backend.iterate()
+    faults.left = 3
+    assert faulty_backend.iterate() == [] and faulty_backend.iterate() == []
+    with pytest.raises(RuntimeError, match="out of memory"):
+        faulty_backend.iterate()
+    faulty_backend.reset()
+    assert free_pages(faulty_backend) == faulty_backend._generator.max_pages
+    again = run(faulty_backend, one)["a"]
+    assert ending(again).text == expected
+    assert again[-1].cached_tokens == 0  # nothing computed before the fault is trusted
+
+
+# Text
+
+
+def test_text_held_for_a_stop_string_is_delivered_when_the_limit_comes(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    held = forced(chain(1, a, b, c))
+    end = ending(run(held, job("x", 2, prompt=(1,), stop_strings=(" importance",)))["x"])
+    assert (end.text, end.last.finish_reason) == (" return import", "length")
+
+
+def test_text_held_for_a_stop_string_is_delivered_when_a_stop_token_comes(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    held = forced(chain(1, a, b, c))
+    stopped = job("x", 9, prompt=(1,), stop_strings=(" importance",), stop_token_ids=(c,))
+    end = ending(run(held, stopped)["x"])
+    assert (end.text, end.last.finish_reason) == (" return import", "stop")
+    assert end.last.new_tokens == 2  # without the stop token
+    end = ending(run(held, job("x", 9, prompt=(1,), stop_token_ids=(b,)))["x"])
+    assert (end.text, end.last.new_tokens) == (" return", 1)
+
+
+def test_a_stop_string_ends_the_text_before_it(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    held = forced(chain(1, a, b, c))
+    for stops, text in [
+        (("import",), " return "),
+        (("port cl",), " return im"),
+        (("class", "urn im"), " ret"),
+    ]:
+        end = ending(run(held, job("x", 9, prompt=(1,), stop_strings=stops))["x"])
+        assert (end.text, end.last.finish_reason) == (text, "stop")
+
+
+def test_a_stop_string_that_the_last_token_completes_ends_the_text_too(backend, forced):
+    a, b = pieces(backend, " return", " import")
+    held = forced(chain(1, a, b))
+    end = ending(run(held, job("x", 2, prompt=(1,), stop_strings=("import",)))["x"])
+    assert (end.text, end.last.finish_reason) == (" return ", "stop")
+
+
+def test_a_character_that_the_last_token_completes_is_whole(backend, forced):
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    emoji = hf.encode("😀", add_special_tokens=False).ids
+    [after] = pieces(backend, " class")
+    assert len(emoji) > 1
+    by_limit = forced(chain(1, *emoji, after))
+    end = ending(run(by_limit, job("x", len(emoji), prompt=(1,)))["x"])
+    assert end.text == "😀"
+    by_token = forced(chain(1, *emoji, after))
+    end = ending(run(by_token, job("x", 9, prompt=(1,), stop_token_ids=(after,)))["x"])
+    assert end.text == "😀"
+
+
+def test_text_after_a_byte_that_is_no_character_is_not_held_back(backend, forced):
+    a, b, c, d = pieces(backend, " return", " import", " class", " for")
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    stray = hf.encode("é", add_special_tokens=False).ids[0]
+    assert backend._tokenizer.get_id_to_piece_list()[stray] == "\ufffd"
+    held = forced(chain(1, a, stray, b, d, c))
+    chunks = [
+        event
+        for event in run(held, job("x", 9, prompt=(1,), stop_strings=("class",)))["x"]
+        if isinstance(event, Chunk)
+    ]
+    assert [chunk.text for chunk in chunks] == [" return", "\ufffd import for", " "]
+    assert [i for chunk in chunks for i in chunk.token_ids] == [a, stray, b, d, c]
+
+
+# Stops
+
+
+def test_min_tokens_forbids_stops_by_token_and_by_string(backend, forced):
+    a, b, c, eos = *pieces(backend, " return", " import", " class"), 2
+    model = {1: {eos: 5.0, a: 4.0}, a: {eos: 5.0, b: 4.0}, b: {eos: 5.0, c: 4.0}, c: {c: 5.0}}
+    backend = forced(lambda t: model.get(t, {c: 0.0}))
+    for sampling in (GREEDY, Sampling(top_p=0.5)):  # the nucleus is EOS alone
+        early = job("x", 9, prompt=(1,), min_new_tokens=2, sampling=sampling)
+        assert ending(run(backend, early)["x"]).text == " return import"
+    by_string = job(
+        "x", 9, prompt=(1,), min_new_tokens=3, stop_strings=("port", "class"), sampling=GREEDY
+    )
+    end = ending(run(backend, by_string)["x"])
+    assert (end.text, end.last.finish_reason) == (" return import ", "stop")
+
+
+def test_eos_stops_unless_it_is_ignored(backend, forced):
+    [a], eos = pieces(backend, " return"), 2
+    model = {1: {a: 0.0}, a: {eos: 0.0}, eos: {a: 0.0}}
+    backend = forced(lambda t: model.get(t, {a: 0.0}))
+    end = ending(run(backend, job("x", 6, prompt=(1,), sampling=GREEDY))["x"])
+    assert (end.text, end.last.finish_reason, end.last.new_tokens) == (" return", "stop", 1)
+    end = ending(run(backend, job("x", 6, prompt=(1,), sampling=GREEDY, ignore_eos=True))["x"])
+    assert (end.text, end.last.finish_reason) == (" return return return", "length")
+
+
+# Sampling
+
+
+def draws(backend, sampling, times=200, max_batch=20):
+    jobs = [
+        job(f"job{i}", 1, prompt=(1,), sampling=Sampling(**{**sampling, "seed": i}))
+        for i in range(times)
+    ]
+    events = run(backend, *jobs)
+    return Counter(e.token_ids[0] for es in events.values() for e in es if isinstance(e, Chunk))
+
+
+PROBABILITIES = {300: 0.45, 301: 0.40, 302: 0.10, 303: 0.05}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [
+        ({}, {300, 301, 302, 303}),
+        ({"top_p": 0.8}, {300, 301}),
+        ({"top_p": 0.86}, {300, 301, 302}),
+        ({"top_p": 0.0}, {300}),
+        ({"top_k": 3}, {300, 301, 302}),
+        ({"top_k": 1}, {300}),
+        ({"min_p": 0.2}, {300, 301, 302}),
+        ({"min_p": 0.5}, {300, 301}),
+        ({"temperature": 0.0}, {300}),
+    ],
+    ids=str,
+)
+def test_the_filters_keep_what_their_names_say(forced, sampling, kept):
+    backend = forced(lambda t: {i: math.log(p) for i, p in PROBABILITIES.items()})
+    assert set(draws(backend, sampling)) == kept
+
+
+def test_draws_follow_the_probabilities(forced):
+    backend = forced(lambda t: {i: math.log(p) for i, p in PROBABILITIES.items()})
+    counts = draws(backend, {"top_p": 0.8}, times=400)
+    assert counts[300] / 400 == pytest.approx(0.45 / 0.85, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "first", "then"),
+    [
+        # 300 is in the prompt: only the repetition penalty minds, before any token is drawn.
+        ({"repetition_penalty": 1.5}, 301, 300),
+        ({"frequency_penalty": 0.7}, 300, 301),
+        ({"presence_penalty": 0.7}, 300, 301),
+        ({"frequency_penalty": 0.4}, 300, 300),
+        ({}, 300, 300),
+    ],
+    ids=str,
+)
+def test_penalties_count_what_their_definitions_say(forced, sampling, first, then):
+    backend = forced(lambda t: {300: 4.0, 301: 3.5})
+    greedy = Sampling(temperature=0.0, **sampling)
+    events = run(backend, job("x", 2, prompt=(1, 300), sampling=greedy))["x"]
+    ids = [token_id for e in events if isinstance(e, Chunk) for token_id in e.token_ids]
+    assert ids == [first, then]
+
+
+def test_truncation_agrees_with_the_definitions_on_random_logits():
+    from engine.backends.truncation import truncate
+
+    rng = random.Random(0)
+    torch.manual_seed(0)
+    for _ in range(200):
+        size = rng.choice([8, 300, 1000])
+        logits = torch.randn(size) * rng.choice([0.1, 1.0, 5.0])
+        t, k = rng.choice([0.3, 1.0, 2.0]), rng.choice([0, 1, 5, 400])
+        p, m = rng.choice([0.0, 0.3, 0.9, 0.999, 1.0]), rng.choice([0.0, 0.01, 0.3, 1.0])
+        mine = logits.clone()
+        truncate(mine, t, k, p, m)
+        assert set(torch.nonzero(mine > -math.inf).flatten().tolist()) == _kept(logits, t, k, p, m)
+
+
+def _kept(logits, temperature, top_k, top_p, min_p):
+    """By the definitions, token by token, in double precision."""
+    order = sorted(range(len(logits)), key=lambda i: -logits[i].item())
+    if top_k:
+        order = order[:top_k]
+    weights = [math.exp((logits[i] - logits[order[0]]).item() / temperature) for i in order]
+    total, before, nucleus = sum(weights), 0.0, []
+    for i, weight in zip(order, weights, strict=True):
+        if nucleus and before >= top_p * total and top_p < 1:
+            break
+        nucleus.append(i)
+        before += weight
+    return {i for i, w in zip(nucleus, weights, strict=False) if w >= min_p}

@@ -1,0 +1,98 @@
+"""The bug that this server exists for, and that it isn't in it: on the real generator."""
+
+import threading
+
+import pytest
+
+from engine.messages import Chunk
+from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.test_engine import take_all, text
+from tests.engine.test_exl2 import GREEDY, prompt
+from tests.scripted import job
+
+NUM_THREADS = 16
+
+
+@pytest.fixture
+def jobs():
+    return [
+        job(f"job{i}", 24, prompt=prompt(i, 20 + i), sampling=GREEDY, ignore_eos=True)
+        for i in range(NUM_THREADS)
+    ]
+
+
+@pytest.fixture
+def alone(model_path, jobs):
+    """The text of each job's prompt by itself."""
+    backend = exl2_backend(model_path)
+    backend.open()
+    texts = {j.identifier: ending(run(backend, j)[j.identifier]).text for j in jobs}
+    backend.close()
+    return texts
+
+
+def test_threads_that_each_iterate_get_each_others_text(model_path, jobs, alone):
+    """Two request threads on the bare generator, as a threaded Flask view would do it: enqueue,
+    then iterate and collect until one's own job ends. They take turns, so the generator itself
+    is never entered twice; the results still go to whoever happens to call.
+    """
+    backend = exl2_backend(model_path)
+    backend.open()
+    generator, turn = backend._generator, threading.Barrier(2)
+    texts = {}
+
+    def request(one, first):
+        from engine.backends.exl2_job import Exl2Job
+
+        pieces = []
+        for step in range(2):
+            if (step == 0) == first:
+                generator.enqueue(Exl2Job(one, ()))
+            turn.wait(20)
+        for step in range(2 * one.max_new_tokens):
+            if (step % 2 == 0) == first:
+                pieces += [result.get("text", "") for result in generator.iterate()]
+            turn.wait(20)
+        texts[one.identifier] = "".join(pieces)
+
+    pair = jobs[:2]
+    threads = [threading.Thread(target=request, args=(one, i == 0)) for i, one in enumerate(pair)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    backend.close()
+    mixed = [texts[one.identifier] != alone[one.identifier] for one in pair]
+    assert mixed == [True, True]
+
+
+def test_request_threads_of_an_engine_get_their_own_text_alone(
+    make_engine, model_path, jobs, alone
+):
+    backend = exl2_backend(model_path)
+    model = make_engine(backend)
+    callers = set()
+    iterate = backend._generator.iterate
+
+    def noted_iterate():
+        callers.add(threading.current_thread().name)
+        return iterate()
+
+    backend._generator.iterate = noted_iterate
+    barrier = threading.Barrier(NUM_THREADS)
+    texts = {}
+
+    def request(one):
+        barrier.wait(20)
+        stream = model.submit([one])
+        events = take_all(stream)
+        assert {event.identifier for event in events} == {one.identifier}
+        texts[one.identifier] = text(e for e in events if isinstance(e, Chunk))
+
+    threads = [threading.Thread(target=request, args=(one,)) for one in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert texts == alone
+    assert callers == {"engine-scripted"}
