@@ -1,0 +1,54 @@
+"""JSON bodies of requests and responses."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import flask
+import pydantic_core
+import werkzeug.exceptions
+
+
+class BadRequest(Exception):
+    """The request can't be understood or honoured; `param` is the parameter at fault."""
+
+    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+def read_json(max_bytes: int) -> dict[str, Any]:
+    """The body of the current request. Raises BadRequest, or werkzeug's 413 and 415.
+
+    NaN and infinities pass, so that who checks the values can say which parameter has one.
+    """
+    flask.request.max_content_length = max_bytes
+    if not flask.request.is_json:
+        raise werkzeug.exceptions.UnsupportedMediaType(
+            f"the body must be JSON, with Content-Type: application/json,"
+            f" not {flask.request.mimetype or 'without one'}"
+        )
+    try:
+        data = flask.request.get_data()
+    except werkzeug.exceptions.RequestEntityTooLarge:
+        raise werkzeug.exceptions.RequestEntityTooLarge(
+            f"the body is longer than the {max_bytes} bytes that this server takes"
+        ) from None
+    try:
+        value = pydantic_core.from_json(data, allow_inf_nan=True)
+    except ValueError as reason:
+        raise BadRequest(f"the body is not valid JSON: {reason}", None, "invalid_json") from None
+    if not isinstance(value, dict):
+        raise BadRequest("the body must be a JSON object", None, "invalid_json")
+    return value
+
+
+def dumps(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> flask.Response:
+    return flask.Response(dumps(value), status, headers, mimetype="application/json")

@@ -1,0 +1,67 @@
+"""A model's own chat template, in a sandbox. The only jinja2."""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.sandbox
+
+import engine
+
+
+class ChatTemplate:
+    """Messages to prompt text, with what Hugging Face's `apply_chat_template` offers a template."""
+
+    def __init__(self, model_dir: engine.ModelDir) -> None:
+        """A template that doesn't compile is reported when it is used: completions need none."""
+        self._tokens = {
+            name: model_dir.special_token(name) or ""
+            for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+        }
+        self._template: jinja2.Template | None = None
+        self._error: str | None = "the model has no chat template; use /v1/completions"
+        if model_dir.chat_template is not None:
+            try:
+                self._template = _environment().from_string(model_dir.chat_template)
+            except jinja2.TemplateError as error:
+                self._error = f"the model's chat template is broken: {error}"
+
+    def render(self, messages: Sequence[dict[str, str]], escape: Callable[[str], str]) -> str:
+        """The prompt up to where the assistant answers. `escape` takes every text of the user.
+
+        Raises engine.InvalidJob for messages that the template refuses or fails on.
+        """
+        if self._template is None:
+            raise engine.InvalidJob(str(self._error), "messages")
+        escaped = [
+            {key: value if key == "role" else escape(value) for key, value in message.items()}
+            for message in messages
+        ]
+        try:
+            return self._template.render(
+                messages=escaped, add_generation_prompt=True, tools=None, **self._tokens
+            )
+        except Exception as error:  # a template may do anything that an expression can
+            raise engine.InvalidJob(
+                f"the model's chat template failed: {error}", "messages"
+            ) from None
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _tojson(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)  # jinja2's own escapes for HTML
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)

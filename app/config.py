@@ -1,0 +1,136 @@
+"""All settings of the server: switchyard.toml, then the environment; read once, at start."""
+
+import os
+import pathlib
+from typing import Any, Literal
+
+import pydantic
+import pydantic_settings
+from pydantic import Field
+
+import engine
+
+PREFIX = "SWITCHYARD_"
+FILE = "switchyard.toml"  # in the working directory
+DEFAULT_MODEL = str(pathlib.Path(__file__).parent.parent / "models" / "default")
+
+
+class SettingsError(Exception):
+    """A setting is unknown or has a value that can't be honoured; the message names it."""
+
+
+class Settings(pydantic_settings.BaseSettings):
+    """Each can stand in switchyard.toml by its name, or in the environment as SWITCHYARD_NAME."""
+
+    model_config = pydantic_settings.SettingsConfigDict(
+        env_prefix=PREFIX, toml_file=FILE, extra="forbid", frozen=True
+    )
+
+    bind: str = Field("127.0.0.1:8000", description="Address and port to listen on.")
+    model: str = Field(
+        DEFAULT_MODEL,
+        description="Directory of the model. Default: the project's own, `models/default`.",
+    )
+    name: str | None = Field(
+        None, description="What clients call the model. Default: the directory's name."
+    )
+    device: Literal["auto", "cuda", "cpu"] = Field(
+        "auto", description="`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU."
+    )
+    max_seq_len: int | None = Field(
+        None, description="Longest prompt and completion together, in tokens. Default: the model's."
+    )
+    cache_tokens: int = Field(
+        16384, description="Tokens that the cache holds for all jobs together, a multiple of 256."
+    )
+    max_batch_size: int = Field(32, description="Most jobs that generate at the same time.")
+    max_pending: int = Field(
+        64,
+        description="Most jobs that wait for a place in the batch; the next is refused with 429.",
+    )
+    max_chunk_size: int = Field(
+        512,
+        description="Tokens of a new prompt computed at once, a multiple of 256. Smaller: running"
+        " streams pause less when a long prompt arrives.",
+    )
+    default_max_tokens: int = Field(
+        512,
+        description="New tokens of a chat completion that doesn't say how many. Pages for all of"
+        " them are reserved when it starts.",
+    )
+    max_body_bytes: int = Field(
+        4 * 1024 * 1024, gt=0, description="Longest request body, in bytes; a longer one gets 413."
+    )
+    heartbeat: float = Field(
+        5.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds without news after which a stream gets a comment line, so that proxies"
+        " keep it open and a client that has left is noticed.",
+    )
+    reserve_threads: int = Field(
+        16,
+        ge=1,
+        description="Request threads beyond one for each job, for health checks and refusals.",
+    )
+    grace: float = Field(
+        30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that running jobs may go on after SIGTERM.",
+    )
+    log_level: str = Field(
+        "INFO",
+        pattern="^(DEBUG|INFO|WARNING|ERROR)$",
+        description="`DEBUG`, `INFO`, `WARNING` or `ERROR`.",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[pydantic_settings.BaseSettings],
+        init_settings: pydantic_settings.PydanticBaseSettingsSource,
+        env_settings: pydantic_settings.PydanticBaseSettingsSource,
+        dotenv_settings: pydantic_settings.PydanticBaseSettingsSource,
+        file_secret_settings: pydantic_settings.PydanticBaseSettingsSource,
+    ) -> tuple[pydantic_settings.PydanticBaseSettingsSource, ...]:
+        toml = pydantic_settings.TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, toml
+
+    @property
+    def model_name(self) -> str:
+        return self.name or os.path.basename(os.path.abspath(self.model))
+
+    @property
+    def num_threads(self) -> int:
+        """Request threads: one for each job that may be held, and the reserve."""
+        return self.max_batch_size + self.max_pending + self.reserve_threads
+
+    def engine_config(self) -> engine.ModelConfig:
+        """Raises engine.ModelError."""
+        return engine.ModelConfig(
+            path=self.model,
+            name=self.model_name,
+            device=self.device,
+            max_seq_len=self.max_seq_len,
+            cache_tokens=self.cache_tokens,
+            max_batch_size=self.max_batch_size,
+            max_pending=self.max_pending,
+            max_chunk_size=self.max_chunk_size,
+            default_max_tokens=self.default_max_tokens,
+        )
+
+
+def read_settings(**overrides: Any) -> Settings:
+    """Raises SettingsError."""
+    for name in os.environ:
+        if name.startswith(PREFIX) and name[len(PREFIX) :].lower() not in Settings.model_fields:
+            raise SettingsError(f"{name} in the environment is no setting of this server")
+    try:
+        return Settings(**overrides)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise SettingsError(f"setting {name}: {first['msg']}") from None
+    except ValueError as error:  # the file isn't TOML
+        raise SettingsError(f"{FILE}: {error}") from None

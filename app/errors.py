@@ -1,0 +1,75 @@
+"""Every error as clients of the OpenAI API expect it. The only status codes of errors."""
+
+import logging
+from typing import Any, NamedTuple
+
+import flask
+import werkzeug.exceptions
+
+import engine
+from app.body import BadRequest, json_response
+
+logger = logging.getLogger(__name__)
+
+
+class Kind(NamedTuple):
+    status: int
+    type: str
+    code: str | None
+    headers: dict[str, str] = {}  # noqa: RUF012  # a NamedTuple's default, never changed
+
+
+# The client retries 429 and 5xx by itself. Not where the model has worked on the job already.
+_RAN = {"x-should-retry": "false"}
+_SOON = {"Retry-After": "1"}
+
+KINDS: dict[type[engine.EngineError], Kind] = {
+    engine.ModelNotFound: Kind(404, "invalid_request_error", "model_not_found"),
+    engine.InvalidJob: Kind(400, "invalid_request_error", "invalid_value"),
+    engine.PromptTooLong: Kind(400, "invalid_request_error", "context_length_exceeded"),
+    engine.Full: Kind(429, "rate_limit_error", "queue_full", _SOON),
+    engine.Loading: Kind(503, "server_error", "overloaded", _SOON),
+    engine.Draining: Kind(503, "server_error", "overloaded", _SOON),
+    engine.Dead: Kind(503, "server_error", "model_failed"),
+    engine.ModelError: Kind(503, "server_error", "model_failed"),
+    engine.JobFailed: Kind(500, "server_error", "job_failed", _RAN),
+    engine.BatchFailed: Kind(500, "server_error", "batch_failed", _RAN),
+    engine.Closed: Kind(503, "server_error", "shutting_down", _RAN),
+}
+
+# Parameters by the names that the engine has for them, where a client says it otherwise.
+_CLIENT_NAMES = {"max_new_tokens": "max_tokens"}
+
+
+def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
+    """What kind of error it is, and its body."""
+    param: str | None = None
+    message = str(error)
+    match error:
+        case BadRequest():
+            kind = Kind(400, "invalid_request_error", error.code)
+            param = error.param
+        case engine.EngineError():
+            kind = next(KINDS[c] for c in type(error).__mro__ if c in KINDS)
+            param = error.param and _CLIENT_NAMES.get(error.param, error.param)
+        case werkzeug.exceptions.HTTPException(code=int(status)):
+            fault = "invalid_request_error" if status < 500 else "server_error"
+            headers = {k: v for k, v in error.get_headers() if k in ("Allow", "Retry-After")}
+            kind = Kind(status, fault, None, headers)
+            message = error.description or error.name
+        case _:
+            logger.error("unexpected", exc_info=error)
+            kind = Kind(500, "server_error", "internal_error")
+            message = "the server failed in an unexpected way; its log says how"
+    body = {"message": message, "type": kind.type, "param": param, "code": kind.code}
+    return kind, {"error": body}
+
+
+def respond(error: Exception) -> flask.Response:
+    kind, body = describe(error)
+    return json_response(body, kind.status, kind.headers)
+
+
+def register(target: flask.Flask | flask.Blueprint) -> None:
+    """Have all errors of an application, or of one blueprint, answered this way."""
+    target.register_error_handler(Exception, respond)

@@ -1,0 +1,232 @@
+"""Request bodies to what the engine needs. Pure: no Flask, no engine state."""
+
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+import engine
+from app.body import BadRequest
+
+# Parameters of OpenAI's API that this server doesn't have, with the values that ask for nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False, 0),
+    "metadata": ({},),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "web_search_options": (),
+}
+
+Finite = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Tokens = Annotated[int, Field(ge=1, lt=2**31)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class StreamOptions(BaseModel):
+    model_config = Finite
+
+    include_usage: bool = False
+
+
+class Generation(BaseModel):
+    """What completions and chat completions have in common."""
+
+    model_config = Finite
+    default_max_tokens: ClassVar[int | None] = None
+
+    model: str | None = None
+    max_tokens: Tokens | None = None
+    n: int = Field(1, ge=1, le=128)
+    temperature: float = Field(1.0, ge=0, le=5)
+    top_p: float = Field(1.0, ge=0, le=1)
+    top_k: int = Field(0, ge=-1, le=100_000)
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, ge=0.1, le=10)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    stop: list[StopString] = Field(default=[], max_length=16)
+    stop_token_ids: list[TokenId] = Field(default=[], max_length=64)
+    min_tokens: int = Field(0, ge=0, lt=2**31)
+    ignore_eos: bool = False
+    seed: Seed | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None  # for the operator's logs
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _list_of_stop_strings(cls, value: Any) -> Any:
+        if not isinstance(value, str | list):
+            raise ValueError("must be a string or a list of strings")
+        return [value] if isinstance(value, str) else value
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """New tokens asked for; None leaves it to the server."""
+        return self.max_tokens or self.default_max_tokens
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def job(
+        self, identifier: str, prompt: tuple[int, ...], max_new_tokens: int, choice: int
+    ) -> engine.Job:
+        """The job of one choice; with a seed each choice of a prompt has its own."""
+        return engine.Job(
+            identifier=identifier,
+            prompt=prompt,
+            max_new_tokens=max_new_tokens,
+            sampling=engine.Sampling(
+                temperature=self.temperature,
+                top_k=max(self.top_k, 0),
+                top_p=self.top_p,
+                min_p=self.min_p,
+                repetition_penalty=self.repetition_penalty,
+                frequency_penalty=self.frequency_penalty,
+                presence_penalty=self.presence_penalty,
+                seed=None if self.seed is None else self.seed + choice,
+            ),
+            stop_strings=tuple(self.stop),
+            stop_token_ids=tuple(self.stop_token_ids),
+            min_new_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
+        )
+
+
+class Completion(Generation):
+    default_max_tokens = 16  # OpenAI's
+
+    prompt: list[str | list[int]]
+    echo: bool = False
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _list_of_prompts(cls, value: Any) -> list[str | list[int]]:
+        """A string, token ids, or a list of either; to a list of them."""
+        is_one = isinstance(value, str) or (isinstance(value, list) and _is_token_ids(value))
+        prompts = [value] if is_one else value
+        if not isinstance(prompts, list) or not prompts:
+            raise ValueError("must be a string, a list of strings, token ids, or a list of those")
+        for prompt in prompts:
+            if not isinstance(prompt, str) and not (
+                isinstance(prompt, list) and (not prompt or _is_token_ids(prompt))
+            ):
+                raise ValueError(
+                    "must be a string, a list of strings, token ids, or a list of those"
+                )
+            if not prompt:
+                raise ValueError("must not be empty")
+        return prompts
+
+
+class TextPart(BaseModel):
+    model_config = Finite
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    model_config = Finite
+
+    role: Literal["system", "user", "assistant"]
+    content: list[TextPart]
+    name: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _list_of_parts(cls, value: Any) -> Any:
+        if not isinstance(value, str | list):
+            raise ValueError("must be a string or a list of text parts")
+        return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content)
+
+
+class Chat(Generation):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: Tokens | None = None
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        """Clients send back what they were given, with `"refusal": null` and the like in it."""
+        if not isinstance(value, list):
+            return value
+        return [_without_nulls(item) if isinstance(item, dict) else item for item in value]
+
+    @property
+    def asked_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+def completion(body: dict[str, Any]) -> Completion:
+    """Raises BadRequest."""
+    return _validate(Completion, body)
+
+
+def chat(body: dict[str, Any]) -> Chat:
+    """Raises BadRequest."""
+    request = _validate(Chat, body)
+    if request.max_tokens is not None and request.max_completion_tokens is not None:
+        raise BadRequest("give max_tokens or max_completion_tokens, not both", "max_tokens")
+    return request
+
+
+Request = TypeVar("Request", bound=Generation)
+
+
+def _validate(kind: type[Request], body: dict[str, Any]) -> Request:
+    given = _without_nulls(body)
+    for name, neutral in _NEUTRAL.items():
+        if name in given and given.pop(name) not in neutral:
+            raise BadRequest(f"{name} is not supported", name, "unsupported_parameter")
+    try:
+        request = kind.model_validate(given)
+    except ValidationError as error:
+        raise _explain(error) from None
+    if request.min_tokens and request.min_tokens > (request.asked_tokens or request.min_tokens):
+        raise BadRequest("min_tokens is more than max_tokens", "min_tokens")
+    if request.stream_options is not None and not request.stream:
+        raise BadRequest("stream_options needs stream: true", "stream_options")
+    return request
+
+
+def _explain(error: ValidationError) -> BadRequest:
+    """The first thing that is wrong, in words of the API."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    match first["type"]:
+        case "extra_forbidden":
+            return BadRequest(f"unknown parameter: {where}", where, "unknown_parameter")
+        case "missing":
+            return BadRequest(f"missing parameter: {where}", where, "missing_required_parameter")
+    message = first["msg"].removeprefix("Value error, ")
+    return BadRequest(f"{where}: {message[0].lower()}{message[1:]}", where)
+
+
+def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
+    """null is how many clients say that they don't give a parameter."""
+    return {name: item for name, item in value.items() if item is not None}
+
+
+def _is_token_ids(value: list[Any]) -> bool:
+    return bool(value) and all(type(item) is int and 0 <= item < 2**31 for item in value)

@@ -1,0 +1,205 @@
+"""Events to response bodies. Pure: plain dictionaries, in the shapes of OpenAI's API."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import engine
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every body of one response says of itself."""
+
+    identifier: str
+    created: int  # Unix seconds
+    model: str
+
+
+class Choice:
+    """One choice as it comes in: its text so far and how it ended."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.finished: engine.Finished | None = None
+
+    def add(self, event: engine.JobEvent) -> None:
+        match event:
+            case engine.Chunk():
+                self.texts.append(event.text)
+            case engine.Finished():
+                self.finished = event
+
+
+def usage(finished: Sequence[engine.Finished], num_choices: int) -> dict[str, Any]:
+    """Of all choices; those of one prompt, `num_choices`, follow each other and count it once."""
+    prompt_tokens = sum(f.prompt_tokens for f in finished[::num_choices])
+    cached_tokens = sum(f.cached_tokens for f in finished[::num_choices])
+    completion_tokens = sum(f.new_tokens for f in finished)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+
+
+class Render(Protocol):
+    """One of the two endpoints' shapes. `index` is the choice's."""
+
+    head: Head
+
+    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+        """The body of a response that isn't streamed."""
+
+    def opening(self, index: int) -> list[tuple[dict[str, Any], str]]:
+        """What comes before the choice's first new text, with the text in it."""
+
+    def delta(self, index: int, text: str) -> dict[str, Any]:
+        """More text."""
+
+    def end(self, index: int, finish_reason: str) -> dict[str, Any]:
+        """The choice's last body."""
+
+    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """The body behind all choices, when usage was asked for."""
+
+
+class CompletionRender:
+    def __init__(self, head: Head, prompts: Sequence[str]) -> None:
+        """`prompts`: of each choice, the text to begin with; empty unless it was asked for."""
+        self.head = head
+        self._prompts = prompts
+
+    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+        return self._body(
+            [
+                self._choice(i, self._prompts[i] + "".join(choice.texts), _reason(choice))
+                for i, choice in enumerate(choices)
+            ],
+            usage=usage,
+        )
+
+    def opening(self, index: int) -> list[tuple[dict[str, Any], str]]:
+        prompt = self._prompts[index]
+        return [(self.delta(index, prompt), prompt)] if prompt else []
+
+    def delta(self, index: int, text: str) -> dict[str, Any]:
+        return self._body([self._choice(index, text, None)])
+
+    def end(self, index: int, finish_reason: str) -> dict[str, Any]:
+        return self._body([self._choice(index, "", finish_reason)])
+
+    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return self._body([], usage=usage)
+
+    def _choice(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+
+    def _body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {**_start(self.head, "text_completion"), "choices": choices, **more}
+
+
+class ChatRender:
+    def __init__(self, head: Head) -> None:
+        self.head = head
+
+    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **_start(self.head, "chat.completion"),
+            "choices": [
+                {
+                    "index": i,
+                    "message": {
+                        "role": "assistant",
+                        "content": "".join(choice.texts),
+                        "refusal": None,
+                    },
+                    "logprobs": None,
+                    "finish_reason": _reason(choice),
+                }
+                for i, choice in enumerate(choices)
+            ],
+            "usage": usage,
+        }
+
+    def opening(self, index: int) -> list[tuple[dict[str, Any], str]]:
+        return [(self._chunk(index, {"role": "assistant", "content": ""}, None), "")]
+
+    def delta(self, index: int, text: str) -> dict[str, Any]:
+        return self._chunk(index, {"content": text}, None)
+
+    def end(self, index: int, finish_reason: str) -> dict[str, Any]:
+        return self._chunk(index, {}, finish_reason)
+
+    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return {**_start(self.head, "chat.completion.chunk"), "choices": [], "usage": usage}
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], finish_reason: str | None
+    ) -> dict[str, Any]:
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": finish_reason,
+        }
+        return {**_start(self.head, "chat.completion.chunk"), "choices": [choice]}
+
+
+class StreamRender:
+    """Bodies of a stream as its events come, each with the new text in it."""
+
+    def __init__(
+        self, render: Render, identifiers: Sequence[str], num_choices: int, include_usage: bool
+    ) -> None:
+        """`num_choices` of each prompt; `identifiers` of all, in order."""
+        self._render = render
+        self._index = {identifier: i for i, identifier in enumerate(identifiers)}
+        self._num_choices = num_choices
+        self._include_usage = include_usage
+        self._finished: dict[int, engine.Finished] = {}
+        self._is_open = False
+
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
+        for body, text in self._bodies(events):
+            yield ({**body, "usage": None} if self._include_usage else body), text
+        if self._include_usage and len(self._finished) == len(self._index):
+            finished = [self._finished[i] for i in range(len(self._index))]
+            yield self._render.usage(usage(finished, self._num_choices)), ""
+
+    def _bodies(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
+        if not self._is_open and any(isinstance(e, engine.Chunk | engine.Finished) for e in events):
+            self._is_open = True
+            for index in range(len(self._index)):
+                yield from self._render.opening(index)
+        for event in events:
+            index = self._index[event.identifier]
+            match event:
+                case engine.Chunk(_, text) if text:
+                    yield self._render.delta(index, text), text
+                case engine.Finished():
+                    self._finished[index] = event
+                    yield self._render.end(index, event.finish_reason), ""
+
+
+def model(name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "switchyard"}
+
+
+def models(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"object": "list", "data": list(data)}
+
+
+def _start(head: Head, kind: str) -> dict[str, Any]:
+    return {
+        "id": head.identifier,
+        "object": kind,
+        "created": head.created,
+        "model": head.model,
+    }
+
+
+def _reason(choice: Choice) -> str:
+    assert choice.finished is not None
+    return choice.finished.finish_reason

@@ -1,0 +1,115 @@
+"""The endpoints: parse, submit, answer."""
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+
+import flask
+
+import engine
+from app.body import BadRequest, json_response, read_json
+from app.openai import parse, render
+from app.services import services
+from app.streaming import PlainText, choose_framing, raise_failure, stream_response
+
+logger = logging.getLogger(__name__)
+
+blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
+
+
+@blueprint.post("/completions")
+def create_completion() -> flask.Response:
+    request = parse.completion(read_json(services().settings.max_body_bytes))
+    model = services().models.get(request.model)
+    model.check_room(len(request.prompt) * request.n)  # before the work of tokenizing
+    max_tokens = model.info.max_seq_len
+    prompts = [
+        model.tokenizer.encode(p, max_tokens) if isinstance(p, str) else tuple(p)
+        for p in request.prompt
+    ]
+    echoed = [
+        (p if isinstance(p, str) else model.tokenizer.decode(p)) if request.echo else ""
+        for p in request.prompt
+        for _ in range(request.n)
+    ]
+    head = _head("cmpl", model)
+    return _answer(request, model, prompts, render.CompletionRender(head, echoed))
+
+
+@blueprint.post("/chat/completions")
+def create_chat_completion() -> flask.Response:
+    request = parse.chat(read_json(services().settings.max_body_bytes))
+    model = services().models.get(request.model)
+    model.check_room(request.n)
+    messages = [
+        {"role": m.role, "content": m.text, **({"name": m.name} if m.name else {})}
+        for m in request.messages
+    ]
+    template = services().chat_templates[model.config.name]
+    text = template.render(messages, model.tokenizer.escape)
+    prompt = model.tokenizer.encode_template(text, model.info.max_seq_len)
+    return _answer(request, model, [prompt], render.ChatRender(_head("chatcmpl", model)))
+
+
+@blueprint.get("/models")
+def list_models() -> flask.Response:
+    names = services().models.names
+    return json_response(render.models([_describe_model(name) for name in names]))
+
+
+@blueprint.get("/models/<path:name>")
+def retrieve_model(name: str) -> flask.Response:
+    return json_response(_describe_model(name))
+
+
+def _answer(
+    request: parse.Generation,
+    model: engine.Engine,
+    prompts: Sequence[tuple[int, ...]],
+    body: render.Render,
+) -> flask.Response:
+    """`n` choices of each prompt, streamed or not. Raises what `Engine.submit` does."""
+    framing = choose_framing(flask.request.accept_mimetypes) if request.stream else None
+    if isinstance(framing, PlainText):
+        if len(prompts) * request.n > 1:
+            raise BadRequest("Accept: text/plain has room for one choice only", "n")
+        if request.include_usage:
+            raise BadRequest("Accept: text/plain has no room for usage", "stream_options")
+    identifiers = [f"{body.head.identifier}-{i}" for i in range(len(prompts) * request.n)]
+    jobs = []
+    for i, identifier in enumerate(identifiers):
+        prompt = prompts[i // request.n]
+        max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
+        jobs.append(request.job(identifier, prompt, max_new_tokens, choice=i % request.n))
+    stream = model.submit(jobs)
+    logger.debug("%s: %d jobs for user %s", body.head.identifier, len(jobs), request.user)
+    if framing is not None:
+        bodies = render.StreamRender(body, identifiers, request.n, request.include_usage)
+        return stream_response(stream, bodies, framing, services().settings.heartbeat)
+    choices = _collect(stream, identifiers)
+    finished = [choice.finished for choice in choices if choice.finished is not None]
+    return json_response(body.whole(choices, render.usage(finished, request.n)))
+
+
+def _collect(stream: engine.Stream, identifiers: Sequence[str]) -> list[render.Choice]:
+    """Wait for all choices. Raises the error of the first that fails; the others are cancelled."""
+    choices = {identifier: render.Choice() for identifier in identifiers}
+    try:
+        while not stream.is_finished:
+            events = stream.take()
+            raise_failure(events)
+            for event in events:
+                choices[event.identifier].add(event)
+    finally:
+        stream.close()
+    return list(choices.values())
+
+
+def _head(prefix: str, model: engine.Engine) -> render.Head:
+    return render.Head(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model.config.name)
+
+
+def _describe_model(name: str) -> dict[str, object]:
+    model = services().models.get(name)
+    return render.model(name, model.model_dir.created)

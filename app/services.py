@@ -1,0 +1,24 @@
+"""What the views of one application work with."""
+
+from dataclasses import dataclass
+
+import flask
+
+import engine
+from app.chat_template import ChatTemplate
+from app.config import Settings
+
+KEY = "switchyard"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    settings: Settings
+    models: engine.Models
+    chat_templates: dict[str, ChatTemplate]  # by model name
+
+
+def services() -> Services:
+    """Those of the application that serves the current request."""
+    found: Services = flask.current_app.extensions[KEY]
+    return found

@@ -1,0 +1,155 @@
+"""Events to a response body as they come. Request threads.
+
+Three framings, by the Accept header: server-sent events, JSON lines, bare text.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import flask
+from werkzeug.datastructures import MIMEAccept
+
+import engine
+from app.body import dumps
+from app.errors import describe
+
+
+class Framing(Protocol):
+    mimetype: str
+    heartbeat: bytes  # says nothing, keeps the connection open; empty if there is no such thing
+    end: bytes
+
+    def frame(self, body: dict[str, Any], text: str) -> bytes:
+        """A body, whose new text is `text`."""
+
+    def error(self, body: dict[str, Any]) -> bytes:
+        """The failure of a stream that has begun."""
+
+
+class ServerSentEvents:
+    mimetype = "text/event-stream"
+    heartbeat = b": heartbeat\n\n"
+    end = b"data: [DONE]\n\n"
+
+    def frame(self, body: dict[str, Any], text: str) -> bytes:
+        return b"data: " + dumps(body) + b"\n\n"
+
+    def error(self, body: dict[str, Any]) -> bytes:
+        return self.frame(body, "")
+
+
+class JsonLines:
+    mimetype = "application/x-ndjson"
+    heartbeat = b"\n"
+    end = b""
+
+    def frame(self, body: dict[str, Any], text: str) -> bytes:
+        return dumps(body) + b"\n"
+
+    def error(self, body: dict[str, Any]) -> bytes:
+        return self.frame(body, "")
+
+
+class PlainText:
+    mimetype = "text/plain"
+    heartbeat = b""
+    end = b""
+
+    def frame(self, body: dict[str, Any], text: str) -> bytes:
+        return text.encode()
+
+    def error(self, body: dict[str, Any]) -> bytes:
+        return f"\n[error] {body['error']['message']}\n".encode()
+
+
+def choose_framing(accept: MIMEAccept) -> Framing:
+    """Server-sent events, unless the header prefers one of the others to them: many clients send
+    `application/json, text/plain, */*` without a thought.
+    """
+    framings: list[Framing] = [JsonLines(), PlainText()]
+    best = max(framings, key=lambda framing: accept.quality(framing.mimetype))
+    if accept.quality(best.mimetype) > max(
+        accept.quality("text/event-stream"), accept.quality("application/json")
+    ):
+        return best
+    return ServerSentEvents()
+
+
+# A wire format's bodies for some events, each with the new text in it.
+Render = Callable[[Sequence[engine.JobEvent]], Iterable[tuple[dict[str, Any], str]]]
+
+
+def stream_response(
+    stream: engine.Stream, render: Render, framing: Framing, heartbeat: float
+) -> flask.Response:
+    """A response that goes on until the jobs of `stream` have ended. `heartbeat` in seconds.
+
+    Waits for the first event, so that a job that fails at once gets its own status; but not
+    longer than a heartbeat, since by then the client shall see that it is being served. Raises
+    the job's error.
+    """
+    try:
+        first = _first_events(stream, heartbeat)
+    except BaseException:
+        stream.close()
+        raise
+    response = flask.Response(
+        _writes(stream, first, render, framing, heartbeat), mimetype=framing.mimetype
+    )
+    response.headers["Cache-Control"] = "no-cache"
+    response.headers["X-Accel-Buffering"] = "no"
+    # Not a finally in _writes: if the client leaves before the first byte, that generator never
+    # starts, and its finally never runs.
+    response.call_on_close(stream.close)
+    return response
+
+
+def _first_events(stream: engine.Stream, timeout: float) -> list[engine.JobEvent]:
+    deadline = time.monotonic() + timeout
+    events: list[engine.JobEvent] = []
+    while True:
+        for event in events:
+            match event:
+                case engine.Failed():
+                    raise event.error
+                case engine.Chunk() | engine.Finished():
+                    return events
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return events
+        events += stream.take(left)
+
+
+def _writes(
+    stream: engine.Stream,
+    events: list[engine.JobEvent],
+    render: Render,
+    framing: Framing,
+    heartbeat: float,
+) -> Iterator[bytes]:
+    """All that has piled up, as one write."""
+    last_write = time.monotonic()
+    while True:
+        data = b"".join(framing.frame(body, text) for body, text in render(events))
+        failed = next((event for event in events if isinstance(event, engine.Failed)), None)
+        is_last = failed is not None or stream.is_finished
+        if failed is not None:
+            data += framing.error(describe(failed.error)[1])
+        if is_last:
+            data += framing.end
+        elif not data and time.monotonic() - last_write >= heartbeat:
+            data = framing.heartbeat
+        if data:
+            yield data
+            last_write = time.monotonic()
+        if is_last:
+            return
+        events = stream.take(heartbeat)
+
+
+def raise_failure(events: Sequence[engine.JobEvent]) -> None:
+    """Raise the error of the first job that has failed, if one has."""
+    for event in events:
+        if isinstance(event, engine.Failed):
+            raise event.error

@@ -1,0 +1,228 @@
+"""What a client gets for what it does wrong: its parameter's name, before any work."""
+
+import pytest
+
+import engine
+from tests.scripted import Gate, ScriptedBackend
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+def error_of(response, status=400):
+    assert response.status_code == status
+    assert response.mimetype == "application/json"
+    error = response.json["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [""]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": [1, "x"]}, "prompt"),
+        ({"prompt": [1, -1]}, "prompt"),
+        ({"prompt": [1.5]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [4096]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 2.5}, "max_tokens"),
+        ({"max_tokens": "10"}, "max_tokens"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": 128}, "n"),  # more jobs than the engine holds
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 1e9}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_p": float("inf")}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"frequency_penalty": 3}, "frequency_penalty"),
+        ({"presence_penalty": -3}, "presence_penalty"),
+        ({"stop": ""}, "stop.0"),
+        ({"stop": ["a", ""]}, "stop.1"),
+        ({"stop": 7}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
+        ({"stop_token_ids": [4096]}, "stop_token_ids"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 17}, "min_tokens"),  # more than max_tokens, 16
+        ({"ignore_eos": "yes"}, "ignore_eos"),
+        ({"seed": 2**63}, "seed"),
+        ({"stream": 1}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
+        ({"echo": "yes"}, "echo"),
+        ({"model": 5}, "model"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"best_of": 2}, "best_of"),
+        ({"suffix": "x"}, "suffix"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"no_such_thing": 1}, "no_such_thing"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change, param):
+    backend = ScriptedBackend()
+    response = make_client(backend).post(COMPLETIONS, json={"prompt": "x", **change})
+    error = error_of(response)
+    assert error["param"] == param
+    assert param.split(".")[0] in error["message"] or param == "n"
+    assert not backend.enqueued
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": ["hello"]}, "messages.0"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "emperor", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]},
+            "messages.0.content.0.type",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]},
+            "messages.0.tool_calls",
+        ),
+        ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logprobs": True}, "logprobs"),
+        ({"prompt": "x"}, "prompt"),
+    ],
+)
+def test_a_bad_chat_is_refused_by_the_parameters_name(make_client, change, param):
+    backend = ScriptedBackend()
+    request = {"messages": [{"role": "user", "content": "x"}], **change}
+    error = error_of(make_client(backend).post(CHAT, json=request))
+    assert error["param"] == param
+    assert not backend.enqueued
+
+
+def test_values_that_ask_for_nothing_are_taken(make_client):
+    request = {
+        "messages": [{"role": "assistant", "content": "x", "refusal": None, "tool_calls": None}],
+        "max_tokens": 1,
+        "tools": None,
+        "logprobs": False,
+        "response_format": {"type": "text"},
+        "logit_bias": {},
+        "stop": None,
+        "n": None,
+    }
+    assert make_client(ScriptedBackend()).post(CHAT, json=request).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b'{"prompt": "x"',
+        b'{"prompt": "\xff\xfe"}',
+        b'{"prompt": "\\ud800"}',
+        b"[" * 100_000,
+        b'{"prompt": "x", "max_tokens": 1' + b"0" * 5000 + b"}",
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused(make_client, data):
+    client = make_client(ScriptedBackend())
+    error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
+
+
+def test_another_content_type_is_refused(make_client):
+    client = make_client(ScriptedBackend())
+    error = error_of(client.post(COMPLETIONS, data={"prompt": "x"}), 415)
+    assert "application/json" in error["message"]
+    assert "Content-Type" in error_of(client.post(COMPLETIONS, data=b"{}"), 415)["message"]
+
+
+def test_a_body_over_the_limit_is_refused(make_client):
+    client = make_client(ScriptedBackend(), max_body_bytes=1000)
+    error = error_of(client.post(COMPLETIONS, json={"prompt": "x" * 1000}), 413)
+    assert "1000 bytes" in error["message"]
+
+
+def test_an_unknown_model_is_named(make_client):
+    client = make_client(ScriptedBackend())
+    error = error_of(client.post(COMPLETIONS, json={"prompt": "x", "model": "gpt"}), 404)
+    assert error["code"] == "model_not_found" and "'gpt'" in error["message"]
+    error_of(client.get("/v1/models/gpt"), 404)
+
+
+def test_a_prompt_longer_than_the_context_is_refused(make_client):
+    client = make_client(ScriptedBackend())
+    error = error_of(client.post(COMPLETIONS, json={"prompt": "word " * 100_000}))
+    assert error["code"] == "context_length_exceeded" and "2048" in error["message"]
+    error = error_of(client.post(COMPLETIONS, json={"prompt": [1] * 2040, "max_tokens": 9}))
+    assert error["code"] == "context_length_exceeded" and "2040 prompt tokens" in error["message"]
+
+
+def test_unknown_paths_and_methods_are_refused_in_the_same_shape(make_client):
+    client = make_client(ScriptedBackend())
+    error_of(client.get("/v1/nothing"), 404)
+    response = client.get(COMPLETIONS)
+    error_of(response, 405)
+    assert "POST" in response.headers["Allow"]
+
+
+def test_an_unexpected_failure_is_a_500_in_the_same_shape(make_client, caplog):
+    client = make_client(ScriptedBackend())
+    client.models.get = lambda name: 1 / 0
+    error = error_of(client.post(COMPLETIONS, json={"prompt": "x"}), 500)
+    assert error["type"] == "server_error" and "ZeroDivisionError" not in error["message"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_full_server_answers_429_with_retry_after(make_client):
+    gate = Gate()
+    client = make_client(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=0)
+    stream = client.models.get().submit([engine.Job("a", (1,), 1)])
+    response = client.post(COMPLETIONS, json={"prompt": "x"})
+    error = error_of(response, 429)
+    assert error["type"] == "rate_limit_error" and error["code"] == "queue_full"
+    assert int(response.headers["Retry-After"]) >= 1
+    gate.open()
+    while not stream.is_finished:
+        assert stream.take(20)
+
+
+def test_a_server_that_loads_answers_503_with_retry_after(make_client):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make_client(backend, wait=False)
+    response = client.post(COMPLETIONS, json={"prompt": "x"})
+    assert error_of(response, 503)["message"] == "model scripted is loading"
+    assert "Retry-After" in response.headers
+    backend.opening.set()
+
+
+def test_every_engine_error_has_a_status():
+    from app.errors import KINDS
+
+    def leaves(kind):
+        subclasses = kind.__subclasses__()
+        return [leaf for sub in subclasses for leaf in leaves(sub)] if subclasses else [kind]
+
+    assert set(leaves(engine.EngineError)) == set(KINDS)

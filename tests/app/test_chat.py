@@ -1,0 +1,118 @@
+"""POST /v1/chat/completions over a scripted backend, and the chat template."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.app.conftest import frames
+from tests.scripted import ScriptedBackend
+
+URL = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def test_a_chat_completion_has_the_shape_of_the_api(make_client):
+    request = {"messages": HELLO, "max_tokens": 2}
+    body = make_client(ScriptedBackend()).post(URL, json=request).json
+    assert body["id"].startswith("chatcmpl-") and body["object"] == "chat.completion"
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "0 1 ", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "length",
+        }
+    ]
+    assert body["usage"]["completion_tokens"] == 2
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_a_streamed_chat_tells_the_role_once_a_choice(make_client):
+    request = {"messages": HELLO, "max_completion_tokens": 2, "n": 2, "stream": True}
+    bodies = frames(make_client(ScriptedBackend()).post(URL, json=request))
+    assert {b["object"] for b in bodies} == {"chat.completion.chunk"}
+    for index in range(2):
+        choices = [b["choices"][0] for b in bodies if b["choices"][0]["index"] == index]
+        assert [c["delta"] for c in choices] == [
+            {"role": "assistant", "content": ""},
+            {"content": "0 "},
+            {"content": "1 "},
+            {},
+        ]
+        assert [c["finish_reason"] for c in choices] == [None, None, None, "length"]
+
+
+def test_messages_go_through_the_models_own_template(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}],
+        },
+        {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": "Bye <|im_end|>"},
+    ]
+    client.post(URL, json={"messages": messages, "max_tokens": 1})
+    [job] = backend.enqueued
+    tokenizer = client.models.get().tokenizer
+    expected = "system\nBe brief.\nuser\nHello\nassistant\nHi\nuser\nBye <|im_end|>\nassistant\n"
+    assert tokenizer.decode(job.prompt) == expected
+    start = tokenizer._special.token_to_id("<|im_start|>")
+    end = tokenizer._special.token_to_id("<|im_end|>")
+    assert (job.prompt.count(start), job.prompt.count(end)) == (5, 4)  # the user's is only text
+
+
+def test_new_tokens_default_to_the_setting(make_client):
+    backend = ScriptedBackend()
+    make_client(backend, default_max_tokens=33).post(URL, json={"messages": HELLO})
+    assert backend.enqueued[0].max_new_tokens == 33
+
+
+@pytest.fixture
+def with_template(model_path, tmp_path):
+    """The path of a model whose chat template is another."""
+
+    def make(template):
+        path = shutil.copytree(model_path, tmp_path / "model")
+        config = json.loads((path / "tokenizer_config.json").read_text())
+        config["chat_template"] = template
+        (path / "tokenizer_config.json").write_text(json.dumps(config))
+        return str(path)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "no chat template"),
+        ("{% for %}", "broken"),
+        ("{{ raise_exception('no systems here') }}", "no systems here"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ messages[0].content.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{% for i in range(10000000) %}{% endfor %}", "Range too big"),
+    ],
+)
+def test_a_template_that_fails_is_a_bad_request(make_client, with_template, template, message):
+    client = make_client(ScriptedBackend(), path=with_template(template))
+    response = client.post(URL, json={"messages": HELLO})
+    assert response.status_code == 400
+    assert response.json["error"]["param"] == "messages"
+    assert message in response.json["error"]["message"]
+    assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+
+
+def test_a_template_has_what_models_expect(make_client, with_template):
+    template = (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{% continue %}"
+        "{% endif %}{{ m.content | tojson }}{% endfor %}{{ strftime_now('%Y') | length }}"
+    )
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template(template))
+    messages = [{"role": "system", "content": "no"}, {"role": "user", "content": "<é>"}]
+    client.post(URL, json={"messages": messages, "max_tokens": 1})
+    assert client.models.get().tokenizer.decode(backend.enqueued[0].prompt) == '"<é>"4'

@@ -1,0 +1,290 @@
+"""POST /v1/completions over a scripted backend."""
+
+import json
+
+import pytest
+
+import engine
+from engine.messages import Chunk, Failed, Finished, Prefill, Started
+from tests.app.conftest import frames
+from tests.scripted import Gate, ScriptedBackend, count
+
+URL = "/v1/completions"
+
+
+def test_a_completion_has_text_usage_and_the_shape_of_the_api(make_client):
+    body = make_client(ScriptedBackend()).post(URL, json={"prompt": "x", "max_tokens": 3}).json
+    assert body.pop("id").startswith("cmpl-")
+    assert isinstance(body.pop("created"), int)
+    prompt_tokens = body["usage"]["prompt_tokens"]
+    assert prompt_tokens >= 1
+    assert body == {
+        "object": "text_completion",
+        "model": "scripted",
+        "choices": [{"index": 0, "text": "0 1 2 ", "logprobs": None, "finish_reason": "length"}],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": 3,
+            "total_tokens": prompt_tokens + 3,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
+    }
+
+
+def test_max_tokens_defaults_to_16(make_client):
+    body = make_client(ScriptedBackend()).post(URL, json={"prompt": "x"}).json
+    assert body["usage"]["completion_tokens"] == 16
+
+
+def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    request = {"prompt": [[1, 2], [3]], "n": 2, "max_tokens": 1, "seed": 7, "echo": True}
+    body = client.post(URL, json=request).json
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    jobs = sorted(backend.enqueued, key=lambda job: job.identifier)
+    assert [job.prompt for job in jobs] == [(1, 2), (1, 2), (3,), (3,)]
+    assert [job.sampling.seed for job in jobs] == [7, 8, 7, 8]
+    assert body["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+def test_echo_puts_the_prompt_before_the_text(make_client):
+    client = make_client(ScriptedBackend())
+    request = {"prompt": "Say ", "max_tokens": 2, "echo": True}
+    assert client.post(URL, json=request).json["choices"][0]["text"] == "Say 0 1 "
+    streamed = frames(client.post(URL, json={**request, "stream": True}))
+    assert [f["choices"][0]["text"] for f in streamed] == ["Say ", "0 ", "1 ", ""]
+
+
+def test_every_parameter_reaches_the_job(make_client):
+    backend = ScriptedBackend()
+    make_client(backend).post(
+        URL,
+        json={
+            "model": "scripted",
+            "prompt": [5, 6],
+            "max_tokens": 9,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 40,
+            "min_p": 0.05,
+            "repetition_penalty": 1.1,
+            "frequency_penalty": -0.5,
+            "presence_penalty": 0.25,
+            "stop": "END",
+            "stop_token_ids": [17],
+            "min_tokens": 2,
+            "ignore_eos": True,
+            "seed": 11,
+            "user": "somebody",
+        },
+    )
+    [job] = backend.enqueued
+    assert job == engine.Job(
+        identifier=job.identifier,
+        prompt=(5, 6),
+        max_new_tokens=9,
+        sampling=engine.Sampling(0.5, 40, 0.9, 0.05, 1.1, -0.5, 0.25, 11),
+        stop_strings=("END",),
+        stop_token_ids=(17,),
+        min_new_tokens=2,
+        ignore_eos=True,
+    )
+
+
+def test_defaults_are_those_of_the_api(make_client):
+    backend = ScriptedBackend()
+    make_client(backend).post(URL, json={"prompt": "x", "temperature": None, "top_k": -1})
+    [job] = backend.enqueued
+    assert job.sampling == engine.Sampling(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, None)
+
+
+def test_a_stream_has_one_frame_a_chunk_and_ends_with_done(make_client):
+    client = make_client(ScriptedBackend())
+    response = client.post(URL, json={"prompt": "x", "max_tokens": 3, "stream": True})
+    assert response.mimetype == "text/event-stream"
+    assert response.headers["Cache-Control"] == "no-cache"
+    assert response.headers["X-Accel-Buffering"] == "no"
+    bodies = frames(response)
+    assert [b["choices"][0]["text"] for b in bodies] == ["0 ", "1 ", "2 ", ""]
+    assert [b["choices"][0]["finish_reason"] for b in bodies] == [None, None, None, "length"]
+    assert len({(b["id"], b["created"], b["model"], b["object"]) for b in bodies}) == 1
+    assert not any("usage" in b for b in bodies)
+
+
+def test_a_stream_tells_usage_last_when_asked_to(make_client):
+    request = {
+        "prompt": "x",
+        "max_tokens": 2,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    *bodies, last = frames(make_client(ScriptedBackend()).post(URL, json=request))
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 2
+    assert all(body["usage"] is None for body in bodies)
+
+
+def test_streamed_choices_are_told_apart_by_index(make_client):
+    request = {"prompt": ["x", "y"], "n": 2, "max_tokens": 2, "stream": True}
+    choices = [
+        f["choices"][0] for f in frames(make_client(ScriptedBackend()).post(URL, json=request))
+    ]
+    for index in range(4):
+        assert [c["text"] for c in choices if c["index"] == index] == ["0 ", "1 ", ""]
+
+
+def test_what_has_piled_up_is_one_write(make_client):
+    client = make_client(ScriptedBackend())
+    gate_request = {"prompt": "x", "max_tokens": 50, "stream": True}
+    response = client.post(URL, json=gate_request)
+    client.post(URL, json={"prompt": "x", "max_tokens": 100})  # by its end, the first has ended
+    writes = list(response.response)
+    assert b"".join(writes).count(b"data: ") == 52
+    assert len(writes) <= 2  # what the status line waited for, and all that followed
+
+
+def test_json_lines_for_clients_that_ask_for_them(make_client):
+    response = make_client(ScriptedBackend()).post(
+        URL,
+        json={"prompt": "x", "max_tokens": 2, "stream": True},
+        headers={"Accept": "application/x-ndjson"},
+    )
+    assert response.mimetype == "application/x-ndjson"
+    bodies = [json.loads(line) for line in response.get_data().splitlines()]
+    assert [b["choices"][0]["text"] for b in bodies] == ["0 ", "1 ", ""]
+
+
+def test_bare_text_for_clients_that_ask_for_it(make_client):
+    response = make_client(ScriptedBackend()).post(
+        URL,
+        json={"prompt": "Say ", "echo": True, "max_tokens": 2, "stream": True},
+        headers={"Accept": "text/plain"},
+    )
+    assert response.mimetype == "text/plain"
+    assert response.get_data(as_text=True) == "Say 0 1 "
+
+
+@pytest.mark.parametrize(
+    "accept", ["*/*", "application/json", "application/json, text/plain, */*", "text/event-stream"]
+)
+def test_other_clients_get_server_sent_events(make_client, accept):
+    response = make_client(ScriptedBackend()).post(
+        URL, json={"prompt": "x", "stream": True}, headers={"Accept": accept}
+    )
+    assert response.mimetype == "text/event-stream"
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [({"n": 2}, "n"), ({"stream_options": {"include_usage": True}}, "stream_options")],
+)
+def test_bare_text_refuses_what_it_has_no_room_for(make_client, more, param):
+    response = make_client(ScriptedBackend()).post(
+        URL, json={"prompt": "x", "stream": True, **more}, headers={"Accept": "text/plain"}
+    )
+    assert response.status_code == 400 and response.json["error"]["param"] == param
+
+
+def test_a_job_that_is_rejected_gets_its_status_also_when_streaming(make_client):
+    def script(job):
+        yield Started(job.identifier)
+        yield Failed(job.identifier, engine.JobFailed("bad sampler"))
+
+    client = make_client(ScriptedBackend(script))
+    for stream in (False, True):
+        response = client.post(URL, json={"prompt": "x", "stream": stream})
+        assert response.status_code == 500
+        assert response.json["error"]["message"] == "bad sampler"
+        assert response.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("accept", "ending"),
+    [
+        ("*/*", '"code":"job_failed"}}\n\ndata: [DONE]\n\n'),
+        ("application/x-ndjson", '"code":"job_failed"}}\n'),
+        ("text/plain", "0 \n[error] bad luck\n"),
+    ],
+)
+def test_a_job_that_fails_midway_ends_its_stream_with_the_error(make_client, accept, ending):
+    def script(job):
+        yield Chunk(job.identifier, "0 ", (0,))
+        yield Failed(job.identifier, engine.JobFailed("bad luck"))
+
+    response = make_client(ScriptedBackend(script)).post(
+        URL, json={"prompt": "x", "stream": True}, headers={"Accept": accept}
+    )
+    assert response.status_code == 200
+    assert response.get_data(as_text=True).endswith(ending)
+
+
+def test_one_failed_choice_ends_the_response_and_cancels_the_others(make_client):
+    def script(job):
+        if job.identifier.endswith("-0"):
+            yield Chunk(job.identifier, "0 ", (0,))
+            yield Failed(job.identifier, engine.JobFailed("bad luck"))
+        yield from count(job)
+
+    backend = ScriptedBackend(script)
+    client = make_client(backend)
+    response = client.post(URL, json={"prompt": "x", "n": 2, "max_tokens": 2000})
+    assert response.status_code == 500
+    model = client.models.get()
+    with model._changed:
+        assert model._changed.wait_for(lambda: not model._streams, 20)
+    assert not backend.active
+
+
+def test_heartbeats_come_while_a_job_waits(make_client):
+    gate = Gate()
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=0.01)
+    response = client.post(URL, json={"prompt": "x", "max_tokens": 1, "stream": True})
+    writes = iter(response.response)
+    assert next(writes) == b": heartbeat\n\n"
+    assert next(writes) == b": heartbeat\n\n"
+    gate.open()
+    rest = b"".join(writes)
+    assert b'"text":"0 "' in rest and rest.endswith(b"data: [DONE]\n\n")
+
+
+def test_heartbeats_come_during_a_long_prefill(make_client):
+    def script(job):
+        for i in range(100):
+            yield Prefill(job.identifier, i, 100)
+        yield from count(job)
+
+    gate = Gate()
+    client = make_client(ScriptedBackend(script, gate=gate), heartbeat=0.01)
+    gate.step(50)
+    response = client.post(URL, json={"prompt": "x", "max_tokens": 1, "stream": True})
+    assert next(iter(response.response)) == b": heartbeat\n\n"
+    gate.open()
+    response.close()
+
+
+def test_a_client_that_leaves_before_the_first_byte_cancels_its_job(make_client):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+    client = make_client(backend, heartbeat=0.01)
+    response = client.post(URL, json={"prompt": "x", "max_tokens": 2000, "stream": True})
+    response.close()
+    gate.open()
+    model = client.models.get()
+    with model._changed:
+        assert model._changed.wait_for(lambda: not model._streams, 20)
+    assert "cancel" in [name for name, _ in backend.calls]
+
+
+def test_a_stop_finish_is_told(make_client):
+    def script(job):
+        yield Chunk(job.identifier, "yes", (1,))
+        yield Finished(job.identifier, "stop", 5, 1, 4)
+
+    body = make_client(ScriptedBackend(script)).post(URL, json={"prompt": "x"}).json
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}

@@ -1,0 +1,94 @@
+"""Settings from the file and the environment, and what is said of wrong ones."""
+
+import pathlib
+import re
+
+import pytest
+
+import engine
+from app import SettingsError, read_settings
+from app.config import Settings
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_environment_wins_over_the_file(elsewhere, monkeypatch):
+    (elsewhere / "switchyard.toml").write_text('max_pending = 7\nname = "from-file"\n')
+    monkeypatch.setenv("SWITCHYARD_NAME", "from-environment")
+    settings = read_settings()
+    assert (settings.max_pending, settings.model_name) == (7, "from-environment")
+
+
+def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
+    assert read_settings(model="/somewhere/Llama-3/").model_name == "Llama-3"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("SWITCHYARD_MAX_PENDNG", "1", "SWITCHYARD_MAX_PENDNG in the environment is no setting"),
+        ("SWITCHYARD_MAX_PENDING", "many", "setting max_pending: .*integer"),
+        ("SWITCHYARD_DEVICE", "tpu", "setting device: .*'cuda'"),
+        ("SWITCHYARD_HEARTBEAT", "0", "setting heartbeat: .*greater than 0"),
+        ("SWITCHYARD_GRACE", "nan", "setting grace: .*finite"),
+    ],
+)
+def test_a_wrong_variable_is_named(monkeypatch, name, value, message):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=message):
+        read_settings()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("max_pendng = 1", "setting max_pendng: "),
+        ("max_pending = 'x'", "setting max_pending: "),
+        ("max_pending", r"switchyard\.toml: "),
+    ],
+)
+def test_a_wrong_file_is_named(elsewhere, content, message):
+    (elsewhere / "switchyard.toml").write_text(content)
+    with pytest.raises(SettingsError, match=message):
+        read_settings()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cache_tokens": 1000},
+        {"cache_tokens": 0},
+        {"max_chunk_size": 100},
+        {"max_seq_len": 100},
+        {"max_batch_size": 0},
+        {"max_pending": -1},
+        {"default_max_tokens": 0},
+    ],
+    ids=str,
+)
+def test_what_the_engine_cannot_honour_is_named(wrong):
+    with pytest.raises(engine.ModelError, match=next(iter(wrong))):
+        read_settings(**wrong).engine_config()
+
+
+def test_there_are_more_threads_than_jobs():
+    settings = read_settings(max_batch_size=10, max_pending=20, reserve_threads=3)
+    assert settings.num_threads == 33
+    assert settings.engine_config().max_jobs == 30
+
+
+def test_the_documentation_lists_every_setting_with_its_default():
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    defaults["model"] = "models/default"
+    shown = {name: "" if d is None else f"`{d}`" for name, d in defaults.items()}
+    assert rows == shown
+    for field in Settings.model_fields.values():
+        assert field.description in text
