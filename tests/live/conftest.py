@@ -1,0 +1,87 @@
+"""A real gunicorn, in a process of its own, on a free port."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import requests
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+GUNICORN = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    """`command` with settings in its environment; `output` is what it has printed."""
+
+    def __init__(self, command, directory, port=None, **settings):
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = directory / f"server-{self.port}.log"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SWITCHYARD_")}
+        settings = {"bind": f"127.0.0.1:{self.port}", **settings}
+        environment.update({f"SWITCHYARD_{k.upper()}": str(v) for k, v in settings.items()})
+        environment["PYTHONPATH"] = str(ROOT)
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [part.format(port=self.port) for part in command],
+                cwd=directory,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def output(self):
+        return self._log.read_text()
+
+    def wait_until_ready(self, timeout=60):
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with contextlib.suppress(requests.ConnectionError):
+                if requests.get(f"{self.url}/health/ready", timeout=10).status_code == 200:
+                    return self
+            time.sleep(0.1)
+        pytest.fail(f"the server did not become ready:\n{self.output}")
+
+    def post(self, path, body, **more):
+        return requests.post(f"{self.url}{path}", json=body, timeout=60, **more)
+
+    def stop(self, number=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def start(tmp_path, model_path):
+    """Start a server that the test alone uses; it is stopped in the end."""
+    servers = []
+
+    def make(command=GUNICORN, **settings):
+        servers.append(Server(command, tmp_path, **{"model": model_path, **settings}))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory, model_path):
+    """A server for all tests that leave it as it was. Its model is called `tiny`."""
+    directory = tmp_path_factory.mktemp("server")
+    server = Server(GUNICORN, directory, model=model_path, max_batch_size=64)
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output

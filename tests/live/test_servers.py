@@ -1,0 +1,159 @@
+"""How the server starts and refuses to: gunicorn, its alternatives, the scripts."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import requests
+
+from tests.live.conftest import GUNICORN, ROOT
+
+FLASK = [sys.executable, "-m", "flask", "--app", "wsgi", "run", "--port", "{port}"]
+WAITRESS = [
+    *(sys.executable, "-m", "waitress", "--listen", "127.0.0.1:{port}", "--threads", "8"),
+    "wsgi:app",
+]
+SERVE = [str(ROOT / "scripts" / "serve")]
+
+
+@pytest.mark.parametrize("command", [FLASK, WAITRESS], ids=["flask run", "waitress"])
+def test_other_servers_work_for_development(start, command):
+    server = start(command).wait_until_ready()
+    body = {"prompt": "Hello", "max_tokens": 3, "temperature": 0}
+    text = server.post("/v1/completions", body).json()["choices"][0]["text"]
+    with server.post("/v1/completions", {**body, "stream": True}, stream=True) as response:
+        lines = [line[6:] for line in response.iter_lines() if line]
+    assert lines.pop() == b"[DONE]"
+    assert "".join(json.loads(line)["choices"][0]["text"] for line in lines) == text
+
+
+def test_scripts_serve_works_from_any_directory_and_says_where(start, model_path, tmp_path):
+    server = start(SERVE, model=os.path.relpath(model_path, tmp_path)).wait_until_ready()
+    assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200
+    deadline = time.monotonic() + 20
+    while "curl" not in server.output and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert f"Switchyard serves tiny at {server.url}" in server.output
+    assert f"curl -N {server.url}/v1/completions" in server.output
+
+
+def test_a_model_directory_is_an_argument_too(start, model_path):
+    server = start([*SERVE, model_path], model="/nowhere").wait_until_ready()
+    assert requests.get(f"{server.url}/v1/models", timeout=10).json()["data"][0]["id"] == "tiny"
+
+
+def refusal(server, timeout=60):
+    """The exit status and what the server printed, but for gunicorn's own lines."""
+    status = server.process.wait(timeout)
+    lines = [line for line in server.output.splitlines() if not line.startswith("[")]
+    return status, "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("more", "settings", "message"),
+    [
+        (["--workers", "2"], {}, "one worker only"),
+        (["--preload"], {}, "no preload"),
+        (["--worker-class", "sync", "--threads", "1"], {}, "gthread only"),
+        ([], {"model": "/no/such/model"}, "/no/such/model does not exist"),
+        ([], {"cache_tokens": 1000}, "cache_tokens must be a multiple of 256"),
+        ([], {"max_pendng": 1}, "SWITCHYARD_MAX_PENDNG"),
+        ([], {"device": "cuda"}, "device 'cuda'"),
+        ([], {"max_seq_len": 999_999}, "max_seq_len 999999: the model was made for 2048"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_start_that_cannot_work_ends_with_one_clear_line(start, more, settings, message):
+    if settings.get("device") == "cuda":
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("there is a CUDA device")
+    status, output = refusal(start([*GUNICORN, *more], **settings))
+    assert status != 0
+    assert message in output
+    assert "Traceback" not in output
+
+
+def test_a_concurrency_from_the_environment_is_refused(start, monkeypatch):
+    monkeypatch.setenv("WEB_CONCURRENCY", "4")
+    status, output = refusal(start())
+    assert status != 0 and "one worker only" in output
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("config.json", {"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
+        ("config.json", {"quantization_config": {"quant_method": "exl2"}}, "quantized"),
+        ("config.json", {"hidden_size": 512}, "by config.json it should be (4096, 512)"),
+        ("tokenizer.json", {}, "tokenizer.json"),
+        ("model.safetensors", None, "the model can't be loaded"),
+    ],
+    ids=["architecture", "quantised", "shape", "tokenizer", "weights"],
+)
+def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_clear_line(
+    start, model_path, tmp_path, name, change, message
+):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    if change is None:
+        (path / name).write_bytes(b"no weights")
+    else:
+        content = json.loads((path / name).read_text()) if change else {}
+        (path / name).write_text(json.dumps({**content, **change}))
+    status, output = refusal(start(model=path))
+    lines = [line for line in output.splitlines() if line.startswith("switchyard: ")]
+    assert status == 3
+    assert len(lines) == 1, output
+    assert message in lines[0]
+    assert "Traceback" not in output
+
+
+def test_a_signal_for_more_workers_is_refused(start):
+    server = start().wait_until_ready()
+    server.process.send_signal(signal.SIGTTIN)
+    deadline = time.monotonic() + 20
+    while "one worker only" not in server.output and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "one worker only" in server.output
+    assert server.output.count("Booting worker") == 1
+
+
+def test_bootstrap_says_in_one_line_what_is_missing(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "bootstrap", tmp_path / "scripts")
+    script = str(tmp_path / "scripts" / "bootstrap")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("sh", "dirname", "cmp", "cp", "basename", "flock"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    result = subprocess.run(
+        [script, "requirements.txt"], env={"PATH": str(tools)}, capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert result.stderr == "switchyard: Python 3.11 or newer is missing\n"
+
+
+def test_bootstrap_installs_once_and_again_when_the_file_changes(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "bootstrap", tmp_path / "scripts")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("# nothing\n")
+
+    def bootstrap():
+        command = [str(tmp_path / "scripts" / "bootstrap"), "requirements.txt"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+
+    assert "installing requirements.txt" in bootstrap().stderr
+    assert bootstrap().stderr == ""
+    requirements.write_text("no-such-package-of-switchyard==9\n")
+    failed = bootstrap()
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1] == (
+        "switchyard: pip could not install requirements.txt; see above"
+    )

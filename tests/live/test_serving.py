@@ -1,0 +1,241 @@
+"""A real gunicorn over real sockets, with the real generator."""
+
+import json
+import pathlib
+import signal
+import socket
+import threading
+import time
+
+import pytest
+import requests
+
+SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards box"
+WORDS = SENTENCE.split()
+
+
+def prompts(count):
+    """Of different lengths, some longer than a page of the cache."""
+    words = [[WORDS[(i * k + k) % len(WORDS)] for k in range(5 + 5 * i)] for i in range(count)]
+    return [f"{' '.join(words[i])} number {i}" for i in range(count)]
+
+
+def greedy(prompt, max_tokens=24, **more):
+    return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
+
+
+def streamed_text(response):
+    texts, is_done = [], False
+    for line in response.iter_lines():
+        if line == b"data: [DONE]":
+            is_done = True
+        elif line.startswith(b"data: "):
+            body = json.loads(line[6:])
+            assert "error" not in body, body
+            texts += [choice["text"] for choice in body["choices"]]
+    assert is_done
+    return "".join(texts)
+
+
+def in_threads(call, arguments):
+    """Results of `call` for each argument, all called at the same moment."""
+    barrier = threading.Barrier(len(arguments))
+    results = [None] * len(arguments)
+
+    def run(i):
+        barrier.wait(30)
+        results[i] = call(arguments[i])
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(arguments))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return results
+
+
+def test_64_clients_at_once_get_the_text_of_their_own_prompt(server):
+    asked = prompts(64)
+    alone = [server.post("/v1/completions", greedy(p)).json()["choices"][0]["text"] for p in asked]
+    assert len(set(alone)) > 40
+
+    def ask(prompt):
+        with server.post("/v1/completions", greedy(prompt, stream=True), stream=True) as response:
+            return streamed_text(response)
+
+    for _ in range(20):
+        assert in_threads(ask, asked) == alone
+
+
+def test_a_prompt_seen_before_is_cached_and_starts_sooner(server):
+    prompt = " ".join(WORDS[i * i % 13] for i in range(700))
+
+    def first_token_seconds():
+        begin = time.monotonic()
+        with server.post("/v1/completions", greedy(prompt, 2, stream=True), stream=True) as r:
+            next(r.iter_content(None))
+            return time.monotonic() - begin
+
+    def cached():
+        body = server.post("/v1/completions", greedy(prompt, 2)).json()
+        return body["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    cold = first_token_seconds()
+    warm = first_token_seconds()
+    print(f"time to first token: {cold * 1e3:.0f} ms, seen before {warm * 1e3:.0f} ms")
+    assert cached() > 500
+
+
+def test_health_and_refusals_are_answered_while_every_stream_is_busy(start):
+    server = start(max_batch_size=4, max_pending=4).wait_until_ready()
+    busy = [
+        server.post(
+            "/v1/completions",
+            greedy("x", 1900, stream=True, ignore_eos=True),
+            stream=True,
+        )
+        for _ in range(4)
+    ]
+    stop = threading.Event()
+
+    def wait_in_line():  # four more, that wait for a place
+        with server.post("/v1/completions", greedy("x", 1900, stream=True), stream=True) as r:
+            stop.wait(60)
+            r.close()
+
+    waiting = [threading.Thread(target=wait_in_line) for _ in range(4)]
+    for thread in waiting:
+        thread.start()
+    statuses, seconds = [], []
+    deadline = time.monotonic() + 30
+    while 429 not in statuses and time.monotonic() < deadline:
+        begin = time.monotonic()
+        refused = server.post("/v1/completions", greedy("x", 1, stream=True), stream=True)
+        statuses.append(refused.status_code)
+        refused.close()
+        between = time.monotonic()
+        assert requests.get(f"{server.url}/health/live", timeout=10).status_code == 200
+        seconds.append((between - begin, time.monotonic() - between))
+    print(f"refused in {seconds[-1][0] * 1e3:.0f} ms, live in {seconds[-1][1] * 1e3:.0f} ms")
+    stop.set()
+    for response in busy:
+        response.close()
+    for thread in waiting:
+        thread.join(60)
+    assert statuses[-1] == 429
+
+
+def raw_request(server, version, body, *headers):
+    data = json.dumps(body).encode()
+    lines = [
+        f"POST /v1/completions HTTP/{version}",
+        f"Host: 127.0.0.1:{server.port}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(data)}",
+        *headers,
+    ]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
+        received = b""
+        while part := client.recv(65536):
+            received += part
+    head, _, rest = received.partition(b"\r\n\r\n")
+    return head.decode().lower(), rest
+
+
+def test_an_http_1_0_client_gets_a_body_that_the_end_of_the_connection_delimits(server):
+    head, body = raw_request(server, "1.0", greedy("x", 3, stream=True))
+    assert "200 ok" in head and "transfer-encoding" not in head and "content-length" not in head
+    assert body.startswith(b"data: {") and body.endswith(b"data: [DONE]\n\n")
+
+
+def test_an_http_1_1_client_gets_chunks(server):
+    head, body = raw_request(server, "1.1", greedy("x", 3, stream=True), "Connection: close")
+    assert "transfer-encoding: chunked" in head
+    assert body.endswith(b"0\r\n\r\n")
+
+
+def test_a_body_over_the_limit_gets_its_answer(start):
+    server = start(max_body_bytes=100_000).wait_until_ready()
+    response = server.post("/v1/completions", {"prompt": "x" * 200_000})
+    assert response.status_code == 413 and "100000 bytes" in response.json()["error"]["message"]
+
+
+def test_a_client_that_leaves_a_stream_has_its_job_cancelled(start):
+    server = start(max_batch_size=1, max_pending=0).wait_until_ready()
+    long = greedy("x", 1900, stream=True, ignore_eos=True)
+    response = server.post("/v1/completions", long, stream=True)
+    next(response.iter_content(None))
+    assert server.post("/v1/completions", greedy("y", 1)).status_code == 429
+    response.close()
+    deadline = time.monotonic() + 30
+    while (status := server.post("/v1/completions", greedy("y", 1)).status_code) == 429:
+        assert time.monotonic() < deadline
+    assert status == 200
+
+
+def test_sigterm_lets_streams_end_and_exits_with_0(start):
+    server = start().wait_until_ready()
+    response = server.post(
+        "/v1/completions", greedy("x", 300, stream=True, ignore_eos=True), stream=True
+    )
+    lines = response.iter_lines()
+    next(lines)
+    server.process.send_signal(signal.SIGTERM)
+    rest = list(lines)
+    assert rest[-2:] == [b"data: [DONE]", b""] or b"data: [DONE]" in rest[-2:]
+    assert b'"finish_reason":"length"' in b"".join(rest)
+    assert server.process.wait(30) == 0
+
+
+def test_sigterm_ends_what_exceeds_the_grace_with_an_error_event(start):
+    server = start(grace=0).wait_until_ready()
+    response = server.post(
+        "/v1/completions", greedy("x", 1900, stream=True, ignore_eos=True), stream=True
+    )
+    lines = response.iter_lines()
+    next(lines)
+    server.process.send_signal(signal.SIGTERM)
+    rest = [line for line in lines if line]
+    assert rest[-1] == b"data: [DONE]"
+    assert json.loads(rest[-2][6:])["error"]["code"] == "shutting_down"
+    assert server.process.wait(30) == 0
+
+
+def test_an_idle_server_uses_no_cpu(server):
+    def cpu_seconds():
+        ticks = 0
+        for pid in [server.process.pid, *children(server.process.pid)]:
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / 100
+
+    server.post("/v1/completions", greedy("x", 1))
+    time.sleep(1)  # not to win a race: the time over which the CPU is measured
+    before = cpu_seconds()
+    time.sleep(4)
+    used = (cpu_seconds() - before) / 4
+    print(f"idle: {used:.1%} of a core")
+    assert used < 0.02
+
+
+def children(pid):
+    return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_goes_through_the_models_template(server, stream):
+    body = {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+        ],
+        "max_tokens": 5,
+        "temperature": 0,
+        "stream": stream,
+    }
+    response = server.post("/v1/chat/completions", body)
+    assert response.status_code == 200
+    if not stream:
+        message = response.json()["choices"][0]["message"]
+        assert message["role"] == "assistant" and isinstance(message["content"], str)

@@ -1,0 +1,46 @@
+"""The composition root: settings -> models -> app. `gunicorn`, `flask run` and waitress serve it.
+
+Importing this module starts to load the model, on its engine thread, in the importing process.
+"""
+
+import atexit
+import logging
+import logging.handlers
+import queue
+import sys
+
+import flask
+
+import app as switchyard
+import engine
+
+
+def log_to_stderr(level: str) -> None:
+    """From a thread of its own: the engine thread must not wait for a terminal or a disk."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    listener = logging.handlers.QueueListener(records, handler)
+    for name in ("app", "engine"):
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.addHandler(logging.handlers.QueueHandler(records))
+        logger.propagate = False
+    listener.start()
+    atexit.register(listener.stop)
+
+
+def compose() -> tuple[engine.Models, flask.Flask]:
+    settings = switchyard.read_settings()
+    log_to_stderr(settings.log_level)
+    models = engine.Models([engine.open_engine(settings.engine_config())])
+    return models, switchyard.create_app(settings, models)
+
+
+try:
+    models, app = compose()
+except (switchyard.SettingsError, engine.ModelError) as error:
+    print(f"switchyard: {error}", file=sys.stderr, flush=True)
+    sys.exit(3)  # gunicorn would start another worker after any other status
+models.start()
+atexit.register(models.close)
