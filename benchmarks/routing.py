@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""What does it cost to bring a token from the engine thread to its client?
+
+    python benchmarks/routing.py engine [--streams 1,16,64,256]
+    python benchmarks/routing.py http   [--streams 1,16,64,256]
+    python benchmarks/routing.py memory [--requests 10000]
+
+`engine`: a backend that has a token for every active job at once, through Engine and Stream to a
+thread a stream. `http`: one that has a token for every job each 20 ms, through gunicorn and its
+sockets to a client in another process. `work` is what the engine thread does between two
+iterations, `lateness` how long after its time an iteration begins.
+`memory`: resident size of the server over many short requests.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import engine  # noqa: E402
+from benchmarks.client import percentile, post_all  # noqa: E402
+from benchmarks.report import header  # noqa: E402
+from engine.config import ModelConfig  # noqa: E402
+from engine.messages import Chunk, Finished, ModelInfo, Started  # noqa: E402
+from engine.thread import EngineThread  # noqa: E402
+
+MODEL = str(ROOT / "models" / "default")  # for its tokenizer
+MAX_JOBS = 256
+TICK = 0.02  # seconds
+
+
+class TokenBackend:
+    """A token for every active job in each iteration; iterations `tick` seconds apart, or none."""
+
+    def __init__(self, tick=0.0):
+        self.lateness = []  # of iterations, in seconds
+        self.work = []  # of the engine thread between two iterations, in seconds
+        self._tick = tick
+        self._next = 0.0
+        self._returned = 0.0
+        self._jobs = {}
+
+    def open(self):
+        return ModelInfo(2**20, 4096, 256, 2**20, "none")
+
+    def has_room(self, job):
+        return True
+
+    def enqueue(self, job):
+        self._jobs[job.identifier] = [job, -1]
+
+    def cancel(self, identifier):
+        del self._jobs[identifier]
+
+    def iterate(self):
+        if self._tick:
+            self._wait()
+        events = []
+        for identifier, state in list(self._jobs.items()):
+            job, count = state
+            state[1] += 1
+            if count < 0:
+                events.append(Started(identifier))
+            elif count < job.max_new_tokens:
+                events.append(Chunk(identifier, " token", (count,)))
+            else:
+                events.append(Finished(identifier, "length", len(job.prompt), count, 0))
+                del self._jobs[identifier]
+        self._returned = time.perf_counter()
+        return events
+
+    def reset(self):
+        self._jobs.clear()
+
+    def close(self):
+        pass
+
+    def _wait(self):
+        """Until the next tick, and note how late that was noticed. A tick after a late one comes
+        a whole tick later, so that lateness is each iteration's own.
+        """
+        called = time.perf_counter()
+        if called < self._next:
+            time.sleep(self._next - called)
+        now = time.perf_counter()
+        if now - self._next < 1.0:  # else it was idle
+            self.lateness.append(now - self._next)
+            self.work.append(called - self._returned)
+        self._next = now + self._tick
+
+
+def make_engine(backend):
+    config = ModelConfig(
+        path=MODEL, name="none", max_batch_size=MAX_JOBS, max_pending=0, default_max_tokens=100
+    )
+    return engine.Engine(config, lambda d: EngineThread("none", lambda: backend, d))
+
+
+def through_engine(num_streams, num_tokens):
+    model = make_engine(TokenBackend())
+    model.start()
+    model.wait_until_loaded()
+    barrier = threading.Barrier(num_streams + 1)
+    counts = [0] * num_streams
+
+    def read(i):
+        barrier.wait()
+        stream = model.submit([engine.Job(f"job{i}", (1,), num_tokens)])
+        while not stream.is_finished:
+            counts[i] += len(stream.take())
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(num_streams)]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    begin, cpu = time.perf_counter(), time.process_time()
+    for thread in threads:
+        thread.join()
+    seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    model.close()
+    assert counts == [num_tokens + 2] * num_streams
+    events = sum(counts)
+    print(
+        f"engine  streams {num_streams:4d}  {events / seconds:9.0f} events/s"
+        f"  {cpu / events * 1e6:6.1f} us of CPU an event",
+        flush=True,
+    )
+
+
+def make_app(tick):
+    """The application over a TokenBackend, with a route that tells what it has seen."""
+    import flask
+
+    from app import Settings, create_app
+
+    backend = TokenBackend(tick)
+    models = engine.Models([make_engine(backend)])
+    app = create_app(Settings(model=MODEL, name="none"), models)
+
+    @app.get("/benchmark")
+    def benchmark():
+        lateness, backend.lateness = backend.lateness, []
+        work, backend.work = backend.work, []
+        status = pathlib.Path("/proc/self/status").read_text()
+        return flask.jsonify(
+            lateness=lateness,
+            work=work,
+            cpu=time.process_time(),
+            rss=int(status.partition("VmRSS:")[2].split()[0]) * 1024,
+            threads=threading.active_count(),
+        )
+
+    models.start()
+    models.wait_until_loaded()
+    return app
+
+
+class Server:
+    """gunicorn over `make_app`, in a process of its own."""
+
+    def __init__(self, tick):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._directory = tempfile.TemporaryDirectory()
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "gunicorn", "--bind", f"127.0.0.1:{port}"),
+                *("--worker-class", "gthread", "--threads", str(MAX_JOBS + 16)),
+                *("--no-control-socket", "--log-level", "warning", "--pythonpath", str(ROOT)),
+                *("--worker-connections", "10000"),
+                f"benchmarks.routing:make_app({tick})",
+            ],
+            cwd=self._directory.name,  # not the project's gunicorn.conf.py
+        )
+        self._wait()
+
+    def _wait(self):
+        for _ in range(200):
+            try:
+                return self.stats()
+            except OSError:
+                time.sleep(0.1)
+        raise TimeoutError("the server did not start")
+
+    def stats(self):
+        import urllib.request
+
+        with urllib.request.urlopen(f"{self.url}/benchmark") as response:
+            return json.load(response)
+
+    def stop(self):
+        self._process.terminate()
+        self._process.wait()
+        self._directory.cleanup()
+
+
+def through_http(server, num_streams, num_tokens):
+    body = {"prompt": [1], "max_tokens": num_tokens, "stream": True}
+    before = server.stats()
+    readings = post_all(server.url, "/v1/completions", [body] * num_streams)
+    after = server.stats()
+    assert all(r.frames == num_tokens + 1 for r in readings), [r.frames for r in readings]
+    tokens = num_streams * num_tokens
+    late, work = ([1e3 * seconds for seconds in after[name]] for name in ("lateness", "work"))
+    print(
+        f"http    streams {num_streams:4d}  {tokens / max(r.end for r in readings):9.0f} tokens/s"
+        f"  {(after['cpu'] - before['cpu']) / tokens * 1e6:6.1f} us of CPU a token"
+        f"  work p50 {percentile(work, 0.5):5.2f} ms p99 {percentile(work, 0.99):5.2f} ms"
+        f"  lateness p50 {percentile(late, 0.5):5.2f} ms p99 {percentile(late, 0.99):5.2f} ms",
+        flush=True,
+    )
+
+
+def memory(server, num_requests):
+    body = {"prompt": "Once upon a time", "max_tokens": 4}
+    for stream in (True, False):
+        sizes = []
+        for i in range(num_requests // 2 // 50):
+            post_all(server.url, "/v1/completions", [{**body, "stream": stream}] * 50)
+            if i in (num_requests // 10 // 50, num_requests // 2 // 50 - 1):
+                sizes.append(server.stats())
+        first, last = sizes
+        print(
+            f"memory  stream {stream!s:5}  after {num_requests // 10} requests"
+            f" {first['rss'] / 2**20:6.1f} MiB, after {num_requests // 2}"
+            f" {last['rss'] / 2**20:6.1f} MiB ({last['rss'] / first['rss'] - 1:+.1%});"
+            f" {first['threads']} and {last['threads']} threads",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["engine", "http", "memory"])
+    parser.add_argument("--streams", default="1,16,64,256")
+    parser.add_argument("--requests", type=int, default=10_000)
+    args = parser.parse_args()
+    if not os.path.isdir(MODEL):
+        sys.exit(f"{MODEL} is missing: scripts/serve makes it")
+    sizes = [int(n) for n in args.streams.split(",")]
+    header()
+    if args.what == "engine":
+        for n in sizes:
+            through_engine(n, 100_000 // n)
+        return
+    server = Server(tick=TICK if args.what == "http" else 0.0)
+    try:
+        if args.what == "memory":
+            memory(server, args.requests)
+        else:
+            for n in sizes:
+                through_http(server, n, 250)
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()
