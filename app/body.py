@@ -1,6 +1,5 @@
 """JSON bodies of requests and responses."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +44,7 @@ def read_json(max_bytes: int) -> dict[str, Any]:
 
 
 def dumps(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return pydantic_core.to_json(value)  # a quarter of the time of json.dumps
 
 
 def json_response(

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.client import percentile, post_all  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 
-ROUNDS = 3  # the median counts
+ROUNDS = 7  # the median counts
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "import", "class", "def")
 
 
