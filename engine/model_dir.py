@@ -1,5 +1,6 @@
 """A model directory in Hugging Face layout, as far as JSON tells: read without torch."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ class ModelDir:
     eos_token_ids: tuple[int, ...]  # of config.json and generation_config.json together
     chat_template: str | None  # Jinja source
     created: int  # Unix seconds
+    fingerprint: str  # another one once a file has changed
 
     @classmethod
     def read(cls, path: str) -> "ModelDir":
@@ -41,6 +43,7 @@ class ModelDir:
             eos_token_ids=tuple(dict.fromkeys(eos)),
             chat_template=_chat_template(root, tokenizer_config),
             created=int((root / "config.json").stat().st_mtime),
+            fingerprint=_fingerprint(root),
         )
 
     def special_token(self, name: str) -> str | None:
@@ -61,6 +64,13 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path} is not a JSON object")
     return value
+
+
+def _fingerprint(root: Path) -> str:
+    """By names, sizes and times: reading the weights themselves would take as long as a load."""
+    stats = [(path.name, path.stat()) for path in sorted(root.iterdir())]
+    seen = repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+    return f"fp_{hashlib.sha256(seen.encode()).hexdigest()[:10]}"
 
 
 def _token_ids(config: dict[str, Any]) -> list[int]:

@@ -14,6 +14,7 @@ class Head:
     identifier: str
     created: int  # Unix seconds
     model: str
+    fingerprint: str  # of what answers: the same seed means the same text only with the same one
 
 
 class Choice:
@@ -41,6 +42,7 @@ def usage(finished: Sequence[engine.Finished], num_choices: int) -> dict[str, An
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
@@ -107,6 +109,7 @@ class ChatRender:
     def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
         return {
             **_start(self.head, "chat.completion"),
+            "system_fingerprint": self.head.fingerprint,
             "choices": [
                 {
                     "index": i,

@@ -107,7 +107,12 @@ def _collect(stream: engine.Stream, identifiers: Sequence[str]) -> list[render.C
 
 
 def _head(prefix: str, model: engine.Engine) -> render.Head:
-    return render.Head(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model.config.name)
+    return render.Head(
+        identifier=f"{prefix}-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=model.config.name,
+        fingerprint=model.model_dir.fingerprint,
+    )
 
 
 def _describe_model(name: str) -> dict[str, object]:

@@ -26,6 +26,8 @@ def test_a_chat_completion_has_the_shape_of_the_api(make_client):
     ]
     assert body["usage"]["completion_tokens"] == 2
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+    assert body["system_fingerprint"].startswith("fp_")
 
 
 def test_a_streamed_chat_tells_the_role_once_a_choice(make_client):

@@ -27,6 +27,7 @@ def test_a_completion_has_text_usage_and_the_shape_of_the_api(make_client):
             "completion_tokens": 3,
             "total_tokens": prompt_tokens + 3,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
 
@@ -50,6 +51,7 @@ def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(make_cli
         "completion_tokens": 4,
         "total_tokens": 7,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -176,6 +176,7 @@ def test_a_failed_iteration_ends_every_active_job_once_and_the_engine_goes_on(ma
     assert failed and all(isinstance(e.error, engine.BatchFailed) for e in failed)
     assert "device on fire" in str(failed[0].error)
     assert all(len([e for e in x if isinstance(e, Failed | Finished)]) == 1 for x in ends)
+    assert "reset" in [name for name, _ in backend.calls]
     assert text(take_all(model.submit([job("next", 2)]))) == "0 1 "
 
 

@@ -117,7 +117,7 @@ def test_newcomers_whose_prompts_are_one_chunk_together_start_together(backend):
     assert backend.has_room(job("next", prompt=prompt(9, 12)))
     assert not backend.has_room(job("next", prompt=prompt(9, 13)))
     events = backend.iterate()
-    assert {e.identifier for e in events if isinstance(e, Chunk)} == {f"job{i}" for i in range(5)}
+    assert {e.identifier for e in events if isinstance(e, Started)} == {f"job{i}" for i in range(5)}
     assert not backend._generator.pending_jobs
     for i in range(5):
         backend.cancel(f"job{i}")
@@ -186,6 +186,23 @@ def test_logits_that_are_not_numbers_end_that_job_alone(forced):
     backend = forced(lambda t: {7: math.nan} if t == 9 else {5: 0.0})
     events = run(backend, job("nan", 5, prompt=(1, 9)), job("good", 5, prompt=(1, 2)))
     assert isinstance(events["nan"][-1], Failed)
+    assert events["good"][-1].new_tokens == 5
+
+
+def test_a_probability_that_is_not_a_number_ends_that_job_alone(backend, monkeypatch):
+    """What the compiled sampler makes of such logits, where the CPU's raises."""
+    from exllamav2.generator import ExLlamaV2Sampler
+
+    sample = ExLlamaV2Sampler.sample
+
+    def compiled_sample(logits, settings, *args, **kwargs):
+        token, top, top_probs, prob, end = sample(logits, settings, *args, **kwargs)
+        return token, top, top_probs, prob * math.nan if settings.temperature == 0.5 else prob, end
+
+    monkeypatch.setattr(ExLlamaV2Sampler, "sample", staticmethod(compiled_sample))
+    bad = job("nan", 5, sampling=Sampling(temperature=0.5))
+    events = run(backend, bad, job("good", 5, sampling=GREEDY, ignore_eos=True))
+    assert "not numbers" in str(events["nan"][-1].error)
     assert events["good"][-1].new_tokens == 5
 
 

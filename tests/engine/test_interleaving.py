@@ -10,18 +10,18 @@ from tests.engine.test_engine import take_all, text
 from tests.engine.test_exl2 import GREEDY, prompt
 from tests.scripted import job
 
-NUM_THREADS = 16
+NUM_THREADS = 200
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def jobs():
     return [
-        job(f"job{i}", 24, prompt=prompt(i, 20 + i), sampling=GREEDY, ignore_eos=True)
+        job(f"job{i}", 12, prompt=prompt(i, 20 + i), sampling=GREEDY, ignore_eos=True)
         for i in range(NUM_THREADS)
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def alone(model_path, jobs):
     """The text of each job's prompt by itself."""
     backend = exl2_backend(model_path)
@@ -70,7 +70,7 @@ def test_request_threads_of_an_engine_get_their_own_text_alone(
     make_engine, model_path, jobs, alone
 ):
     backend = exl2_backend(model_path)
-    model = make_engine(backend)
+    model = make_engine(backend, max_pending=NUM_THREADS)
     callers = set()
     iterate = backend._generator.iterate
 
@@ -95,4 +95,5 @@ def test_request_threads_of_an_engine_get_their_own_text_alone(
     for thread in threads:
         thread.join(60)
     assert texts == alone
+    assert len(set(alone.values())) > NUM_THREADS / 2
     assert callers == {"engine-scripted"}

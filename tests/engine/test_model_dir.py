@@ -65,6 +65,13 @@ def test_every_eos_token_is_found(directory):
     assert ModelDir.read(str(directory)).eos_token_ids == (2, 7, 9)
 
 
+def test_the_fingerprint_changes_with_a_file(directory):
+    before = ModelDir.read(str(directory)).fingerprint
+    assert ModelDir.read(str(directory)).fingerprint == before
+    edit(directory / "generation_config.json", eos_token_id=3)
+    assert ModelDir.read(str(directory)).fingerprint != before
+
+
 def test_a_template_file_wins_over_the_tokenizers_config(directory):
     (directory / "chat_template.jinja").write_text("from the file")
     assert ModelDir.read(str(directory)).chat_template == "from the file"

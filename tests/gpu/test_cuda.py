@@ -1,5 +1,7 @@
 """The same backend on a GPU."""
 
+import threading
+
 import pytest
 
 import engine
@@ -13,13 +15,20 @@ from tests.scripted import job
 pytestmark = pytest.mark.gpu
 
 
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    """Of a single test, some are: the generator's sampling threads. `backend` looks at the end."""
+
+
 @pytest.fixture(scope="module")
 def backend(model_path):
+    before = set(threading.enumerate())
     backend = make_backend(ModelConfig(path=model_path, name="gpu", device="cuda"))
     info = backend.open()
     assert info.device == "cuda"
     yield backend
     backend.close()
+    assert set(threading.enumerate()) <= before
 
 
 def test_jobs_in_a_batch_give_the_texts_that_they_give_alone(backend):
