@@ -37,9 +37,6 @@ KINDS: dict[type[engine.EngineError], Kind] = {
     engine.Closed: Kind(503, "server_error", "shutting_down", _RAN),
 }
 
-# Parameters by the names that the engine has for them, where a client says it otherwise.
-_CLIENT_NAMES = {"max_new_tokens": "max_tokens"}
-
 
 def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
     """What kind of error it is, and its body."""
@@ -51,7 +48,7 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
             param = error.param
         case engine.EngineError():
             kind = next(KINDS[c] for c in type(error).__mro__ if c in KINDS)
-            param = error.param and _CLIENT_NAMES.get(error.param, error.param)
+            param = error.param
         case werkzeug.exceptions.HTTPException(code=int(status)):
             fault = "invalid_request_error" if status < 500 else "server_error"
             headers = {k: v for k, v in error.get_headers() if k in ("Allow", "Retry-After")}

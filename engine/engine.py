@@ -106,16 +106,19 @@ class Engine:
         info = self.info
         room = info.max_seq_len - prompt_tokens
         wanted = max(min(self.config.default_max_tokens, room), 1) if asked is None else asked
+        param = "prompt" if room < 1 or asked is None else "max_new_tokens"
         if wanted > room:
             raise PromptTooLong(
                 f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the model's"
-                f" context of {info.max_seq_len} tokens"
+                f" context of {info.max_seq_len} tokens",
+                param,
             )
         num_pages = -(-(prompt_tokens + wanted) // info.page_size)
         if num_pages > info.num_pages:
             raise PromptTooLong(
                 f"{prompt_tokens} prompt tokens and {wanted} new tokens need {num_pages} pages of"
-                f" {info.page_size} tokens, the cache has {info.num_pages}"
+                f" {info.page_size} tokens, the cache has {info.num_pages}",
+                param,
             )
         return wanted
 
@@ -197,7 +200,7 @@ class Engine:
                 "stop_token_ids",
             )
         if job.max_new_tokens < 1:
-            raise InvalidJob("at least one new token must be asked for", "max_tokens")
+            raise InvalidJob("at least one new token must be asked for", "max_new_tokens")
         self.max_new_tokens(len(job.prompt), job.max_new_tokens)
 
     def _refusal(self, num_jobs: int = 0) -> EngineError | None:

@@ -37,7 +37,9 @@ class Models:
             return next(iter(self._engines.values()))
         engine = self._engines.get(name)
         if engine is None:
-            raise ModelNotFound(f"model {name!r} does not exist; there is: {', '.join(self.names)}")
+            raise ModelNotFound(
+                f"model {name!r} does not exist; there is: {', '.join(self.names)}", "model"
+            )
         return engine
 
     def start(self) -> None:

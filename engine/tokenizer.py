@@ -73,7 +73,8 @@ class Tokenizer:
             token_ids = encode(part)
             if len(token_ids) > max_tokens:
                 raise PromptTooLong(
-                    f"the prompt has more tokens than the model's context of {max_tokens}"
+                    f"the prompt has more tokens than the model's context of {max_tokens}",
+                    "prompt",
                 )
             if len(part) == len(text):
                 break

@@ -34,7 +34,13 @@ Finite = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=Fals
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Prompt = Annotated[str, Field(min_length=1)] | Annotated[list[TokenId], Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+PROMPT_KINDS = (
+    "must be a string, a list of strings, token ids, or a list of lists of them, and none empty"
+)
 
 
 class StreamOptions(BaseModel):
@@ -81,6 +87,11 @@ class Generation(BaseModel):
         return self.max_tokens or self.default_max_tokens
 
     @property
+    def names(self) -> dict[str, str]:
+        """What this request calls the parameters that the engine has other names for."""
+        return {"max_new_tokens": "max_tokens"}
+
+    @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
@@ -112,27 +123,17 @@ class Generation(BaseModel):
 class Completion(Generation):
     default_max_tokens = 16  # OpenAI's
 
-    prompt: list[str | list[int]]
+    prompt: Annotated[list[Prompt], Field(min_length=1)]
     echo: bool = False
 
     @field_validator("prompt", mode="before")
     @classmethod
-    def _list_of_prompts(cls, value: Any) -> list[str | list[int]]:
-        """A string, token ids, or a list of either; to a list of them."""
-        is_one = isinstance(value, str) or (isinstance(value, list) and _is_token_ids(value))
-        prompts = [value] if is_one else value
-        if not isinstance(prompts, list) or not prompts:
-            raise ValueError("must be a string, a list of strings, token ids, or a list of those")
-        for prompt in prompts:
-            if not isinstance(prompt, str) and not (
-                isinstance(prompt, list) and (not prompt or _is_token_ids(prompt))
-            ):
-                raise ValueError(
-                    "must be a string, a list of strings, token ids, or a list of those"
-                )
-            if not prompt:
-                raise ValueError("must not be empty")
-        return prompts
+    def _list_of_prompts(cls, value: Any) -> Any:
+        """A string or token ids, to a list of one."""
+        is_one = isinstance(value, str) or (
+            isinstance(value, list) and value and type(value[0]) is int
+        )
+        return [value] if is_one else value
 
 
 class TextPart(BaseModel):
@@ -177,6 +178,11 @@ class Chat(Generation):
     def asked_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    @property
+    def names(self) -> dict[str, str]:
+        limit = "max_tokens" if self.max_tokens else "max_completion_tokens"
+        return {"prompt": "messages", "max_new_tokens": limit}
+
 
 def completion(body: dict[str, Any]) -> Completion:
     """Raises BadRequest."""
@@ -219,14 +225,13 @@ def _explain(error: ValidationError) -> BadRequest:
             return BadRequest(f"unknown parameter: {where}", where, "unknown_parameter")
         case "missing":
             return BadRequest(f"missing parameter: {where}", where, "missing_required_parameter")
-    message = first["msg"].removeprefix("Value error, ")
+    if first["loc"][0] == "prompt":  # several types are possible, and each would have its say
+        where, message = "prompt", PROMPT_KINDS
+    else:
+        message = first["msg"].removeprefix("Value error, ")
     return BadRequest(f"{where}: {message[0].lower()}{message[1:]}", where)
 
 
 def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
     """null is how many clients say that they don't give a parameter."""
     return {name: item for name, item in value.items() if item is not None}
-
-
-def _is_token_ids(value: list[Any]) -> bool:
-    return bool(value) and all(type(item) is int and 0 <= item < 2**31 for item in value)

@@ -1,9 +1,10 @@
 """The endpoints: parse, submit, answer."""
 
+import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import flask
 
@@ -22,34 +23,36 @@ blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 def create_completion() -> flask.Response:
     request = parse.completion(read_json(services().settings.max_body_bytes))
     model = services().models.get(request.model)
-    model.check_room(len(request.prompt) * request.n)  # before the work of tokenizing
-    max_tokens = model.info.max_seq_len
-    prompts = [
-        model.tokenizer.encode(p, max_tokens) if isinstance(p, str) else tuple(p)
-        for p in request.prompt
-    ]
-    echoed = [
-        (p if isinstance(p, str) else model.tokenizer.decode(p)) if request.echo else ""
-        for p in request.prompt
-        for _ in range(request.n)
-    ]
-    head = _head("cmpl", model)
-    return _answer(request, model, prompts, render.CompletionRender(head, echoed))
+    with _names_of(request):
+        model.check_room(len(request.prompt) * request.n)  # before the work of tokenizing
+        max_tokens = model.info.max_seq_len
+        prompts = [
+            model.tokenizer.encode(p, max_tokens) if isinstance(p, str) else tuple(p)
+            for p in request.prompt
+        ]
+        echoed = [
+            (p if isinstance(p, str) else model.tokenizer.decode(p)) if request.echo else ""
+            for p in request.prompt
+            for _ in range(request.n)
+        ]
+        body = render.CompletionRender(_head("cmpl", model), echoed)
+        return _answer(request, model, prompts, body)
 
 
 @blueprint.post("/chat/completions")
 def create_chat_completion() -> flask.Response:
     request = parse.chat(read_json(services().settings.max_body_bytes))
     model = services().models.get(request.model)
-    model.check_room(request.n)
-    messages = [
-        {"role": m.role, "content": m.text, **({"name": m.name} if m.name else {})}
-        for m in request.messages
-    ]
-    template = services().chat_templates[model.config.name]
-    text = template.render(messages, model.tokenizer.escape)
-    prompt = model.tokenizer.encode_template(text, model.info.max_seq_len)
-    return _answer(request, model, [prompt], render.ChatRender(_head("chatcmpl", model)))
+    with _names_of(request):
+        model.check_room(request.n)
+        messages = [
+            {"role": m.role, "content": m.text, **({"name": m.name} if m.name else {})}
+            for m in request.messages
+        ]
+        template = services().chat_templates[model.config.name]
+        text = template.render(messages, model.tokenizer.escape)
+        prompt = model.tokenizer.encode_template(text, model.info.max_seq_len)
+        return _answer(request, model, [prompt], render.ChatRender(_head("chatcmpl", model)))
 
 
 @blueprint.get("/models")
@@ -61,6 +64,16 @@ def list_models() -> flask.Response:
 @blueprint.get("/models/<path:name>")
 def retrieve_model(name: str) -> flask.Response:
     return json_response(_describe_model(name))
+
+
+@contextlib.contextmanager
+def _names_of(request: parse.Generation) -> Iterator[None]:
+    """Name a parameter at fault as the client does."""
+    try:
+        yield
+    except engine.Rejected as error:
+        error.param = request.names.get(error.param or "", error.param)
+        raise
 
 
 def _answer(

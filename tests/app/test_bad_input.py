@@ -168,6 +168,7 @@ def test_an_unknown_model_is_named(make_client):
     client = make_client(ScriptedBackend())
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x", "model": "gpt"}), 404)
     assert error["code"] == "model_not_found" and "'gpt'" in error["message"]
+    assert error["param"] == "model"
     error_of(client.get("/v1/models/gpt"), 404)
 
 
@@ -175,8 +176,18 @@ def test_a_prompt_longer_than_the_context_is_refused(make_client):
     client = make_client(ScriptedBackend())
     error = error_of(client.post(COMPLETIONS, json={"prompt": "word " * 100_000}))
     assert error["code"] == "context_length_exceeded" and "2048" in error["message"]
+    assert error["param"] == "prompt"
     error = error_of(client.post(COMPLETIONS, json={"prompt": [1] * 2040, "max_tokens": 9}))
     assert error["code"] == "context_length_exceeded" and "2040 prompt tokens" in error["message"]
+    assert error["param"] == "max_tokens"
+    for limit, content, param in [
+        ("max_tokens", "x", "max_tokens"),
+        ("max_completion_tokens", "x", "max_completion_tokens"),
+        ("max_completion_tokens", "word " * 5000, "messages"),
+    ]:
+        messages = [{"role": "user", "content": content}]
+        error = error_of(client.post(CHAT, json={"messages": messages, limit: 2048}))
+        assert (error["code"], error["param"]) == ("context_length_exceeded", param)
 
 
 def test_unknown_paths_and_methods_are_refused_in_the_same_shape(make_client):

@@ -282,7 +282,7 @@ def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
         ({"prompt": (1, 4096)}, "prompt"),
         ({"prompt": (-1,)}, "prompt"),
         ({"stop_token_ids": (4096,)}, "stop_token_ids"),
-        ({"max_new_tokens": 0}, "max_tokens"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
     ],
 )
 def test_what_would_hurt_in_the_generator_is_rejected_before(make_engine, changes, param):
