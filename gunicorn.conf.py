@@ -83,7 +83,7 @@ def worker_exit(server, worker):
 def _close_models():
     wsgi = sys.modules.get("wsgi")  # not there in the master, nor if the import failed
     if wsgi is not None:
-        wsgi.models.close()
+        wsgi.models.close(timeout=10)  # not for as long as a model that is loading may take
 
 
 def _announce(models):
