@@ -104,21 +104,14 @@ class Engine:
         as the context allows. Raises PromptTooLong, with the numbers, where they don't fit.
         """
         info = self.info
-        room = info.max_seq_len - prompt_tokens
+        room = min(info.max_seq_len, info.num_pages * info.page_size) - prompt_tokens
         wanted = max(min(self.config.default_max_tokens, room), 1) if asked is None else asked
-        param = "prompt" if room < 1 or asked is None else "max_new_tokens"
         if wanted > room:
             raise PromptTooLong(
                 f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the model's"
-                f" context of {info.max_seq_len} tokens",
-                param,
-            )
-        num_pages = -(-(prompt_tokens + wanted) // info.page_size)
-        if num_pages > info.num_pages:
-            raise PromptTooLong(
-                f"{prompt_tokens} prompt tokens and {wanted} new tokens need {num_pages} pages of"
-                f" {info.page_size} tokens, the cache has {info.num_pages}",
-                param,
+                f" context of {info.max_seq_len} tokens, or the cache of"
+                f" {info.num_pages} pages of {info.page_size}",
+                "prompt" if room < 1 or asked is None else "max_new_tokens",
             )
         return wanted
 
@@ -201,6 +194,11 @@ class Engine:
             )
         if job.max_new_tokens < 1:
             raise InvalidJob("at least one new token must be asked for", "max_new_tokens")
+        if job.min_new_tokens > job.max_new_tokens:
+            raise InvalidJob(
+                f"min_tokens {job.min_new_tokens} is more than the {job.max_new_tokens} new tokens",
+                "min_new_tokens",
+            )
         self.max_new_tokens(len(job.prompt), job.max_new_tokens)
 
     def _refusal(self, num_jobs: int = 0) -> EngineError | None:

@@ -69,7 +69,7 @@ class EngineThread:
             self._loop(backend)
         except ModelError as reason:
             error = reason
-        except Exception as reason:
+        except BaseException as reason:  # a panic in a library written in Rust isn't an Exception
             logger.exception("the engine thread ends")
             error = Closed(f"the engine failed: {type(reason).__name__}: {reason}")
         self._deliver([Stopped(error)])  # before the release, which takes a while

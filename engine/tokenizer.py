@@ -54,10 +54,18 @@ class Tokenizer:
         encode = self._encode_escaped if is_escaped else partial(self._batch, self._special)
         return self._limited(encode, text, max_tokens)
 
+    def check_length(self, text: str, max_tokens: int) -> None:
+        """Raises PromptTooLong for a text that is clearly too long, before more work is done."""
+        head = text[: 16 * max_tokens]
+        if len(head) < len(text):
+            self._limited(partial(self._batch, self._literal), head, max_tokens)
+
     def escape(self, text: str) -> str:
         """A user's text for a chat template: what looks like a special token in it won't be one."""
         if ESCAPE in text:
-            raise InvalidJob("the text contains the noncharacter U+FDD0")
+            raise InvalidJob("the text contains the noncharacter U+FDD0", "prompt")
+        if not any(token in text for token in self._special_ids):  # faster than the pattern
+            return text
         return self._special_pattern.sub(lambda m: m[0][0] + ESCAPE + m[0][1:], text)
 
     def decode(self, token_ids: Sequence[int]) -> str:

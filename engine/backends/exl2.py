@@ -10,7 +10,7 @@ from exllamav2.generator import ExLlamaV2DynamicGenerator
 
 from engine.backends.exl2_job import SETTLED, Exl2Job, decode
 from engine.config import PAGE_SIZE, ModelConfig
-from engine.errors import InvalidJob, JobFailed, ModelError
+from engine.errors import BatchFailed, InvalidJob, JobFailed, ModelError
 from engine.messages import (
     Chunk,
     Failed,
@@ -105,7 +105,7 @@ class Exl2Backend:
             if self._num_failures > MAX_RETRIES:
                 raise
             logger.warning("iteration failed, trying again", exc_info=True)
-            return []
+            return self._lost_events()
         self._num_failures = 0
         return [event for result in results for event in self._events(result)]
 
@@ -132,6 +132,8 @@ class Exl2Backend:
         native, asked = config.max_seq_len, self._config.max_seq_len
         if asked is not None and asked > native:
             raise ModelError(f"max_seq_len {asked}: the model was made for {native} tokens")
+        if (asked or native) < PAGE_SIZE:
+            raise ModelError(f"a context of {native} tokens is less than a page of {PAGE_SIZE}")
         # Whole pages: the loader cuts the longest input to this, and that must be whole pages.
         config.max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
         config.max_input_len = self._config.max_chunk_size
@@ -154,6 +156,17 @@ class Exl2Backend:
                         written = max(sequence.kv_position - i * self._generator.page_size, 0)
                         page.kv_position = min(page.kv_position, written)
 
+    def _lost_events(self) -> list[JobEvent]:
+        """What became of jobs whose results went down with an iteration that raised: a failure of
+        their own, or a token that was sampled and never told.
+        """
+        events: list[JobEvent] = []
+        for identifier, job in list(self._jobs.items()):
+            if job.error is not None or job.num_sampled != job.num_told:
+                self.cancel(identifier)
+                events.append(_failed(identifier, job.error))
+        return events
+
     def _events(self, result: dict[str, Any]) -> list[JobEvent]:
         identifier: str = result.get("identifier", "")
         job = self._jobs.get(identifier)
@@ -166,8 +179,8 @@ class Exl2Backend:
                 return [Prefill(identifier, result["curr_progress"], result["max_progress"])]
             case "error":
                 self.cancel(identifier)  # the generator may have let go of it already: harmless
-                error = result["error"]
-                return [Failed(identifier, JobFailed(f"{type(error).__name__}: {error}"))]
+                return [_failed(identifier, result["error"])]
+        job.num_told = job.num_sampled
         if result["eos"]:
             del self._jobs[identifier]
             return self._last_events(job, result)
@@ -212,3 +225,9 @@ class Exl2Backend:
         if "\ufffd" in text:
             text = decode(self._tokenizer, token_ids)
         return text.replace(SETTLED, "\ufffd"), tuple(token_ids)
+
+
+def _failed(identifier: str, error: Exception | None) -> Failed:
+    if error is None:
+        return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
+    return Failed(identifier, JobFailed(f"{type(error).__name__}: {error}"))

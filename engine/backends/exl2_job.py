@@ -89,11 +89,13 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         self.job = job
         self.error: Exception | None = None
         self.num_sampled = 0
+        self.num_told = 0  # of them, how many have come out of `iterate()` as a result
         super().__init__(
             input_ids=torch.tensor([job.prompt], dtype=torch.long),
             max_new_tokens=job.max_new_tokens,
             gen_settings=make_settings(job.sampling),
-            seed=job.sampling.seed,
+            # Unsigned: Python's generator takes the absolute value, and -1 would be 1.
+            seed=None if job.sampling.seed is None else job.sampling.seed % 2**64,
             stop_conditions=[*stop_token_ids, *job.stop_strings],
             identifier=job.identifier,
         )
@@ -150,9 +152,13 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         incomplete is complete, or five replacement characters have piled up. Once text follows
         such a byte, there is nothing to wait for.
         """
-        text = decode(self.generator.tokenizer, self.held_tokens.torch()[0].tolist())
+        tokenizer, token_ids = self.generator.tokenizer, self.held_tokens.torch()[0].tolist()
+        text = decode(tokenizer, token_ids)
         if not text.endswith("\ufffd"):
             self.held_text = text.replace("\ufffd", SETTLED)
+        elif len(token_ids) > 3:  # of a character of four bytes three may be there, at the end
+            before = decode(tokenizer, token_ids[:-3]).replace("\ufffd", SETTLED)
+            self.held_text = before + decode(tokenizer, token_ids[-3:])
 
     def _allow_stop_strings(self, is_allowed: bool) -> None:
         self.stop_strings_utf32_offsets = self._stop_string_offsets if is_allowed else None

@@ -223,6 +223,22 @@ def test_dead_backend_fails_every_stream_and_later_submits(make_engine):
         model.submit([job("c")])
 
 
+class Panic(BaseException):
+    """As a library written in Rust raises it."""
+
+
+def test_not_even_a_panic_ends_the_engine_in_silence(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+    backend.iterate_error = Panic("unreachable code")
+    model = make_engine(backend)
+    stream = model.submit([job("a")])
+    gate.open()
+    assert isinstance(take_all(stream)[-1], Failed)
+    with pytest.raises(engine.Dead, match="unreachable code"):
+        model.submit([job("b")])
+
+
 def test_jobs_are_refused_while_the_model_loads(make_engine):
     backend = ScriptedBackend()
     backend.opening.clear()
@@ -283,6 +299,7 @@ def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
         ({"prompt": (-1,)}, "prompt"),
         ({"stop_token_ids": (4096,)}, "stop_token_ids"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"min_new_tokens": 4}, "min_new_tokens"),
     ],
 )
 def test_what_would_hurt_in_the_generator_is_rejected_before(make_engine, changes, param):
@@ -309,9 +326,14 @@ def test_a_job_beyond_the_context_is_rejected_with_the_numbers(make_engine):
 
 def test_a_job_larger_than_the_cache_is_rejected_with_the_numbers(make_engine):
     model = make_engine(ScriptedBackend(info=ModelInfo(2048, 4096, 256, 2, "scripted")))
-    with pytest.raises(engine.PromptTooLong, match="3 pages of 256 tokens, the cache has 2"):
+    with pytest.raises(engine.PromptTooLong, match="the cache of 2 pages of 256"):
         model.submit([job(max_new_tokens=510)])
     take_all(model.submit([job(max_new_tokens=509)]))
+
+
+def test_new_tokens_default_to_what_the_cache_allows(make_engine):
+    model = make_engine(ScriptedBackend(info=ModelInfo(2048, 4096, 256, 2, "scripted")))
+    assert model.max_new_tokens(400, None) == 112
 
 
 def test_new_tokens_default_to_what_the_context_allows(make_engine):

@@ -151,6 +151,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_in_a_batch(backend):
     together = run(backend, seeded("a", 5), seeded("b", 6), seeded("c", 5))
     assert ending(together["a"]).text == ending(together["c"]).text == alone
     assert ending(together["b"]).text != alone
+    assert ending(run(backend, seeded("d", -5))["d"]).text != alone
 
 
 # A job's own faults
@@ -275,6 +276,49 @@ def test_a_step_that_keeps_failing_is_given_up_and_a_reset_makes_good(faulty_bac
     assert again[-1].cached_tokens == 0  # nothing computed before the fault is trusted
 
 
+def test_a_failed_prefill_is_told_also_if_the_same_iteration_raises(forced):
+    """The generator loses all results of an iteration that raises."""
+    failing = []
+
+    def before(input_ids, is_prefill):
+        if failing and failing[0] == is_prefill:
+            failing.pop(0)
+            raise RuntimeError("out of memory")
+
+    backend = forced(lambda t: {7: 0.0}, before)
+    backend.enqueue(job("running", 50, prompt=(1,)))
+    backend.iterate()
+    failing += [True, False]
+    backend.enqueue(job("newcomer", prompt=prompt(1, 300)))
+    [event] = backend.iterate()
+    assert isinstance(event, Failed) and event.identifier == "newcomer"
+    assert free_pages(backend) == backend._generator.max_pages - 1
+    assert ending(run_on(backend, "running")).last.new_tokens == 50
+
+
+def test_a_job_whose_last_result_is_lost_ends_all_the_same(forced):
+    backend = forced(lambda t: {7: 0.0})
+    generator, defrag = backend._generator, backend._generator.defrag_cache
+
+    def failing_defrag():
+        generator.defrag_cache = defrag
+        raise RuntimeError("out of memory")
+
+    generator.defrag_cache = failing_defrag  # runs when the last job has ended
+    backend.enqueue(job("a", 1, prompt=(1,)))
+    [event] = backend.iterate()
+    assert isinstance(event.error, engine.BatchFailed)
+    assert not backend._jobs and not generator.active_jobs
+
+
+def run_on(backend, identifier):
+    """Iterate until the job ends; its events."""
+    events = []
+    while not (events and isinstance(events[-1], Failed | Finished)):
+        events += [event for event in backend.iterate() if event.identifier == identifier]
+    return events
+
+
 # Text
 
 
@@ -341,6 +385,19 @@ def test_text_after_a_byte_that_is_no_character_is_not_held_back(backend, forced
     ]
     assert [chunk.text for chunk in chunks] == [" return", "\ufffd import for", " "]
     assert [i for chunk in chunks for i in chunk.token_ids] == [a, stray, b, d, c]
+
+
+def test_a_whole_character_behind_stray_bytes_stays_whole(backend, forced):
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    emoji = hf.encode("😀", add_special_tokens=False).ids
+    stray = emoji[-1]
+    [after] = pieces(backend, " class")
+    steps = []
+    held = forced(lambda t: {steps.pop(0) if steps else after: 0.0})
+    for before in (0, 1, 2, 3, 4, 5, 9):
+        steps += [*[stray] * before, *emoji]
+        end = ending(run(held, job("x", before + len(emoji) + 2, prompt=(1,)))["x"])
+        assert end.text == "\ufffd" * before + "😀 class class"
 
 
 # Stops
