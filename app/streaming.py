@@ -3,6 +3,7 @@
 Three framings, by the Accept header: server-sent events, JSON lines, bare text.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -129,7 +130,7 @@ def _writes(
     heartbeat: float,
 ) -> Iterator[bytes]:
     """All that has piled up, as one write."""
-    last_write = time.monotonic()
+    last_write = -math.inf  # the client has waited for a heartbeat already if nothing is here
     while True:
         data = b"".join(framing.frame(body, text) for body, text in render(events))
         failed = next((event for event in events if isinstance(event, engine.Failed)), None)

@@ -14,7 +14,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": ("none",),
     "functions": ([],),
     "logit_bias": ({},),
-    "logprobs": (False, 0),
+    "logprobs": (False,),
     "metadata": ({},),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
@@ -46,7 +46,8 @@ PROMPT_KINDS = (
 class StreamOptions(BaseModel):
     model_config = Finite
 
-    include_usage: bool = False
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class Generation(BaseModel):
@@ -89,11 +90,11 @@ class Generation(BaseModel):
     @property
     def names(self) -> dict[str, str]:
         """What this request calls the parameters that the engine has other names for."""
-        return {"max_new_tokens": "max_tokens"}
+        return {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def job(
         self, identifier: str, prompt: tuple[int, ...], max_new_tokens: int, choice: int
@@ -172,7 +173,13 @@ class Chat(Generation):
         """Clients send back what they were given, with `"refusal": null` and the like in it."""
         if not isinstance(value, list):
             return value
-        return [_without_nulls(item) if isinstance(item, dict) else item for item in value]
+        empty: dict[str, list[Any]] = {"annotations": [], "tool_calls": []}
+        return [
+            {k: v for k, v in item.items() if v is not None and (k, v) not in empty.items()}
+            if isinstance(item, dict)
+            else item
+            for item in value
+        ]
 
     @property
     def asked_tokens(self) -> int | None:
@@ -181,7 +188,7 @@ class Chat(Generation):
     @property
     def names(self) -> dict[str, str]:
         limit = "max_tokens" if self.max_tokens else "max_completion_tokens"
-        return {"prompt": "messages", "max_new_tokens": limit}
+        return {**super().names, "prompt": "messages", "max_new_tokens": limit}
 
 
 def completion(body: dict[str, Any]) -> Completion:
@@ -203,14 +210,12 @@ Request = TypeVar("Request", bound=Generation)
 def _validate(kind: type[Request], body: dict[str, Any]) -> Request:
     given = _without_nulls(body)
     for name, neutral in _NEUTRAL.items():
-        if name in given and given.pop(name) not in neutral:
+        if name in given and not _is_one_of(given.pop(name), neutral):
             raise BadRequest(f"{name} is not supported", name, "unsupported_parameter")
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
         raise _explain(error) from None
-    if request.min_tokens and request.min_tokens > (request.asked_tokens or request.min_tokens):
-        raise BadRequest("min_tokens is more than max_tokens", "min_tokens")
     if request.stream_options is not None and not request.stream:
         raise BadRequest("stream_options needs stream: true", "stream_options")
     return request
@@ -235,3 +240,8 @@ def _explain(error: ValidationError) -> BadRequest:
 def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
     """null is how many clients say that they don't give a parameter."""
     return {name: item for name, item in value.items() if item is not None}
+
+
+def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
+    """By type too: to Python, 0 is False."""
+    return any(type(value) is type(other) and value == other for other in values)

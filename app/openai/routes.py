@@ -49,6 +49,9 @@ def create_chat_completion() -> flask.Response:
             {"role": m.role, "content": m.text, **({"name": m.name} if m.name else {})}
             for m in request.messages
         ]
+        model.tokenizer.check_length(
+            "".join(m.text for m in request.messages), model.info.max_seq_len
+        )
         template = services().chat_templates[model.config.name]
         text = template.render(messages, model.tokenizer.escape)
         prompt = model.tokenizer.encode_template(text, model.info.max_seq_len)

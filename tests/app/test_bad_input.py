@@ -68,6 +68,7 @@ def error_of(response, status=400):
         ({"echo": "yes"}, "echo"),
         ({"model": 5}, "model"),
         ({"logprobs": 3}, "logprobs"),
+        ({"logprobs": 0}, "logprobs"),  # asks for those of the tokens drawn
         ({"best_of": 2}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
@@ -107,6 +108,8 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"logprobs": True}, "logprobs"),
+        ({"min_tokens": 513}, "min_tokens"),  # more than the default of max_tokens
+        ({"messages": [{"role": "user", "content": "a\ufdd0b"}]}, "messages"),
         ({"prompt": "x"}, "prompt"),
     ],
 )
@@ -120,12 +123,14 @@ def test_a_bad_chat_is_refused_by_the_parameters_name(make_client, change, param
 
 def test_values_that_ask_for_nothing_are_taken(make_client):
     request = {
-        "messages": [{"role": "assistant", "content": "x", "refusal": None, "tool_calls": None}],
+        "messages": [{"role": "assistant", "content": "x", "refusal": None, "tool_calls": []}],
         "max_tokens": 1,
         "tools": None,
         "logprobs": False,
         "response_format": {"type": "text"},
         "logit_bias": {},
+        "stream": True,
+        "stream_options": {"include_usage": None, "include_obfuscation": False},
         "stop": None,
         "n": None,
     }

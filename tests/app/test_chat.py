@@ -111,7 +111,8 @@ def test_a_template_that_fails_is_a_bad_request(make_client, with_template, temp
 def test_a_template_has_what_models_expect(make_client, with_template):
     template = (
         "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{% continue %}"
-        "{% endif %}{{ m.content | tojson }}{% endfor %}{{ strftime_now('%Y') | length }}"
+        "{% endif %}{% generation %}{{ m.content | tojson(ensure_ascii=False) }}"
+        "{% endgeneration %}{% endfor %}{{ strftime_now('%Y') | length }}"
     )
     backend = ScriptedBackend()
     client = make_client(backend, path=with_template(template))

@@ -92,10 +92,11 @@ def test_a_concurrency_from_the_environment_is_refused(start, monkeypatch):
         ("config.json", {"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
         ("config.json", {"quantization_config": {"quant_method": "exl2"}}, "quantized"),
         ("config.json", {"hidden_size": 512}, "by config.json it should be (4096, 512)"),
+        ("config.json", {"max_position_embeddings": 128}, "a context of 128 tokens is less than"),
         ("tokenizer.json", {}, "tokenizer.json"),
         ("model.safetensors", None, "the model can't be loaded"),
     ],
-    ids=["architecture", "quantised", "shape", "tokenizer", "weights"],
+    ids=["architecture", "quantised", "shape", "context", "tokenizer", "weights"],
 )
 def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_clear_line(
     start, model_path, tmp_path, name, change, message
