@@ -38,7 +38,7 @@ class Models:
         engine = self._engines.get(name)
         if engine is None:
             raise ModelNotFound(
-                f"model {name!r} does not exist; there is: {', '.join(self.names)}", "model"
+                f"model {name[:100]!r} does not exist; there is: {', '.join(self.names)}", "model"
             )
         return engine
 

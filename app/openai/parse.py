@@ -2,7 +2,13 @@
 
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 import engine
 from app.body import BadRequest
@@ -34,9 +40,15 @@ Finite = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=Fals
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-Prompt = Annotated[str, Field(min_length=1)] | Annotated[list[TokenId], Field(min_length=1)]
+Prompt = (
+    Annotated[str, Field(min_length=1)]
+    | Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+)
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
 
+
+MAX_SHOWN = 100  # characters of a name that a client made up
+MAX_ITEMS = 10_000  # messages of a chat, parts of a message
 
 PROMPT_KINDS = (
     "must be a string, a list of strings, token ids, or a list of lists of them, and none empty"
@@ -66,8 +78,8 @@ class Generation(BaseModel):
     repetition_penalty: float = Field(1.0, ge=0.1, le=10)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
-    stop: list[StopString] = Field(default=[], max_length=16)
-    stop_token_ids: list[TokenId] = Field(default=[], max_length=64)
+    stop: list[StopString] = Field(default=[], max_length=16, fail_fast=True)
+    stop_token_ids: list[TokenId] = Field(default=[], max_length=64, fail_fast=True)
     min_tokens: int = Field(0, ge=0, lt=2**31)
     ignore_eos: bool = False
     seed: Seed | None = None
@@ -124,7 +136,7 @@ class Generation(BaseModel):
 class Completion(Generation):
     default_max_tokens = 16  # OpenAI's
 
-    prompt: Annotated[list[Prompt], Field(min_length=1)]
+    prompt: list[Prompt] = Field(min_length=1, fail_fast=True)
     echo: bool = False
 
     @field_validator("prompt", mode="before")
@@ -148,7 +160,7 @@ class Message(BaseModel):
     model_config = Finite
 
     role: Literal["system", "user", "assistant"]
-    content: list[TextPart]
+    content: list[TextPart] = Field(max_length=MAX_ITEMS, fail_fast=True)
     name: str | None = None
 
     @field_validator("content", mode="before")
@@ -164,14 +176,14 @@ class Message(BaseModel):
 
 
 class Chat(Generation):
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)
     max_completion_tokens: Tokens | None = None
 
     @field_validator("messages", mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
         """Clients send back what they were given, with `"refusal": null` and the like in it."""
-        if not isinstance(value, list):
+        if not isinstance(value, list) or len(value) > MAX_ITEMS:
             return value
         empty: dict[str, list[Any]] = {"annotations": [], "tool_calls": []}
         return [
@@ -212,6 +224,10 @@ def _validate(kind: type[Request], body: dict[str, Any]) -> Request:
     for name, neutral in _NEUTRAL.items():
         if name in given and not _is_one_of(given.pop(name), neutral):
             raise BadRequest(f"{name} is not supported", name, "unsupported_parameter")
+    for name in given:  # pydantic would list all of them, and there may be very many
+        if name not in kind.model_fields:
+            shown = name[:MAX_SHOWN]
+            raise BadRequest(f"unknown parameter: {shown}", shown, "unknown_parameter")
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
@@ -224,7 +240,7 @@ def _validate(kind: type[Request], body: dict[str, Any]) -> Request:
 def _explain(error: ValidationError) -> BadRequest:
     """The first thing that is wrong, in words of the API."""
     first = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(map(str, first["loc"]))
+    where = ".".join(str(step)[:MAX_SHOWN] for step in first["loc"])
     match first["type"]:
         case "extra_forbidden":
             return BadRequest(f"unknown parameter: {where}", where, "unknown_parameter")

@@ -156,6 +156,25 @@ def test_a_body_that_is_no_json_object_is_refused(make_client, data):
     error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
 
 
+@pytest.mark.parametrize(
+    ("url", "body", "param"),
+    [
+        (COMPLETIONS, {"prompt": [1.5] * 300_000}, "prompt"),
+        (COMPLETIONS, {"prompt": "x", **{f"a{i}": 0 for i in range(100_000)}}, "a0"),
+        (COMPLETIONS, {"prompt": "x", "stop_token_ids": ["x"] * 300_000}, "stop_token_ids.0"),
+        (COMPLETIONS, {"prompt": "x", "p" * 1_000_000: 0}, "p" * 100),
+        (CHAT, {"messages": [1] * 300_000}, "messages.0"),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}] * 10_001}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": [5] * 300_000}]}, "messages.0.content.0"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_great_many_mistakes_are_answered_for_the_first(make_client, url, body, param):
+    error = error_of(make_client(ScriptedBackend()).post(url, json=body))
+    assert error["param"] == param
+    assert len(error["message"]) < 300
+
+
 def test_another_content_type_is_refused(make_client):
     client = make_client(ScriptedBackend())
     error = error_of(client.post(COMPLETIONS, data={"prompt": "x"}), 415)
