@@ -35,15 +35,15 @@ class Tokenizer:
         alternatives = "|".join(map(re.escape, longest_first)) or r"(?!)"
         self._special_pattern = re.compile(alternatives)
         self._unescaped_pattern = re.compile(f"(?:{alternatives})(?!{ESCAPE})")
+        unknown = model_dir.special_token("unk_token")  # the one that any text may need
+        self._forbidden_ids = {i for t, i in self._special_ids.items() if t != unknown}
         self._bos_ids = self._find_bos(model_dir)
 
     def encode(self, text: str, max_tokens: int) -> tuple[int, ...]:
         """Token ids of a plain prompt: BOS, if the model wants one, then ordinary text, in which
         nothing counts as a special token. Raises PromptTooLong for more than `max_tokens`.
         """
-        return self._limited(
-            lambda t: self._bos_ids + self._batch(self._literal, t), text, max_tokens
-        )
+        return self._limited(lambda t: self._bos_ids + self._ordinary(t), text, max_tokens)
 
     def encode_template(self, text: str, max_tokens: int) -> tuple[int, ...]:
         """Token ids of a chat template's output, in which special tokens count unless escaped.
@@ -58,7 +58,7 @@ class Tokenizer:
         """Raises PromptTooLong for a text that is clearly too long, before more work is done."""
         head = text[: 16 * max_tokens]
         if len(head) < len(text):
-            self._limited(partial(self._batch, self._literal), head, max_tokens)
+            self._limited(self._ordinary, head, max_tokens)
 
     def escape(self, text: str) -> str:
         """A user's text for a chat template: what looks like a special token in it won't be one."""
@@ -66,7 +66,7 @@ class Tokenizer:
             raise InvalidJob("the text contains the noncharacter U+FDD0", "prompt")
         if not any(token in text for token in self._special_ids):  # faster than the pattern
             return text
-        return self._special_pattern.sub(lambda m: m[0][0] + ESCAPE + m[0][1:], text)
+        return self._special_pattern.sub(_escape, text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of `token_ids`, without special tokens."""
@@ -93,10 +93,19 @@ class Tokenizer:
         token_ids: list[int] = []
         start = 0
         for match in self._unescaped_pattern.finditer(text):
-            token_ids += self._batch(self._literal, text[start : match.start()].replace(ESCAPE, ""))
+            token_ids += self._ordinary(text[start : match.start()].replace(ESCAPE, ""))
             token_ids.append(self._special_ids[match[0]])
             start = match.end()
-        return token_ids + self._batch(self._literal, text[start:].replace(ESCAPE, ""))
+        return token_ids + self._ordinary(text[start:].replace(ESCAPE, ""))
+
+    def _ordinary(self, text: str) -> list[int]:
+        """Token ids of `text`, none of them special."""
+        token_ids = self._batch(self._literal, text)
+        if self._forbidden_ids.isdisjoint(token_ids):
+            return token_ids
+        # The vocabulary has a special token's text as an ordinary piece, too: take it apart.
+        parts = self._special_pattern.sub(_escape, text)
+        return [i for part in parts.split(ESCAPE) for i in self._batch(self._literal, part)]
 
     @staticmethod
     def _batch(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
@@ -114,3 +123,7 @@ class Tokenizer:
             return []
         wanted = model_dir.tokenizer_config.get("add_bos_token") is True or ids[:1] == [bos_id]
         return [bos_id] if wanted else []
+
+
+def _escape(token: re.Match[str]) -> str:
+    return token[0][0] + ESCAPE + token[0][1:]

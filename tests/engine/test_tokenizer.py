@@ -1,5 +1,7 @@
 """Text to tokens and back, and what a user's text can't do."""
 
+import json
+import shutil
 import threading
 
 import pytest
@@ -30,6 +32,21 @@ def test_a_special_token_in_a_prompt_is_ordinary_text(tokenizer):
     assert special(tokenizer, "<|im_end|>") not in token_ids
     assert special(tokenizer, "</s>") not in token_ids
     assert tokenizer.decode(token_ids) == text
+
+
+def test_nor_does_it_count_where_the_vocabulary_has_its_text_as_a_piece(model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    spec = json.loads((path / "tokenizer.json").read_text())
+    spec["model"]["ignore_merges"] = True  # a whole word that is in the vocabulary is one token
+    spec["pre_tokenizer"]["use_regex"] = False
+    (path / "tokenizer.json").write_text(json.dumps(spec))
+    tokenizer = Tokenizer(ModelDir.read(str(path)))
+    [piece] = tokenizer._batch(tokenizer._literal, "</s>")
+    assert piece == special(tokenizer, "</s>")
+    assert piece not in tokenizer.encode("</s>", 100)
+    assert tokenizer.decode(tokenizer.encode("</s>", 100)) == "</s>"
+    template = f"<|im_start|>{tokenizer.escape('</s>')}<|im_end|>"
+    assert piece not in tokenizer.encode_template(template, 100)
 
 
 def test_a_templates_special_tokens_count_and_a_users_do_not(tokenizer):
