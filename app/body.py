@@ -34,6 +34,10 @@ def read_json(max_bytes: int) -> dict[str, Any]:
         raise werkzeug.exceptions.RequestEntityTooLarge(
             f"the body is longer than the {max_bytes} bytes that this server takes"
         ) from None
+    except werkzeug.exceptions.HTTPException:
+        raise
+    except Exception as reason:  # the server's own, of chunks that are none, or a client gone
+        raise BadRequest(f"the body can't be read: {reason}", None, "invalid_body") from None
     try:
         value = pydantic_core.from_json(data, allow_inf_nan=True)
     except ValueError as reason:

@@ -155,6 +155,19 @@ def test_an_http_1_1_client_gets_chunks(server):
     assert body.endswith(b"0\r\n\r\n")
 
 
+def test_a_body_of_chunks_that_are_none_is_a_bad_request(server):
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\nZZ\r\n{}\r\n0\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(head.encode())
+        received = b""
+        while part := client.recv(65536):
+            received += part
+    assert received.startswith(b"HTTP/1.1 400 ") and b'"code":"invalid_body"' in received
+
+
 def test_a_body_over_the_limit_gets_its_answer(start):
     server = start(max_body_bytes=100_000).wait_until_ready()
     response = server.post("/v1/completions", {"prompt": "x" * 200_000})
