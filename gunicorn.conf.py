@@ -62,7 +62,8 @@ def nworkers_changed(server, new_value, old_value):
 def post_worker_init(worker):
     import wsgi
 
-    threading.Thread(target=_announce, args=(wsgi.models,), name="announce", daemon=True).start()
+    args = (wsgi.models, str(worker.sockets[0]))
+    threading.Thread(target=_announce, args=args, name="announce", daemon=True).start()
 
     def drain(signum, frame):
         args = (settings.grace,)
@@ -86,10 +87,9 @@ def _close_models():
         wsgi.models.close(timeout=10)  # not for as long as a model that is loading may take
 
 
-def _announce(models):
+def _announce(models, url):
     """Say where once the model is warm; end the server if it can't be loaded."""
     if models.wait_until_loaded():
-        url = f"http://{settings.bind}"
         print(
             f"Switchyard serves {', '.join(models.names)} at {url}\n"
             f"Try: curl -N {url}/v1/completions -H 'Content-Type: application/json'"

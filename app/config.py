@@ -132,5 +132,5 @@ def read_settings(**overrides: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         raise SettingsError(f"setting {name}: {first['msg']}") from None
-    except ValueError as error:  # the file isn't TOML
+    except (ValueError, OSError) as error:  # the file isn't TOML, or can't be read
         raise SettingsError(f"{FILE}: {error}") from None

@@ -157,8 +157,11 @@ class Engine:
                         self._info = info
                         if self._state == "loading":
                             self._state = "ready"
+                        logger.info("model %s is loaded, on %s", self.config.name, info.device)
                     case Stopped(error):
                         self._state, self._error = "stopped", error
+                        if error is not None:
+                            logger.error("model %s: %s", self.config.name, error)
                         for identifier, stream in self._streams.items():
                             failed = Failed(identifier, Closed(_stopped(error)))
                             batches.setdefault(stream, []).append(failed)

@@ -22,7 +22,14 @@ class ModelDir:
     @classmethod
     def read(cls, path: str) -> "ModelDir":
         """Raises ModelError, in one line, for a directory that is missing or incomplete."""
-        root = Path(path)
+        try:
+            return cls._read(Path(path))
+        except OSError as reason:
+            raise ModelError(f"model directory {path} can't be read: {reason}") from None
+
+    @classmethod
+    def _read(cls, root: Path) -> "ModelDir":
+        path = str(root)
         if not root.is_dir():
             raise ModelError(f"model directory {path} does not exist")
         for name in ("config.json", "tokenizer.json"):

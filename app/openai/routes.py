@@ -99,7 +99,7 @@ def _answer(
         max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
         jobs.append(request.job(identifier, prompt, max_new_tokens, choice=i % request.n))
     stream = model.submit(jobs)
-    logger.debug("%s: %d jobs for user %s", body.head.identifier, len(jobs), request.user)
+    logger.debug("%s: %d jobs for user %r", body.head.identifier, len(jobs), request.user)
     if framing is not None:
         bodies = render.StreamRender(body, identifiers, request.n, request.include_usage)
         return stream_response(stream, bodies, framing, services().settings.heartbeat)
