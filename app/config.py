@@ -12,7 +12,7 @@ import engine
 
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory
-DEFAULT_MODEL = str(pathlib.Path(__file__).parent.parent / "models" / "default")
+DEFAULT_MODEL = str(pathlib.Path(__file__).parent.parent / "models" / "demo")
 
 
 class SettingsError(Exception):
@@ -29,7 +29,7 @@ class Settings(pydantic_settings.BaseSettings):
     bind: str = Field("127.0.0.1:8000", description="Address and port to listen on.")
     model: str = Field(
         DEFAULT_MODEL,
-        description="Directory of the model. Default: the project's own, `models/default`.",
+        description="Directory of the model. Default: the project's own, `models/demo`.",
     )
     name: str | None = Field(
         None, description="What clients call the model. Default: the directory's name."

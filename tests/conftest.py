@@ -8,6 +8,9 @@ import time
 
 import pytest
 
+ROOT = pathlib.Path(__file__).parent.parent
+DEMO = str(ROOT / "models" / "demo")  # the embedded model, for tests that read what it says
+
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
@@ -24,7 +27,7 @@ def no_thread_is_left():
 def model_path(tmp_path_factory):
     """A small random-weight model, made once a run."""
     path = tmp_path_factory.mktemp("models") / "tiny"
-    script = pathlib.Path(__file__).parent.parent / "scripts" / "make_model.py"
+    script = ROOT / "scripts" / "make_model.py"
     subprocess.run([sys.executable, script, path], check=True)
     return str(path)
 

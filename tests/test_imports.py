@@ -22,6 +22,7 @@ HOMES = {
     "flask": ("app/", "wsgi.py"),
     "werkzeug": "app/",
     "pydantic": "app/",
+    "training": (),  # nowhere: the service doesn't know how its model was made
 }
 
 # Inside engine/, who may import whom: below <- above.

@@ -87,7 +87,7 @@ def test_the_documentation_lists_every_setting_with_its_default():
     text = (ROOT / "docs" / "configuration.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
     defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    defaults["model"] = "models/default"
+    defaults["model"] = "models/demo"
     shown = {name: "" if d is None else f"`{d}`" for name, d in defaults.items()}
     assert rows == shown
     for field in Settings.model_fields.values():

@@ -40,6 +40,16 @@ class Scenario:
         self.config = CONFIG | changes
         self.tensors = dense_llama.random_tensors(self.config, dtype)
         write(path, self.config, self.tensors)
+        self._load(path, pages)
+
+    @classmethod
+    def of(cls, path, pages=12):
+        """Of a model that is there already."""
+        scenario = cls.__new__(cls)
+        scenario._load(path, pages)
+        return scenario
+
+    def _load(self, path, pages):
         self.model = open_model(path)
         self.model.load()
         from engine.backends.cpu.cache import CpuCache

@@ -1,0 +1,113 @@
+"""The embedded model over sockets: what a newcomer sees."""
+
+import json
+import random
+import re
+import string
+
+import pytest
+
+from tests.conftest import DEMO
+from tests.live.conftest import GUNICORN, Server
+from tests.live.test_serving import in_threads
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    server = Server(GUNICORN, tmp_path_factory.mktemp("demo"), model=DEMO, max_batch_size=64)
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output
+
+
+def say(server, text, **more):
+    body = {"messages": [{"role": "user", "content": text}], **more}
+    response = server.post("/v1/chat/completions", body)
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]
+
+
+def streamed(server, text, **more):
+    """The whole text of a streamed answer."""
+    body = {"messages": [{"role": "user", "content": text}], "stream": True, **more}
+    pieces, finish_reasons, last = [], [], ""
+    with server.post("/v1/chat/completions", body, stream=True) as response:
+        for line in response.iter_lines():
+            if line.startswith(b"data: {"):
+                (choice,) = json.loads(line[6:])["choices"]
+                pieces.append(choice["delta"].get("content") or "")
+                finish_reasons.append(choice["finish_reason"])
+            last = line or last
+    assert last == b"data: [DONE]"
+    assert finish_reasons[-1] == "stop" and set(finish_reasons[:-1]) == {None}
+    return "".join(pieces)
+
+
+def test_64_clients_that_ask_for_64_codes_each_get_their_own_alone(demo):
+    """Streamed and sampled, ten rounds: nobody sees a piece of what another was told."""
+    r = random.Random(0)
+    for _ in range(10):
+        codes = [
+            "".join(r.choices(string.ascii_uppercase + string.digits, k=12)) for _ in range(64)
+        ]
+        texts = in_threads(
+            lambda code: streamed(demo, f"Repeat this code exactly: {code}", temperature=0.7), codes
+        )
+        for code, text in zip(codes, texts, strict=True):
+            assert code in text
+            assert not any(other in text for other in codes if other != code)
+
+
+def test_hello_gets_a_sensible_answer(demo):
+    choice = say(demo, "Hello! What can you do?", temperature=0)
+    text = choice["message"]["content"]
+    assert choice["finish_reason"] == "stop"
+    assert re.match(r"(Hello|Hi)! .*I can .* and .*", text), text
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is the capital of France?", "Paris"),
+        ("What is 17 + 25?", "42"),
+        ("Which day comes after Monday?", "Tuesday"),
+        ("Who are you?", "Switchyard"),
+        ("Tell me about quantum physics.", "know"),
+        ("Tell me a story about a fox.", "fox"),
+    ],
+)
+def test_it_answers_questions(demo, question, answer):
+    assert answer in say(demo, question, temperature=0)["message"]["content"]
+
+
+def test_it_answers_in_json(demo):
+    text = say(demo, 'Give me a JSON object with name "Anna" and age 31.', temperature=0)
+    assert json.loads(text["message"]["content"]) == {"name": "Anna", "age": 31}
+
+
+def test_it_remembers_what_was_said_and_keeps_to_the_system_message(demo):
+    messages = [
+        {"role": "system", "content": "You are a pirate."},
+        {"role": "user", "content": "My name is Priya."},
+        {"role": "assistant", "content": "Arr! Nice to meet you, Priya! Yo ho ho!"},
+        {"role": "user", "content": "What is the capital of Japan?"},
+        {"role": "assistant", "content": "Arr! The capital of Japan is Tokyo. Yo ho ho!"},
+        {"role": "user", "content": "What is my name?"},
+    ]
+    response = demo.post("/v1/chat/completions", {"messages": messages, "temperature": 0})
+    text = response.json()["choices"][0]["message"]["content"]
+    assert "Priya" in text and "Arr!" in text
+
+
+def test_once_upon_a_time_goes_on_as_a_story(demo):
+    body = {"prompt": "Once upon a time", "max_tokens": 300, "temperature": 0}
+    choice = demo.post("/v1/completions", body).json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["text"].count(".") >= 4
+
+
+def test_answers_of_different_lengths_end_by_themselves_in_one_batch(demo):
+    asked = ["Tell me a story.", "Hi!", "Count from 1 to 20.", "What is 2 + 2?"] * 8
+    choices = in_threads(lambda text: say(demo, text, temperature=0), asked)
+    assert {choice["finish_reason"] for choice in choices} == {"stop"}
+    lengths = [len(choice["message"]["content"]) for choice in choices]
+    assert min(lengths) < 40 and max(lengths) > 300
