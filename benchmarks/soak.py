@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+"""Does anything get lost, stuck or leak under clients that leave, bad requests and faults?
+
+    python benchmarks/soak.py [--requests 20000 | --minutes 10] [--model MODEL_DIR]
+
+Starts a server whose forward passes fail now and then, sends it random requests of many kinds from
+many clients at once, and counts what became of each. Exit status 1 if one got no clear end, or if
+the server holds anything that it did not hold before.
+"""
+
+import argparse
+import collections
+import http.client
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.report import header  # noqa: E402
+
+CLIENTS = 64
+LEAVING, MALFORMED, FAULTS = 0.30, 0.02, 0.01  # shares of requests, and of forward passes
+SAMPLE = 1000  # requests whose median time is compared, the first and the last
+BAD_BODIES = (
+    b"{",
+    b"[]",
+    b'{"messages": []}',
+    b'{"messages": "hello"}',
+    b'{"messages": [{"role": "user", "content": "x"}], "temperature": "warm"}',
+    b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": -1}',
+    b'{"messages": [{"role": "user", "content": "x"}], "no_such_parameter": 1}',
+    b'{"messages": [{"role": "nobody", "content": "x"}]}',
+    b'{"messages": [{"role": "user", "content": "' + b"word " * 4000 + b'"}]}',
+)
+QUESTIONS = (
+    "Tell me a story about a {w}.",
+    "Repeat this code exactly: {w}{n}",
+    "What is {n} + {n}?",
+    "Count from 1 to {n}.",
+    "Spell the word {w}.",
+    "What is the capital of France? {w} {w} {w}",
+)
+WORDS = ("fox", "river", "lantern", "king", "window", "robot", "apple", "storm", "bridge", "piano")
+
+
+class Lost(Exception):
+    """A request that did not get exactly one clear end."""
+
+
+def question(rng):
+    text = rng.choice(QUESTIONS).format(w=rng.choice(WORDS), n=rng.randint(1, 40))
+    return " ".join([rng.choice(WORDS) for _ in range(rng.choice([0, 0, 0, 20, 300]))] + [text])
+
+
+def body(rng):
+    value = {
+        "messages": [{"role": "user", "content": question(rng)}],
+        "max_tokens": rng.choice([1, 4, 16, 48, 96]),
+        "temperature": rng.choice([0, 0.7, 1.5]),
+        "stream": rng.random() < 0.6,
+    }
+    if rng.random() < 0.1:
+        value["n"] = 2
+    if rng.random() < 0.2:
+        value["stop"] = [".", "the"]
+    if rng.random() < 0.2:
+        value["repetition_penalty"] = 1.2
+    return value
+
+
+def ask(port, rng):
+    """One request; what became of it."""
+    if rng.random() < MALFORMED:
+        return malformed(port, rng.choice(BAD_BODIES))
+    value = body(rng)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    leaves = rng.random() < LEAVING
+    try:
+        connection.request(
+            "POST",
+            "/v1/chat/completions",
+            json.dumps(value),
+            {"Content-Type": "application/json"},
+        )
+        if leaves:
+            return leave(connection, rng)
+        response = connection.getresponse()
+        data = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise Lost(f"{type(error).__name__}: {error}") from error
+    finally:
+        connection.close()
+    return streamed_end(response, data, value) if value["stream"] else whole_end(response, data)
+
+
+def malformed(port, data):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request(
+            "POST", "/v1/chat/completions", data, {"Content-Type": "application/json"}
+        )
+        status = connection.getresponse().status
+    finally:
+        connection.close()
+    if status not in (400, 429):
+        raise Lost(f"status {status} for a malformed body")
+    return f"malformed, {status}"
+
+
+def leave(connection, rng):
+    """At a random moment: in the queue, in prefill, in decode, after the end; closed or reset."""
+    sock = connection.sock
+    sock.settimeout(rng.choice([0.001, 0.02, 0.1, 0.5, 2.0]))
+    try:
+        for _ in range(rng.choice([0, 1, 1, 5, 30])):
+            if not sock.recv(4096):
+                break
+    except TimeoutError:
+        pass
+    if rng.random() < 0.5:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return "left"
+
+
+def streamed_end(response, data, value):
+    if response.status != 200:
+        return refused(response, data)
+    frames = [line[6:] for line in data.decode().split("\n") if line.startswith("data: ")]
+    if frames.count("[DONE]") != 1 or frames[-1] != "[DONE]":
+        raise Lost(f"a stream that ends with {frames[-1:]}")
+    bodies = [json.loads(frame) for frame in frames[:-1]]
+    errors = [b for b in bodies if "error" in b]
+    ends = [c for b in bodies for c in b.get("choices", ()) if c["finish_reason"] is not None]
+    if errors:
+        if len(errors) > 1 or bodies[-1] is not errors[0]:
+            raise Lost(f"{len(errors)} error events in a stream")
+        return f"error event, {errors[0]['error']['code']}"
+    if sorted(c["index"] for c in ends) != list(range(value.get("n", 1))):
+        raise Lost(f"{len(ends)} finish reasons in a stream of {value.get('n', 1)} choices")
+    return "complete, streamed"
+
+
+def whole_end(response, data):
+    if response.status != 200:
+        return refused(response, data)
+    choices = json.loads(data)["choices"]
+    if any(choice["finish_reason"] not in ("stop", "length") for choice in choices):
+        raise Lost(f"finish reasons {[c['finish_reason'] for c in choices]}")
+    return "complete"
+
+
+def refused(response, data):
+    error = json.loads(data)["error"]
+    if response.status in (429, 503) and not response.headers.get("Retry-After"):
+        raise Lost(f"{response.status} without Retry-After")
+    if response.status not in (429, 500, 503):
+        raise Lost(f"status {response.status}: {error}")
+    return f"status {response.status}, {error['code']}"
+
+
+class Soak:
+    def __init__(self, port, num_requests, seconds):
+        self.port = port
+        self.num_requests = num_requests
+        self.deadline = time.monotonic() + seconds
+        self.outcomes = collections.Counter()
+        self.lost = []
+        self.times = []  # (start, seconds) of those that completed
+        self._lock = threading.Lock()
+        self._num_begun = 0
+
+    def run(self):
+        threads = [threading.Thread(target=self._client, args=(i,)) for i in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _client(self, number):
+        while True:
+            with self._lock:
+                if self._num_begun >= self.num_requests or time.monotonic() > self.deadline:
+                    return
+                self._num_begun += 1
+                index = self._num_begun
+                if index in (2000, self.num_requests):
+                    pass
+            rng = random.Random(f"{number} {index}")
+            begin = time.monotonic()
+            try:
+                outcome = ask(self.port, rng)
+            except Exception as error:
+                with self._lock:
+                    self.lost.append(f"request {index}: {type(error).__name__}: {error}")
+                continue
+            with self._lock:
+                self.outcomes[outcome] += 1
+                if outcome.startswith("complete"):
+                    self.times.append((begin, time.monotonic() - begin))
+
+
+def state(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/soak", timeout=30) as response:
+        return json.load(response)
+
+
+def settled(port):
+    """The state once every job has ended; at most a minute later."""
+    for _ in range(120):
+        found = state(port)
+        if not found["jobs"]:
+            break
+        time.sleep(0.5)
+    time.sleep(6)  # kept connections are closed after 5 s
+    return state(port)
+
+
+def start_server(args, directory):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    environment = os.environ | {
+        "SWITCHYARD_BIND": f"127.0.0.1:{port}",
+        "SWITCHYARD_MODEL": args.model,
+        "SWITCHYARD_LOG_LEVEL": "ERROR",
+        "SOAK_FAULTS": str(FAULTS),
+    }
+    command = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "benchmarks" / "soak_conf.py")]
+    with open(os.path.join(directory, "server.log"), "wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=5)
+            return process, port
+        except OSError:
+            if process.poll() is not None:
+                break
+            time.sleep(0.2)
+    sys.exit(pathlib.Path(directory, "server.log").read_text())
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--minutes", type=float, default=60.0, help="at most")
+    parser.add_argument("--model", default=str(ROOT / "models" / "demo"))
+    args = parser.parse_args()
+    header()
+    with tempfile.TemporaryDirectory() as directory:
+        process, port = start_server(args, directory)
+        try:
+            sys.exit(0 if report(*soak(port, args)) else 1)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            print(f"server's exit status {process.wait(120)}")
+
+
+def soak(port, args):
+    warm = min(2000, args.requests // 4)
+    begin = time.monotonic()
+    first = Soak(port, warm, args.minutes * 60)
+    first.run()
+    before = settled(port)
+    second = Soak(port, args.requests - warm, args.minutes * 60 - (time.monotonic() - begin))
+    second.run()
+    return first, second, before, settled(port), time.monotonic() - begin
+
+
+def report(first, second, before, after, seconds):
+    outcomes = first.outcomes + second.outcomes
+    lost = first.lost + second.lost
+    times = [t for _, t in sorted(first.times + second.times)]
+    sample = min(SAMPLE, len(times) // 2)
+    medians = [statistics.median(part) for part in (times[:sample], times[-sample:])]
+    print(f"{outcomes.total() + len(lost)} requests in {seconds:.0f} s, {CLIENTS} at a time")
+    for outcome, number in sorted(outcomes.items()):
+        print(f"  {number:6d}  {outcome}")
+    print(f"  {len(lost):6d}  lost")
+    for text in lost[:20]:
+        print(f"          {text}")
+    print(f"after {first.outcomes.total()} requests: {before}")
+    print(f"at the end:          {after}")
+    print(f"median time of the first {sample}: {medians[0]:.3f} s, of the last: {medians[1]:.3f} s")
+    same = all(before[name] == after[name] for name in ("jobs", "zombies", "pages"))
+    same &= after["jobs"] == after["zombies"] == after["pages"] == 0
+    same &= after["threads"] <= before["threads"] and after["files"] <= before["files"] + 2
+    return not lost and same and after["rss_mb"] < 1.05 * before["rss_mb"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""gunicorn.conf.py for `soak.py`: forward passes fail now and then, and `/soak` tells what is held.
+
+SOAK_FAULTS is the share of them that fail; every fifth failure goes on for a few passes more.
+"""
+
+import os
+import pathlib
+import random
+import threading
+
+_CONF = pathlib.Path(__file__).parent.parent / "gunicorn.conf.py"
+exec(compile(_CONF.read_text(), _CONF, "exec"))
+
+_backends = []
+_serve = globals()["post_worker_init"]
+
+
+def post_fork(server, worker):
+    import engine.models
+
+    make_backend = engine.models.make_backend
+
+    def make_faulty_backend(config):
+        backend = make_backend(config)
+        backend._load = _faulty(backend._load)
+        _backends.append(backend)
+        return backend
+
+    engine.models.make_backend = make_faulty_backend
+
+
+def post_worker_init(worker):
+    _serve(worker)
+    import wsgi
+
+    wsgi.app.add_url_rule("/soak", view_func=lambda: _state(wsgi.models))
+
+
+def _faulty(load):
+    share = float(os.environ.get("SOAK_FAULTS", "0"))
+    rng = random.Random(0)
+    left = 0
+
+    def load_faulty(*args):
+        model, cache = load(*args)
+        forward = model.forward_chunk
+
+        def forward_chunk(*args, **kwargs):
+            nonlocal left
+            if left == 0 and rng.random() < share:
+                left = rng.randint(2, 6) if rng.random() < 0.2 else 1
+            if left:
+                left -= 1
+                raise RuntimeError("a fault that the soak test asked for")
+            return forward(*args, **kwargs)
+
+        model.forward_chunk = forward_chunk
+        return model, cache
+
+    return load_faulty
+
+
+def _state(models):
+    generator, jobs = _backends[-1]._generator, _backends[-1]._jobs
+    with open("/proc/self/statm") as statm:
+        pages = int(statm.read().split()[1])
+    return {
+        "jobs": models.get().num_jobs,
+        "zombies": len(generator.active_jobs) - len(jobs),
+        "pages": generator.max_pages - len(generator.unreferenced_pages),
+        "threads": threading.active_count(),
+        "files": len(os.listdir("/proc/self/fd")),
+        "rss_mb": pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
+    }
