@@ -8,7 +8,7 @@ from typing import Any
 from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 
-from engine.backends.exl2_job import SETTLED, Exl2Job, decode
+from engine.backends.exl2_job import Exl2Job
 from engine.config import PAGE_SIZE, ModelConfig
 from engine.errors import BatchFailed, InvalidJob, JobFailed, ModelError
 from engine.messages import (
@@ -86,7 +86,7 @@ class Exl2Backend:
 
     def enqueue(self, job: Job) -> None:
         try:
-            exl2_job = Exl2Job(job, self._eos_token_ids)
+            exl2_job = Exl2Job(job, self._eos_token_ids, self._tokenizer)
             self._generator.enqueue(exl2_job)
         except Exception as error:  # the generator asserts; it has not taken the job then
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
@@ -184,47 +184,22 @@ class Exl2Backend:
         if result["eos"]:
             del self._jobs[identifier]
             return self._last_events(job, result)
-        text, token_ids = self._text(result)
-        return [Chunk(identifier, text, token_ids)] if token_ids else []
+        return _chunks(result)
 
     def _last_events(self, job: Exl2Job, result: dict[str, Any]) -> list[JobEvent]:
-        identifier: str = result["identifier"]
-        new_tokens: int = result["new_tokens"]
-        is_stop_token = result["eos_reason"] == "stop_token"
-        text, token_ids = self._text(result)
-        finish_reason = "length" if result["eos_reason"] == "max_new_tokens" else "stop"
-        if new_tokens >= job.job.min_new_tokens:
-            # The generator doesn't look for stop strings in the text that a stop token or the
-            # limit ends, and of two strings it may have seen the later one.
-            ends = [at for s in job.job.stop_strings if (at := text.find(s)) >= 0]
-            if ends:
-                text, finish_reason = text[: min(ends)], "stop"
         finished = Finished(
-            identifier,
-            "stop" if finish_reason == "stop" else "length",
+            result["identifier"],
+            "length" if result["eos_reason"] == "max_new_tokens" else "stop",
             prompt_tokens=len(job.job.prompt),
-            new_tokens=new_tokens - is_stop_token,
+            new_tokens=result["new_tokens"],
             cached_tokens=result["cached_tokens"],
         )
-        return [Chunk(identifier, text, token_ids), finished] if token_ids else [finished]
+        return [*_chunks(result), finished]
 
-    def _text(self, result: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
-        """Text and tokens that a result brings, mended.
 
-        A stop token leaves what was held back for a stop string, or for the rest of a character,
-        in `held` alone, its own piece at the end. Pieces are decoded one by one, so a character
-        of several tokens is whole only if all of them are decoded together.
-        """
-        text: str = result.get("text", "")
-        token_ids: list[int] = result["token_ids"][0].tolist() if "token_ids" in result else []
-        if result.get("eos_reason") == "stop_token":
-            held = result["held"]
-            token_ids = held["token_ids"][0].tolist()[:-1]
-            piece = self._tokenizer.get_id_to_piece_list()[result["eos_triggering_token_id"]]
-            text = held.get("text", "").removesuffix(piece)
-        if "\ufffd" in text:
-            text = decode(self._tokenizer, token_ids)
-        return text.replace(SETTLED, "\ufffd"), tuple(token_ids)
+def _chunks(result: dict[str, Any]) -> list[JobEvent]:
+    token_ids = result["token_ids"]
+    return [Chunk(result["identifier"], result["text"], token_ids)] if token_ids else []
 
 
 def _failed(identifier: str, error: Exception | None) -> Failed:

@@ -352,6 +352,25 @@ def test_a_stop_string_ends_the_text_before_it(backend, forced):
         assert (end.text, end.last.finish_reason) == (text, "stop")
 
 
+@pytest.mark.parametrize("tail", ["by limit", "by stop token", "by neither"])
+def test_of_overlapping_stop_strings_the_one_that_begins_first_ends_the_text(backend, forced, tail):
+    a, b, c = pieces(backend, " return", " import", " class")
+    more = {
+        "by limit": {"max_new_tokens": 3},
+        "by stop token": {"stop_token_ids": (c,), "max_new_tokens": 9},
+        "by neither": {"max_new_tokens": 9},
+    }[tail]
+    held = forced(chain(1, a, b, c))
+    for letters in (" return", "return", "turn", "urn", "n"):
+        for pair in itertools.permutations([f"{letters} im", "n import"]):
+            end = ending(run(held, job("x", prompt=(1,), stop_strings=pair, **more))["x"])
+            assert (end.text, end.last.finish_reason) == (" return".removesuffix(letters), "stop")
+        for pair in itertools.permutations([f"{letters} import class", " im"]):
+            end = ending(run(held, job("x", prompt=(1,), stop_strings=pair, **more))["x"])
+            text = " return" if tail == "by stop token" else " return".removesuffix(letters)
+            assert (end.text, end.last.finish_reason) == (text, "stop")
+
+
 def test_a_stop_string_that_the_last_token_completes_ends_the_text_too(backend, forced):
     a, b = pieces(backend, " return", " import")
     held = forced(chain(1, a, b))
@@ -383,7 +402,7 @@ def test_text_after_a_byte_that_is_no_character_is_not_held_back(backend, forced
         for event in run(held, job("x", 9, prompt=(1,), stop_strings=("class",)))["x"]
         if isinstance(event, Chunk)
     ]
-    assert [chunk.text for chunk in chunks] == [" return", "\ufffd import for", " "]
+    assert [chunk.text for chunk in chunks] == [" return", "\ufffd import", " for", " "]
     assert [i for chunk in chunks for i in chunk.token_ids] == [a, stray, b, d, c]
 
 
@@ -398,6 +417,20 @@ def test_a_whole_character_behind_stray_bytes_stays_whole(backend, forced):
         steps += [*[stray] * before, *emoji]
         end = ending(run(held, job("x", before + len(emoji) + 2, prompt=(1,)))["x"])
         assert end.text == "\ufffd" * before + "😀 class class"
+
+
+def test_a_space_before_what_is_decoded_together_is_kept(sentencepiece_path):
+    """Decoders of this kind take the space away from the beginning of a text."""
+    steps = []
+    backend = exl2_backend(sentencepiece_path, logits=lambda t: {steps.pop(0) if steps else 5: 0.0})
+    backend.open()
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    the, *emoji = hf.encode("the 😀 class", add_special_tokens=False).ids
+    for stop_strings in ((), (" END", "!")):  # held back for the rest of a stop string, or not
+        steps[:] = [the, *emoji]
+        one = job("x", 1 + len(emoji), prompt=(1,), stop_strings=stop_strings)
+        assert ending(run(backend, one)["x"]).text == " the 😀 class"
+    backend.close()
 
 
 # Stops
@@ -415,6 +448,24 @@ def test_min_tokens_forbids_stops_by_token_and_by_string(backend, forced):
     )
     end = ending(run(backend, by_string)["x"])
     assert (end.text, end.last.finish_reason) == (" return import ", "stop")
+
+
+def test_a_stop_string_counts_if_it_ends_after_min_tokens_wherever_it_began(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    backend = forced(chain(1, a, b, c, a))
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    stray = hf.encode("é", add_special_tokens=False).ids[0]
+
+    def text(model, min_new_tokens, *stop_strings):
+        more = {"min_new_tokens": min_new_tokens, "stop_strings": stop_strings}
+        return ending(run(model, job("x", 4, prompt=(1,), sampling=GREEDY, **more))["x"]).text
+
+    assert text(backend, 3, "return imp", "port cl") == " return im"
+    assert text(backend, 4, "return imp", "port cl") == " return import class return"
+    steps = []  # the generator holds back text behind bytes that are no character
+    after_stray = forced(lambda t: {steps.pop(0) if steps else c: 0.0})
+    steps[:] = [stray, a, b, c]
+    assert text(after_stray, 3, "return") == "\ufffd return import class"
 
 
 def test_eos_stops_unless_it_is_ignored(backend, forced):
