@@ -27,6 +27,9 @@ class Tokenizer:
             self._literal = tokenizers.Tokenizer.from_file(path)
         except Exception as reason:  # the library raises plain Exception
             raise ModelError(f"{path} can't be read: {reason}") from None
+        for tokenizer in (self._special, self._literal):  # what the file says is for training
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
         # An attribute of the whole tokenizer, not of a call: hence two of them.
         self._literal.encode_special_tokens = True
         # Stands for a special token of a template, which so counts as one also for what is done

@@ -175,6 +175,30 @@ def test_more_tokens_than_the_limit_are_rejected_also_when_the_text_is_huge(toke
             tokenizer.encode_template(text, 10)
 
 
+def test_what_the_file_says_of_truncation_and_padding_is_not_for_a_server(changed):
+    def limit(spec):
+        spec["truncation"] = {
+            "direction": "Right",
+            "max_length": 4,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        }
+        spec["padding"] = {
+            "strategy": {"Fixed": 50},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+            "pad_id": 0,
+            "pad_type_id": 0,
+            "pad_token": "<pad>",
+        }
+
+    tokenizer = changed(limit)
+    text = "the quick brown fox jumps over a lazy dog"
+    token_ids = tokenizer.encode(text, 100)
+    assert tokenizer.decode(token_ids) == text and special(tokenizer, "<pad>") not in token_ids
+    assert tokenizer.encode_template(text, 100) == token_ids[1:]
+
+
 def test_many_threads_encode_at_the_same_time(tokenizer):
     expected = [tokenizer.encode(f"text number {i} <|im_end|>", 100) for i in range(50)]
     results = {}
