@@ -131,6 +131,8 @@ def read_settings(**overrides: Any) -> Settings:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            raise SettingsError(f"{name} in {FILE} is no setting of this server") from None
         raise SettingsError(f"setting {name}: {first['msg']}") from None
     except (ValueError, OSError) as error:  # the file isn't TOML, or can't be read
         raise SettingsError(f"{FILE}: {error}") from None

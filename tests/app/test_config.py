@@ -48,7 +48,8 @@ def test_a_wrong_variable_is_named(monkeypatch, name, value, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("max_pendng = 1", "setting max_pendng: "),
+        ("max_pendng = 1", r"max_pendng in switchyard\.toml is no setting of this server"),
+        ("[engine]\nname = 'x'", r"engine in switchyard\.toml is no setting of this server"),
         ("max_pending = 'x'", "setting max_pending: "),
         ("max_pending", r"switchyard\.toml: "),
     ],
