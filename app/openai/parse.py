@@ -148,6 +148,10 @@ class Completion(Generation):
         )
         return [value] if is_one else value
 
+    @property
+    def names(self) -> dict[str, str]:
+        return {**super().names, "n": "n" if self.n > len(self.prompt) else "prompt"}
+
 
 class TextPart(BaseModel):
     model_config = Finite
@@ -168,7 +172,11 @@ class Message(BaseModel):
     def _list_of_parts(cls, value: Any) -> Any:
         if not isinstance(value, str | list):
             raise ValueError("must be a string or a list of text parts")
-        return [{"type": "text", "text": value}] if isinstance(value, str) else value
+        if isinstance(value, str):
+            return [{"type": "text", "text": value}]
+        if len(value) > MAX_ITEMS:
+            return value
+        return [_without_nulls(part) if isinstance(part, dict) else part for part in value]
 
     @property
     def text(self) -> str:
@@ -231,16 +239,19 @@ def _validate(kind: type[Request], body: dict[str, Any]) -> Request:
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
-        raise _explain(error) from None
+        raise _explain(error, given) from None
     if request.stream_options is not None and not request.stream:
         raise BadRequest("stream_options needs stream: true", "stream_options")
     return request
 
 
-def _explain(error: ValidationError) -> BadRequest:
+def _explain(error: ValidationError, given: dict[str, Any]) -> BadRequest:
     """The first thing that is wrong, in words of the API."""
     first = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(str(step)[:MAX_SHOWN] for step in first["loc"])
+    steps = first["loc"]
+    if isinstance(given.get(str(steps[0])), str):  # which was made a list of one
+        steps = steps[:1]
+    where = ".".join(str(step)[:MAX_SHOWN] for step in steps)
     match first["type"]:
         case "extra_forbidden":
             return BadRequest(f"unknown parameter: {where}", where, "unknown_parameter")

@@ -40,6 +40,8 @@ def error_of(response, status=400):
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
         ({"n": 128}, "n"),  # more jobs than the engine holds
+        ({"prompt": ["x"] * 97}, "prompt"),
+        ({"prompt": ["x"] * 40, "n": 3}, "prompt"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": 1e9}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
@@ -52,7 +54,8 @@ def error_of(response, status=400):
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"frequency_penalty": 3}, "frequency_penalty"),
         ({"presence_penalty": -3}, "presence_penalty"),
-        ({"stop": ""}, "stop.0"),
+        ({"stop": ""}, "stop"),
+        ({"stop": "x" * 1001}, "stop"),
         ({"stop": ["a", ""]}, "stop.1"),
         ({"stop": 7}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
@@ -81,7 +84,7 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
     response = make_client(backend).post(COMPLETIONS, json={"prompt": "x", **change})
     error = error_of(response)
     assert error["param"] == param
-    assert param.split(".")[0] in error["message"] or param == "n"
+    assert param.split(".")[0] in error["message"] or "more than the 96 jobs" in error["message"]
     assert not backend.enqueued
 
 
@@ -123,7 +126,10 @@ def test_a_bad_chat_is_refused_by_the_parameters_name(make_client, change, param
 
 def test_values_that_ask_for_nothing_are_taken(make_client):
     request = {
-        "messages": [{"role": "assistant", "content": "x", "refusal": None, "tool_calls": []}],
+        "messages": [
+            {"role": "assistant", "content": "x", "refusal": None, "tool_calls": []},
+            {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": None}]},
+        ],
         "max_tokens": 1,
         "tools": None,
         "logprobs": False,
@@ -154,6 +160,13 @@ def test_values_that_ask_for_nothing_are_taken(make_client):
 def test_a_body_that_is_no_json_object_is_refused(make_client, data):
     client = make_client(ScriptedBackend())
     error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
+
+
+def test_a_byte_order_mark_before_the_body_is_passed_over(make_client):
+    data = b'\xef\xbb\xbf{"prompt": "x", "max_tokens": 1}'
+    client = make_client(ScriptedBackend())
+    response = client.post(COMPLETIONS, data=data, content_type="application/json")
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize(
