@@ -37,12 +37,21 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
         ("SWITCHYARD_DEVICE", "tpu", "setting device: .*'cuda'"),
         ("SWITCHYARD_HEARTBEAT", "0", "setting heartbeat: .*greater than 0"),
         ("SWITCHYARD_GRACE", "nan", "setting grace: .*finite"),
+        ("SWITCHYARD_BIND", "127.0.0.1:99999", "setting bind: must be HOST:PORT"),
+        ("SWITCHYARD_BIND", "127.0.0.1:http", "setting bind: must be HOST:PORT"),
+        ("SWITCHYARD_BIND", "8000", "setting bind: must be HOST:PORT"),
+        ("SWITCHYARD_BIND", "", "setting bind: must be HOST:PORT"),
     ],
 )
 def test_a_wrong_variable_is_named(monkeypatch, name, value, message):
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=message):
         read_settings()
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:0", "[::1]:80", "a.b:65535", "unix:/run/s", "fd://3"])
+def test_what_gunicorn_can_bind_is_taken(bind):
+    assert read_settings(bind=bind).bind == bind
 
 
 @pytest.mark.parametrize(
