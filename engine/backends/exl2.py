@@ -3,10 +3,12 @@
 import gc
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
 from exllamav2.generator import ExLlamaV2DynamicGenerator
+from safetensors import SafetensorError, safe_open
 
 from engine.backends.exl2_job import Exl2Job
 from engine.config import PAGE_SIZE, ModelConfig
@@ -49,13 +51,15 @@ class Exl2Backend:
         model, cache = self._load(exl2_config, self._config.cache_tokens)
         self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
         self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
-        self._eos_token_ids = model_dir.eos_token_ids or (self._tokenizer.eos_token_id,)
+        self._eos_token_ids = model_dir.eos_token_ids
+        if not self._eos_token_ids and self._tokenizer.eos_token_id is not None:
+            self._eos_token_ids = (self._tokenizer.eos_token_id,)
         self._generator = ExLlamaV2DynamicGenerator(
             model=model,
             cache=cache,
             tokenizer=self._tokenizer,
             max_batch_size=self._config.max_batch_size,
-            max_chunk_size=self._config.max_chunk_size,
+            max_chunk_size=exl2_config.max_input_len,
             max_sampling_threads=1 if self._device == "cpu" else 16,
             filter_background_eval=False,
         )
@@ -128,6 +132,7 @@ class Exl2Backend:
         gc.collect()
 
     def _read_config(self) -> Any:
+        _check_weights(self._config.path)
         config = ExLlamaV2Config(self._config.path)
         native, asked = config.max_seq_len, self._config.max_seq_len
         if asked is not None and asked > native:
@@ -136,7 +141,14 @@ class Exl2Backend:
             raise ModelError(f"a context of {native} tokens is less than a page of {PAGE_SIZE}")
         # Whole pages: the loader cuts the longest input to this, and that must be whole pages.
         config.max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
-        config.max_input_len = self._config.max_chunk_size
+        if config.max_seq_len > self._config.cache_tokens:
+            logger.warning(
+                "the context of %d tokens is more than the cache of %d: longer requests are"
+                " refused unless cache_tokens is raised",
+                config.max_seq_len,
+                self._config.cache_tokens,
+            )
+        config.max_input_len = min(self._config.max_chunk_size, config.max_seq_len)
         config.max_batch_size = self._config.max_batch_size
         return config
 
@@ -195,6 +207,16 @@ class Exl2Backend:
             cached_tokens=result["cached_tokens"],
         )
         return [*_chunks(result), finished]
+
+
+def _check_weights(path: str) -> None:
+    """Raises ModelError for a damaged file, whose name the library doesn't tell."""
+    for file in sorted(Path(path).glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (OSError, SafetensorError) as reason:
+            raise ModelError(f"{file} can't be read: {reason}") from None
 
 
 def _chunks(result: dict[str, Any]) -> list[JobEvent]:

@@ -1,8 +1,10 @@
 """The real generator, on the CPU."""
 
 import itertools
+import json
 import math
 import random
+import shutil
 from collections import Counter
 
 import pytest
@@ -61,6 +63,59 @@ def pieces(backend, *texts):
     ids = [hf.encode(text, add_special_tokens=False).ids for text in texts]
     assert all(len(i) == 1 for i in ids), ids
     return [i[0] for i in ids]
+
+
+# Loading
+
+
+def test_a_context_of_less_than_a_chunk_limits_the_chunk(model_path):
+    """ExLlamaV2 on CUDA limits the longest input to the context, and insists that a chunk fits."""
+    backend = exl2_backend(model_path, max_seq_len=256, max_chunk_size=512)
+    load = backend._load
+
+    def load_as_on_cuda(config, cache_tokens):
+        config.max_input_len = min(config.max_input_len, config.max_seq_len)
+        return load(config, cache_tokens)
+
+    backend._load = load_as_on_cuda
+    assert backend.open().max_seq_len == 256
+    assert ending(run(backend, job("a", 6, prompt=prompt(1, 250)))["a"]).last.prompt_tokens == 250
+    backend.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", b"\x08" + bytes(7) + b"{}      more"])
+def test_weights_that_are_damaged_are_named(model_path, tmp_path, content):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    (path / "model.safetensors").write_bytes(content)
+    with pytest.raises(engine.ModelError, match=r"model\.safetensors can't be read"):
+        exl2_backend(str(path)).open()
+
+
+def test_a_context_that_the_cache_cannot_hold_is_told(model_path, caplog):
+    backend = exl2_backend(model_path, cache_tokens=1024)
+    backend.open()
+    backend.close()
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "context of 2048 tokens" in record.getMessage() and "1024" in record.getMessage()
+
+
+def without_eos(path):
+    """Make the model in `path` one whose files name no end token."""
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        content = json.loads((path / name).read_text())
+        content["eos_token_id"] = content["eos_token"] = None
+        (path / name).write_text(json.dumps(content))
+
+
+def test_a_model_without_an_end_token_goes_on_to_the_limit(model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    without_eos(path)
+    backend = exl2_backend(str(path), logits=lambda t: {2: 0.0})
+    backend.open()
+    last = ending(run(backend, job("a", 4))["a"]).last
+    assert (last.finish_reason, last.new_tokens) == ("length", 4)
+    backend.close()
 
 
 # Batches

@@ -94,7 +94,7 @@ def test_a_concurrency_from_the_environment_is_refused(start, monkeypatch):
         ("config.json", {"hidden_size": 512}, "by config.json it should be (4096, 512)"),
         ("config.json", {"max_position_embeddings": 128}, "a context of 128 tokens is less than"),
         ("tokenizer.json", {}, "tokenizer.json"),
-        ("model.safetensors", None, "the model can't be loaded"),
+        ("model.safetensors", None, "model.safetensors can't be read"),
     ],
     ids=["architecture", "quantised", "shape", "context", "tokenizer", "weights"],
 )
