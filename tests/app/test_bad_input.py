@@ -3,9 +3,12 @@
 import pytest
 
 import engine
+from app.body import BadRequest
+from app.openai import parse
 from tests.scripted import Gate, ScriptedBackend
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+MANY = {f"a{i}": 0 for i in range(100_000)}
 
 
 def error_of(response, status=400):
@@ -173,12 +176,21 @@ def test_a_byte_order_mark_before_the_body_is_passed_over(make_client):
     ("url", "body", "param"),
     [
         (COMPLETIONS, {"prompt": [1.5] * 300_000}, "prompt"),
-        (COMPLETIONS, {"prompt": "x", **{f"a{i}": 0 for i in range(100_000)}}, "a0"),
+        (COMPLETIONS, {"prompt": "x", **MANY}, "a0"),
         (COMPLETIONS, {"prompt": "x", "stop_token_ids": ["x"] * 300_000}, "stop_token_ids.0"),
         (COMPLETIONS, {"prompt": "x", "p" * 1_000_000: 0}, "p" * 100),
-        (CHAT, {"messages": [1] * 300_000}, "messages.0"),
-        (CHAT, {"messages": [{"role": "user", "content": "x"}] * 10_001}, "messages"),
-        (CHAT, {"messages": [{"role": "user", "content": [5] * 300_000}]}, "messages.0.content.0"),
+        (COMPLETIONS, {"prompt": "x", "stream": True, "stream_options": MANY}, "stream_options.a0"),
+        (CHAT, {"messages": [1] * 2048}, "messages.0"),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}] * 2049}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": [5] * 10_000}]}, "messages.0.content.0"),
+        (CHAT, {"messages": [{"role": "user", "content": [5] * 10_001}]}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": [5] * 101}] * 100}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": "x", **MANY}]}, "messages.0.a0"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **MANY}]}]},
+            "messages.0.content.0.a0",
+        ),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -186,6 +198,10 @@ def test_a_great_many_mistakes_are_answered_for_the_first(make_client, url, body
     error = error_of(make_client(ScriptedBackend()).post(url, json=body))
     assert error["param"] == param
     assert len(error["message"]) < 300
+    with pytest.raises(BadRequest) as caught:
+        (parse.chat if url == CHAT else parse.completion)(body)
+    cause = caught.value.__context__  # what lists all of them takes the longer
+    assert cause is None or cause.error_count() <= 100
 
 
 def test_another_content_type_is_refused(make_client):
