@@ -10,6 +10,8 @@ from engine.errors import InvalidJob, ModelError, PromptTooLong
 from engine.model_dir import ModelDir
 
 ESCAPE = "\ufdd0"  # a noncharacter: no text is allowed to hold it
+USUAL_LENGTH = 6  # characters a token, at most, of what is encoded without a look at its length
+CUT_TOKENS = 16  # more than a cut through a text adds to its tokens
 
 
 class Tokenizer:
@@ -67,9 +69,7 @@ class Tokenizer:
 
     def check_length(self, text: str, max_tokens: int) -> None:
         """Raises PromptTooLong for a text that is clearly too long, before more work is done."""
-        head = text[: 16 * max_tokens]
-        if len(head) < len(text):
-            self._limited(self._ordinary, head, max_tokens)
+        _check_length(self._ordinary, text, max_tokens)
 
     def escape(self, text: str) -> str:
         """A user's text for a chat template: what looks like a special token in it won't be one."""
@@ -86,16 +86,10 @@ class Tokenizer:
     def _limited(
         self, encode: Callable[[str], list[int]], text: str, max_tokens: int
     ) -> tuple[int, ...]:
-        # A text far too long must not hold up its refusal, so its beginning comes first.
-        for part in (text[: 16 * max_tokens], text):
-            token_ids = encode(part)
-            if len(token_ids) > max_tokens:
-                raise PromptTooLong(
-                    f"the prompt has more tokens than the model's context of {max_tokens}",
-                    "prompt",
-                )
-            if len(part) == len(text):
-                break
+        _check_length(encode, text, max_tokens)
+        token_ids = encode(text)
+        if len(token_ids) > max_tokens:
+            raise _too_long(max_tokens)
         return tuple(token_ids)
 
     def _encode_escaped(self, text: str) -> list[int]:
@@ -164,6 +158,26 @@ class Tokenizer:
 def _check(text: str) -> None:
     if ESCAPE in text:
         raise InvalidJob("the text contains the noncharacter U+FDD0", "prompt")
+
+
+def _check_length(encode: Callable[[str], list[int]], text: str, max_tokens: int) -> None:
+    """Raises PromptTooLong as soon as pieces of a long text have too many tokens together: one far
+    too long must not hold up its refusal.
+    """
+    if len(text) <= USUAL_LENGTH * max_tokens:
+        return
+    size = max(max_tokens, 4096)
+    num_tokens = 0
+    for start in range(0, len(text), size):
+        num_tokens += len(encode(text[start : start + size])) - CUT_TOKENS
+        if num_tokens > max_tokens:
+            raise _too_long(max_tokens)
+
+
+def _too_long(max_tokens: int) -> PromptTooLong:
+    return PromptTooLong(
+        f"the prompt has more tokens than the model's context of {max_tokens}", "prompt"
+    )
 
 
 def _end_of_space(text: str, start: int) -> int:

@@ -175,6 +175,37 @@ def test_more_tokens_than_the_limit_are_rejected_also_when_the_text_is_huge(toke
             tokenizer.encode_template(text, 10)
 
 
+class Counting:
+    """A tokenizer that counts the characters that it encodes."""
+
+    def __init__(self, tokenizer):
+        self.num_characters = 0
+        self._tokenizer = tokenizer
+
+    def encode_batch(self, texts, **more):
+        self.num_characters += sum(map(len, texts))
+        return self._tokenizer.encode_batch(texts, **more)
+
+
+@pytest.mark.parametrize("word", ["word ", "The quick brown fox, and so on. ", "x", "😀"])
+def test_no_more_of_a_text_is_encoded_than_shows_that_it_is_too_long(model_path, word):
+    tokenizer = Tokenizer(ModelDir.read(model_path))
+    tokenizer._literal = counting = Counting(tokenizer._literal)
+    num_tokens = len(tokenizer.encode(word * 100, 10_000)) / 100
+    length = 10_000 * len(word) / num_tokens  # of as many tokens as there may be
+    counting.num_characters = 0
+    with pytest.raises(engine.PromptTooLong):
+        tokenizer.encode(word * (2_000_000 // len(word)), 10_000)
+    assert counting.num_characters < 1.5 * length + 10_000
+
+
+@pytest.mark.parametrize("word", [" ", "-", "word ", "<|im_start|>"])
+def test_a_long_text_of_few_tokens_is_not_too_long(tokenizer, word):
+    """Also where special tokens are cut through."""
+    num_tokens = len(tokenizer.encode_template(word * 20_000, 100_000))
+    assert len(tokenizer.encode_template(word * 20_000, num_tokens)) == num_tokens
+
+
 def test_what_the_file_says_of_truncation_and_padding_is_not_for_a_server(changed):
     def limit(spec):
         spec["truncation"] = {
