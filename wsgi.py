@@ -4,6 +4,7 @@ Importing this module starts to load the model, on its engine thread, in the imp
 """
 
 import atexit
+import gc
 import logging
 import logging.handlers
 import queue
@@ -42,5 +43,8 @@ try:
 except (switchyard.SettingsError, engine.ModelError) as error:
     print(f"switchyard: {error}", file=sys.stderr, flush=True)
     sys.exit(3)  # gunicorn would start another worker after any other status
+# At the default of 700 objects, parsing a body of a million lists looks through all of them again
+# and again, half a second in which no other thread runs.
+gc.set_threshold(50_000)
 models.start()
 atexit.register(models.close)

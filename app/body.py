@@ -1,5 +1,6 @@
 """JSON bodies of requests and responses."""
 
+import codecs
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +40,10 @@ def read_json(max_bytes: int) -> dict[str, Any]:
     except Exception as reason:  # the server's own, of chunks that are none, or a client gone
         raise BadRequest(f"the body can't be read: {reason}", None, "invalid_body") from None
     try:
-        value = pydantic_core.from_json(data, allow_inf_nan=True)
+        # Without a cache, which many different names would only fill and turn over.
+        value = pydantic_core.from_json(
+            data.removeprefix(codecs.BOM_UTF8), allow_inf_nan=True, cache_strings="none"
+        )
     except ValueError as reason:
         raise BadRequest(f"the body is not valid JSON: {reason}", None, "invalid_json") from None
     if not isinstance(value, dict):

@@ -1,17 +1,25 @@
 """A model's own chat template, in a sandbox. The only jinja2."""
 
 import json
+import re
+import urllib.parse
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.filters
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
 import engine
+
+# The escape as filters encode it. What a user writes looks otherwise behind them: `%` is encoded
+# too, and a backslash doubled.
+_IN_URL = urllib.parse.quote(engine.ESCAPE)
+_IN_JSON = re.compile(rf"(?<!\\)((?:\\\\)*)\\u{ord(engine.ESCAPE):04x}")
 
 
 class ChatTemplate:
@@ -57,6 +65,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
     environment.filters["tojson"] = _tojson
+    environment.filters["urlencode"] = _urlencode
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
@@ -80,9 +89,14 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """As Hugging Face has it: jinja2's own escapes for HTML."""
-    return json.dumps(
+    text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    return _IN_JSON.sub(rf"\1{engine.ESCAPE}", text) if ensure_ascii else text
+
+
+def _urlencode(value: Any) -> str:
+    return jinja2.filters.do_urlencode(value).replace(_IN_URL, engine.ESCAPE)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 from typing import Any, Literal
 
 import pydantic
@@ -85,6 +86,14 @@ class Settings(pydantic_settings.BaseSettings):
         description="`DEBUG`, `INFO`, `WARNING` or `ERROR`.",
     )
 
+    @pydantic.field_validator("bind")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        port = re.fullmatch(r"(?:\[.+\]|[^\[\]]+):(\d+)", value, re.ASCII)
+        if not value.startswith(("unix:", "fd://")) and (not port or int(port[1]) > 65535):
+            raise ValueError("must be HOST:PORT, [HOST]:PORT, unix:PATH or fd://NUMBER")
+        return value
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -131,6 +140,9 @@ def read_settings(**overrides: Any) -> Settings:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        raise SettingsError(f"setting {name}: {first['msg']}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            raise SettingsError(f"{name} in {FILE} is no setting of this server") from None
+        raise SettingsError(f"setting {name}: {message}") from None
     except (ValueError, OSError) as error:  # the file isn't TOML, or can't be read
         raise SettingsError(f"{FILE}: {error}") from None

@@ -18,7 +18,7 @@ from app.errors import describe
 
 class Framing(Protocol):
     mimetype: str
-    heartbeat: bytes  # says nothing, keeps the connection open; empty if there is no such thing
+    heartbeat: bytes  # says nothing, keeps the connection open; empty: sends the status at least
     end: bytes
 
     def frame(self, body: dict[str, Any], text: str) -> bytes:
@@ -137,11 +137,12 @@ def _writes(
         is_last = failed is not None or stream.is_finished
         if failed is not None:
             data += framing.error(describe(failed.error)[1])
+        is_due = False
         if is_last:
             data += framing.end
         elif not data and time.monotonic() - last_write >= heartbeat:
-            data = framing.heartbeat
-        if data:
+            data, is_due = framing.heartbeat, True
+        if data or is_due:
             yield data
             last_write = time.monotonic()
         if is_last:

@@ -23,9 +23,10 @@ from engine.messages import Chunk, Failed, Finished, Job, JobEvent, Prefill, Sam
 from engine.model_dir import ModelDir
 from engine.models import Models, open_engine
 from engine.stream import Stream
-from engine.tokenizer import Tokenizer
+from engine.tokenizer import ESCAPE, Tokenizer
 
 __all__ = [
+    "ESCAPE",
     "BatchFailed",
     "Chunk",
     "Closed",

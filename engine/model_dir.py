@@ -90,7 +90,10 @@ def _chat_template(root: Path, tokenizer_config: dict[str, Any]) -> str | None:
     """From chat_template.jinja, where newer models keep it, else from tokenizer_config.json."""
     file = root / "chat_template.jinja"
     if file.is_file():
-        return file.read_text("utf-8")
+        try:
+            return file.read_text("utf-8")
+        except ValueError as reason:
+            raise ModelError(f"{file} can't be read: {reason}") from None
     template = tokenizer_config.get("chat_template")
     if isinstance(template, list):  # several by name
         named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}

@@ -10,6 +10,8 @@ from engine.errors import InvalidJob, ModelError, PromptTooLong
 from engine.model_dir import ModelDir
 
 ESCAPE = "\ufdd0"  # a noncharacter: no text is allowed to hold it
+USUAL_LENGTH = 6  # characters a token, at most, of what is encoded without a look at its length
+CUT_TOKENS = 16  # more than a cut through a text adds to its tokens
 
 
 class Tokenizer:
@@ -27,13 +29,23 @@ class Tokenizer:
             self._literal = tokenizers.Tokenizer.from_file(path)
         except Exception as reason:  # the library raises plain Exception
             raise ModelError(f"{path} can't be read: {reason}") from None
+        for tokenizer in (self._special, self._literal):  # what the file says is for training
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
         # An attribute of the whole tokenizer, not of a call: hence two of them.
         self._literal.encode_special_tokens = True
+        # Stands for a special token of a template, which so counts as one also for what is done
+        # to the text around it.
+        self._literal.add_tokens([tokenizers.AddedToken(ESCAPE, normalized=False)])
+        self._place_id = self._literal.token_to_id(ESCAPE)
         added = self._special.get_added_tokens_decoder()
         self._special_ids = {t.content: token_id for token_id, t in added.items() if t.special}
+        self._special_tokens = {token_id: t for token_id, t in added.items() if t.special}
+        # Those are found in the text as the tokenizer's normalizer leaves it.
+        self._is_normalized = any(t.normalized for t in self._special_tokens.values())
         longest_first = sorted(self._special_ids, key=len, reverse=True)
         alternatives = "|".join(map(re.escape, longest_first)) or r"(?!)"
-        self._special_pattern = re.compile(alternatives)
+        self._first_character = re.compile(f"(?s:(?={alternatives})(.))")
         self._unescaped_pattern = re.compile(f"(?:{alternatives})(?!{ESCAPE})")
         unknown = model_dir.special_token("unk_token")  # the one that any text may need
         self._forbidden_ids = {i for t, i in self._special_ids.items() if t != unknown}
@@ -43,6 +55,7 @@ class Tokenizer:
         """Token ids of a plain prompt: BOS, if the model wants one, then ordinary text, in which
         nothing counts as a special token. Raises PromptTooLong for more than `max_tokens`.
         """
+        _check(text)
         return self._limited(lambda t: self._bos_ids + self._ordinary(t), text, max_tokens)
 
     def encode_template(self, text: str, max_tokens: int) -> tuple[int, ...]:
@@ -50,23 +63,20 @@ class Tokenizer:
 
         Raises PromptTooLong for more than `max_tokens`.
         """
-        is_escaped = ESCAPE in text
-        encode = self._encode_escaped if is_escaped else partial(self._batch, self._special)
+        is_plain = ESCAPE not in text and not self._is_normalized
+        encode = partial(self._batch, self._special) if is_plain else self._encode_escaped
         return self._limited(encode, text, max_tokens)
 
     def check_length(self, text: str, max_tokens: int) -> None:
         """Raises PromptTooLong for a text that is clearly too long, before more work is done."""
-        head = text[: 16 * max_tokens]
-        if len(head) < len(text):
-            self._limited(self._ordinary, head, max_tokens)
+        _check_length(self._ordinary, text, max_tokens)
 
     def escape(self, text: str) -> str:
         """A user's text for a chat template: what looks like a special token in it won't be one."""
-        if ESCAPE in text:
-            raise InvalidJob("the text contains the noncharacter U+FDD0", "prompt")
+        _check(text)
         if not any(token in text for token in self._special_ids):  # faster than the pattern
             return text
-        return self._special_pattern.sub(_escape, text)
+        return self._first_character.sub(rf"\1{ESCAPE}", text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of `token_ids`, without special tokens."""
@@ -76,27 +86,31 @@ class Tokenizer:
     def _limited(
         self, encode: Callable[[str], list[int]], text: str, max_tokens: int
     ) -> tuple[int, ...]:
-        # A text far too long must not hold up its refusal, so its beginning comes first.
-        for part in (text[: 16 * max_tokens], text):
-            token_ids = encode(part)
-            if len(token_ids) > max_tokens:
-                raise PromptTooLong(
-                    f"the prompt has more tokens than the model's context of {max_tokens}",
-                    "prompt",
-                )
-            if len(part) == len(text):
-                break
+        _check_length(encode, text, max_tokens)
+        token_ids = encode(text)
+        if len(token_ids) > max_tokens:
+            raise _too_long(max_tokens)
         return tuple(token_ids)
 
     def _encode_escaped(self, text: str) -> list[int]:
-        """The template's special tokens one by one, the text between them literally."""
-        token_ids: list[int] = []
+        """What is unescaped of the special tokens counts, all else is ordinary text."""
+        parts: list[str] = []
+        places: list[int] = []
         start = 0
         for match in self._unescaped_pattern.finditer(text):
-            token_ids += self._ordinary(text[start : match.start()].replace(ESCAPE, ""))
-            token_ids.append(self._special_ids[match[0]])
+            part = text[start : match.start()].replace(ESCAPE, "")
             start = match.end()
-        return token_ids + self._ordinary(text[start:].replace(ESCAPE, ""))
+            token_id = self._special_ids[match[0]]
+            if self._special_tokens[token_id].lstrip:
+                part = part.rstrip()
+            if self._special_tokens[token_id].rstrip:
+                start = _end_of_space(text, start)
+            parts.append(part)
+            places.append(token_id)
+        parts.append(text[start:].replace(ESCAPE, ""))
+        found = iter(places)
+        token_ids = self._ordinary(ESCAPE.join(parts))
+        return [next(found) if i == self._place_id else i for i in token_ids]
 
     def _ordinary(self, text: str) -> list[int]:
         """Token ids of `text`, none of them special."""
@@ -104,8 +118,24 @@ class Tokenizer:
         if self._forbidden_ids.isdisjoint(token_ids):
             return token_ids
         # The vocabulary has a special token's text as an ordinary piece, too: take it apart.
-        parts = self._special_pattern.sub(_escape, text)
-        return [i for part in parts.split(ESCAPE) for i in self._batch(self._literal, part)]
+        return [
+            part
+            for i in token_ids
+            for part in (self._spell(i) if i in self._forbidden_ids else [i])
+        ]
+
+    def _spell(self, token_id: int) -> list[int]:
+        """The characters of a special token, one by one."""
+        token_ids: list[int] = []
+        for character in self._special_tokens[token_id].content:
+            # Printable ASCII stands for itself in every vocabulary, and a lone text might get a
+            # space before it.
+            known = self._literal.token_to_id(character) if "!" <= character <= "~" else None
+            if known is None:
+                token_ids += self._batch(self._literal, character)
+            else:
+                token_ids.append(known)
+        return token_ids
 
     @staticmethod
     def _batch(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
@@ -125,5 +155,32 @@ class Tokenizer:
         return [bos_id] if wanted else []
 
 
-def _escape(token: re.Match[str]) -> str:
-    return token[0][0] + ESCAPE + token[0][1:]
+def _check(text: str) -> None:
+    if ESCAPE in text:
+        raise InvalidJob("the text contains the noncharacter U+FDD0", "prompt")
+
+
+def _check_length(encode: Callable[[str], list[int]], text: str, max_tokens: int) -> None:
+    """Raises PromptTooLong as soon as pieces of a long text have too many tokens together: one far
+    too long must not hold up its refusal.
+    """
+    if len(text) <= USUAL_LENGTH * max_tokens:
+        return
+    size = max(max_tokens, 4096)
+    num_tokens = 0
+    for start in range(0, len(text), size):
+        num_tokens += len(encode(text[start : start + size])) - CUT_TOKENS
+        if num_tokens > max_tokens:
+            raise _too_long(max_tokens)
+
+
+def _too_long(max_tokens: int) -> PromptTooLong:
+    return PromptTooLong(
+        f"the prompt has more tokens than the model's context of {max_tokens}", "prompt"
+    )
+
+
+def _end_of_space(text: str, start: int) -> int:
+    while text[start : start + 1].isspace():
+        start += 1
+    return start

@@ -1,11 +1,14 @@
 """Request bodies to what the engine needs. Pure: no Flask, no engine state."""
 
+import itertools
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationError,
     field_validator,
 )
@@ -48,7 +51,11 @@ StopString = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 MAX_SHOWN = 100  # characters of a name that a client made up
-MAX_ITEMS = 10_000  # messages of a chat, parts of a message
+MAX_NAMES = 100  # more than any object here knows, so at least one is wrong
+MAX_MESSAGES = 2048  # OpenAI's
+MAX_PARTS = 10_000  # of all messages of a chat
+
+_TEXT, _PARTS = "<text>", "<parts>"  # what a message's content is, in the places of errors
 
 PROMPT_KINDS = (
     "must be a string, a list of strings, token ids, or a list of lists of them, and none empty"
@@ -93,6 +100,11 @@ class Generation(BaseModel):
         if not isinstance(value, str | list):
             raise ValueError("must be a string or a list of strings")
         return [value] if isinstance(value, str) else value
+
+    @field_validator("stream_options", mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return _without_nulls(value) if isinstance(value, dict) else value
 
     @property
     def asked_tokens(self) -> int | None:
@@ -148,6 +160,10 @@ class Completion(Generation):
         )
         return [value] if is_one else value
 
+    @property
+    def names(self) -> dict[str, str]:
+        return {**super().names, "n": "n" if self.n > len(self.prompt) else "prompt"}
+
 
 class TextPart(BaseModel):
     model_config = Finite
@@ -160,38 +176,35 @@ class Message(BaseModel):
     model_config = Finite
 
     role: Literal["system", "user", "assistant"]
-    content: list[TextPart] = Field(max_length=MAX_ITEMS, fail_fast=True)
+    content: Annotated[
+        Annotated[str, Tag(_TEXT)] | Annotated[list[TextPart], Field(fail_fast=True), Tag(_PARTS)],
+        Discriminator(lambda value: _PARTS if isinstance(value, list) else _TEXT),
+    ]
     name: str | None = None
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _list_of_parts(cls, value: Any) -> Any:
-        if not isinstance(value, str | list):
-            raise ValueError("must be a string or a list of text parts")
-        return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
     @property
     def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
         return "".join(part.text for part in self.content)
 
 
 class Chat(Generation):
-    messages: list[Message] = Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: Tokens | None = None
 
     @field_validator("messages", mode="before")
     @classmethod
-    def _without_nulls(cls, value: Any) -> Any:
-        """Clients send back what they were given, with `"refusal": null` and the like in it."""
-        if not isinstance(value, list) or len(value) > MAX_ITEMS:
+    def _clean(cls, value: Any) -> Any:
+        """Without nulls: clients send back what they were given, `"refusal": null` and the like."""
+        if not isinstance(value, list):
             return value
-        empty: dict[str, list[Any]] = {"annotations": [], "tool_calls": []}
-        return [
-            {k: v for k, v in item.items() if v is not None and (k, v) not in empty.items()}
-            if isinstance(item, dict)
-            else item
-            for item in value
-        ]
+        if len(value) > MAX_MESSAGES:
+            raise ValueError(f"must be at most {MAX_MESSAGES}")
+        contents = [item.get("content") for item in value if isinstance(item, dict)]
+        if sum(len(c) for c in contents if isinstance(c, list)) > MAX_PARTS:
+            raise ValueError(f"must have at most {MAX_PARTS} parts together")
+        return [_clean_message(item) if isinstance(item, dict) else item for item in value]
 
     @property
     def asked_tokens(self) -> int | None:
@@ -224,23 +237,28 @@ def _validate(kind: type[Request], body: dict[str, Any]) -> Request:
     for name, neutral in _NEUTRAL.items():
         if name in given and not _is_one_of(given.pop(name), neutral):
             raise BadRequest(f"{name} is not supported", name, "unsupported_parameter")
-    for name in given:  # pydantic would list all of them, and there may be very many
+    for name in given:
         if name not in kind.model_fields:
             shown = name[:MAX_SHOWN]
             raise BadRequest(f"unknown parameter: {shown}", shown, "unknown_parameter")
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
-        raise _explain(error) from None
+        raise _explain(error, given) from None
     if request.stream_options is not None and not request.stream:
         raise BadRequest("stream_options needs stream: true", "stream_options")
     return request
 
 
-def _explain(error: ValidationError) -> BadRequest:
+def _explain(error: ValidationError, given: dict[str, Any]) -> BadRequest:
     """The first thing that is wrong, in words of the API."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(str(step)[:MAX_SHOWN] for step in first["loc"])
+    errors = error.errors(include_url=False, include_context=False)
+    # What is missing may have been among very many names that are wrong.
+    first = min(errors, key=lambda fault: fault["type"] == "missing")
+    steps = tuple(step for step in first["loc"] if step not in (_TEXT, _PARTS))
+    if isinstance(given.get(str(steps[0])), str):  # which was made a list of one
+        steps = steps[:1]
+    where = ".".join(str(step)[:MAX_SHOWN] for step in steps)
     match first["type"]:
         case "extra_forbidden":
             return BadRequest(f"unknown parameter: {where}", where, "unknown_parameter")
@@ -253,9 +271,23 @@ def _explain(error: ValidationError) -> BadRequest:
     return BadRequest(f"{where}: {message[0].lower()}{message[1:]}", where)
 
 
+def _clean_message(message: dict[str, Any]) -> dict[str, Any]:
+    given = _without_nulls(message)
+    for name in ("annotations", "tool_calls"):
+        if given.get(name) == []:
+            del given[name]
+    if isinstance(content := given.get("content"), list):
+        given["content"] = [_without_nulls(p) if isinstance(p, dict) else p for p in content]
+    return given
+
+
 def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
-    """null is how many clients say that they don't give a parameter."""
-    return {name: item for name, item in value.items() if item is not None}
+    """null is how many clients say that they don't give a parameter.
+
+    Of very many, the first: pydantic would list all that are wrong.
+    """
+    given = ((name, item) for name, item in value.items() if item is not None)
+    return dict(itertools.islice(given, MAX_NAMES))
 
 
 def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:

@@ -3,12 +3,14 @@
 import gc
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
 from exllamav2.generator import ExLlamaV2DynamicGenerator
+from safetensors import SafetensorError, safe_open
 
-from engine.backends.exl2_job import SETTLED, Exl2Job, decode
+from engine.backends.exl2_job import Exl2Job
 from engine.config import PAGE_SIZE, ModelConfig
 from engine.errors import BatchFailed, InvalidJob, JobFailed, ModelError
 from engine.messages import (
@@ -49,13 +51,15 @@ class Exl2Backend:
         model, cache = self._load(exl2_config, self._config.cache_tokens)
         self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
         self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
-        self._eos_token_ids = model_dir.eos_token_ids or (self._tokenizer.eos_token_id,)
+        self._eos_token_ids = model_dir.eos_token_ids
+        if not self._eos_token_ids and self._tokenizer.eos_token_id is not None:
+            self._eos_token_ids = (self._tokenizer.eos_token_id,)
         self._generator = ExLlamaV2DynamicGenerator(
             model=model,
             cache=cache,
             tokenizer=self._tokenizer,
             max_batch_size=self._config.max_batch_size,
-            max_chunk_size=self._config.max_chunk_size,
+            max_chunk_size=exl2_config.max_input_len,
             max_sampling_threads=1 if self._device == "cpu" else 16,
             filter_background_eval=False,
         )
@@ -86,7 +90,7 @@ class Exl2Backend:
 
     def enqueue(self, job: Job) -> None:
         try:
-            exl2_job = Exl2Job(job, self._eos_token_ids)
+            exl2_job = Exl2Job(job, self._eos_token_ids, self._tokenizer)
             self._generator.enqueue(exl2_job)
         except Exception as error:  # the generator asserts; it has not taken the job then
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
@@ -128,6 +132,7 @@ class Exl2Backend:
         gc.collect()
 
     def _read_config(self) -> Any:
+        _check_weights(self._config.path)
         config = ExLlamaV2Config(self._config.path)
         native, asked = config.max_seq_len, self._config.max_seq_len
         if asked is not None and asked > native:
@@ -136,7 +141,14 @@ class Exl2Backend:
             raise ModelError(f"a context of {native} tokens is less than a page of {PAGE_SIZE}")
         # Whole pages: the loader cuts the longest input to this, and that must be whole pages.
         config.max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
-        config.max_input_len = self._config.max_chunk_size
+        if config.max_seq_len > self._config.cache_tokens:
+            logger.warning(
+                "the context of %d tokens is more than the cache of %d: longer requests are"
+                " refused unless cache_tokens is raised",
+                config.max_seq_len,
+                self._config.cache_tokens,
+            )
+        config.max_input_len = min(self._config.max_chunk_size, config.max_seq_len)
         config.max_batch_size = self._config.max_batch_size
         return config
 
@@ -184,47 +196,32 @@ class Exl2Backend:
         if result["eos"]:
             del self._jobs[identifier]
             return self._last_events(job, result)
-        text, token_ids = self._text(result)
-        return [Chunk(identifier, text, token_ids)] if token_ids else []
+        return _chunks(result)
 
     def _last_events(self, job: Exl2Job, result: dict[str, Any]) -> list[JobEvent]:
-        identifier: str = result["identifier"]
-        new_tokens: int = result["new_tokens"]
-        is_stop_token = result["eos_reason"] == "stop_token"
-        text, token_ids = self._text(result)
-        finish_reason = "length" if result["eos_reason"] == "max_new_tokens" else "stop"
-        if new_tokens >= job.job.min_new_tokens:
-            # The generator doesn't look for stop strings in the text that a stop token or the
-            # limit ends, and of two strings it may have seen the later one.
-            ends = [at for s in job.job.stop_strings if (at := text.find(s)) >= 0]
-            if ends:
-                text, finish_reason = text[: min(ends)], "stop"
         finished = Finished(
-            identifier,
-            "stop" if finish_reason == "stop" else "length",
+            result["identifier"],
+            "length" if result["eos_reason"] == "max_new_tokens" else "stop",
             prompt_tokens=len(job.job.prompt),
-            new_tokens=new_tokens - is_stop_token,
+            new_tokens=result["new_tokens"],
             cached_tokens=result["cached_tokens"],
         )
-        return [Chunk(identifier, text, token_ids), finished] if token_ids else [finished]
+        return [*_chunks(result), finished]
 
-    def _text(self, result: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
-        """Text and tokens that a result brings, mended.
 
-        A stop token leaves what was held back for a stop string, or for the rest of a character,
-        in `held` alone, its own piece at the end. Pieces are decoded one by one, so a character
-        of several tokens is whole only if all of them are decoded together.
-        """
-        text: str = result.get("text", "")
-        token_ids: list[int] = result["token_ids"][0].tolist() if "token_ids" in result else []
-        if result.get("eos_reason") == "stop_token":
-            held = result["held"]
-            token_ids = held["token_ids"][0].tolist()[:-1]
-            piece = self._tokenizer.get_id_to_piece_list()[result["eos_triggering_token_id"]]
-            text = held.get("text", "").removesuffix(piece)
-        if "\ufffd" in text:
-            text = decode(self._tokenizer, token_ids)
-        return text.replace(SETTLED, "\ufffd"), tuple(token_ids)
+def _check_weights(path: str) -> None:
+    """Raises ModelError for a damaged file, whose name the library doesn't tell."""
+    for file in sorted(Path(path).glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (OSError, SafetensorError) as reason:
+            raise ModelError(f"{file} can't be read: {reason}") from None
+
+
+def _chunks(result: dict[str, Any]) -> list[JobEvent]:
+    token_ids = result["token_ids"]
+    return [Chunk(result["identifier"], result["text"], token_ids)] if token_ids else []
 
 
 def _failed(identifier: str, error: Exception | None) -> Failed:

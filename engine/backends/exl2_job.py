@@ -11,23 +11,11 @@ from exllamav2 import ExLlamaV2Tokenizer
 from exllamav2.ext import exllamav2_ext
 from exllamav2.generator import ExLlamaV2DynamicJob, ExLlamaV2Sampler
 
+from engine.backends.detokenizer import Detokenizer
 from engine.backends.truncation import truncate
 from engine.messages import Job, Sampling
 
 GREEDY_BELOW = 0.01  # temperature; the library's own border
-SETTLED = "\ufdd1"  # a noncharacter: a replacement character that the generator doesn't wait for
-
-
-def decode(tokenizer: ExLlamaV2Tokenizer, token_ids: list[int]) -> str:
-    """Text of tokens inside a sequence, together, so that characters of several tokens are whole.
-
-    Some decoders take the space away from the beginning of a text: a space in front, and what it
-    becomes cut off, keeps it.
-    """
-    hf_tokenizer = tokenizer.tokenizer_model.hf_tokenizer
-    space_ids = hf_tokenizer.encode(" ", add_special_tokens=False).ids
-    text: str = hf_tokenizer.decode([*space_ids, *token_ids])
-    return text[len(hf_tokenizer.decode(space_ids)) :]
 
 
 def make_settings(sampling: Sampling) -> ExLlamaV2Sampler.Settings:
@@ -84,7 +72,9 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
     of it by itself.
     """
 
-    def __init__(self, job: Job, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, job: Job, eos_token_ids: tuple[int, ...], tokenizer: ExLlamaV2Tokenizer
+    ) -> None:
         stop_token_ids = {*job.stop_token_ids, *(() if job.ignore_eos else eos_token_ids)}
         self.job = job
         self.error: Exception | None = None
@@ -96,10 +86,11 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
             gen_settings=make_settings(job.sampling),
             # Unsigned: Python's generator takes the absolute value, and -1 would be 1.
             seed=None if job.sampling.seed is None else job.sampling.seed % 2**64,
-            stop_conditions=[*stop_token_ids, *job.stop_strings],
+            stop_conditions=list(stop_token_ids),
             identifier=job.identifier,
         )
-        self._stop_string_offsets: Any = self.stop_strings_utf32_offsets
+        self.stop_strings_utf32_offsets = None  # there are none: don't look for them
+        self._detokenizer = Detokenizer(tokenizer, job)
         self._is_plain = job.min_new_tokens == 0 and (
             job.sampling == Sampling(temperature=job.sampling.temperature, seed=job.sampling.seed)
         )
@@ -134,34 +125,33 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
             num_before = len(results)
             try:
                 self.num_sampled += 1
-                self._allow_stop_strings(self.num_sampled >= self.job.min_new_tokens)
-                ended: tuple[bool, torch.Tensor] = super().receive_sample(logits, next_token, *rest)
-                if "\ufffd" in self.held_text:
-                    self._settle_held_text()
-                return ended
+                token: torch.Tensor = super().receive_sample(logits, next_token, *rest)[1]
+                return self._tell(results[-1], int(next_token.item())), token
             except Exception as error:
                 self.error = error
                 del results[num_before:]
         self._fail(self.error, results)
         return True, next_token  # as at a stop: the generator frees the pages
 
-    def _settle_held_text(self) -> None:
-        """Tell the generator which bytes will never be a character, so that it lets go of them.
-
-        It holds back all text, and looks for no stop string, until a character that may be
-        incomplete is complete, or five replacement characters have piled up. Once text follows
-        such a byte, there is nothing to wait for.
+    def _tell(self, result: dict[str, Any], token_id: int) -> bool:
+        """Text and tokens of our own in place of the generator's, which forgets those that it
+        held back; whether the job has ended.
         """
-        tokenizer, token_ids = self.generator.tokenizer, self.held_tokens.torch()[0].tolist()
-        text = decode(tokenizer, token_ids)
-        if not text.endswith("\ufffd"):
-            self.held_text = text.replace("\ufffd", SETTLED)
-        elif len(token_ids) > 3:  # of a character of four bytes three may be there, at the end
-            before = decode(tokenizer, token_ids[:-3]).replace("\ufffd", SETTLED)
-            self.held_text = before + decode(tokenizer, token_ids[-3:])
-
-    def _allow_stop_strings(self, is_allowed: bool) -> None:
-        self.stop_strings_utf32_offsets = self._stop_string_offsets if is_allowed else None
+        self.held_text = ""
+        self.held_tokens.clear()
+        is_stop_token = result.get("eos_reason") == "stop_token"
+        if is_stop_token:
+            text, token_ids = self._detokenizer.flush()
+        else:
+            text, token_ids = self._detokenizer.push(token_id, is_last=result["eos"])
+        if self._detokenizer.stop_string is not None:
+            result["eos"], result["eos_reason"] = True, "stop_string"
+            result["eos_triggering_string"] = self._detokenizer.stop_string
+        result["text"], result["token_ids"] = text, token_ids
+        result["new_tokens"] = self.num_sampled - is_stop_token
+        result["cached_tokens"] = self.cached_pages * self.generator.page_size + self.cached_tokens
+        is_last: bool = result["eos"]
+        return is_last
 
     def _process(self, logits: torch.Tensor) -> None:
         """Penalties, forbidden stops, filters: in place, before the library draws."""

@@ -3,9 +3,12 @@
 import pytest
 
 import engine
+from app.body import BadRequest
+from app.openai import parse
 from tests.scripted import Gate, ScriptedBackend
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+MANY = {f"a{i}": 0 for i in range(100_000)}
 
 
 def error_of(response, status=400):
@@ -40,6 +43,8 @@ def error_of(response, status=400):
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
         ({"n": 128}, "n"),  # more jobs than the engine holds
+        ({"prompt": ["x"] * 97}, "prompt"),
+        ({"prompt": ["x"] * 40, "n": 3}, "prompt"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": 1e9}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
@@ -52,7 +57,8 @@ def error_of(response, status=400):
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"frequency_penalty": 3}, "frequency_penalty"),
         ({"presence_penalty": -3}, "presence_penalty"),
-        ({"stop": ""}, "stop.0"),
+        ({"stop": ""}, "stop"),
+        ({"stop": "x" * 1001}, "stop"),
         ({"stop": ["a", ""]}, "stop.1"),
         ({"stop": 7}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
@@ -81,7 +87,7 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
     response = make_client(backend).post(COMPLETIONS, json={"prompt": "x", **change})
     error = error_of(response)
     assert error["param"] == param
-    assert param.split(".")[0] in error["message"] or param == "n"
+    assert param.split(".")[0] in error["message"] or "more than the 96 jobs" in error["message"]
     assert not backend.enqueued
 
 
@@ -123,7 +129,10 @@ def test_a_bad_chat_is_refused_by_the_parameters_name(make_client, change, param
 
 def test_values_that_ask_for_nothing_are_taken(make_client):
     request = {
-        "messages": [{"role": "assistant", "content": "x", "refusal": None, "tool_calls": []}],
+        "messages": [
+            {"role": "assistant", "content": "x", "refusal": None, "tool_calls": []},
+            {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": None}]},
+        ],
         "max_tokens": 1,
         "tools": None,
         "logprobs": False,
@@ -156,16 +165,32 @@ def test_a_body_that_is_no_json_object_is_refused(make_client, data):
     error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
 
 
+def test_a_byte_order_mark_before_the_body_is_passed_over(make_client):
+    data = b'\xef\xbb\xbf{"prompt": "x", "max_tokens": 1}'
+    client = make_client(ScriptedBackend())
+    response = client.post(COMPLETIONS, data=data, content_type="application/json")
+    assert response.status_code == 200
+
+
 @pytest.mark.parametrize(
     ("url", "body", "param"),
     [
         (COMPLETIONS, {"prompt": [1.5] * 300_000}, "prompt"),
-        (COMPLETIONS, {"prompt": "x", **{f"a{i}": 0 for i in range(100_000)}}, "a0"),
+        (COMPLETIONS, {"prompt": "x", **MANY}, "a0"),
         (COMPLETIONS, {"prompt": "x", "stop_token_ids": ["x"] * 300_000}, "stop_token_ids.0"),
         (COMPLETIONS, {"prompt": "x", "p" * 1_000_000: 0}, "p" * 100),
-        (CHAT, {"messages": [1] * 300_000}, "messages.0"),
-        (CHAT, {"messages": [{"role": "user", "content": "x"}] * 10_001}, "messages"),
-        (CHAT, {"messages": [{"role": "user", "content": [5] * 300_000}]}, "messages.0.content.0"),
+        (COMPLETIONS, {"prompt": "x", "stream": True, "stream_options": MANY}, "stream_options.a0"),
+        (CHAT, {"messages": [1] * 2048}, "messages.0"),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}] * 2049}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": [5] * 10_000}]}, "messages.0.content.0"),
+        (CHAT, {"messages": [{"role": "user", "content": [5] * 10_001}]}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": [5] * 101}] * 100}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": "x", **MANY}]}, "messages.0.a0"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **MANY}]}]},
+            "messages.0.content.0.a0",
+        ),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -173,6 +198,10 @@ def test_a_great_many_mistakes_are_answered_for_the_first(make_client, url, body
     error = error_of(make_client(ScriptedBackend()).post(url, json=body))
     assert error["param"] == param
     assert len(error["message"]) < 300
+    with pytest.raises(BadRequest) as caught:
+        (parse.chat if url == CHAT else parse.completion)(body)
+    cause = caught.value.__context__  # what lists all of them takes the longer
+    assert cause is None or cause.error_count() <= 100
 
 
 def test_another_content_type_is_refused(make_client):

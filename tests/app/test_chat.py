@@ -119,3 +119,31 @@ def test_a_template_has_what_models_expect(make_client, with_template):
     messages = [{"role": "system", "content": "no"}, {"role": "user", "content": "<é>"}]
     client.post(URL, json={"messages": messages, "max_tokens": 1})
     assert client.models.get().tokenizer.decode(backend.enqueued[0].prompt) == '"<é>"4'
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ messages[0].content | urlencode }}", "%3C%7Cim_end%7C%3E%20%C3%A9%25EF"),
+        ("{{ messages[0].content | tojson }}", '"<|im_end|> é%EF"'),
+        ("{{ messages[0].content | tojson(ensure_ascii=True) }}", '"<|im_end|> \\u00e9%EF"'),
+    ],
+)
+def test_filters_let_nothing_of_the_escape_through(make_client, with_template, template, expected):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template(template))
+    messages = [{"role": "user", "content": "<|im_end|> é%EF"}]
+    client.post(URL, json={"messages": messages, "max_tokens": 1})
+    tokenizer = client.models.get().tokenizer
+    assert tokenizer.decode(backend.enqueued[0].prompt) == expected
+    assert tokenizer._forbidden_ids.isdisjoint(backend.enqueued[0].prompt)
+
+
+def test_a_backslash_of_the_user_is_not_taken_for_the_escape(make_client, with_template):
+    backend = ScriptedBackend()
+    template = "{{ messages[0].content | tojson(ensure_ascii=True) }}"
+    client = make_client(backend, path=with_template(template))
+    messages = [{"role": "user", "content": "<s>\\ufdd0"}]
+    client.post(URL, json={"messages": messages, "max_tokens": 1})
+    decoded = client.models.get().tokenizer.decode(backend.enqueued[0].prompt)
+    assert json.loads(decoded) == "<s>\\ufdd0"

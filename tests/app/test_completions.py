@@ -1,6 +1,7 @@
 """POST /v1/completions over a scripted backend."""
 
 import json
+import threading
 
 import pytest
 
@@ -252,6 +253,23 @@ def test_heartbeats_come_while_a_job_waits(make_client):
     gate.open()
     rest = b"".join(writes)
     assert b'"text":"0 "' in rest and rest.endswith(b"data: [DONE]\n\n")
+
+
+def test_bare_text_has_no_heartbeat_but_an_empty_write_sends_its_status(make_client):
+    gate = Gate()
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=0.01)
+    give_up = threading.Timer(10, gate.open)
+    give_up.start()
+    response = client.post(
+        URL,
+        json={"prompt": "x", "max_tokens": 1, "stream": True},
+        headers={"Accept": "text/plain"},
+    )
+    writes = iter(response.response)
+    assert next(writes) == b""
+    give_up.cancel()
+    gate.open()
+    assert b"".join(writes) == b"0 "
 
 
 def test_heartbeats_come_during_a_long_prefill(make_client):

@@ -37,6 +37,10 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
         ("SWITCHYARD_DEVICE", "tpu", "setting device: .*'cuda'"),
         ("SWITCHYARD_HEARTBEAT", "0", "setting heartbeat: .*greater than 0"),
         ("SWITCHYARD_GRACE", "nan", "setting grace: .*finite"),
+        ("SWITCHYARD_BIND", "127.0.0.1:99999", "setting bind: must be HOST:PORT"),
+        ("SWITCHYARD_BIND", "127.0.0.1:http", "setting bind: must be HOST:PORT"),
+        ("SWITCHYARD_BIND", "8000", "setting bind: must be HOST:PORT"),
+        ("SWITCHYARD_BIND", "", "setting bind: must be HOST:PORT"),
     ],
 )
 def test_a_wrong_variable_is_named(monkeypatch, name, value, message):
@@ -45,10 +49,16 @@ def test_a_wrong_variable_is_named(monkeypatch, name, value, message):
         read_settings()
 
 
+@pytest.mark.parametrize("bind", ["0.0.0.0:0", "[::1]:80", "a.b:65535", "unix:/run/s", "fd://3"])
+def test_what_gunicorn_can_bind_is_taken(bind):
+    assert read_settings(bind=bind).bind == bind
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("max_pendng = 1", "setting max_pendng: "),
+        ("max_pendng = 1", r"max_pendng in switchyard\.toml is no setting of this server"),
+        ("[engine]\nname = 'x'", r"engine in switchyard\.toml is no setting of this server"),
         ("max_pending = 'x'", "setting max_pending: "),
         ("max_pending", r"switchyard\.toml: "),
     ],

@@ -1,8 +1,13 @@
+import shutil
+
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.config import ModelConfig
 from engine.engine import Engine
 from engine.thread import EngineThread
+
+SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]  # the model's, in order
 
 
 @pytest.fixture
@@ -24,3 +29,35 @@ def make_engine(model_path):
     yield make
     for engine in engines:
         assert engine.close(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_path(model_path, tmp_path_factory):
+    """The small model with a tokenizer as Llama 2 and its kin have it: `▁` for a space, one put
+    before a text, bytes for what the vocabulary lacks.
+    """
+    path = shutil.copytree(model_path, tmp_path_factory.mktemp("models") / "sentencepiece")
+    words = ["▁the", "▁class", "the", "class"]
+    characters = [chr(i) for i in range(33, 127)]
+    tokens = [*SPECIAL, *(f"<0x{i:02X}>" for i in range(256)), "▁", *characters]
+    merges = []
+    for word in words:
+        for i in range(2, len(word) + 1):
+            if word[:i] not in tokens:
+                tokens.append(word[:i])
+                merges.append((word[: i - 1], word[i - 1]))
+    tokenizer = Tokenizer(
+        models.BPE({t: i for i, t in enumerate(tokens)}, merges, byte_fallback=True)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in SPECIAL])
+    tokenizer.save(str(path / "tokenizer.json"))
+    return str(path)

@@ -1,8 +1,10 @@
 """The real generator, on the CPU."""
 
 import itertools
+import json
 import math
 import random
+import shutil
 from collections import Counter
 
 import pytest
@@ -61,6 +63,59 @@ def pieces(backend, *texts):
     ids = [hf.encode(text, add_special_tokens=False).ids for text in texts]
     assert all(len(i) == 1 for i in ids), ids
     return [i[0] for i in ids]
+
+
+# Loading
+
+
+def test_a_context_of_less_than_a_chunk_limits_the_chunk(model_path):
+    """ExLlamaV2 on CUDA limits the longest input to the context, and insists that a chunk fits."""
+    backend = exl2_backend(model_path, max_seq_len=256, max_chunk_size=512)
+    load = backend._load
+
+    def load_as_on_cuda(config, cache_tokens):
+        config.max_input_len = min(config.max_input_len, config.max_seq_len)
+        return load(config, cache_tokens)
+
+    backend._load = load_as_on_cuda
+    assert backend.open().max_seq_len == 256
+    assert ending(run(backend, job("a", 6, prompt=prompt(1, 250)))["a"]).last.prompt_tokens == 250
+    backend.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", b"\x08" + bytes(7) + b"{}      more"])
+def test_weights_that_are_damaged_are_named(model_path, tmp_path, content):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    (path / "model.safetensors").write_bytes(content)
+    with pytest.raises(engine.ModelError, match=r"model\.safetensors can't be read"):
+        exl2_backend(str(path)).open()
+
+
+def test_a_context_that_the_cache_cannot_hold_is_told(model_path, caplog):
+    backend = exl2_backend(model_path, cache_tokens=1024)
+    backend.open()
+    backend.close()
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "context of 2048 tokens" in record.getMessage() and "1024" in record.getMessage()
+
+
+def without_eos(path):
+    """Make the model in `path` one whose files name no end token."""
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        content = json.loads((path / name).read_text())
+        content["eos_token_id"] = content["eos_token"] = None
+        (path / name).write_text(json.dumps(content))
+
+
+def test_a_model_without_an_end_token_goes_on_to_the_limit(model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    without_eos(path)
+    backend = exl2_backend(str(path), logits=lambda t: {2: 0.0})
+    backend.open()
+    last = ending(run(backend, job("a", 4))["a"]).last
+    assert (last.finish_reason, last.new_tokens) == ("length", 4)
+    backend.close()
 
 
 # Batches
@@ -352,6 +407,25 @@ def test_a_stop_string_ends_the_text_before_it(backend, forced):
         assert (end.text, end.last.finish_reason) == (text, "stop")
 
 
+@pytest.mark.parametrize("tail", ["by limit", "by stop token", "by neither"])
+def test_of_overlapping_stop_strings_the_one_that_begins_first_ends_the_text(backend, forced, tail):
+    a, b, c = pieces(backend, " return", " import", " class")
+    more = {
+        "by limit": {"max_new_tokens": 3},
+        "by stop token": {"stop_token_ids": (c,), "max_new_tokens": 9},
+        "by neither": {"max_new_tokens": 9},
+    }[tail]
+    held = forced(chain(1, a, b, c))
+    for letters in (" return", "return", "turn", "urn", "n"):
+        for pair in itertools.permutations([f"{letters} im", "n import"]):
+            end = ending(run(held, job("x", prompt=(1,), stop_strings=pair, **more))["x"])
+            assert (end.text, end.last.finish_reason) == (" return".removesuffix(letters), "stop")
+        for pair in itertools.permutations([f"{letters} import class", " im"]):
+            end = ending(run(held, job("x", prompt=(1,), stop_strings=pair, **more))["x"])
+            text = " return" if tail == "by stop token" else " return".removesuffix(letters)
+            assert (end.text, end.last.finish_reason) == (text, "stop")
+
+
 def test_a_stop_string_that_the_last_token_completes_ends_the_text_too(backend, forced):
     a, b = pieces(backend, " return", " import")
     held = forced(chain(1, a, b))
@@ -383,7 +457,7 @@ def test_text_after_a_byte_that_is_no_character_is_not_held_back(backend, forced
         for event in run(held, job("x", 9, prompt=(1,), stop_strings=("class",)))["x"]
         if isinstance(event, Chunk)
     ]
-    assert [chunk.text for chunk in chunks] == [" return", "\ufffd import for", " "]
+    assert [chunk.text for chunk in chunks] == [" return", "\ufffd import", " for", " "]
     assert [i for chunk in chunks for i in chunk.token_ids] == [a, stray, b, d, c]
 
 
@@ -398,6 +472,20 @@ def test_a_whole_character_behind_stray_bytes_stays_whole(backend, forced):
         steps += [*[stray] * before, *emoji]
         end = ending(run(held, job("x", before + len(emoji) + 2, prompt=(1,)))["x"])
         assert end.text == "\ufffd" * before + "😀 class class"
+
+
+def test_a_space_before_what_is_decoded_together_is_kept(sentencepiece_path):
+    """Decoders of this kind take the space away from the beginning of a text."""
+    steps = []
+    backend = exl2_backend(sentencepiece_path, logits=lambda t: {steps.pop(0) if steps else 5: 0.0})
+    backend.open()
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    the, *emoji = hf.encode("the 😀 class", add_special_tokens=False).ids
+    for stop_strings in ((), (" END", "!")):  # held back for the rest of a stop string, or not
+        steps[:] = [the, *emoji]
+        one = job("x", 1 + len(emoji), prompt=(1,), stop_strings=stop_strings)
+        assert ending(run(backend, one)["x"]).text == " the 😀 class"
+    backend.close()
 
 
 # Stops
@@ -415,6 +503,24 @@ def test_min_tokens_forbids_stops_by_token_and_by_string(backend, forced):
     )
     end = ending(run(backend, by_string)["x"])
     assert (end.text, end.last.finish_reason) == (" return import ", "stop")
+
+
+def test_a_stop_string_counts_if_it_ends_after_min_tokens_wherever_it_began(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    backend = forced(chain(1, a, b, c, a))
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    stray = hf.encode("é", add_special_tokens=False).ids[0]
+
+    def text(model, min_new_tokens, *stop_strings):
+        more = {"min_new_tokens": min_new_tokens, "stop_strings": stop_strings}
+        return ending(run(model, job("x", 4, prompt=(1,), sampling=GREEDY, **more))["x"]).text
+
+    assert text(backend, 3, "return imp", "port cl") == " return im"
+    assert text(backend, 4, "return imp", "port cl") == " return import class return"
+    steps = []  # the generator holds back text behind bytes that are no character
+    after_stray = forced(lambda t: {steps.pop(0) if steps else c: 0.0})
+    steps[:] = [stray, a, b, c]
+    assert text(after_stray, 3, "return") == "\ufffd return import class"
 
 
 def test_eos_stops_unless_it_is_ignored(backend, forced):

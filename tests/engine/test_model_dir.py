@@ -77,6 +77,12 @@ def test_a_template_file_wins_over_the_tokenizers_config(directory):
     assert ModelDir.read(str(directory)).chat_template == "from the file"
 
 
+def test_a_template_file_that_cannot_be_read_is_named(directory):
+    (directory / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(engine.ModelError, match=r"chat_template\.jinja can't be read: .*utf-8"):
+        ModelDir.read(str(directory))
+
+
 def test_of_several_templates_the_default_is_taken(directory):
     named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
     edit(directory / "tokenizer_config.json", chat_template=named)

@@ -34,6 +34,98 @@ def test_a_special_token_in_a_prompt_is_ordinary_text(tokenizer):
     assert tokenizer.decode(token_ids) == text
 
 
+@pytest.fixture
+def changed(model_path, tmp_path):
+    """A tokenizer whose tokenizer.json `change` has worked on."""
+
+    def make(change, path=model_path):
+        path = shutil.copytree(path, tmp_path / "model")
+        spec = json.loads((path / "tokenizer.json").read_text())
+        change(spec)
+        (path / "tokenizer.json").write_text(json.dumps(spec))
+        return Tokenizer(ModelDir.read(str(path)))
+
+    return make
+
+
+def added(spec, content, **flags):
+    """Make `content`, a word of the vocabulary, a special token."""
+    vocab = spec["model"]["vocab"]
+    flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, **flags}
+    token = {"id": len(vocab), "content": content, "special": True, **flags}
+    vocab[content] = len(vocab)
+    spec["added_tokens"].append(token)
+
+
+def test_special_tokens_that_overlap_are_ordinary_text_too(changed):
+    def overlap(spec):
+        for token in ("<a|", "|b>", "|b>|b", "☃"):
+            added(spec, token)
+
+    tokenizer = changed(overlap)
+    for text in ("<a|b>", "<a|b>|b>", "|b>|b>|b", "<a|<a|b>|b>", "☃", "☃☃|b>"):
+        user = tokenizer.escape(text)
+        token_ids = tokenizer.encode_template(f"<|im_start|>{user}<|im_end|>", 100)
+        ends = (special(tokenizer, "<|im_start|>"), special(tokenizer, "<|im_end|>"))
+        assert (token_ids[0], token_ids[-1]) == ends
+        assert tokenizer._forbidden_ids.isdisjoint(token_ids[1:-1])
+        assert tokenizer.decode(token_ids) == text
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "text"),
+    [({"type": "NFKC"}, "be \uff1csay\uff1e quiet"), ({"type": "Lowercase"}, "be <SAY> quiet")],
+    ids=lambda value: str(value),
+)
+def test_special_tokens_that_come_out_of_the_normalizer_are_ordinary_text_too(
+    changed, normalizer, text
+):
+    def normalize(spec):
+        spec["normalizer"] = normalizer
+        added(spec, "<say>", normalized=True)
+
+    tokenizer = changed(normalize)
+    say = special(tokenizer, "<say>")
+    assert say in tokenizer._special.encode(text).ids
+    token_ids = tokenizer.encode_template(f"<say>{tokenizer.escape(text)}<|im_end|>", 100)
+    assert token_ids.count(say) == 1 and token_ids[0] == say
+    assert tokenizer.decode(token_ids) == "be <say> quiet"
+
+
+def test_an_escaped_special_token_leaves_the_rest_of_a_template_as_it_was(
+    changed, sentencepiece_path
+):
+    """Also where a space is put before the text, or taken from around a special token."""
+
+    def strip(spec):
+        added(spec, "<|user|>", rstrip=True)
+        added(spec, "<|end|>", lstrip=True)
+
+    tokenizer = changed(strip, sentencepiece_path)
+    template = "<s>the class<|user|>\n the {} <|end|> the\n<|im_start|>class\n"
+    plain = tokenizer.encode_template(template.format("!"), 100)
+    escaped = tokenizer.encode_template(template.format(tokenizer.escape("</s>")), 100)
+    place = plain.index(tokenizer._special.token_to_id("!"))
+    before, after = plain[:place], plain[place + 1 :]
+    assert escaped[: len(before)] == before
+    assert escaped[-len(after) :] == after
+    assert tokenizer.decode(escaped) == tokenizer.decode(plain).replace("!", "</s>")
+
+
+def test_a_special_token_taken_apart_gets_no_space_of_its_own(changed, sentencepiece_path):
+    """In a Unigram vocabulary special tokens are pieces like others."""
+
+    def unigram(spec):
+        pieces = sorted(spec["model"]["vocab"], key=spec["model"]["vocab"].get)
+        scores = [[piece, -float(len(pieces)) / len(piece)] for piece in pieces]
+        spec["model"] = {"type": "Unigram", "vocab": scores, "unk_id": 0, "byte_fallback": True}
+
+    tokenizer = changed(unigram, sentencepiece_path)
+    assert special(tokenizer, "</s>") in tokenizer._batch(tokenizer._literal, "x</s>")
+    tokens = [tokenizer._literal.id_to_token(i) for i in tokenizer._ordinary("x</s>x")]
+    assert tokens == ["▁", "x", "<", "/", "s", ">", "x"]
+
+
 def test_nor_does_it_count_where_the_vocabulary_has_its_text_as_a_piece(model_path, tmp_path):
     path = shutil.copytree(model_path, tmp_path / "model")
     spec = json.loads((path / "tokenizer.json").read_text())
@@ -64,6 +156,8 @@ def test_a_text_without_special_tokens_is_not_touched_by_escaping(tokenizer):
 def test_the_escape_character_itself_is_rejected(tokenizer):
     with pytest.raises(engine.InvalidJob, match="U\\+FDD0"):
         tokenizer.escape("a\ufdd0b")
+    with pytest.raises(engine.InvalidJob, match="U\\+FDD0"):
+        tokenizer.encode("a\ufdd0b", 100)
 
 
 def test_escaped_and_plain_templates_encode_alike(tokenizer):
@@ -79,6 +173,61 @@ def test_more_tokens_than_the_limit_are_rejected_also_when_the_text_is_huge(toke
             tokenizer.encode(text, 10)
         with pytest.raises(engine.PromptTooLong, match="context of 10"):
             tokenizer.encode_template(text, 10)
+
+
+class Counting:
+    """A tokenizer that counts the characters that it encodes."""
+
+    def __init__(self, tokenizer):
+        self.num_characters = 0
+        self._tokenizer = tokenizer
+
+    def encode_batch(self, texts, **more):
+        self.num_characters += sum(map(len, texts))
+        return self._tokenizer.encode_batch(texts, **more)
+
+
+@pytest.mark.parametrize("word", ["word ", "The quick brown fox, and so on. ", "x", "😀"])
+def test_no_more_of_a_text_is_encoded_than_shows_that_it_is_too_long(model_path, word):
+    tokenizer = Tokenizer(ModelDir.read(model_path))
+    tokenizer._literal = counting = Counting(tokenizer._literal)
+    num_tokens = len(tokenizer.encode(word * 100, 10_000)) / 100
+    length = 10_000 * len(word) / num_tokens  # of as many tokens as there may be
+    counting.num_characters = 0
+    with pytest.raises(engine.PromptTooLong):
+        tokenizer.encode(word * (2_000_000 // len(word)), 10_000)
+    assert counting.num_characters < 1.5 * length + 10_000
+
+
+@pytest.mark.parametrize("word", [" ", "-", "word ", "<|im_start|>"])
+def test_a_long_text_of_few_tokens_is_not_too_long(tokenizer, word):
+    """Also where special tokens are cut through."""
+    num_tokens = len(tokenizer.encode_template(word * 20_000, 100_000))
+    assert len(tokenizer.encode_template(word * 20_000, num_tokens)) == num_tokens
+
+
+def test_what_the_file_says_of_truncation_and_padding_is_not_for_a_server(changed):
+    def limit(spec):
+        spec["truncation"] = {
+            "direction": "Right",
+            "max_length": 4,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        }
+        spec["padding"] = {
+            "strategy": {"Fixed": 50},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+            "pad_id": 0,
+            "pad_type_id": 0,
+            "pad_token": "<pad>",
+        }
+
+    tokenizer = changed(limit)
+    text = "the quick brown fox jumps over a lazy dog"
+    token_ids = tokenizer.encode(text, 100)
+    assert tokenizer.decode(token_ids) == text and special(tokenizer, "<pad>") not in token_ids
+    assert tokenizer.encode_template(text, 100) == token_ids[1:]
 
 
 def test_many_threads_encode_at_the_same_time(tokenizer):

@@ -94,7 +94,7 @@ def test_a_concurrency_from_the_environment_is_refused(start, monkeypatch):
         ("config.json", {"hidden_size": 512}, "by config.json it should be (4096, 512)"),
         ("config.json", {"max_position_embeddings": 128}, "a context of 128 tokens is less than"),
         ("tokenizer.json", {}, "tokenizer.json"),
-        ("model.safetensors", None, "the model can't be loaded"),
+        ("model.safetensors", None, "model.safetensors can't be read"),
     ],
     ids=["architecture", "quantised", "shape", "context", "tokenizer", "weights"],
 )
@@ -113,6 +113,15 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_clear_line(
     assert len(lines) == 1, output
     assert message in lines[0]
     assert "Traceback" not in output
+
+
+def test_a_body_of_very_many_values_does_not_set_off_as_many_collections(model_path, tmp_path):
+    code = "import gc, wsgi; wsgi.models.wait_until_loaded(); print(gc.get_threshold()[0])"
+    environment = {**os.environ, "SWITCHYARD_MODEL": model_path, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert int(result.stdout.split()[-1]) >= 50_000, result.stderr
 
 
 def test_a_signal_for_more_workers_is_refused(start):

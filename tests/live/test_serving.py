@@ -155,6 +155,18 @@ def test_an_http_1_1_client_gets_chunks(server):
     assert body.endswith(b"0\r\n\r\n")
 
 
+def test_bare_text_has_its_status_line_while_the_job_waits(start):
+    server = start(max_batch_size=1, heartbeat=0.1).wait_until_ready()
+    minutes = greedy("x", 1900, stream=True, ignore_eos=True, n=60)
+    with server.post("/v1/completions", minutes, stream=True) as running:
+        asked = greedy("x", 2, stream=True)
+        accept = {"Accept": "text/plain"}
+        with server.post("/v1/completions", asked, stream=True, headers=accept) as waiting:
+            assert waiting.status_code == 200
+            running.close()
+            assert waiting.text
+
+
 def test_a_body_of_chunks_that_are_none_is_a_bad_request(server):
     head = (
         "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -1,0 +1,118 @@
+"""The text of a completion as its tokens come: whole characters, cut at stop strings.
+
+The generator's own way loses text at a stop token and at the limit, tells characters of several
+tokens wrong, and lets the order of a set decide between stop strings.
+"""
+
+from collections import deque
+from typing import Any
+
+from engine.messages import Job
+
+INCOMPLETE = "\ufffd"  # what bytes that are no character decode to; perhaps only not yet
+MAX_INCOMPLETE = 3  # tokens at the end that may lack the rest of a character of four bytes
+
+Told = tuple[str, tuple[int, ...]]  # text and its tokens
+
+
+class Detokenizer:
+    """Takes the tokens of one job, tells its text. Engine thread.
+
+    The stop string that begins first in the text ends it, however the text falls into tokens: so a
+    complete one waits for another that may have begun before it. One that was complete before
+    `min_new_tokens` is ordinary text.
+    """
+
+    def __init__(self, tokenizer: Any, job: Job) -> None:
+        """`tokenizer`: an ExLlamaV2Tokenizer."""
+        self.stop_string: str | None = None  # that has ended the text
+        self._pieces: list[str] = tokenizer.get_id_to_piece_list()
+        self._hf_tokenizer: Any = tokenizer.tokenizer_model.hf_tokenizer
+        self._stop_strings = job.stop_strings
+        self._min_tokens = job.min_new_tokens
+        self._num_tokens = 0
+        self._incomplete: list[int] = []  # tokens whose text may depend on what follows
+        self._held: deque[tuple[str, list[int]]] = deque()  # told once no stop string can be in it
+        self._text = ""  # of `_held`
+        self._free = 0  # characters of `_text` before whose end no stop string counts
+
+    def push(self, token_id: int, is_last: bool = False) -> Told:
+        """What can be told after one more token."""
+        self._num_tokens += 1
+        self._incomplete.append(token_id)
+        return self._tell(is_last)
+
+    def flush(self) -> Told:
+        """All that is left, since no token follows."""
+        return self._tell(is_last=True)
+
+    def _tell(self, is_last: bool) -> Told:
+        text, token_ids = self._decode(is_last)
+        if not self._stop_strings:
+            return text, tuple(token_ids)
+        self._held.append((text, token_ids))
+        self._text += text
+        if self._num_tokens < self._min_tokens:
+            self._free = len(self._text)
+        begin = len(self._text) if is_last else self._find_begun()
+        found = [(at, s) for s in self._stop_strings if (at := self._find(s)) >= 0]
+        at, stop_string = min(found, key=lambda pair: pair[0], default=(begin, None))
+        if stop_string is None or at > begin:
+            return self._release(begin)
+        self.stop_string = stop_string
+        return self._text[:at], tuple(i for _, ids in self._held for i in ids)
+
+    def _decode(self, is_last: bool) -> tuple[str, list[int]]:
+        """Text that no later token can change, of tokens that leave `_incomplete`.
+
+        Once text follows bytes that are no character, there is nothing to wait for.
+        """
+        token_ids = self._incomplete
+        if len(token_ids) == 1 and INCOMPLETE not in self._pieces[token_ids[0]]:
+            text = self._pieces[token_ids[0]]
+        else:
+            text = decode(self._hf_tokenizer, token_ids)
+            if text.endswith(INCOMPLETE) and not is_last:
+                token_ids = token_ids[:-MAX_INCOMPLETE]
+                text = decode(self._hf_tokenizer, token_ids)
+        self._incomplete = self._incomplete[len(token_ids) :]
+        return text, token_ids
+
+    def _find(self, stop_string: str) -> int:
+        """Where the first that counts begins, or -1."""
+        return self._text.find(stop_string, max(self._free - len(stop_string) + 1, 0))
+
+    def _find_begun(self) -> int:
+        """Where the first stop string begins of which the text ends in a part; else its end."""
+        first = len(self._text)
+        for stop_string in self._stop_strings:
+            start = max(len(self._text) - len(stop_string) + 1, 0)
+            while 0 <= (start := self._text.find(stop_string[0], start)) < first:
+                if stop_string.startswith(self._text[start:]):
+                    first = start
+                start += 1
+        return first
+
+    def _release(self, end: int) -> Told:
+        """The tokens whose text lies before `end`."""
+        text, token_ids = "", []
+        while self._held and len(text) + len(self._held[0][0]) <= end:
+            piece, ids = self._held.popleft()
+            text += piece
+            token_ids += ids
+        self._text = self._text[len(text) :]
+        self._free = max(self._free - len(text), 0)
+        return text, tuple(token_ids)
+
+
+def decode(hf_tokenizer: Any, token_ids: list[int]) -> str:
+    """Text of tokens inside a sequence, together, so that characters of several tokens are whole.
+
+    Some decoders take the space away from the beginning of a text: a space in front, and what it
+    becomes cut off, keeps it.
+    """
+    if not token_ids:
+        return ""
+    space_ids = hf_tokenizer.encode(" ", add_special_tokens=False).ids
+    text: str = hf_tokenizer.decode([*space_ids, *token_ids])
+    return text[len(hf_tokenizer.decode(space_ids)) :]
