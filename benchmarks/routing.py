@@ -59,7 +59,8 @@ class TokenBackend:
         self._jobs[job.identifier] = [job, -1]
 
     def cancel(self, identifier):
-        del self._jobs[identifier]
+        job, count = self._jobs.pop(identifier)
+        return [Finished(identifier, "cancelled", len(job.prompt), max(count, 0), 0)]
 
     def iterate(self):
         if self._tick:

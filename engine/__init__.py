@@ -19,6 +19,7 @@ from engine.errors import (
     Refused,
     Rejected,
 )
+from engine.held import JobState
 from engine.messages import Chunk, Failed, Finished, Job, JobEvent, Prefill, Sampling, Started
 from engine.model_dir import ModelDir
 from engine.models import Models, open_engine
@@ -41,6 +42,7 @@ __all__ = [
     "Job",
     "JobEvent",
     "JobFailed",
+    "JobState",
     "Loading",
     "ModelConfig",
     "ModelDir",

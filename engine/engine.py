@@ -1,12 +1,13 @@
 """One model as the application sees it. Called on request threads; `deliver` on the link's."""
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from engine.config import ModelConfig
+from engine.config import PAGE_SIZE, ModelConfig
 from engine.errors import (
     Closed,
     Dead,
@@ -17,6 +18,7 @@ from engine.errors import (
     Loading,
     PromptTooLong,
 )
+from engine.held import Held, JobState
 from engine.link import Deliver, Link
 from engine.messages import (
     Cancel,
@@ -25,8 +27,10 @@ from engine.messages import (
     Finished,
     Job,
     JobEvent,
+    ListPending,
     Loaded,
     ModelInfo,
+    PendingList,
     Stop,
     Stopped,
     Submit,
@@ -36,6 +40,9 @@ from engine.stream import Stream
 from engine.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+RETRY_LOADING = 5.0  # seconds: a model takes from seconds to minutes
+RETRY_STARTED = 10.0  # seconds: another process must start first, and load
 
 State = Literal["loading", "ready", "draining", "stopped"]
 
@@ -53,7 +60,9 @@ class Engine:
         self._state: State = "loading"
         self._info: ModelInfo | None = None
         self._error: EngineError | None = None
-        self._streams: dict[str, Stream] = {}  # jobs that have not ended
+        self._held: dict[str, Held] = {}  # jobs that have not ended
+        self._serials = itertools.count(1)  # of questions which jobs wait
+        self._pending_list = PendingList(0, ())  # the newest answer
 
     # Any thread
 
@@ -69,13 +78,28 @@ class Engine:
     @property
     def num_jobs(self) -> int:
         """Jobs that have not ended, active or pending."""
-        return len(self._streams)
+        return len(self._held)
+
+    def jobs(self, timeout: float = 1.0) -> list[JobState]:
+        """What has become of the jobs that have not ended. Places in the queue are asked of the
+        engine thread, and None if it doesn't answer within `timeout` seconds.
+        """
+        places: dict[str, int] = {}
+        with self._changed:
+            if any(held.state == "pending" for held in self._held.values()):
+                serial = next(self._serials)
+                self._link.send(ListPending(serial))
+                if self._changed.wait_for(lambda: self._has_answer(serial), timeout):
+                    identifiers = self._pending_list.identifiers
+                    places = {identifier: i for i, identifier in enumerate(identifiers, 1)}
+            page_size = self._info.page_size if self._info is not None else PAGE_SIZE
+            return [held.tell(places.get(i), page_size) for i, held in self._held.items()]
 
     @property
     def info(self) -> ModelInfo:
         """Raises Refused while there is none."""
         if self._info is None:
-            raise self._refusal() or Loading(f"model {self.config.name} is loading")
+            raise self._refusal() or Loading(f"model {self.config.name} is loading", RETRY_LOADING)
         return self._info
 
     def start(self) -> None:
@@ -125,12 +149,29 @@ class Engine:
             if refusal is not None:
                 raise refusal
             for job in jobs:
-                if job.identifier in self._streams:
+                if job.identifier in self._held:
                     raise InvalidJob(f"identifier {job.identifier} is in use", "identifier")
-            self._streams.update((job.identifier, stream) for job in jobs)
+            self._held.update((job.identifier, Held(job, stream)) for job in jobs)
         for job in jobs:
             self._link.send(Submit(job))
         return stream
+
+    def cancel(self, identifier: str) -> bool:
+        """End a job early: its reader gets what there is, finish_reason "cancelled". Whether there
+        was such a job.
+        """
+        with self._changed:
+            if identifier not in self._held:
+                return False
+        self._cancel(identifier)
+        return True
+
+    def drain(self) -> None:
+        """Take no more jobs; returns at once."""
+        with self._changed:
+            if self._state in ("loading", "ready"):
+                self._state = "draining"
+            self._changed.notify_all()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Take no more jobs, let those in hand go on for `drain` seconds, then end and release.
@@ -138,10 +179,9 @@ class Engine:
         Whether that was done within `timeout` more seconds.
         """
         deadline = time.monotonic() + drain
+        self.drain()
         with self._changed:
-            if self._state in ("loading", "ready"):
-                self._state = "draining"
-            self._changed.wait_for(lambda: not self._streams, deadline - time.monotonic())
+            self._changed.wait_for(lambda: not self._held, deadline - time.monotonic())
         self._link.send(Stop())
         return self._link.join(timeout)
 
@@ -162,19 +202,23 @@ class Engine:
                         self._state, self._error = "stopped", error
                         if error is not None:
                             logger.error("model %s: %s", self.config.name, error)
-                        for identifier, stream in self._streams.items():
+                        for identifier, held in self._held.items():
                             failed = Failed(identifier, Closed(_stopped(error)))
-                            batches.setdefault(stream, []).append(failed)
-                        self._streams.clear()
+                            batches.setdefault(held.stream, []).append(failed)
+                        self._held.clear()
+                    case PendingList():
+                        self._pending_list = event
+                        self._changed.notify_all()
                     case Finished(identifier) | Failed(identifier):
-                        ended = self._streams.pop(identifier, None)
+                        ended = self._held.pop(identifier, None)
                         if ended is not None:
-                            batches.setdefault(ended, []).append(event)
+                            batches.setdefault(ended.stream, []).append(event)
                     case _:
-                        active = self._streams.get(event.identifier)
+                        active = self._held.get(event.identifier)
                         if active is not None:
-                            batches.setdefault(active, []).append(event)
-            if self._state != "ready" or not self._streams:
+                            active.note(event)
+                            batches.setdefault(active.stream, []).append(event)
+            if self._state != "ready" or not self._held:
                 self._changed.notify_all()
         for stream, batch in batches.items():
             stream.put(batch)
@@ -204,18 +248,21 @@ class Engine:
             )
         self.max_new_tokens(len(job.prompt), job.max_new_tokens)
 
+    def _has_answer(self, serial: int) -> bool:
+        return self._pending_list.serial >= serial or self._state == "stopped"
+
     def _refusal(self, num_jobs: int = 0) -> EngineError | None:
         """A fresh error, if the engine takes no such number of jobs now."""
         name = self.config.name
         match self._state:
             case "loading":
-                return Loading(f"model {name} is loading")
+                return Loading(f"model {name} is loading", RETRY_LOADING)
             case "draining":
-                return Draining(f"model {name} is shutting down")
+                return Draining(f"model {name} is shutting down", RETRY_STARTED)
             case "stopped":
-                return Dead(f"model {name}: {_stopped(self._error)}")
-        if len(self._streams) + num_jobs > self.config.max_jobs:
-            return Full(f"{len(self._streams)} jobs are active or wait, of {self.config.max_jobs}")
+                return Dead(f"model {name}: {_stopped(self._error)}", RETRY_STARTED)
+        if len(self._held) + num_jobs > self.config.max_jobs:
+            return Full(f"{len(self._held)} jobs are active or wait, of {self.config.max_jobs}")
         return None
 
     def _cancel(self, identifier: str) -> None:

@@ -47,7 +47,11 @@ class PromptTooLong(Rejected):
 
 
 class Refused(EngineError):
-    pass
+    """`retry_after`: seconds after which another try may succeed."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Full(Refused):

@@ -38,6 +38,8 @@ class Job:
     stop_token_ids: tuple[int, ...] = ()
     min_new_tokens: int = 0  # no stop before, by token or by string
     ignore_eos: bool = False
+    priority: int = 0  # higher first
+    client: str = ""  # who takes a share for it, where several wait
 
 
 # Commands: into the engine thread
@@ -54,11 +56,18 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class ListPending:
+    """Answer with `PendingList` of the same serial."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End every job with `Failed(Closed)`, release the model, end the thread."""
 
 
-Command = Submit | Cancel | Stop
+Command = Submit | Cancel | ListPending | Stop
 
 
 # Events: out of the engine thread
@@ -85,6 +94,14 @@ class Stopped:
     """The last event of an engine thread. `error` is None if it was told to stop."""
 
     error: EngineError | None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingList:
+    """The jobs that wait, the next first."""
+
+    serial: int
+    identifiers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +141,4 @@ class Failed:
 
 
 JobEvent = Started | Prefill | Chunk | Finished | Failed
-Event = Loaded | Stopped | JobEvent
+Event = Loaded | Stopped | PendingList | JobEvent

@@ -56,6 +56,11 @@ class Models:
                 return False
         return True
 
+    def drain(self) -> None:
+        """Let all take no more jobs; returns at once."""
+        for engine in self._engines.values():
+            engine.drain()
+
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Close all at the same time, as `Engine.close` does. Whether all were done in time."""
         results: list[bool] = []

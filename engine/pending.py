@@ -19,12 +19,10 @@ class Pending:
         """The job to start next; it stays. IndexError-free: ask only when there is one."""
         return next(iter(self._jobs.values()))
 
-    def remove(self, identifier: str) -> bool:
-        """Whether it was there."""
-        return self._jobs.pop(identifier, None) is not None
+    def identifiers(self) -> tuple[str, ...]:
+        """The next first."""
+        return tuple(self._jobs)
 
-    def clear(self) -> list[str]:
-        """Remove all; their identifiers."""
-        identifiers = list(self._jobs)
-        self._jobs.clear()
-        return identifiers
+    def remove(self, identifier: str) -> Job | None:
+        """It, if it was there."""
+        return self._jobs.pop(identifier, None)

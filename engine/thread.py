@@ -15,7 +15,9 @@ from engine.messages import (
     Finished,
     Job,
     JobEvent,
+    ListPending,
     Loaded,
+    PendingList,
     Stop,
     Stopped,
     Submit,
@@ -113,18 +115,17 @@ class EngineThread:
                     self._pending.push(job)
                 case Cancel(identifier):
                     self._cancel(backend, identifier)
+                case ListPending(serial):
+                    self._deliver([PendingList(serial, self._pending.identifiers())])
                 case Stop():
                     return False
 
     def _cancel(self, backend: Backend, identifier: str) -> None:
-        if self._pending.remove(identifier):
-            pass
-        elif identifier in self._active:
-            backend.cancel(identifier)
+        if identifier in self._active:  # else it waits, or ended while the command was on its way
             del self._active[identifier]
-        else:
-            return  # it ended while the command was on its way
-        self._deliver([Finished(identifier, "cancelled", 0, 0, 0)])
+            self._deliver(backend.cancel(identifier))
+        elif job := self._pending.remove(identifier):
+            self._deliver([Finished(identifier, "cancelled", len(job.prompt), 0, 0)])
 
     def _admit(self, backend: Backend) -> None:
         while self._pending:

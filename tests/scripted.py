@@ -2,10 +2,20 @@
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import engine
-from engine.messages import Chunk, Failed, Finished, Job, JobEvent, ModelInfo, Started
+from engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    FinishReason,
+    Job,
+    JobEvent,
+    ModelInfo,
+    Started,
+)
 
 Script = Callable[[Job], Iterable[JobEvent]]
 
@@ -25,8 +35,8 @@ def endless(job: Job) -> Iterable[JobEvent]:
         yield Chunk(job.identifier, "x", (0,))
 
 
-def finished(job: Job, new_tokens: int) -> Finished:
-    return Finished(job.identifier, "length", len(job.prompt), new_tokens, 0)
+def finished(job: Job, new_tokens: int, reason: FinishReason = "length") -> Finished:
+    return Finished(job.identifier, reason, len(job.prompt), new_tokens, 0)
 
 
 class Gate:
@@ -35,6 +45,11 @@ class Gate:
     def __init__(self) -> None:
         self._steps: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._open = threading.Event()
+        self._held = threading.Semaphore(0)
+
+    def wait_until_held(self) -> None:
+        """Until one more iteration has come to the gate."""
+        assert self._held.acquire(timeout=20)
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):
@@ -45,6 +60,7 @@ class Gate:
         self._steps.put(None)
 
     def wait(self) -> None:
+        self._held.release()
         if not self._open.is_set():
             self._steps.get()
 
@@ -66,6 +82,7 @@ class ScriptedBackend:
         self.calls: list[tuple[str, int]] = []
         self.active: dict[str, Iterable[JobEvent]] = {}
         self.enqueued: list[Job] = []
+        self.num_chunks: Counter[str] = Counter()
         self.iterate_error: Exception | None = None
         self.enqueue_error: Exception | None = None
         self.opening = threading.Event()
@@ -97,9 +114,11 @@ class ScriptedBackend:
         self.enqueued.append(job)
         self.active[job.identifier] = iter(self._script(job))
 
-    def cancel(self, identifier: str) -> None:
+    def cancel(self, identifier: str) -> list[JobEvent]:
         self._note("cancel")
         del self.active[identifier]
+        [job] = [job for job in self.enqueued if job.identifier == identifier]
+        return [finished(job, self.num_chunks[identifier], "cancelled")]
 
     def iterate(self) -> list[JobEvent]:
         self._note("iterate")
@@ -112,6 +131,7 @@ class ScriptedBackend:
         for identifier, script in list(self.active.items()):
             event = next(script)
             events.append(event)
+            self.num_chunks[identifier] += isinstance(event, Chunk)
             if isinstance(event, Finished | Failed):
                 del self.active[identifier]
         return events

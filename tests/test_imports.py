@@ -28,7 +28,7 @@ HOMES = {
 LAYERS = [
     {"errors", "config"},
     {"messages", "model_dir"},
-    {"stream", "tokenizer", "link", "pending"},
+    {"stream", "held", "tokenizer", "link", "pending"},
     {"backends"},
     {"engine", "thread"},
     {"models"},

@@ -20,8 +20,8 @@ class Backend(Protocol):
     def enqueue(self, job: Job) -> None:
         """Start `job` in the next iteration; only if `has_room`. Raises Rejected."""
 
-    def cancel(self, identifier: str) -> None:
-        """Forget the job, release its pages. It emits nothing any more."""
+    def cancel(self, identifier: str) -> list[JobEvent]:
+        """Forget the job, release its pages. Its last events: what it has not told, its end."""
 
     def iterate(self) -> list[JobEvent]:
         """One step of all active jobs."""

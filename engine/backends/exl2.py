@@ -92,8 +92,17 @@ class Exl2Backend:
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
         self._jobs[job.identifier] = exl2_job
 
-    def cancel(self, identifier: str) -> None:
-        self._generator.cancel(self._jobs.pop(identifier))
+    def cancel(self, identifier: str) -> list[JobEvent]:
+        job = self._release(identifier)
+        text, token_ids = self._text({"text": job.held_text, "token_ids": job.held_tokens.torch()})
+        finished = Finished(
+            identifier,
+            "cancelled",
+            prompt_tokens=len(job.job.prompt),
+            new_tokens=job.num_sampled,
+            cached_tokens=job.cached_pages * PAGE_SIZE + job.cached_tokens,
+        )
+        return [Chunk(identifier, text, token_ids), finished] if token_ids else [finished]
 
     def iterate(self) -> list[JobEvent]:
         """One step. If it raises, it is tried again, twice, before the error goes on."""
@@ -143,6 +152,11 @@ class Exl2Backend:
     def _num_pages(self, job: Job) -> int:
         return -(-(len(job.prompt) + job.max_new_tokens) // PAGE_SIZE)
 
+    def _release(self, identifier: str) -> Exl2Job:
+        job = self._jobs.pop(identifier)
+        self._generator.cancel(job)
+        return job
+
     def _repair(self) -> None:
         """Take back what a failed decode step noted as written.
 
@@ -163,7 +177,7 @@ class Exl2Backend:
         events: list[JobEvent] = []
         for identifier, job in list(self._jobs.items()):
             if job.error is not None or job.num_sampled != job.num_told:
-                self.cancel(identifier)
+                self._release(identifier)
                 events.append(_failed(identifier, job.error))
         return events
 
@@ -178,7 +192,7 @@ class Exl2Backend:
             case "prefill":
                 return [Prefill(identifier, result["curr_progress"], result["max_progress"])]
             case "error":
-                self.cancel(identifier)  # the generator may have let go of it already: harmless
+                self._release(identifier)  # the generator may have let go of it already: harmless
                 return [_failed(identifier, result["error"])]
         job.num_told = job.num_sampled
         if result["eos"]:

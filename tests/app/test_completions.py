@@ -238,7 +238,7 @@ def test_one_failed_choice_ends_the_response_and_cancels_the_others(make_client)
     assert response.status_code == 500
     model = client.models.get()
     with model._changed:
-        assert model._changed.wait_for(lambda: not model._streams, 20)
+        assert model._changed.wait_for(lambda: not model._held, 20)
     assert not backend.active
 
 
@@ -278,7 +278,7 @@ def test_a_client_that_leaves_before_the_first_byte_cancels_its_job(make_client)
     gate.open()
     model = client.models.get()
     with model._changed:
-        assert model._changed.wait_for(lambda: not model._streams, 20)
+        assert model._changed.wait_for(lambda: not model._held, 20)
     assert "cancel" in [name for name, _ in backend.calls]
 
 

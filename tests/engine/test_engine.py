@@ -159,9 +159,97 @@ def test_a_closed_stream_keeps_nothing_that_still_comes(make_engine):
     assert text(stream.take(0)) != "late"
 
 
+def test_cancel_by_identifier_tells_the_reader_what_was_generated(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    stream = model.submit([job("a", 100)])
+    gate.step(3)
+    for _ in range(4):
+        gate.wait_until_held()
+    assert model.cancel("a")
+    gate.open()
+    events = take_all(stream)
+    assert text(events) == "0 1 2 "
+    assert events[-1] == Finished("a", "cancelled", 3, 3, 0)
+    assert not model.cancel("a") and not model.cancel("never")
+
+
+def test_cancel_of_a_waiting_job_tells_its_reader_so(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1))
+    model.submit([job("a")])
+    gate.wait_until_held()
+    stream = model.submit([job("b")])
+    assert model.cancel("b")
+    gate.open()
+    assert take_all(stream) == [Finished("b", "cancelled", 3, 0, 0)]
+
+
+def test_jobs_tells_state_place_counts_and_pages(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1))
+    model.submit([job("a", 300, priority=7)])
+    gate.wait_until_held()
+    for name in ("b", "c"):
+        model.submit([job(name, prompt=(1, 2, 3, 4))])
+    a, b, c = told(model, gate)
+    assert [j.identifier for j in (a, b, c)] == ["a", "b", "c"]
+    assert (a.state, a.place, a.num_pages, a.priority) == ("prefill", None, 2, 7)
+    assert [(j.state, j.place, j.num_pages) for j in (b, c)] == [
+        ("pending", 1, 0),
+        ("pending", 2, 0),
+    ]
+    a, b, c = told(model, gate)
+    assert (a.state, a.place, a.prompt_tokens, a.new_tokens) == ("decode", None, 3, 1)
+    assert (b.prompt_tokens, b.new_tokens) == (4, 0)
+    assert a.age >= b.age >= c.age >= 0
+    gate.open()
+
+
+def told(model, gate):
+    """`jobs()`, one iteration on: the engine thread answers between two."""
+    send = model._link.send
+
+    def send_and_step(command):
+        send(command)
+        gate.step()
+
+    model._link.send = send_and_step
+    states = model.jobs(20)
+    model._link.send = send
+    return states
+
+
+def test_jobs_are_listed_without_places_while_the_engine_thread_hangs(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1))
+    model.submit([job("a")])
+    gate.wait_until_held()
+    model.submit([job("b")])
+    assert [(j.identifier, j.state, j.place) for j in model.jobs(0.01)] == [
+        ("a", "pending", None),
+        ("b", "pending", None),
+    ]
+    gate.open()
+
+
+def test_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    stream = model.submit([job("a", 2)])
+    models = engine.Models([model])
+    models.drain()
+    assert model.state == "draining"
+    with pytest.raises(engine.Draining) as caught:
+        model.submit([job("b")])
+    assert caught.value.retry_after >= 1
+    gate.open()
+    assert text(take_all(stream)) == "0 1 "
+
+
 def wait_until_empty(model):
     with model._changed:
-        assert model._changed.wait_for(lambda: not model._streams, 20)
+        assert model._changed.wait_for(lambda: not model._held, 20)
 
 
 def test_a_failed_iteration_ends_every_active_job_once_and_the_engine_goes_on(make_engine):

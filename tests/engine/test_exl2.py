@@ -359,6 +359,21 @@ def test_a_stop_string_that_the_last_token_completes_ends_the_text_too(backend, 
     assert (end.text, end.last.finish_reason) == (" return ", "stop")
 
 
+def test_cancelling_tells_the_text_that_was_held_and_the_counts(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    held = forced(chain(1, a, b, c))
+    same = (*prompt(90, 600), 1)
+    run(held, job("before", 1, prompt=same))
+    held.enqueue(job("x", 9, prompt=same, stop_strings=(" importance",)))
+    events = [held.iterate() for _ in range(2)][-1]
+    assert [event.text for event in events if isinstance(event, Chunk)] == []
+    assert held.cancel("x") == [
+        Chunk("x", " import", (b,)),
+        Finished("x", "cancelled", prompt_tokens=601, new_tokens=2, cached_tokens=600),
+    ]
+    assert free_pages(held) == held._generator.max_pages
+
+
 def test_a_character_that_the_last_token_completes_is_whole(backend, forced):
     hf = backend._tokenizer.tokenizer_model.hf_tokenizer
     emoji = hf.encode("😀", add_special_tokens=False).ids
