@@ -48,6 +48,11 @@ class Settings(pydantic_settings.BaseSettings):
         64,
         description="Most jobs that wait for a place in the batch; the next is refused with 429.",
     )
+    max_pending_tokens: int = Field(
+        131072,
+        description="Most prompt tokens of all jobs that wait, together; what comes on top is"
+        " refused with 429, unless nothing waits.",
+    )
     max_chunk_size: int = Field(
         512,
         description="Tokens of a new prompt computed at once, a multiple of 256. Smaller: running"
@@ -116,6 +121,7 @@ class Settings(pydantic_settings.BaseSettings):
             cache_tokens=self.cache_tokens,
             max_batch_size=self.max_batch_size,
             max_pending=self.max_pending,
+            max_pending_tokens=self.max_pending_tokens,
             max_chunk_size=self.max_chunk_size,
             default_max_tokens=self.default_max_tokens,
         )

@@ -21,6 +21,7 @@ class ModelConfig:
     cache_tokens: int = 16384  # shared by all active jobs, in pages of 256
     max_batch_size: int = 32  # most active jobs
     max_pending: int = 64  # most jobs that wait for a place in the batch
+    max_pending_tokens: int = 131072  # of their prompts together; a job comes in where none waits
     max_chunk_size: int = 512  # of a prompt in one iteration: how long others wait for a newcomer
     default_max_tokens: int = 512  # new tokens, if the request doesn't say
 
@@ -30,7 +31,7 @@ class ModelConfig:
                 raise ModelError(f"{name} must be a multiple of {PAGE_SIZE} tokens", name)
         if self.max_seq_len is not None and self.max_seq_len < PAGE_SIZE:
             raise ModelError(f"max_seq_len must be at least {PAGE_SIZE} tokens", "max_seq_len")
-        for name in ("max_batch_size", "default_max_tokens"):
+        for name in ("max_batch_size", "max_pending_tokens", "default_max_tokens"):
             if getattr(self, name) < 1:
                 raise ModelError(f"{name} must be at least 1", name)
         if self.max_pending < 0:

@@ -36,12 +36,14 @@ from engine.messages import (
     Submit,
 )
 from engine.model_dir import ModelDir
+from engine.rate import CompletionRate
 from engine.stream import Stream
 from engine.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 RETRY_LOADING = 5.0  # seconds: a model takes from seconds to minutes
+MAX_RETRY_AFTER = 120.0  # seconds: OpenAI's clients don't retry at all if told a longer time
 RETRY_STARTED = 10.0  # seconds: another process must start first, and load
 
 State = Literal["loading", "ready", "draining", "stopped"]
@@ -61,6 +63,7 @@ class Engine:
         self._info: ModelInfo | None = None
         self._error: EngineError | None = None
         self._held: dict[str, Held] = {}  # jobs that have not ended
+        self._rate = CompletionRate()
         self._serials = itertools.count(1)  # of questions which jobs wait
         self._pending_list = PendingList(0, ())  # the newest answer
 
@@ -99,7 +102,9 @@ class Engine:
     def info(self) -> ModelInfo:
         """Raises Refused while there is none."""
         if self._info is None:
-            raise self._refusal() or Loading(f"model {self.config.name} is loading", RETRY_LOADING)
+            with self._changed:
+                refusal = self._refusal()
+            raise refusal or Loading(f"model {self.config.name} is loading", RETRY_LOADING)
         return self._info
 
     def start(self) -> None:
@@ -111,15 +116,18 @@ class Engine:
             self._changed.wait_for(lambda: self._state != "loading", timeout)
             return self._state == "ready"
 
-    def check_room(self, num_jobs: int) -> None:
-        """Raises what `submit` would for so many jobs; before the work of making them."""
+    def check_room(self, num_jobs: int, prompt_tokens: int = 0) -> None:
+        """Raises what `submit` would for so many jobs, with at least so many tokens in all their
+        prompts; before the work of making them.
+        """
         if num_jobs > self.config.max_jobs:
             raise InvalidJob(
                 f"{num_jobs} choices are more than the {self.config.max_jobs} jobs"
                 " which this server holds",
                 "n",
             )
-        refusal = self._refusal(num_jobs)
+        with self._changed:
+            refusal = self._refusal(num_jobs, prompt_tokens)
         if refusal is not None:
             raise refusal
 
@@ -145,12 +153,14 @@ class Engine:
             self._check(job)
         stream = Stream([job.identifier for job in jobs], self._cancel)
         with self._changed:
-            refusal = self._refusal(len(jobs))
+            refusal = self._refusal(len(jobs), sum(len(job.prompt) for job in jobs))
             if refusal is not None:
                 raise refusal
             for job in jobs:
                 if job.identifier in self._held:
                     raise InvalidJob(f"identifier {job.identifier} is in use", "identifier")
+            if not self._held:
+                self._rate.resume(time.monotonic())
             self._held.update((job.identifier, Held(job, stream)) for job in jobs)
         for job in jobs:
             self._link.send(Submit(job))
@@ -212,6 +222,7 @@ class Engine:
                     case Finished(identifier) | Failed(identifier):
                         ended = self._held.pop(identifier, None)
                         if ended is not None:
+                            self._rate.note(time.monotonic())
                             batches.setdefault(ended.stream, []).append(event)
                     case _:
                         active = self._held.get(event.identifier)
@@ -251,8 +262,8 @@ class Engine:
     def _has_answer(self, serial: int) -> bool:
         return self._pending_list.serial >= serial or self._state == "stopped"
 
-    def _refusal(self, num_jobs: int = 0) -> EngineError | None:
-        """A fresh error, if the engine takes no such number of jobs now."""
+    def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
+        """A fresh error, if the engine doesn't take so many jobs and tokens now. Under the lock."""
         name = self.config.name
         match self._state:
             case "loading":
@@ -262,8 +273,20 @@ class Engine:
             case "stopped":
                 return Dead(f"model {name}: {_stopped(self._error)}", RETRY_STARTED)
         if len(self._held) + num_jobs > self.config.max_jobs:
-            return Full(f"{len(self._held)} jobs are active or wait, of {self.config.max_jobs}")
+            message = f"{len(self._held)} jobs are active or wait, of {self.config.max_jobs}"
+            return Full(message, self._retry_after(num_jobs))
+        limit = self.config.max_pending_tokens
+        waiting = sum(len(h.job.prompt) for h in self._held.values() if h.state == "pending")
+        if waiting and waiting + prompt_tokens > limit:
+            message = f"{waiting} prompt tokens wait, of {limit}"
+            return Full(message, self._retry_after(num_jobs))
         return None
+
+    def _retry_after(self, num_jobs: int) -> float:
+        """Seconds until the jobs that wait, and as many more, should have ended."""
+        num_waiting = sum(held.state == "pending" for held in self._held.values())
+        seconds = self._rate.seconds(num_waiting + num_jobs, time.monotonic())
+        return min(max(seconds, 1.0), MAX_RETRY_AFTER)
 
     def _cancel(self, identifier: str) -> None:
         self._link.send(Cancel(identifier))

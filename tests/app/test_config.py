@@ -68,6 +68,7 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         {"max_seq_len": 100},
         {"max_batch_size": 0},
         {"max_pending": -1},
+        {"max_pending_tokens": 0},
         {"default_max_tokens": 0},
     ],
     ids=str,

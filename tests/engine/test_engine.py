@@ -97,6 +97,59 @@ def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
     take_all(model.submit([job("c", 1)]))
 
 
+def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_pending_tokens=10)
+    streams = [model.submit([job("a", 1, prompt=(1,) * 50)])]  # nothing waits
+    gate.wait_until_held()
+    gate.step()
+    gate.wait_until_held()
+    streams.append(model.submit([job("b", 1, prompt=(1,) * 6)]))
+    with pytest.raises(engine.Full, match="6 prompt tokens wait, of 10"):
+        model.check_room(1, 5)
+    with pytest.raises(engine.Full):
+        model.submit([job("c", 1, prompt=(1,) * 2), job("d", 1, prompt=(1,) * 3)])
+    streams.append(model.submit([job("c", 1, prompt=(1,) * 4)]))
+    gate.open()
+    for stream in streams:
+        take_all(stream)
+
+
+@pytest.mark.parametrize(("pace", "seconds"), [(0.01, 1.0), (2.0, 10.0), (100.0, 120.0)])
+def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, monkeypatch, pace, seconds):
+    clock = Clock()
+    monkeypatch.setattr("engine.engine.time", clock)
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_batch_size=1, max_pending=4)
+    for i in range(40):  # a job every `pace` seconds
+        stream = model.submit([job(f"before{i}", 1)])
+        clock.now += pace
+        gate.step(3)
+        take_all(stream)
+    streams = [model.submit([job("active", 1)])]
+    for _ in range(40 * 3 + 1):
+        gate.wait_until_held()
+    gate.step()
+    gate.wait_until_held()
+    streams += [model.submit([job(f"job{i}", 1)]) for i in range(4)]
+    with pytest.raises(engine.Full) as caught:
+        model.check_room(1)
+    assert caught.value.retry_after == pytest.approx(seconds, rel=0.1)
+    gate.open()
+    for stream in streams:
+        take_all(stream)
+
+
+class Clock:
+    """In place of the time module."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
 def test_a_request_of_several_jobs_is_taken_whole_or_not_at_all(make_engine):
     gate = Gate()
     backend = ScriptedBackend(gate=gate)
