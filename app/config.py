@@ -53,6 +53,15 @@ class Settings(pydantic_settings.BaseSettings):
         description="Most prompt tokens of all jobs that wait, together; what comes on top is"
         " refused with 429, unless nothing waits.",
     )
+    max_priority: int = Field(
+        10,
+        description="Highest `priority` that a request may ask for; the default of requests is 0.",
+    )
+    fair_wait_factor: float = Field(
+        4.0,
+        description="Most times that a waiting job may wait its fair wait, the work of its client"
+        " that waited when it came; shorter jobs go first till then. 1: first come, first served.",
+    )
     max_chunk_size: int = Field(
         512,
         description="Tokens of a new prompt computed at once, a multiple of 256. Smaller: running"
@@ -122,6 +131,8 @@ class Settings(pydantic_settings.BaseSettings):
             max_batch_size=self.max_batch_size,
             max_pending=self.max_pending,
             max_pending_tokens=self.max_pending_tokens,
+            max_priority=self.max_priority,
+            fair_wait_factor=self.fair_wait_factor,
             max_chunk_size=self.max_chunk_size,
             default_max_tokens=self.default_max_tokens,
         )

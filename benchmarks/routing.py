@@ -103,7 +103,7 @@ def make_engine(backend):
     config = ModelConfig(
         path=MODEL, name="none", max_batch_size=MAX_JOBS, max_pending=0, default_max_tokens=100
     )
-    return engine.Engine(config, lambda d: EngineThread("none", lambda: backend, d))
+    return engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
 
 
 def through_engine(num_streams, num_tokens):

@@ -1,5 +1,6 @@
 """How one model is served. Picklable, so that it can cross into another process."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,8 @@ class ModelConfig:
     max_batch_size: int = 32  # most active jobs
     max_pending: int = 64  # most jobs that wait for a place in the batch
     max_pending_tokens: int = 131072  # of their prompts together; a job comes in where none waits
+    max_priority: int = 10  # of a job; a higher one is rejected
+    fair_wait_factor: float = 4.0  # see Pending; 1: first come, first served
     max_chunk_size: int = 512  # of a prompt in one iteration: how long others wait for a newcomer
     default_max_tokens: int = 512  # new tokens, if the request doesn't say
 
@@ -34,6 +37,8 @@ class ModelConfig:
         for name in ("max_batch_size", "max_pending_tokens", "default_max_tokens"):
             if getattr(self, name) < 1:
                 raise ModelError(f"{name} must be at least 1", name)
+        if not 1 <= self.fair_wait_factor < math.inf:
+            raise ModelError("fair_wait_factor must be at least 1", "fair_wait_factor")
         if self.max_pending < 0:
             raise ModelError("max_pending must not be negative", "max_pending")
 

@@ -250,6 +250,12 @@ class Engine:
                 f"stop_token_ids has one outside the vocabulary of {info.vocab_size}",
                 "stop_token_ids",
             )
+        if job.priority > self.config.max_priority:
+            raise InvalidJob(
+                f"priority {job.priority} is above the highest of this server,"
+                f" {self.config.max_priority}",
+                "priority",
+            )
         if job.max_new_tokens < 1:
             raise InvalidJob("at least one new token must be asked for", "max_new_tokens")
         if job.min_new_tokens > job.max_new_tokens:

@@ -16,7 +16,7 @@ def open_engine(config: ModelConfig) -> Engine:
     """An engine whose thread runs in this process, not started. Raises ModelError."""
 
     def make_link(deliver: Deliver) -> Link:
-        return EngineThread(config.name, lambda: make_backend(config), deliver)
+        return EngineThread(config, lambda: make_backend(config), deliver)
 
     return Engine(config, make_link)
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from engine.backends.base import Backend
+from engine.config import ModelConfig
 from engine.errors import BatchFailed, Closed, EngineError, JobFailed, ModelError, Rejected
 from engine.messages import (
     Cancel,
@@ -36,16 +37,16 @@ class EngineThread:
 
     def __init__(
         self,
-        name: str,
+        config: ModelConfig,
         make_backend: Callable[[], Backend],
         deliver: Callable[[Sequence[Event]], None],
     ) -> None:
         self._make_backend = make_backend  # called on the engine thread: it imports torch
         self._deliver = deliver
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._pending = Pending()
+        self._pending = Pending(config.fair_wait_factor)
         self._active: dict[str, Job] = {}
-        self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"engine-{config.name}", daemon=True)
 
     # Any thread
 
@@ -129,11 +130,13 @@ class EngineThread:
 
     def _admit(self, backend: Backend) -> None:
         while self._pending:
-            job = self._pending.best()
-            if not backend.has_room(job):
-                if self._active:
-                    return
+            candidates = self._pending.candidates()
+            job = next((job for job in candidates if backend.has_room(job)), None)
+            if job is None and self._active:
+                return
+            if job is None or (job is not candidates[0] and not self._active):
                 # Nothing will ever make room: say so instead of waiting for ever.
+                job = candidates[0]
                 error: EngineError = JobFailed("the job does not fit an empty generator")
             else:
                 try:
@@ -141,7 +144,7 @@ class EngineThread:
                 except Rejected as reason:
                     error = reason
                 else:
-                    self._pending.remove(job.identifier)
+                    self._pending.start(job.identifier)
                     self._active[job.identifier] = job
                     continue
             self._pending.remove(job.identifier)

@@ -69,6 +69,8 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         {"max_batch_size": 0},
         {"max_pending": -1},
         {"max_pending_tokens": 0},
+        {"fair_wait_factor": 0.5},
+        {"fair_wait_factor": float("nan")},
         {"default_max_tokens": 0},
     ],
     ids=str,

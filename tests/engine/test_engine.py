@@ -126,6 +126,7 @@ def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, monkeypatch, 
         clock.now += pace
         gate.step(3)
         take_all(stream)
+    clock.now += 1000.0  # idle
     streams = [model.submit([job("active", 1)])]
     for _ in range(40 * 3 + 1):
         gate.wait_until_held()
@@ -169,15 +170,44 @@ def test_more_choices_than_the_engine_ever_holds_are_the_requests_own_fault(make
         model.check_room(4)
 
 
-def test_jobs_start_in_the_order_of_their_arrival(make_engine):
+def started(make_engine, jobs, has_room=lambda active, job: not active):
+    """The order in which `jobs`, which all wait, start."""
     gate = Gate()
-    backend = ScriptedBackend(gate=gate, max_active=1)
+    backend = ScriptedBackend(gate=gate)
     model = make_engine(backend)
-    streams = [model.submit([job(f"job{i}", 1)]) for i in range(5)]
+    model.submit([job("first", 1)])
+    gate.wait_until_held()
+    backend.has_room = lambda job: has_room(backend.active, job)
+    streams = [model.submit([one]) for one in jobs]
     gate.open()
     for stream in streams:
         take_all(stream)
-    assert [j.identifier for j in backend.enqueued] == [f"job{i}" for i in range(5)]
+    return [j.identifier for j in backend.enqueued[1:]]
+
+
+def test_equal_jobs_start_in_the_order_of_their_arrival(make_engine):
+    names = [f"job{i}" for i in range(5)]
+    assert started(make_engine, [job(name, 1) for name in names]) == names
+
+
+def test_waiting_jobs_start_by_priority_then_share_then_length(make_engine):
+    jobs = [
+        job("long", 30, client="x"),
+        job("short", 10, client="x"),
+        job("other", 40, client="y"),
+        job("urgent", 50, client="x", priority=1),
+        job("background", 1, client="z", priority=-1),
+    ]
+    expected = ["urgent", "short", "other", "long", "background"]
+    assert started(make_engine, jobs) == expected
+
+
+def test_a_smaller_job_starts_while_the_best_one_has_no_room(make_engine):
+    def has_room(active, job):
+        return not active or job.identifier == "small"
+
+    jobs = [job("big", 90, priority=1), job("small", 10)]
+    assert started(make_engine, jobs, has_room) == ["small", "big"]
 
 
 def test_closing_a_stream_cancels_its_active_job_and_frees_its_place(make_engine):
@@ -441,6 +471,7 @@ def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
         ({"stop_token_ids": (4096,)}, "stop_token_ids"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"min_new_tokens": 4}, "min_new_tokens"),
+        ({"priority": 11}, "priority"),
     ],
 )
 def test_what_would_hurt_in_the_generator_is_rejected_before(make_engine, changes, param):
