@@ -9,6 +9,7 @@ from typing import Literal
 
 from engine.config import PAGE_SIZE, ModelConfig
 from engine.errors import (
+    BatchFailed,
     Closed,
     Dead,
     Draining,
@@ -31,6 +32,8 @@ from engine.messages import (
     Loaded,
     ModelInfo,
     PendingList,
+    Recovered,
+    Recovering,
     Stop,
     Stopped,
     Submit,
@@ -46,7 +49,7 @@ RETRY_LOADING = 5.0  # seconds: a model takes from seconds to minutes
 MAX_RETRY_AFTER = 120.0  # seconds: OpenAI's clients don't retry at all if told a longer time
 RETRY_STARTED = 10.0  # seconds: another process must start first, and load
 
-State = Literal["loading", "ready", "draining", "stopped"]
+State = Literal["loading", "ready", "recovering", "draining", "stopped"]
 
 
 class Engine:
@@ -66,16 +69,18 @@ class Engine:
         self._rate = CompletionRate()
         self._serials = itertools.count(1)  # of questions which jobs wait
         self._pending_list = PendingList(0, ())  # the newest answer
+        self._on_stopped: list[Callable[[Engine], None]] = []
 
     # Any thread
 
     @property
     def state(self) -> State:
-        return self._state
+        """While it recovers from a failure of the generator, it takes jobs; they wait."""
+        return "recovering" if self._state == "ready" and self._error is not None else self._state
 
     @property
     def error(self) -> EngineError | None:
-        """Why the engine stopped, unless it was told to."""
+        """From what it recovers, or why it has stopped, unless it was told to."""
         return self._error
 
     @property
@@ -109,6 +114,12 @@ class Engine:
 
     def start(self) -> None:
         self._link.start()
+
+    def on_stopped(self, call: Callable[["Engine"], None]) -> None:
+        """Have `call` called once no job will ever run here again, whatever the reason. It must not
+        block.
+        """
+        self._on_stopped.append(call)
 
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
         """Whether the model is ready within `timeout` seconds; False at once if loading failed."""
@@ -213,9 +224,15 @@ class Engine:
                         if error is not None:
                             logger.error("model %s: %s", self.config.name, error)
                         for identifier, held in self._held.items():
-                            failed = Failed(identifier, Closed(_stopped(error)))
+                            failed = Failed(identifier, self._end(held))
                             batches.setdefault(held.stream, []).append(failed)
                         self._held.clear()
+                    case Recovering(reason):
+                        self._error = BatchFailed(reason)
+                        self._changed.notify_all()
+                    case Recovered():
+                        self._error = None
+                        self._changed.notify_all()
                     case PendingList():
                         self._pending_list = event
                         self._changed.notify_all()
@@ -233,6 +250,9 @@ class Engine:
                 self._changed.notify_all()
         for stream, batch in batches.items():
             stream.put(batch)
+        if any(isinstance(event, Stopped) for event in events):
+            for call in self._on_stopped:
+                call(self)
 
     # Inside
 
@@ -277,7 +297,7 @@ class Engine:
             case "draining":
                 return Draining(f"model {name} is shutting down", RETRY_STARTED)
             case "stopped":
-                return Dead(f"model {name}: {_stopped(self._error)}", RETRY_STARTED)
+                return self._dead()
         if len(self._held) + num_jobs > self.config.max_jobs:
             message = f"{len(self._held)} jobs are active or wait, of {self.config.max_jobs}"
             return Full(message, self._retry_after(num_jobs))
@@ -293,6 +313,15 @@ class Engine:
         num_waiting = sum(held.state == "pending" for held in self._held.values())
         seconds = self._rate.seconds(num_waiting + num_jobs, time.monotonic())
         return min(max(seconds, 1.0), MAX_RETRY_AFTER)
+
+    def _end(self, held: Held) -> EngineError:
+        """What a job that is left at the end is told: one that never began can go elsewhere."""
+        if self._error is not None and held.state == "pending":
+            return self._dead()
+        return Closed(_stopped(self._error))
+
+    def _dead(self) -> Dead:
+        return Dead(f"model {self.config.name}: {_stopped(self._error)}", RETRY_STARTED)
 
     def _cancel(self, identifier: str) -> None:
         self._link.send(Cancel(identifier))

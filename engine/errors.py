@@ -1,7 +1,8 @@
 """Everything that goes wrong in the engine, by whose fault it is.
 
 EngineError
-├── ModelError              a model can't be loaded: its files, its device, its memory
+├── ModelError              a model can't be loaded, or brought back: its files, device, memory
+│   └── DeviceLost          no call to the device succeeds any more in this process
 ├── ModelNotFound           no model has that name
 ├── Rejected                the job's own fault; the same job fails again
 │   ├── InvalidJob          a parameter has a value that can't be honoured
@@ -14,6 +15,7 @@ EngineError
 └── Failure                 the job had been taken
     ├── JobFailed           this job alone: sampler, settings, prefill
     ├── BatchFailed         an iteration failed, and every active job with it
+    │   └── OutOfMemory     there was no memory for it, or for a job's prompt
     └── Closed              the engine was closed before the job ended
 """
 
@@ -27,6 +29,10 @@ class EngineError(Exception):
 
 
 class ModelError(EngineError):
+    pass
+
+
+class DeviceLost(ModelError):
     pass
 
 
@@ -79,6 +85,10 @@ class JobFailed(Failure):
 
 
 class BatchFailed(Failure):
+    pass
+
+
+class OutOfMemory(BatchFailed):
     pass
 
 

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.messages import Chunk, Job, JobEvent, Started
+from engine.messages import Chunk, Job, JobEvent, PutBack, Started
 from engine.stream import Stream
 
 Phase = Literal["pending", "prefill", "decode"]
@@ -39,6 +39,8 @@ class Held:
             case Chunk():
                 self.state = "decode"
                 self.new_tokens += len(event.token_ids)
+            case PutBack():
+                self.state = "pending"
             case Started():
                 self.state = "prefill"
 

@@ -97,6 +97,18 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Recovering:
+    """The generator has failed. Jobs are taken, and wait, until `Recovered`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class PendingList:
     """The jobs that wait, the next first."""
 
@@ -106,6 +118,13 @@ class PendingList:
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    identifier: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """The job waits again: the batch failed before its client had seen anything of it."""
+
     identifier: str
 
 
@@ -140,5 +159,5 @@ class Failed:
     error: EngineError
 
 
-JobEvent = Started | Prefill | Chunk | Finished | Failed
-Event = Loaded | Stopped | PendingList | JobEvent
+JobEvent = Started | PutBack | Prefill | Chunk | Finished | Failed
+Event = Loaded | Stopped | Recovering | Recovered | PendingList | JobEvent

@@ -6,19 +6,30 @@ import threading
 from collections.abc import Callable, Sequence
 
 from engine.backends.base import Backend
+from engine.batch import Batch
 from engine.config import ModelConfig
-from engine.errors import BatchFailed, Closed, EngineError, JobFailed, ModelError, Rejected
+from engine.errors import (
+    BatchFailed,
+    Closed,
+    EngineError,
+    JobFailed,
+    ModelError,
+    OutOfMemory,
+    Rejected,
+)
 from engine.messages import (
     Cancel,
     Command,
     Event,
     Failed,
     Finished,
-    Job,
     JobEvent,
     ListPending,
     Loaded,
     PendingList,
+    PutBack,
+    Recovered,
+    Recovering,
     Stop,
     Stopped,
     Submit,
@@ -45,7 +56,8 @@ class EngineThread:
         self._deliver = deliver
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._pending = Pending(config.fair_wait_factor)
-        self._active: dict[str, Job] = {}
+        self._batch = Batch(config.max_batch_size)
+        self._num_recoveries = 0  # since a token came
         self._thread = threading.Thread(target=self._run, name=f"engine-{config.name}", daemon=True)
 
     # Any thread
@@ -97,14 +109,27 @@ class EngineThread:
         return backend
 
     def _loop(self, backend: Backend) -> None:
-        while self._take_commands(backend):
-            self._admit(backend)
-            if self._active:
-                self._iterate(backend)
+        is_running = True
+        while is_running:
+            cause = None
+            try:
+                is_running = self._take_commands(backend)
+                if is_running:
+                    self._admit(backend)
+                    if self._batch:
+                        self._iterate(backend)
+            except ModelError as reason:  # another process might go on, this one can't
+                self._deliver(self._batch.fail(str(reason)))
+                raise
+            except Exception as reason:
+                self._fail_batch(reason)
+                cause = _cause(reason)
+            if cause is not None:  # not in the handler: the frames there hold the device's memory
+                self._recover(backend, cause)
 
     def _take_commands(self, backend: Backend) -> bool:
         """Obey all that has arrived; wait for something if idle. False once told to stop."""
-        is_idle = not self._active and not self._pending
+        is_idle = not self._batch and not self._pending
         while True:
             try:
                 command = self._inbox.get(block=is_idle)
@@ -122,19 +147,24 @@ class EngineThread:
                     return False
 
     def _cancel(self, backend: Backend, identifier: str) -> None:
-        if identifier in self._active:  # else it waits, or ended while the command was on its way
-            del self._active[identifier]
-            self._deliver(backend.cancel(identifier))
-        elif job := self._pending.remove(identifier):
+        is_active = identifier in self._batch
+        self._batch.end(identifier)
+        if is_active:
+            try:
+                self._deliver(backend.cancel(identifier))
+            except Exception as reason:
+                self._deliver([Failed(identifier, BatchFailed(_cause(reason)))])
+                raise
+        elif job := self._pending.remove(identifier):  # else it ended meanwhile
             self._deliver([Finished(identifier, "cancelled", len(job.prompt), 0, 0)])
 
     def _admit(self, backend: Backend) -> None:
-        while self._pending:
+        while self._pending and not self._batch.is_full:
             candidates = self._pending.candidates()
             job = next((job for job in candidates if backend.has_room(job)), None)
-            if job is None and self._active:
+            if job is None and self._batch:
                 return
-            if job is None or (job is not candidates[0] and not self._active):
+            if job is None or (job is not candidates[0] and not self._batch):
                 # Nothing will ever make room: say so instead of waiting for ever.
                 job = candidates[0]
                 error: EngineError = JobFailed("the job does not fit an empty generator")
@@ -145,27 +175,61 @@ class EngineThread:
                     error = reason
                 else:
                     self._pending.start(job.identifier)
-                    self._active[job.identifier] = job
+                    self._batch.add(job)
                     continue
             self._pending.remove(job.identifier)
+            self._batch.end(job.identifier)
             self._deliver([Failed(job.identifier, error)])
 
     def _iterate(self, backend: Backend) -> None:
-        try:
-            events = backend.iterate()
-        except Exception as reason:
-            logger.exception("iteration failed, %d active jobs end", len(self._active))
-            cause = f"{type(reason).__name__}: {reason}"
-            events = [Failed(identifier, BatchFailed(cause)) for identifier in self._active]
-            self._forget_ended(events)
-            self._deliver(events)
-            backend.reset()
-            return
-        self._forget_ended(events)
+        events = [self._without_memory(event) for event in backend.iterate()]
+        if self._batch.note(events):
+            self._num_recoveries = 0
         if events:
             self._deliver(events)
 
-    def _forget_ended(self, events: Sequence[JobEvent]) -> None:
-        for event in events:
-            if isinstance(event, Finished | Failed):
-                self._active.pop(event.identifier, None)
+    def _without_memory(self, event: JobEvent) -> JobEvent:
+        """A job for whose prompt there was no memory waits until there is less to do."""
+        if not (isinstance(event, Failed) and isinstance(event.error, OutOfMemory)):
+            return event
+        self._batch.halve()
+        job = self._batch.put_back(event.identifier)
+        if job is None:
+            return event
+        self._pending.push(job, is_due=True)
+        return PutBack(event.identifier)
+
+    def _fail_batch(self, reason: Exception) -> None:
+        """End the active jobs, but for those that can start over."""
+        logger.error("iteration failed with %d active jobs", len(self._batch), exc_info=reason)
+        if isinstance(reason, OutOfMemory):
+            self._batch.halve()
+        events: list[JobEvent] = []
+        for identifier in self._batch.identifiers:
+            job = self._batch.put_back(identifier)
+            if job is not None:
+                self._pending.push(job, is_due=True)
+                events.append(PutBack(identifier))
+        self._deliver([*events, *self._batch.fail(_cause(reason))])
+
+    def _recover(self, backend: Backend, cause: str) -> None:
+        """Each way only if those before it have not brought a token since."""
+        self._deliver([Recovering(cause)])
+        for recover in (backend.reset, backend.rebuild, backend.reload)[self._num_recoveries :]:
+            self._num_recoveries += 1
+            logger.warning("recovery: %s", recover.__name__)
+            try:
+                recover()
+            except ModelError:
+                raise
+            except Exception as error:
+                logger.exception("recovery: %s failed", recover.__name__)
+                cause = _cause(error)
+            else:
+                self._deliver([Recovered()])
+                return
+        raise ModelError(f"the generator can't be brought back: {cause}")
+
+
+def _cause(reason: Exception) -> str:
+    return f"{type(reason).__name__}: {reason}"

@@ -83,10 +83,14 @@ class ScriptedBackend:
         self.active: dict[str, Iterable[JobEvent]] = {}
         self.enqueued: list[Job] = []
         self.num_chunks: Counter[str] = Counter()
-        self.iterate_error: Exception | None = None
+        self.iterate_error: BaseException | None = None
+        self.iterate_errors: list[Exception] = []  # of the next iterations that have jobs
+        self.recovery_errors: dict[str, Exception] = {}  # by method, each raised once
         self.enqueue_error: Exception | None = None
         self.opening = threading.Event()
         self.opening.set()
+        self.recovering = threading.Event()
+        self.recovering.set()
         self._script = script
         self._gate = gate
         self._open_error = open_error
@@ -127,6 +131,8 @@ class ScriptedBackend:
         if self.iterate_error is not None:
             error, self.iterate_error = self.iterate_error, None
             raise error
+        if self.iterate_errors:
+            raise self.iterate_errors.pop(0)
         events: list[JobEvent] = []
         for identifier, script in list(self.active.items()):
             event = next(script)
@@ -137,8 +143,24 @@ class ScriptedBackend:
         return events
 
     def reset(self) -> None:
-        self._note("reset")
+        self._recover("reset")
+
+    def rebuild(self) -> None:
+        self._recover("rebuild")
+
+    def reload(self) -> None:
+        self._recover("reload")
+
+    def _recover(self, name: str) -> None:
+        self._note(name)
+        self.recovering.wait()
         self.active.clear()
+        if name in self.recovery_errors:
+            raise self.recovery_errors.pop(name)
+
+    @property
+    def recoveries(self) -> list[str]:
+        return [name for name, _ in self.calls if name in ("reset", "rebuild", "reload")]
 
     def close(self) -> None:
         self._note("close")

@@ -8,7 +8,8 @@ from engine.messages import Job, JobEvent, ModelInfo
 class Backend(Protocol):
     """A generator with its model. One thread makes all calls, from `open` to `close`.
 
-    A failure that concerns one job is an event of that job; what is raised concerns all of them.
+    A failure that concerns one job is an event of that job; what is raised concerns all of them:
+    DeviceLost if only another process can go on, OutOfMemory if fewer jobs might.
     """
 
     def open(self) -> ModelInfo:
@@ -27,7 +28,15 @@ class Backend(Protocol):
         """One step of all active jobs."""
 
     def reset(self) -> None:
-        """After `iterate` raised: forget all jobs and all that was cached."""
+        """After a call raised: forget all jobs and all that was cached. This and the next two raise
+        if the generator then doesn't generate.
+        """
+
+    def rebuild(self) -> None:
+        """Where `reset` didn't help: another generator over the same model."""
+
+    def reload(self) -> None:
+        """Where `rebuild` didn't help: the model is loaded anew. Raises as `open` does."""
 
     def close(self) -> None:
         """Release the model. Not called if `open` failed."""

@@ -335,35 +335,6 @@ def wait_until_empty(model):
         assert model._changed.wait_for(lambda: not model._held, 20)
 
 
-def test_a_failed_iteration_ends_every_active_job_once_and_the_engine_goes_on(make_engine):
-    gate = Gate()
-    backend = ScriptedBackend(gate=gate)
-    backend.iterate_error = RuntimeError("device on fire")
-    model = make_engine(backend)
-    streams = [model.submit([job(f"job{i}")]) for i in range(3)]
-    gate.open()
-    ends = [take_all(stream) for stream in streams]
-    failed = [e for events in ends for e in events if isinstance(e, Failed)]
-    assert failed and all(isinstance(e.error, engine.BatchFailed) for e in failed)
-    assert "device on fire" in str(failed[0].error)
-    assert all(len([e for e in x if isinstance(e, Failed | Finished)]) == 1 for x in ends)
-    assert "reset" in [name for name, _ in backend.calls]
-    assert text(take_all(model.submit([job("next", 2)]))) == "0 1 "
-
-
-def test_each_failed_job_gets_an_error_of_its_own(make_engine):
-    gate = Gate()
-    backend = ScriptedBackend(gate=gate)
-    model = make_engine(backend)
-    streams = [model.submit([job("a")]), model.submit([job("b")])]
-    gate.step(1)
-    assert streams[0].take(20)
-    backend.iterate_error = RuntimeError("x")
-    gate.open()
-    errors = [e.error for s in streams for e in take_all(s) if isinstance(e, Failed)]
-    assert len(errors) == 2 and errors[0] is not errors[1]
-
-
 def test_a_job_that_the_backend_rejects_fails_alone(make_engine):
     backend = ScriptedBackend()
     backend.enqueue_error = engine.InvalidJob("not like this", "seed")
@@ -382,8 +353,9 @@ def test_a_job_that_never_gets_room_fails_instead_of_waiting_for_ever(make_engin
 def test_dead_backend_fails_every_stream_and_later_submits(make_engine):
     gate = Gate()
     backend = ScriptedBackend(gate=gate)
-    backend.reset = lambda: 1 / 0
     backend.iterate_error = RuntimeError("x")
+    for name in ("reset", "rebuild", "reload"):
+        backend.recovery_errors[name] = ZeroDivisionError(name)
     model = make_engine(backend, max_batch_size=1)
     streams = [model.submit([job("a")]), model.submit([job("b")])]
     gate.open()
