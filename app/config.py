@@ -62,6 +62,16 @@ class Settings(pydantic_settings.BaseSettings):
         description="Most times that a waiting job may wait its fair wait, the work of its client"
         " that waited when it came; shorter jobs go first till then. 1: first come, first served.",
     )
+    hang_timeout: float = Field(
+        60.0,
+        description="Seconds after which an iteration that doesn't return counts as hanging: its"
+        " jobs end with an error, new ones are refused until it returns after all.",
+    )
+    hang_exit: float = Field(
+        180.0,
+        description="Seconds after which a hanging iteration ends the process, for its supervisor"
+        " to start another.",
+    )
     max_chunk_size: int = Field(
         512,
         description="Tokens of a new prompt computed at once, a multiple of 256. Smaller: running"
@@ -133,6 +143,8 @@ class Settings(pydantic_settings.BaseSettings):
             max_pending_tokens=self.max_pending_tokens,
             max_priority=self.max_priority,
             fair_wait_factor=self.fair_wait_factor,
+            hang_timeout=self.hang_timeout,
+            hang_exit=self.hang_exit,
             max_chunk_size=self.max_chunk_size,
             default_max_tokens=self.default_max_tokens,
         )

@@ -20,6 +20,7 @@ from engine.errors import (
     PromptTooLong,
     Refused,
     Rejected,
+    Stalled,
 )
 from engine.held import JobState
 from engine.messages import Chunk, Failed, Finished, Job, JobEvent, Prefill, Sampling, Started
@@ -58,6 +59,7 @@ __all__ = [
     "Refused",
     "Rejected",
     "Sampling",
+    "Stalled",
     "Started",
     "Stream",
     "Tokenizer",

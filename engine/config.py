@@ -25,6 +25,8 @@ class ModelConfig:
     max_pending_tokens: int = 131072  # of their prompts together; a job comes in where none waits
     max_priority: int = 10  # of a job; a higher one is rejected
     fair_wait_factor: float = 4.0  # see Pending; 1: first come, first served
+    hang_timeout: float = 60.0  # seconds of an iteration after which all jobs are given up
+    hang_exit: float = 180.0  # seconds of it after which the engine is, too
     max_chunk_size: int = 512  # of a prompt in one iteration: how long others wait for a newcomer
     default_max_tokens: int = 512  # new tokens, if the request doesn't say
 
@@ -39,6 +41,8 @@ class ModelConfig:
                 raise ModelError(f"{name} must be at least 1", name)
         if not 1 <= self.fair_wait_factor < math.inf:
             raise ModelError("fair_wait_factor must be at least 1", "fair_wait_factor")
+        if not 0 < self.hang_timeout <= self.hang_exit < math.inf:
+            raise ModelError("hang_timeout must be above 0, hang_exit not less", "hang_timeout")
         if self.max_pending < 0:
             raise ModelError("max_pending must not be negative", "max_pending")
 

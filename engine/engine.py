@@ -18,14 +18,17 @@ from engine.errors import (
     InvalidJob,
     Loading,
     PromptTooLong,
+    Stalled,
 )
 from engine.held import Held, JobState
 from engine.link import Deliver, Link
 from engine.messages import (
+    Abandon,
     Cancel,
     Event,
     Failed,
     Finished,
+    Hanging,
     Job,
     JobEvent,
     ListPending,
@@ -49,7 +52,8 @@ RETRY_LOADING = 5.0  # seconds: a model takes from seconds to minutes
 MAX_RETRY_AFTER = 120.0  # seconds: OpenAI's clients don't retry at all if told a longer time
 RETRY_STARTED = 10.0  # seconds: another process must start first, and load
 
-State = Literal["loading", "ready", "recovering", "draining", "stopped"]
+Trouble = Literal["recovering", "hanging"]
+State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
 class Engine:
@@ -63,6 +67,7 @@ class Engine:
         self._link = make_link(self.deliver)
         self._changed = threading.Condition()  # guards all below; notified when one of them changes
         self._state: State = "loading"
+        self._trouble: Trouble | None = None
         self._info: ModelInfo | None = None
         self._error: EngineError | None = None
         self._held: dict[str, Held] = {}  # jobs that have not ended
@@ -76,11 +81,11 @@ class Engine:
     @property
     def state(self) -> State:
         """While it recovers from a failure of the generator, it takes jobs; they wait."""
-        return "recovering" if self._state == "ready" and self._error is not None else self._state
+        return self._trouble if self._state == "ready" and self._trouble else self._state
 
     @property
     def error(self) -> EngineError | None:
-        """From what it recovers, or why it has stopped, unless it was told to."""
+        """From what it recovers, where it hangs, or why it has stopped, unless it was told to."""
         return self._error
 
     @property
@@ -173,8 +178,8 @@ class Engine:
             if not self._held:
                 self._rate.resume(time.monotonic())
             self._held.update((job.identifier, Held(job, stream)) for job in jobs)
-        for job in jobs:
-            self._link.send(Submit(job))
+            for job in jobs:  # under the lock, so that `Abandon` comes after what it is about
+                self._link.send(Submit(job))
         return stream
 
     def cancel(self, identifier: str) -> bool:
@@ -211,8 +216,9 @@ class Engine:
     def deliver(self, events: Sequence[Event]) -> None:
         """Route events to their streams. Never blocks; whose job has ended already is dropped."""
         batches: dict[Stream, list[JobEvent]] = {}
+        is_end = False
         with self._changed:
-            for event in events:
+            for event in events if self._state != "stopped" else ():
                 match event:
                     case Loaded(info):
                         self._info = info
@@ -223,15 +229,18 @@ class Engine:
                         self._state, self._error = "stopped", error
                         if error is not None:
                             logger.error("model %s: %s", self.config.name, error)
-                        for identifier, held in self._held.items():
-                            failed = Failed(identifier, self._end(held))
-                            batches.setdefault(held.stream, []).append(failed)
-                        self._held.clear()
+                        self._end_all(batches)
+                        is_end = True
+                    case Hanging(reason):
+                        self._trouble, self._error = "hanging", BatchFailed(reason)
+                        logger.error("model %s: %s", self.config.name, reason)
+                        self._end_all(batches)
+                        self._link.send(Abandon())
                     case Recovering(reason):
-                        self._error = BatchFailed(reason)
+                        self._trouble, self._error = "recovering", BatchFailed(reason)
                         self._changed.notify_all()
                     case Recovered():
-                        self._error = None
+                        self._trouble = self._error = None
                         self._changed.notify_all()
                     case PendingList():
                         self._pending_list = event
@@ -250,9 +259,8 @@ class Engine:
                 self._changed.notify_all()
         for stream, batch in batches.items():
             stream.put(batch)
-        if any(isinstance(event, Stopped) for event in events):
-            for call in self._on_stopped:
-                call(self)
+        for call in self._on_stopped if is_end else ():
+            call(self)
 
     # Inside
 
@@ -298,6 +306,8 @@ class Engine:
                 return Draining(f"model {name} is shutting down", RETRY_STARTED)
             case "stopped":
                 return self._dead()
+        if self._trouble == "hanging":
+            return Stalled(f"model {name}: {self._error}", RETRY_STARTED)
         if len(self._held) + num_jobs > self.config.max_jobs:
             message = f"{len(self._held)} jobs are active or wait, of {self.config.max_jobs}"
             return Full(message, self._retry_after(num_jobs))
@@ -314,11 +324,17 @@ class Engine:
         seconds = self._rate.seconds(num_waiting + num_jobs, time.monotonic())
         return min(max(seconds, 1.0), MAX_RETRY_AFTER)
 
-    def _end(self, held: Held) -> EngineError:
-        """What a job that is left at the end is told: one that never began can go elsewhere."""
-        if self._error is not None and held.state == "pending":
-            return self._dead()
-        return Closed(_stopped(self._error))
+    def _end_all(self, batches: dict[Stream, list[JobEvent]]) -> None:
+        """No job will be told anything any more. One that never began can go elsewhere."""
+        for identifier, held in self._held.items():
+            if self._error is None:
+                error: EngineError = Closed(_stopped(None))
+            elif held.state == "pending":
+                error = self._refusal() or self._dead()
+            else:
+                error = BatchFailed(str(self._error))
+            batches.setdefault(held.stream, []).append(Failed(identifier, error))
+        self._held.clear()
 
     def _dead(self) -> Dead:
         return Dead(f"model {self.config.name}: {_stopped(self._error)}", RETRY_STARTED)

@@ -10,6 +10,7 @@ EngineError
 ├── Refused                 not now; the same job may be taken later
 │   ├── Full                as many jobs as the engine holds
 │   ├── Loading             the model is not warm yet
+│   ├── Stalled             an iteration does not return; this may end
 │   ├── Draining            the engine finishes what it has and takes nothing new
 │   └── Dead                the model failed to load, or the engine thread has ended
 └── Failure                 the job had been taken
@@ -65,6 +66,10 @@ class Full(Refused):
 
 
 class Loading(Refused):
+    pass
+
+
+class Stalled(Refused):
     pass
 
 

@@ -63,11 +63,16 @@ class ListPending:
 
 
 @dataclass(frozen=True, slots=True)
+class Abandon:
+    """All jobs so far have been ended already, for `Hanging`: forget them, and recover."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End every job with `Failed(Closed)`, release the model, end the thread."""
 
 
-Command = Submit | Cancel | ListPending | Stop
+Command = Submit | Cancel | ListPending | Abandon | Stop
 
 
 # Events: out of the engine thread
@@ -106,6 +111,13 @@ class Recovering:
 @dataclass(frozen=True, slots=True)
 class Recovered:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """The engine thread is stuck in its backend. `Recovered` follows if it comes out."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +172,4 @@ class Failed:
 
 
 JobEvent = Started | PutBack | Prefill | Chunk | Finished | Failed
-Event = Loaded | Stopped | Recovering | Recovered | PendingList | JobEvent
+Event = Loaded | Stopped | Recovering | Recovered | Hanging | PendingList | JobEvent

@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from engine.backends.base import Backend
@@ -11,6 +12,7 @@ from engine.config import ModelConfig
 from engine.errors import (
     BatchFailed,
     Closed,
+    DeviceLost,
     EngineError,
     JobFailed,
     ModelError,
@@ -18,11 +20,13 @@ from engine.errors import (
     Rejected,
 )
 from engine.messages import (
+    Abandon,
     Cancel,
     Command,
     Event,
     Failed,
     Finished,
+    Hanging,
     JobEvent,
     ListPending,
     Loaded,
@@ -35,6 +39,7 @@ from engine.messages import (
     Submit,
 )
 from engine.pending import Pending
+from engine.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -52,18 +57,29 @@ class EngineThread:
         make_backend: Callable[[], Backend],
         deliver: Callable[[Sequence[Event]], None],
     ) -> None:
+        self._config = config
         self._make_backend = make_backend  # called on the engine thread: it imports torch
         self._deliver = deliver
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._pending = Pending(config.fair_wait_factor)
         self._batch = Batch(config.max_batch_size)
         self._num_recoveries = 0  # since a token came
+        self._busy_since: float | None = None  # None: waits, or loads
+        self._watchdog = Watchdog(
+            config.name,
+            lambda: self._busy_since,
+            config.hang_timeout,
+            self._tell_hang,
+            config.hang_exit,
+            self._tell_lost,
+        )
         self._thread = threading.Thread(target=self._run, name=f"engine-{config.name}", daemon=True)
 
     # Any thread
 
     def start(self) -> None:
         self._thread.start()
+        self._watchdog.start()
 
     def send(self, command: Command) -> None:
         self._inbox.put(command)
@@ -72,7 +88,20 @@ class EngineThread:
         """Whether the thread has ended within `timeout` seconds, or never started."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self._watchdog.stop()
+        self._watchdog.join()
+        return True
+
+    # Watchdog's thread
+
+    def _tell_hang(self, seconds: float) -> None:
+        self._deliver([Hanging(f"a step of the generator does not return, since {seconds:.0f} s")])
+
+    def _tell_lost(self, seconds: float) -> None:
+        reason = f"a step of the generator does not return, since {seconds:.0f} s"
+        self._deliver([Stopped(DeviceLost(reason))])
 
     # Engine thread
 
@@ -87,6 +116,8 @@ class EngineThread:
         except BaseException as reason:  # a panic in a library written in Rust isn't an Exception
             logger.exception("the engine thread ends")
             error = Closed(f"the engine failed: {type(reason).__name__}: {reason}")
+        self._busy_since = None
+        self._watchdog.stop()
         self._deliver([Stopped(error)])  # before the release, which takes a while
         if backend is not None:
             try:
@@ -112,6 +143,7 @@ class EngineThread:
         is_running = True
         while is_running:
             cause = None
+            self._busy_since = time.monotonic()
             try:
                 is_running = self._take_commands(backend)
                 if is_running:
@@ -131,11 +163,14 @@ class EngineThread:
         """Obey all that has arrived; wait for something if idle. False once told to stop."""
         is_idle = not self._batch and not self._pending
         while True:
+            if is_idle:
+                self._busy_since = None
             try:
                 command = self._inbox.get(block=is_idle)
             except queue.Empty:
                 return True
-            is_idle = False
+            if is_idle:
+                self._busy_since, is_idle = time.monotonic(), False
             match command:
                 case Submit(job):
                     self._pending.push(job)
@@ -143,6 +178,10 @@ class EngineThread:
                     self._cancel(backend, identifier)
                 case ListPending(serial):
                     self._deliver([PendingList(serial, self._pending.identifiers())])
+                case Abandon():
+                    self._pending = Pending(self._config.fair_wait_factor)
+                    self._batch = Batch(self._config.max_batch_size)
+                    self._recover(backend, "a step of the generator did not return in time")
                 case Stop():
                     return False
 
@@ -218,6 +257,7 @@ class EngineThread:
         for recover in (backend.reset, backend.rebuild, backend.reload)[self._num_recoveries :]:
             self._num_recoveries += 1
             logger.warning("recovery: %s", recover.__name__)
+            self._busy_since = None if recover == backend.reload else time.monotonic()
             try:
                 recover()
             except ModelError:
