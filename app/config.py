@@ -82,6 +82,15 @@ class Settings(pydantic_settings.BaseSettings):
         description="New tokens of a chat completion that doesn't say how many. Pages for all of"
         " them are reserved when it starts.",
     )
+    default_repetition_penalty: float = Field(
+        1.0, description="`repetition_penalty` of a request that doesn't say."
+    )
+    default_frequency_penalty: float = Field(
+        0.0, description="`frequency_penalty` of a request that doesn't say."
+    )
+    default_stop_on_loop: bool = Field(
+        False, description="`stop_on_loop` of a request that doesn't say."
+    )
     max_body_bytes: int = Field(
         4 * 1024 * 1024, gt=0, description="Longest request body, in bytes; a longer one gets 413."
     )
@@ -147,6 +156,9 @@ class Settings(pydantic_settings.BaseSettings):
             hang_exit=self.hang_exit,
             max_chunk_size=self.max_chunk_size,
             default_max_tokens=self.default_max_tokens,
+            default_repetition_penalty=self.default_repetition_penalty,
+            default_frequency_penalty=self.default_frequency_penalty,
+            default_stop_on_loop=self.default_stop_on_loop,
         )
 
 

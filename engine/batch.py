@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from engine.errors import BatchFailed
+from engine.loop import LoopDetector
 from engine.messages import Chunk, Failed, Finished, Job, JobEvent
 
 GROW_AFTER = 100  # good iterations until one more job is let in
@@ -22,6 +23,7 @@ class Batch:
         self._jobs: dict[str, Job] = {}
         self._emitted: set[str] = set()
         self._put_back: set[str] = set()  # also while they wait
+        self._detectors: dict[str, LoopDetector] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -39,11 +41,14 @@ class Batch:
 
     def add(self, job: Job) -> None:
         self._jobs[job.identifier] = job
+        if job.stop_on_loop:
+            self._detectors[job.identifier] = LoopDetector(job.min_new_tokens)
 
     def end(self, identifier: str) -> None:
         """Forget a job, also one that was put back and waits."""
         self._jobs.pop(identifier, None)
         self._emitted.discard(identifier)
+        self._detectors.pop(identifier, None)
         self._put_back.discard(identifier)
 
     def note(self, events: Iterable[JobEvent]) -> bool:
@@ -63,11 +68,24 @@ class Batch:
             self._grow()
         return is_good
 
+    def loops(self, events: Iterable[JobEvent]) -> list[str]:
+        """Jobs that shall not go on: what an iteration brought of them goes round in circles."""
+        if not self._detectors:
+            return []
+        return [
+            event.identifier
+            for event in events
+            if isinstance(event, Chunk)
+            and (detector := self._detectors.get(event.identifier)) is not None
+            and any([detector.add(token_id) for token_id in event.token_ids])
+        ]
+
     def put_back(self, identifier: str) -> Job | None:
         """Take a job out to run again, if it may."""
         if identifier in self._emitted or identifier in self._put_back:
             return None
         self._put_back.add(identifier)
+        self._detectors.pop(identifier, None)
         return self._jobs.pop(identifier)
 
     def fail(self, cause: str) -> list[Failed]:

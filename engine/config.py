@@ -28,7 +28,10 @@ class ModelConfig:
     hang_timeout: float = 60.0  # seconds of an iteration after which all jobs are given up
     hang_exit: float = 180.0  # seconds of it after which the engine is, too
     max_chunk_size: int = 512  # of a prompt in one iteration: how long others wait for a newcomer
-    default_max_tokens: int = 512  # new tokens, if the request doesn't say
+    default_max_tokens: int = 512  # new tokens, if the request doesn't say; so are the next three
+    default_repetition_penalty: float = 1.0
+    default_frequency_penalty: float = 0.0
+    default_stop_on_loop: bool = False
 
     def __post_init__(self) -> None:
         for name in ("cache_tokens", "max_chunk_size"):
@@ -39,6 +42,14 @@ class ModelConfig:
         for name in ("max_batch_size", "max_pending_tokens", "default_max_tokens"):
             if getattr(self, name) < 1:
                 raise ModelError(f"{name} must be at least 1", name)
+        if not 0.1 <= self.default_repetition_penalty <= 10:
+            raise ModelError(
+                "default_repetition_penalty must be from 0.1 to 10", "default_repetition_penalty"
+            )
+        if not -2 <= self.default_frequency_penalty <= 2:
+            raise ModelError(
+                "default_frequency_penalty must be from -2 to 2", "default_frequency_penalty"
+            )
         if not 1 <= self.fair_wait_factor < math.inf:
             raise ModelError("fair_wait_factor must be at least 1", "fair_wait_factor")
         if not 0 < self.hang_timeout <= self.hang_exit < math.inf:

@@ -38,6 +38,7 @@ class Job:
     stop_token_ids: tuple[int, ...] = ()
     min_new_tokens: int = 0  # no stop before, by token or by string
     ignore_eos: bool = False
+    stop_on_loop: bool = False  # see LoopDetector
     priority: int = 0  # higher first
     client: str = ""  # who takes a share for it, where several wait
 
@@ -156,13 +157,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`new_tokens` counts what was sampled, but for the stop token itself."""
+    """`new_tokens` counts what was sampled, but for the stop token itself. `stop_reason` says more
+    of a "stop" that no stop token or string was the reason of.
+    """
 
     identifier: str
     finish_reason: FinishReason
     prompt_tokens: int
     new_tokens: int
     cached_tokens: int
+    stop_reason: Literal["loop"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

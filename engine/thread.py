@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from engine.backends.base import Backend
 from engine.batch import Batch
@@ -226,6 +227,16 @@ class EngineThread:
             self._num_recoveries = 0
         if events:
             self._deliver(events)
+        for identifier in self._batch.loops(events):
+            self._batch.end(identifier)
+            self._deliver(
+                [
+                    replace(event, finish_reason="stop", stop_reason="loop")
+                    if isinstance(event, Finished)
+                    else event
+                    for event in backend.cancel(identifier)
+                ]
+            )
 
     def _without_memory(self, event: JobEvent) -> JobEvent:
         """A job for whose prompt there was no memory waits until there is less to do."""

@@ -28,7 +28,7 @@ HOMES = {
 LAYERS = [
     {"errors", "config"},
     {"messages", "model_dir"},
-    {"stream", "held", "tokenizer", "link", "pending", "batch", "rate", "watchdog"},
+    {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate", "watchdog"},
     {"backends"},
     {"engine", "thread"},
     {"models"},

@@ -100,7 +100,8 @@ def _answer(
     for i, identifier in enumerate(identifiers):
         prompt = prompts[i // request.n]
         max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
-        jobs.append(request.job(identifier, prompt, max_new_tokens, choice=i % request.n))
+        choice = i % request.n
+        jobs.append(request.job(identifier, prompt, max_new_tokens, choice, model.config))
     stream = model.submit(jobs)
     logger.debug("%s: %d jobs for user %r", body.head.identifier, len(jobs), request.user)
     if framing is not None:

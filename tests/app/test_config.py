@@ -70,6 +70,8 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         {"max_pending": -1},
         {"max_pending_tokens": 0},
         {"fair_wait_factor": 0.5},
+        {"default_repetition_penalty": 0.0},
+        {"default_frequency_penalty": 3.0},
         {"hang_timeout": 0.0},
         {"hang_timeout": 200.0},
         {"fair_wait_factor": float("nan")},
