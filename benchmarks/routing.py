@@ -79,6 +79,10 @@ class TokenBackend:
         self._returned = time.perf_counter()
         return events
 
+    @property
+    def num_jobs(self):
+        return len(self._jobs)
+
     def reset(self):
         self._jobs.clear()
 

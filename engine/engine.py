@@ -40,6 +40,7 @@ from engine.messages import (
     Stop,
     Stopped,
     Submit,
+    Zombies,
 )
 from engine.model_dir import ModelDir
 from engine.rate import CompletionRate
@@ -71,6 +72,7 @@ class Engine:
         self._info: ModelInfo | None = None
         self._error: EngineError | None = None
         self._held: dict[str, Held] = {}  # jobs that have not ended
+        self._num_zombies = 0
         self._rate = CompletionRate()
         self._serials = itertools.count(1)  # of questions which jobs wait
         self._pending_list = PendingList(0, ())  # the newest answer
@@ -92,6 +94,11 @@ class Engine:
     def num_jobs(self) -> int:
         """Jobs that have not ended, active or pending."""
         return len(self._held)
+
+    @property
+    def num_zombies(self) -> int:
+        """Jobs so far that the generator and this engine did not agree on. They were ended."""
+        return self._num_zombies
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
         """What has become of the jobs that have not ended. Places in the queue are asked of the
@@ -231,6 +238,8 @@ class Engine:
                             logger.error("model %s: %s", self.config.name, error)
                         self._end_all(batches)
                         is_end = True
+                    case Zombies(number):
+                        self._num_zombies += number
                     case Hanging(reason):
                         self._trouble, self._error = "hanging", BatchFailed(reason)
                         logger.error("model %s: %s", self.config.name, reason)

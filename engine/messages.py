@@ -122,6 +122,13 @@ class Hanging:
 
 
 @dataclass(frozen=True, slots=True)
+class Zombies:
+    """So many jobs were found in the generator alone, or not there any more, and ended."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class PendingList:
     """The jobs that wait, the next first."""
 
@@ -176,4 +183,4 @@ class Failed:
 
 
 JobEvent = Started | PutBack | Prefill | Chunk | Finished | Failed
-Event = Loaded | Stopped | Recovering | Recovered | Hanging | PendingList | JobEvent
+Event = Loaded | Stopped | Recovering | Recovered | Hanging | Zombies | PendingList | JobEvent

@@ -38,6 +38,7 @@ from engine.messages import (
     Stop,
     Stopped,
     Submit,
+    Zombies,
 )
 from engine.pending import Pending
 from engine.watchdog import Watchdog
@@ -237,6 +238,17 @@ class EngineThread:
                     for event in backend.cancel(identifier)
                 ]
             )
+
+        if backend.num_jobs != len(self._batch):
+            self._end_zombies(backend)
+
+    def _end_zombies(self, backend: Backend) -> None:
+        """What the generator works on for nobody, and what waits for it in vain."""
+        num_strays, lost = backend.reconcile(self._batch.identifiers)
+        logger.error("zombies: %d jobs unknown here, the generator has lost %s", num_strays, lost)
+        failed = [Failed(i, BatchFailed("the generator has lost the job")) for i in lost]
+        self._batch.note(failed)
+        self._deliver([Zombies(num_strays + len(lost)), *failed])
 
     def _without_memory(self, event: JobEvent) -> JobEvent:
         """A job for whose prompt there was no memory waits until there is less to do."""

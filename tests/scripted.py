@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import engine
 from engine.messages import (
@@ -141,6 +141,17 @@ class ScriptedBackend:
             if isinstance(event, Finished | Failed):
                 del self.active[identifier]
         return events
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self.active)
+
+    def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
+        self._note("reconcile")
+        strays = [identifier for identifier in self.active if identifier not in known]
+        for identifier in strays:
+            del self.active[identifier]
+        return len(strays), [identifier for identifier in known if identifier not in self.active]
 
     def reset(self) -> None:
         self._recover("reset")

@@ -1,5 +1,6 @@
 """What the engine thread drives."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from engine.messages import Job, JobEvent, ModelInfo
@@ -26,6 +27,13 @@ class Backend(Protocol):
 
     def iterate(self) -> list[JobEvent]:
         """One step of all active jobs."""
+
+    @property
+    def num_jobs(self) -> int:
+        """How many it works on. Cheap: asked after every iteration."""
+
+    def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
+        """Forget all jobs but `known`, how many they were; and those of `known` that it hasn't."""
 
     def reset(self) -> None:
         """After a call raised: forget all jobs and all that was cached. This and the next two raise

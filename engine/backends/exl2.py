@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -126,6 +126,20 @@ class Exl2Backend:
         if any(result["stage"] == "streaming" for result in results):  # others don't prove a step
             self._num_failures = 0
         return [event for result in results for event in self._events(result)]
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self._generator.active_jobs) + len(self._generator.pending_jobs)
+
+    def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
+        held = [*self._generator.active_jobs, *self._generator.pending_jobs]
+        strays = [job for job in held if job.identifier not in known]
+        for job in strays:
+            self._generator.cancel(job)
+        identifiers = {job.identifier for job in held}
+        lost = [identifier for identifier in known if identifier not in identifiers]
+        self._jobs = {i: job for i, job in self._jobs.items() if i in known and i not in lost}
+        return len(strays), lost
 
     def reset(self) -> None:
         self._begin_recovery()

@@ -345,6 +345,19 @@ def test_a_prompt_that_finds_no_memory_is_told_as_such(forced):
     assert ending(run_on(backend, "running")).last.new_tokens == 50
 
 
+def test_jobs_that_only_one_side_knows_are_found(forced):
+    backend = forced(lambda t: {7: 0.0})
+    for name in ("stray", "kept", "lost"):
+        backend.enqueue(job(name, 20, prompt=(1,)))
+    backend.iterate()
+    backend._generator.cancel(backend._jobs["lost"])
+    assert backend.num_jobs == 2
+    assert backend.reconcile(["kept", "lost"]) == (1, ["lost"])
+    assert backend.num_jobs == 1 and list(backend._jobs) == ["kept"]
+    assert free_pages(backend) == backend._generator.max_pages - 1
+    assert run_on(backend, "kept")[-1].new_tokens == 20
+
+
 def test_a_failed_prefill_is_told_also_if_the_same_iteration_raises(forced):
     """The generator loses all results of an iteration that raises."""
     failing = []

@@ -6,7 +6,7 @@ import engine
 from engine.batch import GROW_AFTER, Batch
 from engine.messages import Chunk, Failed, Finished, PutBack, Started
 from tests.engine.test_engine import take_all, text
-from tests.scripted import Gate, ScriptedBackend, count, finished, job
+from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
 
 
 def ends(events):
@@ -191,6 +191,23 @@ def test_a_cancel_that_raises_is_a_fault_of_the_batch(make_engine):
     gate.open()
     assert len(ends(take_all(other))) == 1
     assert backend.recoveries == ["reset"]
+
+
+def test_zombies_are_ended_and_counted(make_engine):
+    model, backend, gate = held(make_engine)
+    streams = [model.submit([job(name, 50)]) for name in ("lost", "kept")]
+    gate.wait_until_held()
+    gate.step()
+    gate.wait_until_held()
+    del backend.active["lost"]
+    for name in ("stray", "another"):
+        backend.active[name] = endless(job(name))
+    gate.step()
+    [end] = ends(take_all(streams[0]))
+    assert isinstance(end.error, engine.BatchFailed) and "lost" in str(end.error)
+    gate.open()
+    assert text(take_all(streams[1])).endswith("49 ")
+    assert model.num_zombies == 3 and [n for n, _ in backend.calls].count("reconcile") == 1
 
 
 # Memory
