@@ -49,6 +49,30 @@ class Settings(pydantic_settings.BaseSettings):
         64,
         description="Most jobs that wait for a place in the batch; the next is refused with 429.",
     )
+    max_pending_tokens: int = Field(
+        131072,
+        description="Most prompt tokens of all jobs that wait, together; what comes on top is"
+        " refused with 429, unless nothing waits.",
+    )
+    max_priority: int = Field(
+        10,
+        description="Highest `priority` that a request may ask for; the default of requests is 0.",
+    )
+    fair_wait_factor: float = Field(
+        4.0,
+        description="Most times that a waiting job may wait its fair wait, the work of its client"
+        " that waited when it came; shorter jobs go first till then. 1: first come, first served.",
+    )
+    hang_timeout: float = Field(
+        60.0,
+        description="Seconds after which an iteration that doesn't return counts as hanging: its"
+        " jobs end with an error, new ones are refused until it returns after all.",
+    )
+    hang_exit: float = Field(
+        180.0,
+        description="Seconds after which a hanging iteration ends the process, for its supervisor"
+        " to start another.",
+    )
     max_chunk_size: int = Field(
         512,
         description="Tokens of a new prompt computed at once, a multiple of 256. Smaller: running"
@@ -58,6 +82,15 @@ class Settings(pydantic_settings.BaseSettings):
         512,
         description="New tokens of a chat completion that doesn't say how many. Pages for all of"
         " them are reserved when it starts.",
+    )
+    default_repetition_penalty: float = Field(
+        1.0, description="`repetition_penalty` of a request that doesn't say."
+    )
+    default_frequency_penalty: float = Field(
+        0.0, description="`frequency_penalty` of a request that doesn't say."
+    )
+    default_stop_on_loop: bool = Field(
+        False, description="`stop_on_loop` of a request that doesn't say."
     )
     max_body_bytes: int = Field(
         4 * 1024 * 1024, gt=0, description="Longest request body, in bytes; a longer one gets 413."
@@ -125,8 +158,16 @@ class Settings(pydantic_settings.BaseSettings):
             cache_tokens=self.cache_tokens,
             max_batch_size=self.max_batch_size,
             max_pending=self.max_pending,
+            max_pending_tokens=self.max_pending_tokens,
+            max_priority=self.max_priority,
+            fair_wait_factor=self.fair_wait_factor,
+            hang_timeout=self.hang_timeout,
+            hang_exit=self.hang_exit,
             max_chunk_size=self.max_chunk_size,
             default_max_tokens=self.default_max_tokens,
+            default_repetition_penalty=self.default_repetition_penalty,
+            default_frequency_penalty=self.default_frequency_penalty,
+            default_stop_on_loop=self.default_stop_on_loop,
         )
 
 

@@ -29,6 +29,7 @@ KINDS: dict[type[engine.EngineError], Kind] = {
     engine.PromptTooLong: Kind(400, "invalid_request_error", "context_length_exceeded"),
     engine.Full: Kind(429, "rate_limit_error", "queue_full", _SOON),
     engine.Loading: Kind(503, "server_error", "overloaded", _SOON),
+    engine.Stalled: Kind(503, "server_error", "overloaded", _SOON),
     engine.Draining: Kind(503, "server_error", "overloaded", _SOON),
     engine.Dead: Kind(503, "server_error", "model_failed"),
     engine.ModelError: Kind(503, "server_error", "model_failed"),

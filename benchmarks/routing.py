@@ -58,7 +58,8 @@ class TokenBackend:
         self._jobs[job.identifier] = [job, -1]
 
     def cancel(self, identifier):
-        del self._jobs[identifier]
+        job, count = self._jobs.pop(identifier)
+        return [Finished(identifier, "cancelled", len(job.prompt), max(count, 0), 0)]
 
     def iterate(self):
         if self._tick:
@@ -76,6 +77,10 @@ class TokenBackend:
                 del self._jobs[identifier]
         self._returned = time.perf_counter()
         return events
+
+    @property
+    def num_jobs(self):
+        return len(self._jobs)
 
     def reset(self):
         self._jobs.clear()
@@ -101,7 +106,7 @@ def make_engine(backend):
     config = ModelConfig(
         path=MODEL, name="none", max_batch_size=MAX_JOBS, max_pending=0, default_max_tokens=100
     )
-    return engine.Engine(config, lambda d: EngineThread("none", lambda: backend, d))
+    return engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
 
 
 def through_engine(num_streams, num_tokens):

@@ -1,5 +1,6 @@
 """How one model is served. Picklable, so that it can cross into another process."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,8 +22,16 @@ class ModelConfig:
     cache_tokens: int = 16384  # shared by all active jobs, in pages of 256
     max_batch_size: int = 32  # most active jobs
     max_pending: int = 64  # most jobs that wait for a place in the batch
+    max_pending_tokens: int = 131072  # of their prompts together; a job comes in where none waits
+    max_priority: int = 10  # of a job; a higher one is rejected
+    fair_wait_factor: float = 4.0  # see Pending; 1: first come, first served
+    hang_timeout: float = 60.0  # seconds of an iteration after which all jobs are given up
+    hang_exit: float = 180.0  # seconds of it after which the engine is, too
     max_chunk_size: int = 512  # of a prompt in one iteration: how long others wait for a newcomer
-    default_max_tokens: int = 512  # new tokens, if the request doesn't say
+    default_max_tokens: int = 512  # new tokens, if the request doesn't say; so are the next three
+    default_repetition_penalty: float = 1.0
+    default_frequency_penalty: float = 0.0
+    default_stop_on_loop: bool = False
 
     def __post_init__(self) -> None:
         for name in ("cache_tokens", "max_chunk_size"):
@@ -30,9 +39,21 @@ class ModelConfig:
                 raise ModelError(f"{name} must be a multiple of {PAGE_SIZE} tokens", name)
         if self.max_seq_len is not None and self.max_seq_len < PAGE_SIZE:
             raise ModelError(f"max_seq_len must be at least {PAGE_SIZE} tokens", "max_seq_len")
-        for name in ("max_batch_size", "default_max_tokens"):
+        for name in ("max_batch_size", "max_pending_tokens", "default_max_tokens"):
             if getattr(self, name) < 1:
                 raise ModelError(f"{name} must be at least 1", name)
+        if not 0.1 <= self.default_repetition_penalty <= 10:
+            raise ModelError(
+                "default_repetition_penalty must be from 0.1 to 10", "default_repetition_penalty"
+            )
+        if not -2 <= self.default_frequency_penalty <= 2:
+            raise ModelError(
+                "default_frequency_penalty must be from -2 to 2", "default_frequency_penalty"
+            )
+        if not 1 <= self.fair_wait_factor < math.inf:
+            raise ModelError("fair_wait_factor must be at least 1", "fair_wait_factor")
+        if not 0 < self.hang_timeout <= self.hang_exit < math.inf:
+            raise ModelError("hang_timeout must be above 0, hang_exit not less", "hang_timeout")
         if self.max_pending < 0:
             raise ModelError("max_pending must not be negative", "max_pending")
 

@@ -1,13 +1,15 @@
 """One model as the application sees it. Called on request threads; `deliver` on the link's."""
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from engine.config import ModelConfig
+from engine.config import PAGE_SIZE, ModelConfig
 from engine.errors import (
+    BatchFailed,
     Closed,
     Dead,
     Draining,
@@ -16,28 +18,43 @@ from engine.errors import (
     InvalidJob,
     Loading,
     PromptTooLong,
+    Stalled,
 )
+from engine.held import Held, JobState
 from engine.link import Deliver, Link
 from engine.messages import (
+    Abandon,
     Cancel,
     Event,
     Failed,
     Finished,
+    Hanging,
     Job,
     JobEvent,
+    ListPending,
     Loaded,
     ModelInfo,
+    PendingList,
+    Recovered,
+    Recovering,
     Stop,
     Stopped,
     Submit,
+    Zombies,
 )
 from engine.model_dir import ModelDir
+from engine.rate import CompletionRate
 from engine.stream import Stream
 from engine.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-State = Literal["loading", "ready", "draining", "stopped"]
+RETRY_LOADING = 5.0  # seconds: a model takes from seconds to minutes
+MAX_RETRY_AFTER = 120.0  # seconds: OpenAI's clients don't retry at all if told a longer time
+RETRY_STARTED = 10.0  # seconds: another process must start first, and load
+
+Trouble = Literal["recovering", "hanging"]
+State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
 class Engine:
@@ -51,35 +68,70 @@ class Engine:
         self._link = make_link(self.deliver)
         self._changed = threading.Condition()  # guards all below; notified when one of them changes
         self._state: State = "loading"
+        self._trouble: Trouble | None = None
         self._info: ModelInfo | None = None
         self._error: EngineError | None = None
-        self._streams: dict[str, Stream] = {}  # jobs that have not ended
+        self._held: dict[str, Held] = {}  # jobs that have not ended
+        self._num_zombies = 0
+        self._rate = CompletionRate()
+        self._serials = itertools.count(1)  # of questions which jobs wait
+        self._pending_list = PendingList(0, ())  # the newest answer
+        self._on_stopped: list[Callable[[Engine], None]] = []
 
     # Any thread
 
     @property
     def state(self) -> State:
-        return self._state
+        """While it recovers from a failure of the generator, it takes jobs; they wait."""
+        return self._trouble if self._state == "ready" and self._trouble else self._state
 
     @property
     def error(self) -> EngineError | None:
-        """Why the engine stopped, unless it was told to."""
+        """From what it recovers, where it hangs, or why it has stopped, unless it was told to."""
         return self._error
 
     @property
     def num_jobs(self) -> int:
         """Jobs that have not ended, active or pending."""
-        return len(self._streams)
+        return len(self._held)
+
+    @property
+    def num_zombies(self) -> int:
+        """Jobs so far that the generator and this engine did not agree on. They were ended."""
+        return self._num_zombies
+
+    def jobs(self, timeout: float = 1.0) -> list[JobState]:
+        """What has become of the jobs that have not ended. Places in the queue are asked of the
+        engine thread, and None if it doesn't answer within `timeout` seconds.
+        """
+        places: dict[str, int] = {}
+        with self._changed:
+            if any(held.state == "pending" for held in self._held.values()):
+                serial = next(self._serials)
+                self._link.send(ListPending(serial))
+                if self._changed.wait_for(lambda: self._has_answer(serial), timeout):
+                    identifiers = self._pending_list.identifiers
+                    places = {identifier: i for i, identifier in enumerate(identifiers, 1)}
+            page_size = self._info.page_size if self._info is not None else PAGE_SIZE
+            return [held.tell(places.get(i), page_size) for i, held in self._held.items()]
 
     @property
     def info(self) -> ModelInfo:
         """Raises Refused while there is none."""
         if self._info is None:
-            raise self._refusal() or Loading(f"model {self.config.name} is loading")
+            with self._changed:
+                refusal = self._refusal()
+            raise refusal or Loading(f"model {self.config.name} is loading", RETRY_LOADING)
         return self._info
 
     def start(self) -> None:
         self._link.start()
+
+    def on_stopped(self, call: Callable[["Engine"], None]) -> None:
+        """Have `call` called once no job will ever run here again, whatever the reason. It must not
+        block.
+        """
+        self._on_stopped.append(call)
 
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
         """Whether the model is ready within `timeout` seconds; False at once if loading failed."""
@@ -87,15 +139,18 @@ class Engine:
             self._changed.wait_for(lambda: self._state != "loading", timeout)
             return self._state == "ready"
 
-    def check_room(self, num_jobs: int) -> None:
-        """Raises what `submit` would for so many jobs; before the work of making them."""
+    def check_room(self, num_jobs: int, prompt_tokens: int = 0) -> None:
+        """Raises what `submit` would for so many jobs, with at least so many tokens in all their
+        prompts; before the work of making them.
+        """
         if num_jobs > self.config.max_jobs:
             raise InvalidJob(
                 f"{num_jobs} choices are more than the {self.config.max_jobs} jobs"
                 " which this server holds",
                 "n",
             )
-        refusal = self._refusal(num_jobs)
+        with self._changed:
+            refusal = self._refusal(num_jobs, prompt_tokens)
         if refusal is not None:
             raise refusal
 
@@ -121,16 +176,35 @@ class Engine:
             self._check(job)
         stream = Stream([job.identifier for job in jobs], self._cancel)
         with self._changed:
-            refusal = self._refusal(len(jobs))
+            refusal = self._refusal(len(jobs), sum(len(job.prompt) for job in jobs))
             if refusal is not None:
                 raise refusal
             for job in jobs:
-                if job.identifier in self._streams:
+                if job.identifier in self._held:
                     raise InvalidJob(f"identifier {job.identifier} is in use", "identifier")
-            self._streams.update((job.identifier, stream) for job in jobs)
-        for job in jobs:
-            self._link.send(Submit(job))
+            if not self._held:
+                self._rate.resume(time.monotonic())
+            self._held.update((job.identifier, Held(job, stream)) for job in jobs)
+            for job in jobs:  # under the lock, so that `Abandon` comes after what it is about
+                self._link.send(Submit(job))
         return stream
+
+    def cancel(self, identifier: str) -> bool:
+        """End a job early: its reader gets what there is, finish_reason "cancelled". Whether there
+        was such a job.
+        """
+        with self._changed:
+            if identifier not in self._held:
+                return False
+        self._cancel(identifier)
+        return True
+
+    def drain(self) -> None:
+        """Take no more jobs; returns at once."""
+        with self._changed:
+            if self._state in ("loading", "ready"):
+                self._state = "draining"
+            self._changed.notify_all()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Take no more jobs, let those in hand go on for `drain` seconds, then end and release.
@@ -138,10 +212,9 @@ class Engine:
         Whether that was done within `timeout` more seconds.
         """
         deadline = time.monotonic() + drain
+        self.drain()
         with self._changed:
-            if self._state in ("loading", "ready"):
-                self._state = "draining"
-            self._changed.wait_for(lambda: not self._streams, deadline - time.monotonic())
+            self._changed.wait_for(lambda: not self._held, deadline - time.monotonic())
         self._link.send(Stop())
         return self._link.join(timeout)
 
@@ -150,8 +223,9 @@ class Engine:
     def deliver(self, events: Sequence[Event]) -> None:
         """Route events to their streams. Never blocks; whose job has ended already is dropped."""
         batches: dict[Stream, list[JobEvent]] = {}
+        is_end = False
         with self._changed:
-            for event in events:
+            for event in events if self._state != "stopped" else ():
                 match event:
                     case Loaded(info):
                         self._info = info
@@ -162,22 +236,40 @@ class Engine:
                         self._state, self._error = "stopped", error
                         if error is not None:
                             logger.error("model %s: %s", self.config.name, error)
-                        for identifier, stream in self._streams.items():
-                            failed = Failed(identifier, Closed(_stopped(error)))
-                            batches.setdefault(stream, []).append(failed)
-                        self._streams.clear()
+                        self._end_all(batches)
+                        is_end = True
+                    case Zombies(number):
+                        self._num_zombies += number
+                    case Hanging(reason):
+                        self._trouble, self._error = "hanging", BatchFailed(reason)
+                        logger.error("model %s: %s", self.config.name, reason)
+                        self._end_all(batches)
+                        self._link.send(Abandon())
+                    case Recovering(reason):
+                        self._trouble, self._error = "recovering", BatchFailed(reason)
+                        self._changed.notify_all()
+                    case Recovered():
+                        self._trouble = self._error = None
+                        self._changed.notify_all()
+                    case PendingList():
+                        self._pending_list = event
+                        self._changed.notify_all()
                     case Finished(identifier) | Failed(identifier):
-                        ended = self._streams.pop(identifier, None)
+                        ended = self._held.pop(identifier, None)
                         if ended is not None:
-                            batches.setdefault(ended, []).append(event)
+                            self._rate.note(time.monotonic())
+                            batches.setdefault(ended.stream, []).append(event)
                     case _:
-                        active = self._streams.get(event.identifier)
+                        active = self._held.get(event.identifier)
                         if active is not None:
-                            batches.setdefault(active, []).append(event)
-            if self._state != "ready" or not self._streams:
+                            active.note(event)
+                            batches.setdefault(active.stream, []).append(event)
+            if self._state != "ready" or not self._held:
                 self._changed.notify_all()
         for stream, batch in batches.items():
             stream.put(batch)
+        for call in self._on_stopped if is_end else ():
+            call(self)
 
     # Inside
 
@@ -195,6 +287,12 @@ class Engine:
                 f"stop_token_ids has one outside the vocabulary of {info.vocab_size}",
                 "stop_token_ids",
             )
+        if job.priority > self.config.max_priority:
+            raise InvalidJob(
+                f"priority {job.priority} is above the highest of this server,"
+                f" {self.config.max_priority}",
+                "priority",
+            )
         if job.max_new_tokens < 1:
             raise InvalidJob("at least one new token must be asked for", "max_new_tokens")
         if job.min_new_tokens > job.max_new_tokens:
@@ -204,19 +302,51 @@ class Engine:
             )
         self.max_new_tokens(len(job.prompt), job.max_new_tokens)
 
-    def _refusal(self, num_jobs: int = 0) -> EngineError | None:
-        """A fresh error, if the engine takes no such number of jobs now."""
+    def _has_answer(self, serial: int) -> bool:
+        return self._pending_list.serial >= serial or self._state == "stopped"
+
+    def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
+        """A fresh error, if the engine doesn't take so many jobs and tokens now. Under the lock."""
         name = self.config.name
         match self._state:
             case "loading":
-                return Loading(f"model {name} is loading")
+                return Loading(f"model {name} is loading", RETRY_LOADING)
             case "draining":
-                return Draining(f"model {name} is shutting down")
+                return Draining(f"model {name} is shutting down", RETRY_STARTED)
             case "stopped":
-                return Dead(f"model {name}: {_stopped(self._error)}")
-        if len(self._streams) + num_jobs > self.config.max_jobs:
-            return Full(f"{len(self._streams)} jobs are active or wait, of {self.config.max_jobs}")
+                return self._dead()
+        if self._trouble == "hanging":
+            return Stalled(f"model {name}: {self._error}", RETRY_STARTED)
+        if len(self._held) + num_jobs > self.config.max_jobs:
+            message = f"{len(self._held)} jobs are active or wait, of {self.config.max_jobs}"
+            return Full(message, self._retry_after(num_jobs))
+        limit = self.config.max_pending_tokens
+        waiting = sum(len(h.job.prompt) for h in self._held.values() if h.state == "pending")
+        if waiting and waiting + prompt_tokens > limit:
+            message = f"{waiting} prompt tokens wait, of {limit}"
+            return Full(message, self._retry_after(num_jobs))
         return None
+
+    def _retry_after(self, num_jobs: int) -> float:
+        """Seconds until the jobs that wait, and as many more, should have ended."""
+        num_waiting = sum(held.state == "pending" for held in self._held.values())
+        seconds = self._rate.seconds(num_waiting + num_jobs, time.monotonic())
+        return min(max(seconds, 1.0), MAX_RETRY_AFTER)
+
+    def _end_all(self, batches: dict[Stream, list[JobEvent]]) -> None:
+        """No job will be told anything any more. One that never began can go elsewhere."""
+        for identifier, held in self._held.items():
+            if self._error is None:
+                error: EngineError = Closed(_stopped(None))
+            elif held.state == "pending":
+                error = self._refusal() or self._dead()
+            else:
+                error = BatchFailed(str(self._error))
+            batches.setdefault(held.stream, []).append(Failed(identifier, error))
+        self._held.clear()
+
+    def _dead(self) -> Dead:
+        return Dead(f"model {self.config.name}: {_stopped(self._error)}", RETRY_STARTED)
 
     def _cancel(self, identifier: str) -> None:
         self._link.send(Cancel(identifier))

@@ -1,7 +1,8 @@
 """Everything that goes wrong in the engine, by whose fault it is.
 
 EngineError
-├── ModelError              a model can't be loaded: its files, its device, its memory
+├── ModelError              a model can't be loaded, or brought back: its files, device, memory
+│   └── DeviceLost          no call to the device succeeds any more in this process
 ├── ModelNotFound           no model has that name
 ├── Rejected                the job's own fault; the same job fails again
 │   ├── InvalidJob          a parameter has a value that can't be honoured
@@ -9,11 +10,13 @@ EngineError
 ├── Refused                 not now; the same job may be taken later
 │   ├── Full                as many jobs as the engine holds
 │   ├── Loading             the model is not warm yet
+│   ├── Stalled             an iteration does not return; this may end
 │   ├── Draining            the engine finishes what it has and takes nothing new
 │   └── Dead                the model failed to load, or the engine thread has ended
 └── Failure                 the job had been taken
     ├── JobFailed           this job alone: sampler, settings, prefill
     ├── BatchFailed         an iteration failed, and every active job with it
+    │   └── OutOfMemory     there was no memory for it, or for a job's prompt
     └── Closed              the engine was closed before the job ended
 """
 
@@ -27,6 +30,10 @@ class EngineError(Exception):
 
 
 class ModelError(EngineError):
+    pass
+
+
+class DeviceLost(ModelError):
     pass
 
 
@@ -47,7 +54,11 @@ class PromptTooLong(Rejected):
 
 
 class Refused(EngineError):
-    pass
+    """`retry_after`: seconds after which another try may succeed."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Full(Refused):
@@ -55,6 +66,10 @@ class Full(Refused):
 
 
 class Loading(Refused):
+    pass
+
+
+class Stalled(Refused):
     pass
 
 
@@ -75,6 +90,10 @@ class JobFailed(Failure):
 
 
 class BatchFailed(Failure):
+    pass
+
+
+class OutOfMemory(BatchFailed):
     pass
 
 

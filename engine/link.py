@@ -9,7 +9,7 @@ Deliver = Callable[[Sequence[Event]], None]
 
 
 class Link(Protocol):
-    """Made with a `Deliver`, which it calls from one thread of its own, never after `Stopped`."""
+    """Made with a `Deliver`, called from threads of its own; nothing counts after `Stopped`."""
 
     def start(self) -> None:
         """Begin to load the model; returns at once."""

@@ -38,6 +38,9 @@ class Job:
     stop_token_ids: tuple[int, ...] = ()
     min_new_tokens: int = 0  # no stop before, by token or by string
     ignore_eos: bool = False
+    stop_on_loop: bool = False  # see LoopDetector
+    priority: int = 0  # higher first
+    client: str = ""  # who takes a share for it, where several wait
 
 
 # Commands: into the engine thread
@@ -54,11 +57,23 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class ListPending:
+    """Answer with `PendingList` of the same serial."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """All jobs so far have been ended already, for `Hanging`: forget them, and recover."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End every job with `Failed(Closed)`, release the model, end the thread."""
 
 
-Command = Submit | Cancel | Stop
+Command = Submit | Cancel | ListPending | Abandon | Stop
 
 
 # Events: out of the engine thread
@@ -88,7 +103,48 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Recovering:
+    """The generator has failed. Jobs are taken, and wait, until `Recovered`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """The engine thread is stuck in its backend. `Recovered` follows if it comes out."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Zombies:
+    """So many jobs were found in the generator alone, or not there any more, and ended."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingList:
+    """The jobs that wait, the next first."""
+
+    serial: int
+    identifiers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
+    identifier: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """The job waits again: the batch failed before its client had seen anything of it."""
+
     identifier: str
 
 
@@ -108,13 +164,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`new_tokens` counts what was sampled, but for the stop token itself."""
+    """`new_tokens` counts what was sampled, but for the stop token itself. `stop_reason` says more
+    of a "stop" that no stop token or string was the reason of.
+    """
 
     identifier: str
     finish_reason: FinishReason
     prompt_tokens: int
     new_tokens: int
     cached_tokens: int
+    stop_reason: Literal["loop"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,5 +182,5 @@ class Failed:
     error: EngineError
 
 
-JobEvent = Started | Prefill | Chunk | Finished | Failed
-Event = Loaded | Stopped | JobEvent
+JobEvent = Started | PutBack | Prefill | Chunk | Finished | Failed
+Event = Loaded | Stopped | Recovering | Recovered | Hanging | Zombies | PendingList | JobEvent

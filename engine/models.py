@@ -1,5 +1,6 @@
 """Which engine serves which model name."""
 
+import queue
 import threading
 import time
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ def open_engine(config: ModelConfig) -> Engine:
     """An engine whose thread runs in this process, not started. Raises ModelError."""
 
     def make_link(deliver: Deliver) -> Link:
-        return EngineThread(config.name, lambda: make_backend(config), deliver)
+        return EngineThread(config, lambda: make_backend(config), deliver)
 
     return Engine(config, make_link)
 
@@ -26,6 +27,9 @@ class Models:
 
     def __init__(self, engines: Iterable[Engine]) -> None:
         self._engines = {engine.config.name: engine for engine in engines}
+        self._stopped: queue.SimpleQueue[Engine] = queue.SimpleQueue()
+        for engine in self._engines.values():
+            engine.on_stopped(self._stopped.put)
 
     @property
     def names(self) -> list[str]:
@@ -55,6 +59,20 @@ class Models:
             if not engine.wait_until_loaded(left):
                 return False
         return True
+
+    def wait_until_stopped(self, timeout: float | None = None) -> Engine | None:
+        """The next engine that has stopped; None if none does within `timeout` seconds. If it
+        has an `error` it was not told to: only another process can serve its model.
+        """
+        try:
+            return self._stopped.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def drain(self) -> None:
+        """Let all take no more jobs; returns at once."""
+        for engine in self._engines.values():
+            engine.drain()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Close all at the same time, as `Engine.close` does. Whether all were done in time."""

@@ -1,30 +1,152 @@
-"""Jobs that wait for a place in the batch. Engine thread only."""
+"""Jobs that wait, the best first. Pure: the work that has started is the clock."""
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
 
 from engine.messages import Job
 
+LOOK_AHEAD = 8  # jobs that may be tried in place of the best, while that one has no room
 
-class Pending:
-    """First in, first out."""
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    job: Job
+    serial: int
+    queue: "_Queue"
+    due: float  # when it goes before shorter ones, by the clock of its queue
+    passed: float = 0.0  # work that has started while it was better but had no room
+
+    @property
+    def work(self) -> int:
+        """What the job may cost, in tokens."""
+        return len(self.job.prompt) + self.job.max_new_tokens
+
+
+class _Queue:
+    """What waits of one client with one priority. `clock` is the work that has started of it."""
+
+    def __init__(self, level: "_Level", client: str, serial: int) -> None:
+        self.level = level
+        self.client = client
+        self.serial = serial
+        self.tag = max(level.time, level.finishes.pop(client, 0.0))  # start tag of its next job
+        self.clock = 0.0
+        self.entries: dict[str, _Entry] = {}
+
+    def ordered(self, factor: float) -> list[_Entry]:
+        """Due ones as they became due, then the shortest first."""
+
+        def key(entry: _Entry) -> tuple[bool, float, int]:
+            is_late = self.clock < entry.due and entry.passed < factor * entry.work
+            return is_late, entry.work if is_late else entry.due, entry.serial
+
+        return sorted(self.entries.values(), key=key)
+
+
+class _Level:
+    """One priority. Its virtual time goes on by each waiting client's share of what starts."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}  # a dict keeps the order and removes by identifier
+        self.time = 0.0
+        self.finishes: dict[str, float] = {}  # tags of clients with nothing waiting, if above it
+        self.queues: dict[str, _Queue] = {}
+
+
+class Pending:
+    """Which job starts next, of those that wait. Three rules, one inside the other:
+
+    - the highest priority;
+    - of that, clients get equal shares of the work: start-time fair queueing (Goyal, Vin, Cheng
+      1996), a client's jobs tagged with the work of it that was started before. The virtual time,
+      where newcomers begin, is that of WF2Q+ (Bennett, Zhang 1997): SFQ's own stands still while
+      ever new clients come, and they would starve the others;
+    - of the client, the shortest expected work, prompt and new tokens. As much work as waited of
+      the client when a job came, itself included, is its fair wait; after `factor` - 1 times that
+      it is due and goes first, the longest due before others. So none waits more than `factor`
+      times its fair wait, and one job longer: those due before it are no more than its fair wait.
+
+    A job without room lets others pass until they were `factor` times its work; then all wait.
+    """
+
+    def __init__(self, factor: float = 4.0) -> None:
+        self._factor = factor
+        self._serials = count()
+        self._entries: dict[str, _Entry] = {}
+        self._levels: dict[int, _Level] = {}
+        self._candidates: list[Job] | None = None  # kept until something changes
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._entries)
 
-    def push(self, job: Job) -> None:
-        self._jobs[job.identifier] = job
+    def push(self, job: Job, is_due: bool = False) -> None:
+        """`is_due`: before others of its client and priority, whatever their work."""
+        level = self._levels.setdefault(job.priority, _Level())
+        queue = level.queues.get(job.client)
+        if queue is None:
+            queue = level.queues[job.client] = _Queue(level, job.client, next(self._serials))
+        entry = _Entry(job, next(self._serials), queue, -math.inf)
+        queue.entries[job.identifier] = self._entries[job.identifier] = entry
+        if not is_due:
+            fair = sum(other.work for other in queue.entries.values())
+            entry.due = queue.clock + (self._factor - 1) * fair
+        self._candidates = None
 
-    def best(self) -> Job:
-        """The job to start next; it stays. IndexError-free: ask only when there is one."""
-        return next(iter(self._jobs.values()))
+    def candidates(self) -> list[Job]:
+        """The best jobs, in order: the first that has room is to start."""
+        if self._candidates is None:
+            self._candidates = []
+            for entry in islice(self._ordered(), LOOK_AHEAD):
+                self._candidates.append(entry.job)
+                if entry.passed >= self._factor * entry.work:
+                    break
+        return self._candidates
 
-    def remove(self, identifier: str) -> bool:
-        """Whether it was there."""
-        return self._jobs.pop(identifier, None) is not None
+    def start(self, identifier: str) -> None:
+        """Take a candidate out, to run."""
+        entry, queue = self._entries[identifier], self._entries[identifier].queue
+        for better in self.candidates():
+            if better.identifier == identifier:
+                break
+            self._entries[better.identifier].passed += entry.work
+        level = queue.level
+        level.time = max(level.time + entry.work / len(level.queues), queue.tag)
+        queue.tag += entry.work
+        queue.clock += entry.work
+        self.remove(identifier)
 
-    def clear(self) -> list[str]:
-        """Remove all; their identifiers."""
-        identifiers = list(self._jobs)
-        self._jobs.clear()
-        return identifiers
+    def remove(self, identifier: str) -> Job | None:
+        """It, if it was there."""
+        entry = self._entries.pop(identifier, None)
+        if entry is None:
+            return None
+        self._candidates = None
+        queue, level = entry.queue, entry.queue.level
+        del queue.entries[identifier]
+        if not queue.entries:
+            del level.queues[queue.client]
+            level.finishes[queue.client] = queue.tag
+            level.finishes = {c: tag for c, tag in level.finishes.items() if tag > level.time}
+        if not level.queues:
+            del self._levels[entry.job.priority]
+        return entry.job
+
+    def identifiers(self) -> tuple[str, ...]:
+        """As they would start if each had room and nothing came in between."""
+        return tuple(entry.job.identifier for entry in self._ordered())
+
+    def _ordered(self) -> Iterator[_Entry]:
+        for _, level in sorted(self._levels.items(), reverse=True):
+            heap = [
+                (queue.tag, queue.serial, iter(queue.ordered(self._factor)))
+                for queue in level.queues.values()
+            ]
+            heapq.heapify(heap)
+            while heap:
+                tag, serial, entries = heapq.heappop(heap)
+                entry = next(entries, None)
+                if entry is not None:
+                    yield entry
+                    heapq.heappush(heap, (tag + entry.work, serial, entries))

@@ -3,24 +3,45 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from engine.backends.base import Backend
-from engine.errors import BatchFailed, Closed, EngineError, JobFailed, ModelError, Rejected
+from engine.batch import Batch
+from engine.config import ModelConfig
+from engine.errors import (
+    BatchFailed,
+    Closed,
+    DeviceLost,
+    EngineError,
+    JobFailed,
+    ModelError,
+    OutOfMemory,
+    Rejected,
+)
 from engine.messages import (
+    Abandon,
     Cancel,
     Command,
     Event,
     Failed,
     Finished,
-    Job,
+    Hanging,
     JobEvent,
+    ListPending,
     Loaded,
+    PendingList,
+    PutBack,
+    Recovered,
+    Recovering,
     Stop,
     Stopped,
     Submit,
+    Zombies,
 )
 from engine.pending import Pending
+from engine.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -34,21 +55,33 @@ class EngineThread:
 
     def __init__(
         self,
-        name: str,
+        config: ModelConfig,
         make_backend: Callable[[], Backend],
         deliver: Callable[[Sequence[Event]], None],
     ) -> None:
+        self._config = config
         self._make_backend = make_backend  # called on the engine thread: it imports torch
         self._deliver = deliver
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._pending = Pending()
-        self._active: dict[str, Job] = {}
-        self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
+        self._pending = Pending(config.fair_wait_factor)
+        self._batch = Batch(config.max_batch_size)
+        self._num_recoveries = 0  # since a token came
+        self._busy_since: float | None = None  # None: waits, or loads
+        self._watchdog = Watchdog(
+            config.name,
+            lambda: self._busy_since,
+            config.hang_timeout,
+            self._tell_hang,
+            config.hang_exit,
+            self._tell_lost,
+        )
+        self._thread = threading.Thread(target=self._run, name=f"engine-{config.name}", daemon=True)
 
     # Any thread
 
     def start(self) -> None:
         self._thread.start()
+        self._watchdog.start()
 
     def send(self, command: Command) -> None:
         self._inbox.put(command)
@@ -57,7 +90,20 @@ class EngineThread:
         """Whether the thread has ended within `timeout` seconds, or never started."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self._watchdog.stop()
+        self._watchdog.join()
+        return True
+
+    # Watchdog's thread
+
+    def _tell_hang(self, seconds: float) -> None:
+        self._deliver([Hanging(f"a step of the generator does not return, since {seconds:.0f} s")])
+
+    def _tell_lost(self, seconds: float) -> None:
+        reason = f"a step of the generator does not return, since {seconds:.0f} s"
+        self._deliver([Stopped(DeviceLost(reason))])
 
     # Engine thread
 
@@ -72,6 +118,8 @@ class EngineThread:
         except BaseException as reason:  # a panic in a library written in Rust isn't an Exception
             logger.exception("the engine thread ends")
             error = Closed(f"the engine failed: {type(reason).__name__}: {reason}")
+        self._busy_since = None
+        self._watchdog.stop()
         self._deliver([Stopped(error)])  # before the release, which takes a while
         if backend is not None:
             try:
@@ -94,45 +142,72 @@ class EngineThread:
         return backend
 
     def _loop(self, backend: Backend) -> None:
-        while self._take_commands(backend):
-            self._admit(backend)
-            if self._active:
-                self._iterate(backend)
+        is_running = True
+        while is_running:
+            cause = None
+            self._busy_since = time.monotonic()
+            try:
+                is_running = self._take_commands(backend)
+                if is_running:
+                    self._admit(backend)
+                    if self._batch:
+                        self._iterate(backend)
+            except ModelError as reason:  # another process might go on, this one can't
+                self._deliver(self._batch.fail(str(reason)))
+                raise
+            except Exception as reason:
+                self._fail_batch(reason)
+                cause = _cause(reason)
+            if cause is not None:  # not in the handler: the frames there hold the device's memory
+                self._recover(backend, cause)
 
     def _take_commands(self, backend: Backend) -> bool:
         """Obey all that has arrived; wait for something if idle. False once told to stop."""
-        is_idle = not self._active and not self._pending
+        is_idle = not self._batch and not self._pending
         while True:
+            if is_idle:
+                self._busy_since = None
             try:
                 command = self._inbox.get(block=is_idle)
             except queue.Empty:
                 return True
-            is_idle = False
+            if is_idle:
+                self._busy_since, is_idle = time.monotonic(), False
             match command:
                 case Submit(job):
                     self._pending.push(job)
                 case Cancel(identifier):
                     self._cancel(backend, identifier)
+                case ListPending(serial):
+                    self._deliver([PendingList(serial, self._pending.identifiers())])
+                case Abandon():
+                    self._pending = Pending(self._config.fair_wait_factor)
+                    self._batch = Batch(self._config.max_batch_size)
+                    self._recover(backend, "a step of the generator did not return in time")
                 case Stop():
                     return False
 
     def _cancel(self, backend: Backend, identifier: str) -> None:
-        if self._pending.remove(identifier):
-            pass
-        elif identifier in self._active:
-            backend.cancel(identifier)
-            del self._active[identifier]
-        else:
-            return  # it ended while the command was on its way
-        self._deliver([Finished(identifier, "cancelled", 0, 0, 0)])
+        is_active = identifier in self._batch
+        self._batch.end(identifier)
+        if is_active:
+            try:
+                self._deliver(backend.cancel(identifier))
+            except Exception as reason:
+                self._deliver([Failed(identifier, BatchFailed(_cause(reason)))])
+                raise
+        elif job := self._pending.remove(identifier):  # else it ended meanwhile
+            self._deliver([Finished(identifier, "cancelled", len(job.prompt), 0, 0)])
 
     def _admit(self, backend: Backend) -> None:
-        while self._pending:
-            job = self._pending.best()
-            if not backend.has_room(job):
-                if self._active:
-                    return
+        while self._pending and not self._batch.is_full:
+            candidates = self._pending.candidates()
+            job = next((job for job in candidates if backend.has_room(job)), None)
+            if job is None and self._batch:
+                return
+            if job is None or (job is not candidates[0] and not self._batch):
                 # Nothing will ever make room: say so instead of waiting for ever.
+                job = candidates[0]
                 error: EngineError = JobFailed("the job does not fit an empty generator")
             else:
                 try:
@@ -140,28 +215,84 @@ class EngineThread:
                 except Rejected as reason:
                     error = reason
                 else:
-                    self._pending.remove(job.identifier)
-                    self._active[job.identifier] = job
+                    self._pending.start(job.identifier)
+                    self._batch.add(job)
                     continue
             self._pending.remove(job.identifier)
+            self._batch.end(job.identifier)
             self._deliver([Failed(job.identifier, error)])
 
     def _iterate(self, backend: Backend) -> None:
-        try:
-            events = backend.iterate()
-        except Exception as reason:
-            logger.exception("iteration failed, %d active jobs end", len(self._active))
-            cause = f"{type(reason).__name__}: {reason}"
-            events = [Failed(identifier, BatchFailed(cause)) for identifier in self._active]
-            self._forget_ended(events)
-            self._deliver(events)
-            backend.reset()
-            return
-        self._forget_ended(events)
+        events = [self._without_memory(event) for event in backend.iterate()]
+        if self._batch.note(events):
+            self._num_recoveries = 0
         if events:
             self._deliver(events)
+        for identifier in self._batch.loops(events):
+            self._batch.end(identifier)
+            self._deliver(
+                [
+                    replace(event, finish_reason="stop", stop_reason="loop")
+                    if isinstance(event, Finished)
+                    else event
+                    for event in backend.cancel(identifier)
+                ]
+            )
 
-    def _forget_ended(self, events: Sequence[JobEvent]) -> None:
-        for event in events:
-            if isinstance(event, Finished | Failed):
-                self._active.pop(event.identifier, None)
+        if backend.num_jobs != len(self._batch):
+            self._end_zombies(backend)
+
+    def _end_zombies(self, backend: Backend) -> None:
+        """What the generator works on for nobody, and what waits for it in vain."""
+        num_strays, lost = backend.reconcile(self._batch.identifiers)
+        logger.error("zombies: %d jobs unknown here, the generator has lost %s", num_strays, lost)
+        failed = [Failed(i, BatchFailed("the generator has lost the job")) for i in lost]
+        self._batch.note(failed)
+        self._deliver([Zombies(num_strays + len(lost)), *failed])
+
+    def _without_memory(self, event: JobEvent) -> JobEvent:
+        """A job for whose prompt there was no memory waits until there is less to do."""
+        if not (isinstance(event, Failed) and isinstance(event.error, OutOfMemory)):
+            return event
+        self._batch.halve()
+        job = self._batch.put_back(event.identifier)
+        if job is None:
+            return event
+        self._pending.push(job, is_due=True)
+        return PutBack(event.identifier)
+
+    def _fail_batch(self, reason: Exception) -> None:
+        """End the active jobs, but for those that can start over."""
+        logger.error("iteration failed with %d active jobs", len(self._batch), exc_info=reason)
+        if isinstance(reason, OutOfMemory):
+            self._batch.halve()
+        events: list[JobEvent] = []
+        for identifier in self._batch.identifiers:
+            job = self._batch.put_back(identifier)
+            if job is not None:
+                self._pending.push(job, is_due=True)
+                events.append(PutBack(identifier))
+        self._deliver([*events, *self._batch.fail(_cause(reason))])
+
+    def _recover(self, backend: Backend, cause: str) -> None:
+        """Each way only if those before it have not brought a token since."""
+        self._deliver([Recovering(cause)])
+        for recover in (backend.reset, backend.rebuild, backend.reload)[self._num_recoveries :]:
+            self._num_recoveries += 1
+            logger.warning("recovery: %s", recover.__name__)
+            self._busy_since = None if recover == backend.reload else time.monotonic()
+            try:
+                recover()
+            except ModelError:
+                raise
+            except Exception as error:
+                logger.exception("recovery: %s failed", recover.__name__)
+                cause = _cause(error)
+            else:
+                self._deliver([Recovered()])
+                return
+        raise ModelError(f"the generator can't be brought back: {cause}")
+
+
+def _cause(reason: Exception) -> str:
+    return f"{type(reason).__name__}: {reason}"

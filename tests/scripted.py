@@ -2,10 +2,20 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 import engine
-from engine.messages import Chunk, Failed, Finished, Job, JobEvent, ModelInfo, Started
+from engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    FinishReason,
+    Job,
+    JobEvent,
+    ModelInfo,
+    Started,
+)
 
 Script = Callable[[Job], Iterable[JobEvent]]
 
@@ -25,8 +35,8 @@ def endless(job: Job) -> Iterable[JobEvent]:
         yield Chunk(job.identifier, "x", (0,))
 
 
-def finished(job: Job, new_tokens: int) -> Finished:
-    return Finished(job.identifier, "length", len(job.prompt), new_tokens, 0)
+def finished(job: Job, new_tokens: int, reason: FinishReason = "length") -> Finished:
+    return Finished(job.identifier, reason, len(job.prompt), new_tokens, 0)
 
 
 class Gate:
@@ -35,6 +45,11 @@ class Gate:
     def __init__(self) -> None:
         self._steps: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._open = threading.Event()
+        self._held = threading.Semaphore(0)
+
+    def wait_until_held(self) -> None:
+        """Until one more iteration has come to the gate."""
+        assert self._held.acquire(timeout=20)
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):
@@ -45,6 +60,7 @@ class Gate:
         self._steps.put(None)
 
     def wait(self) -> None:
+        self._held.release()
         if not self._open.is_set():
             self._steps.get()
 
@@ -66,10 +82,15 @@ class ScriptedBackend:
         self.calls: list[tuple[str, int]] = []
         self.active: dict[str, Iterable[JobEvent]] = {}
         self.enqueued: list[Job] = []
-        self.iterate_error: Exception | None = None
+        self.num_chunks: Counter[str] = Counter()
+        self.iterate_error: BaseException | None = None
+        self.iterate_errors: list[Exception] = []  # of the next iterations that have jobs
+        self.recovery_errors: dict[str, Exception] = {}  # by method, each raised once
         self.enqueue_error: Exception | None = None
         self.opening = threading.Event()
         self.opening.set()
+        self.recovering = threading.Event()
+        self.recovering.set()
         self._script = script
         self._gate = gate
         self._open_error = open_error
@@ -97,9 +118,11 @@ class ScriptedBackend:
         self.enqueued.append(job)
         self.active[job.identifier] = iter(self._script(job))
 
-    def cancel(self, identifier: str) -> None:
+    def cancel(self, identifier: str) -> list[JobEvent]:
         self._note("cancel")
         del self.active[identifier]
+        [job] = [job for job in self.enqueued if job.identifier == identifier]
+        return [finished(job, self.num_chunks[identifier], "cancelled")]
 
     def iterate(self) -> list[JobEvent]:
         self._note("iterate")
@@ -108,17 +131,47 @@ class ScriptedBackend:
         if self.iterate_error is not None:
             error, self.iterate_error = self.iterate_error, None
             raise error
+        if self.iterate_errors:
+            raise self.iterate_errors.pop(0)
         events: list[JobEvent] = []
         for identifier, script in list(self.active.items()):
             event = next(script)
             events.append(event)
+            self.num_chunks[identifier] += isinstance(event, Chunk)
             if isinstance(event, Finished | Failed):
                 del self.active[identifier]
         return events
 
+    @property
+    def num_jobs(self) -> int:
+        return len(self.active)
+
+    def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
+        self._note("reconcile")
+        strays = [identifier for identifier in self.active if identifier not in known]
+        for identifier in strays:
+            del self.active[identifier]
+        return len(strays), [identifier for identifier in known if identifier not in self.active]
+
     def reset(self) -> None:
-        self._note("reset")
+        self._recover("reset")
+
+    def rebuild(self) -> None:
+        self._recover("rebuild")
+
+    def reload(self) -> None:
+        self._recover("reload")
+
+    def _recover(self, name: str) -> None:
+        self._note(name)
+        self.recovering.wait()
         self.active.clear()
+        if name in self.recovery_errors:
+            raise self.recovery_errors.pop(name)
+
+    @property
+    def recoveries(self) -> list[str]:
+        return [name for name, _ in self.calls if name in ("reset", "rebuild", "reload")]
 
     def close(self) -> None:
         self._note("close")

@@ -29,7 +29,7 @@ HOMES = {
 LAYERS = [
     {"errors", "config"},
     {"messages", "model_dir"},
-    {"stream", "tokenizer", "link", "pending"},
+    {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate", "watchdog"},
     {"backends"},
     {"engine", "thread"},
     {"models"},

@@ -82,13 +82,14 @@ class Generation(BaseModel):
     top_p: float = Field(1.0, ge=0, le=1)
     top_k: int = Field(0, ge=-1, le=100_000)
     min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, ge=0.1, le=10)
-    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, ge=0.1, le=10)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     stop: list[StopString] = Field(default=[], max_length=16, fail_fast=True)
     stop_token_ids: list[TokenId] = Field(default=[], max_length=64, fail_fast=True)
     min_tokens: int = Field(0, ge=0, lt=2**31)
     ignore_eos: bool = False
+    stop_on_loop: bool | None = None
     seed: Seed | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -121,9 +122,16 @@ class Generation(BaseModel):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def job(
-        self, identifier: str, prompt: tuple[int, ...], max_new_tokens: int, choice: int
+        self,
+        identifier: str,
+        prompt: tuple[int, ...],
+        max_new_tokens: int,
+        choice: int,
+        config: engine.ModelConfig,
     ) -> engine.Job:
-        """The job of one choice; with a seed each choice of a prompt has its own."""
+        """The job of one choice; with a seed each choice of a prompt has its own. `config` has what
+        the request doesn't say.
+        """
         return engine.Job(
             identifier=identifier,
             prompt=prompt,
@@ -133,8 +141,10 @@ class Generation(BaseModel):
                 top_k=max(self.top_k, 0),
                 top_p=self.top_p,
                 min_p=self.min_p,
-                repetition_penalty=self.repetition_penalty,
-                frequency_penalty=self.frequency_penalty,
+                repetition_penalty=_given(
+                    self.repetition_penalty, config.default_repetition_penalty
+                ),
+                frequency_penalty=_given(self.frequency_penalty, config.default_frequency_penalty),
                 presence_penalty=self.presence_penalty,
                 seed=None if self.seed is None else self.seed + choice,
             ),
@@ -142,6 +152,7 @@ class Generation(BaseModel):
             stop_token_ids=tuple(self.stop_token_ids),
             min_new_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
+            stop_on_loop=_given(self.stop_on_loop, config.default_stop_on_loop),
         )
 
 
@@ -227,6 +238,13 @@ def chat(body: dict[str, Any]) -> Chat:
     if request.max_tokens is not None and request.max_completion_tokens is not None:
         raise BadRequest("give max_tokens or max_completion_tokens, not both", "max_tokens")
     return request
+
+
+Value = TypeVar("Value", float, bool)
+
+
+def _given(value: Value | None, default: Value) -> Value:
+    return default if value is None else value
 
 
 Request = TypeVar("Request", bound=Generation)

@@ -60,7 +60,7 @@ class Render(Protocol):
     def delta(self, index: int, text: str) -> dict[str, Any]:
         """More text."""
 
-    def end(self, index: int, finish_reason: str) -> dict[str, Any]:
+    def end(self, index: int, finished: engine.Finished) -> dict[str, Any]:
         """The choice's last body."""
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class CompletionRender:
     def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
         return self._body(
             [
-                self._choice(i, self._prompts[i] + "".join(choice.texts), _reason(choice))
+                self._choice(i, self._prompts[i] + "".join(choice.texts), choice.finished)
                 for i, choice in enumerate(choices)
             ],
             usage=usage,
@@ -89,14 +89,14 @@ class CompletionRender:
     def delta(self, index: int, text: str) -> dict[str, Any]:
         return self._body([self._choice(index, text, None)])
 
-    def end(self, index: int, finish_reason: str) -> dict[str, Any]:
-        return self._body([self._choice(index, "", finish_reason)])
+    def end(self, index: int, finished: engine.Finished) -> dict[str, Any]:
+        return self._body([self._choice(index, "", finished)])
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         return self._body([], usage=usage)
 
-    def _choice(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    def _choice(self, index: int, text: str, finished: engine.Finished | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": None, **_ending(finished)}
 
     def _body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**_start(self.head, "text_completion"), "choices": choices, **more}
@@ -119,7 +119,7 @@ class ChatRender:
                         "refusal": None,
                     },
                     "logprobs": None,
-                    "finish_reason": _reason(choice),
+                    **_ending(choice.finished),
                 }
                 for i, choice in enumerate(choices)
             ],
@@ -132,20 +132,20 @@ class ChatRender:
     def delta(self, index: int, text: str) -> dict[str, Any]:
         return self._chunk(index, {"content": text}, None)
 
-    def end(self, index: int, finish_reason: str) -> dict[str, Any]:
-        return self._chunk(index, {}, finish_reason)
+    def end(self, index: int, finished: engine.Finished) -> dict[str, Any]:
+        return self._chunk(index, {}, finished)
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {**_start(self.head, "chat.completion.chunk"), "choices": [], "usage": usage}
 
     def _chunk(
-        self, index: int, delta: dict[str, Any], finish_reason: str | None
+        self, index: int, delta: dict[str, Any], finished: engine.Finished | None
     ) -> dict[str, Any]:
         choice = {
             "index": index,
             "delta": delta,
             "logprobs": None,
-            "finish_reason": finish_reason,
+            **_ending(finished),
         }
         return {**_start(self.head, "chat.completion.chunk"), "choices": [choice]}
 
@@ -183,7 +183,7 @@ class StreamRender:
                     yield self._render.delta(index, text), text
                 case engine.Finished():
                     self._finished[index] = event
-                    yield self._render.end(index, event.finish_reason), ""
+                    yield self._render.end(index, event), ""
 
 
 def model(name: str, created: int) -> dict[str, Any]:
@@ -203,6 +203,9 @@ def _start(head: Head, kind: str) -> dict[str, Any]:
     }
 
 
-def _reason(choice: Choice) -> str:
-    assert choice.finished is not None
-    return choice.finished.finish_reason
+def _ending(finished: engine.Finished | None) -> dict[str, Any]:
+    """What a choice says of its end, or that there is none yet."""
+    if finished is None:
+        return {"finish_reason": None}
+    reason = {} if finished.stop_reason is None else {"stop_reason": finished.stop_reason}
+    return {"finish_reason": finished.finish_reason, **reason}

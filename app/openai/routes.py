@@ -24,7 +24,9 @@ def create_completion() -> flask.Response:
     request = parse.completion(read_json(services().settings.max_body_bytes))
     model = services().models.get(request.model)
     with _names_of(request):
-        model.check_room(len(request.prompt) * request.n)  # before the work of tokenizing
+        # Before the work of tokenizing: tokens are not longer than 16 characters on average.
+        lengths = (len(p) // 16 if isinstance(p, str) else len(p) for p in request.prompt)
+        model.check_room(len(request.prompt) * request.n, sum(lengths) * request.n)
         max_tokens = model.info.max_seq_len
         prompts = [
             model.tokenizer.encode(p, max_tokens) if isinstance(p, str) else tuple(p)
@@ -44,7 +46,8 @@ def create_chat_completion() -> flask.Response:
     request = parse.chat(read_json(services().settings.max_body_bytes))
     model = services().models.get(request.model)
     with _names_of(request):
-        model.check_room(request.n)
+        num_characters = sum(len(m.text) for m in request.messages)
+        model.check_room(request.n, num_characters // 16 * request.n)
         messages = [
             {"role": m.role, "content": m.text, **({"name": m.name} if m.name else {})}
             for m in request.messages
@@ -97,7 +100,8 @@ def _answer(
     for i, identifier in enumerate(identifiers):
         prompt = prompts[i // request.n]
         max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
-        jobs.append(request.job(identifier, prompt, max_new_tokens, choice=i % request.n))
+        choice = i % request.n
+        jobs.append(request.job(identifier, prompt, max_new_tokens, choice, model.config))
     stream = model.submit(jobs)
     logger.debug("%s: %d jobs for user %r", body.head.identifier, len(jobs), request.user)
     if framing is not None:

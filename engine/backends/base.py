@@ -1,5 +1,6 @@
 """What the engine thread drives."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from engine.messages import Job, JobEvent, ModelInfo
@@ -8,7 +9,8 @@ from engine.messages import Job, JobEvent, ModelInfo
 class Backend(Protocol):
     """A generator with its model. One thread makes all calls, from `open` to `close`.
 
-    A failure that concerns one job is an event of that job; what is raised concerns all of them.
+    A failure that concerns one job is an event of that job; what is raised concerns all of them:
+    DeviceLost if only another process can go on, OutOfMemory if fewer jobs might.
     """
 
     def open(self) -> ModelInfo:
@@ -20,14 +22,29 @@ class Backend(Protocol):
     def enqueue(self, job: Job) -> None:
         """Start `job` in the next iteration; only if `has_room`. Raises Rejected."""
 
-    def cancel(self, identifier: str) -> None:
-        """Forget the job, release its pages. It emits nothing any more."""
+    def cancel(self, identifier: str) -> list[JobEvent]:
+        """Forget the job, release its pages. Its last events: what it has not told, its end."""
 
     def iterate(self) -> list[JobEvent]:
         """One step of all active jobs."""
 
+    @property
+    def num_jobs(self) -> int:
+        """How many it works on. Cheap: asked after every iteration."""
+
+    def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
+        """Forget all jobs but `known`, how many they were; and those of `known` that it hasn't."""
+
     def reset(self) -> None:
-        """After `iterate` raised: forget all jobs and all that was cached."""
+        """After a call raised: forget all jobs and all that was cached. This and the next two raise
+        if the generator then doesn't generate.
+        """
+
+    def rebuild(self) -> None:
+        """Where `reset` didn't help: another generator over the same model."""
+
+    def reload(self) -> None:
+        """Where `rebuild` didn't help: the model is loaded anew. Raises as `open` does."""
 
     def close(self) -> None:
         """Release the model. Not called if `open` failed."""

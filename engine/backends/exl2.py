@@ -2,17 +2,26 @@
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 from safetensors import SafetensorError, safe_open
 
 from engine.backends.exl2_job import Exl2Job
+from engine.backends.faults import explain
 from engine.config import PAGE_SIZE, ModelConfig
-from engine.errors import BatchFailed, InvalidJob, JobFailed, ModelError
+from engine.errors import (
+    BatchFailed,
+    DeviceLost,
+    InvalidJob,
+    JobFailed,
+    ModelError,
+    OutOfMemory,
+)
 from engine.messages import (
     Chunk,
     Failed,
@@ -39,6 +48,8 @@ class Exl2Backend:
         self._config = config
         self._device = device
         self._load = load
+        self._model: Any = None
+        self._cache: Any = None
         self._generator: Any = None
         self._tokenizer: Any = None
         self._eos_token_ids: tuple[int, ...] = ()
@@ -48,21 +59,13 @@ class Exl2Backend:
     def open(self) -> ModelInfo:
         model_dir = ModelDir.read(self._config.path)
         exl2_config = self._read_config()
-        model, cache = self._load(exl2_config, self._config.cache_tokens)
+        self._model, self._cache = self._load(exl2_config, self._config.cache_tokens)
         self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
         self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
         self._eos_token_ids = model_dir.eos_token_ids
         if not self._eos_token_ids and self._tokenizer.eos_token_id is not None:
             self._eos_token_ids = (self._tokenizer.eos_token_id,)
-        self._generator = ExLlamaV2DynamicGenerator(
-            model=model,
-            cache=cache,
-            tokenizer=self._tokenizer,
-            max_batch_size=self._config.max_batch_size,
-            max_chunk_size=exl2_config.max_input_len,
-            max_sampling_threads=1 if self._device == "cpu" else 16,
-            filter_background_eval=False,
-        )
+        self._generator = self._make_generator()
         self._generator.warmup()
         return ModelInfo(
             max_seq_len=exl2_config.max_seq_len,
@@ -96,40 +99,105 @@ class Exl2Backend:
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
         self._jobs[job.identifier] = exl2_job
 
-    def cancel(self, identifier: str) -> None:
-        self._generator.cancel(self._jobs.pop(identifier))
+    def cancel(self, identifier: str) -> list[JobEvent]:
+        job = self._release(identifier)
+        text, token_ids = job.flush()
+        finished = Finished(
+            identifier,
+            "cancelled",
+            prompt_tokens=len(job.job.prompt),
+            new_tokens=job.num_sampled,
+            cached_tokens=job.cached_pages * PAGE_SIZE + job.cached_tokens,
+        )
+        return [Chunk(identifier, text, token_ids), finished] if token_ids else [finished]
 
     def iterate(self) -> list[JobEvent]:
         """One step. If it raises, it is tried again, twice, before the error goes on."""
         try:
             results = self._generator.iterate()
-        except Exception:
+        except Exception as error:
+            fault = explain(error)
+            if isinstance(fault, DeviceLost):
+                raise fault from error
             self._repair()
             self._num_failures += 1
             if self._num_failures > MAX_RETRIES:
-                raise
+                raise fault from error
             logger.warning("iteration failed, trying again", exc_info=True)
+            if isinstance(fault, OutOfMemory):
+                torch.cuda.empty_cache()  # it may have been in pieces only
             return self._lost_events()
-        self._num_failures = 0
+        if any(result["stage"] == "streaming" for result in results):  # others don't prove a step
+            self._num_failures = 0
         return [event for result in results for event in self._events(result)]
 
+    @property
+    def num_jobs(self) -> int:
+        return len(self._generator.active_jobs) + len(self._generator.pending_jobs)
+
+    def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
+        held = [*self._generator.active_jobs, *self._generator.pending_jobs]
+        strays = [job for job in held if job.identifier not in known]
+        for job in strays:
+            self._generator.cancel(job)
+        identifiers = {job.identifier for job in held}
+        lost = [identifier for identifier in known if identifier not in identifiers]
+        self._jobs = {i: job for i, job in self._jobs.items() if i in known and i not in lost}
+        return len(strays), lost
+
     def reset(self) -> None:
-        self._num_failures = 0
-        self._jobs.clear()
+        self._begin_recovery()
         self._generator.clear_queue()
         self._generator.reset_page_table()  # no cached page is trusted any more
+        self._prove()
+
+    def rebuild(self) -> None:
+        self._begin_recovery()
+        self._drop_generator()
+        self._generator = self._make_generator()
+        self._prove()
+
+    def reload(self) -> None:
+        self._begin_recovery()
+        self.close()
+        torch.cuda.empty_cache()
+        self.open()
 
     def close(self) -> None:
-        generator, self._generator, self._tokenizer = self._generator, None, None
         self._jobs.clear()
-        if generator is None:
-            return
+        self._drop_generator()
+        if self._model is not None:
+            self._model.unload()
+        self._model = self._cache = self._tokenizer = None
+        gc.collect()
+
+    def _begin_recovery(self) -> None:
+        self._jobs.clear()
+        self._num_failures = MAX_RETRIES  # no more retries before a step has succeeded
+
+    def _prove(self) -> None:
+        """Generate something, so that no job has to find out. Leaves the page table empty."""
+        try:
+            self._generator.warmup()
+        except Exception as error:
+            raise explain(error) from error
+
+    def _make_generator(self) -> Any:
+        return ExLlamaV2DynamicGenerator(
+            model=self._model,
+            cache=self._cache,
+            tokenizer=self._tokenizer,
+            max_batch_size=self._config.max_batch_size,
+            max_chunk_size=self._model.config.max_input_len,
+            max_sampling_threads=1 if self._device == "cpu" else 16,
+            filter_background_eval=False,
+        )
+
+    def _drop_generator(self) -> None:
+        generator, self._generator = self._generator, None
         pool = getattr(generator, "sampling_pool", None)  # not even an attribute with one thread
         if pool is not None:
             pool.shutdown()
-        generator.model.unload()
-        del generator
-        gc.collect()
 
     def _read_config(self) -> Any:
         _check_weights(self._config.path)
@@ -155,6 +223,11 @@ class Exl2Backend:
     def _num_pages(self, job: Job) -> int:
         return -(-(len(job.prompt) + job.max_new_tokens) // PAGE_SIZE)
 
+    def _release(self, identifier: str) -> Exl2Job:
+        job = self._jobs.pop(identifier)
+        self._generator.cancel(job)
+        return job
+
     def _repair(self) -> None:
         """Take back what a failed decode step noted as written.
 
@@ -175,7 +248,7 @@ class Exl2Backend:
         events: list[JobEvent] = []
         for identifier, job in list(self._jobs.items()):
             if job.error is not None or job.num_sampled != job.num_told:
-                self.cancel(identifier)
+                self._release(identifier)
                 events.append(_failed(identifier, job.error))
         return events
 
@@ -190,8 +263,11 @@ class Exl2Backend:
             case "prefill":
                 return [Prefill(identifier, result["curr_progress"], result["max_progress"])]
             case "error":
-                self.cancel(identifier)  # the generator may have let go of it already: harmless
-                return [_failed(identifier, result["error"])]
+                fault = explain(result["error"])
+                if isinstance(fault, DeviceLost):
+                    raise fault
+                self._release(identifier)  # the generator may have let go of it already: harmless
+                return [_failed(identifier, fault)]
         job.num_told = job.num_sampled
         if result["eos"]:
             del self._jobs[identifier]
@@ -227,4 +303,7 @@ def _chunks(result: dict[str, Any]) -> list[JobEvent]:
 def _failed(identifier: str, error: Exception | None) -> Failed:
     if error is None:
         return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
+    fault = explain(error)
+    if isinstance(fault, OutOfMemory):
+        return Failed(identifier, fault)
     return Failed(identifier, JobFailed(f"{type(error).__name__}: {error}"))

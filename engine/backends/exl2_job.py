@@ -11,7 +11,7 @@ from exllamav2 import ExLlamaV2Tokenizer
 from exllamav2.ext import exllamav2_ext
 from exllamav2.generator import ExLlamaV2DynamicJob, ExLlamaV2Sampler
 
-from engine.backends.detokenizer import Detokenizer
+from engine.backends.detokenizer import Detokenizer, Told
 from engine.backends.truncation import truncate
 from engine.messages import Job, Sampling
 
@@ -94,6 +94,10 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         self._is_plain = job.min_new_tokens == 0 and (
             job.sampling == Sampling(temperature=job.sampling.temperature, seed=job.sampling.seed)
         )
+
+    def flush(self) -> Told:
+        """What was held back, since the job goes no further."""
+        return self._detokenizer.flush()
 
     def prefill(self, results: list[dict[str, Any]]) -> None:
         if self.error is not None:

@@ -17,7 +17,7 @@ def make_client(model_path):
         settings = Settings(model=path, name="scripted", **settings)
         config: ModelConfig = settings.engine_config()
         models = engine.Models(
-            [engine.Engine(config, lambda d: EngineThread("scripted", lambda: backend, d))]
+            [engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))]
         )
         models.start()
         if wait:

@@ -289,4 +289,4 @@ def test_every_engine_error_has_a_status():
         subclasses = kind.__subclasses__()
         return [leaf for sub in subclasses for leaf in leaves(sub)] if subclasses else [kind]
 
-    assert set(leaves(engine.EngineError)) == set(KINDS)
+    assert all(not KINDS.keys().isdisjoint(leaf.__mro__) for leaf in leaves(engine.EngineError))

@@ -239,7 +239,7 @@ def test_one_failed_choice_ends_the_response_and_cancels_the_others(make_client)
     assert response.status_code == 500
     model = client.models.get()
     with model._changed:
-        assert model._changed.wait_for(lambda: not model._streams, 20)
+        assert model._changed.wait_for(lambda: not model._held, 20)
     assert not backend.active
 
 
@@ -296,8 +296,39 @@ def test_a_client_that_leaves_before_the_first_byte_cancels_its_job(make_client)
     gate.open()
     model = client.models.get()
     with model._changed:
-        assert model._changed.wait_for(lambda: not model._streams, 20)
+        assert model._changed.wait_for(lambda: not model._held, 20)
     assert "cancel" in [name for name, _ in backend.calls]
+
+
+def test_a_stop_at_a_loop_is_told_streaming_or_not(make_client):
+    def looping(job):
+        while True:
+            yield Chunk(job.identifier, "x", (7,))
+
+    client = make_client(ScriptedBackend(looping), default_stop_on_loop=True)
+    request = {"prompt": "x", "max_tokens": 100}
+    [choice] = client.post(URL, json=request).json["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "loop")
+    last = frames(client.post(URL, json={**request, "stream": True}))[-1]["choices"][0]
+    assert (last["finish_reason"], last["stop_reason"]) == ("stop", "loop")
+
+
+def test_what_a_request_does_not_say_is_by_configuration(make_client):
+    backend = ScriptedBackend()
+    client = make_client(
+        backend,
+        default_repetition_penalty=1.1,
+        default_frequency_penalty=0.5,
+        default_stop_on_loop=True,
+    )
+    asked = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "stop_on_loop": False}
+    for more in ({}, asked, dict.fromkeys(asked)):
+        assert client.post(URL, json={"prompt": "x", **more}).status_code == 200
+    got = [
+        (j.sampling.repetition_penalty, j.sampling.frequency_penalty, j.stop_on_loop)
+        for j in backend.enqueued
+    ]
+    assert got == [(1.1, 0.5, True), (1.0, 0.0, False), (1.1, 0.5, True)]
 
 
 def test_a_stop_finish_is_told(make_client):

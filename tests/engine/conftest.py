@@ -18,7 +18,7 @@ def make_engine(model_path):
     def make(backend, start=True, **config):
         model_config = ModelConfig(path=model_path, name="scripted", **config)
         engine = Engine(
-            model_config, lambda deliver: EngineThread("scripted", lambda: backend, deliver)
+            model_config, lambda deliver: EngineThread(model_config, lambda: backend, deliver)
         )
         if start:
             engine.start()

@@ -97,6 +97,60 @@ def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
     take_all(model.submit([job("c", 1)]))
 
 
+def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_pending_tokens=10)
+    streams = [model.submit([job("a", 1, prompt=(1,) * 50)])]  # nothing waits
+    gate.wait_until_held()
+    gate.step()
+    gate.wait_until_held()
+    streams.append(model.submit([job("b", 1, prompt=(1,) * 6)]))
+    with pytest.raises(engine.Full, match="6 prompt tokens wait, of 10"):
+        model.check_room(1, 5)
+    with pytest.raises(engine.Full):
+        model.submit([job("c", 1, prompt=(1,) * 2), job("d", 1, prompt=(1,) * 3)])
+    streams.append(model.submit([job("c", 1, prompt=(1,) * 4)]))
+    gate.open()
+    for stream in streams:
+        take_all(stream)
+
+
+@pytest.mark.parametrize(("pace", "seconds"), [(0.01, 1.0), (2.0, 10.0), (100.0, 120.0)])
+def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, monkeypatch, pace, seconds):
+    clock = Clock()
+    monkeypatch.setattr("engine.engine.time", clock)
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_batch_size=1, max_pending=4)
+    for i in range(40):  # a job every `pace` seconds
+        stream = model.submit([job(f"before{i}", 1)])
+        clock.now += pace
+        gate.step(3)
+        take_all(stream)
+    clock.now += 1000.0  # idle
+    streams = [model.submit([job("active", 1)])]
+    for _ in range(40 * 3 + 1):
+        gate.wait_until_held()
+    gate.step()
+    gate.wait_until_held()
+    streams += [model.submit([job(f"job{i}", 1)]) for i in range(4)]
+    with pytest.raises(engine.Full) as caught:
+        model.check_room(1)
+    assert caught.value.retry_after == pytest.approx(seconds, rel=0.1)
+    gate.open()
+    for stream in streams:
+        take_all(stream)
+
+
+class Clock:
+    """In place of the time module."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
 def test_a_request_of_several_jobs_is_taken_whole_or_not_at_all(make_engine):
     gate = Gate()
     backend = ScriptedBackend(gate=gate)
@@ -116,15 +170,44 @@ def test_more_choices_than_the_engine_ever_holds_are_the_requests_own_fault(make
         model.check_room(4)
 
 
-def test_jobs_start_in_the_order_of_their_arrival(make_engine):
+def started(make_engine, jobs, has_room=lambda active, job: not active):
+    """The order in which `jobs`, which all wait, start."""
     gate = Gate()
-    backend = ScriptedBackend(gate=gate, max_active=1)
+    backend = ScriptedBackend(gate=gate)
     model = make_engine(backend)
-    streams = [model.submit([job(f"job{i}", 1)]) for i in range(5)]
+    model.submit([job("first", 1)])
+    gate.wait_until_held()
+    backend.has_room = lambda job: has_room(backend.active, job)
+    streams = [model.submit([one]) for one in jobs]
     gate.open()
     for stream in streams:
         take_all(stream)
-    assert [j.identifier for j in backend.enqueued] == [f"job{i}" for i in range(5)]
+    return [j.identifier for j in backend.enqueued[1:]]
+
+
+def test_equal_jobs_start_in_the_order_of_their_arrival(make_engine):
+    names = [f"job{i}" for i in range(5)]
+    assert started(make_engine, [job(name, 1) for name in names]) == names
+
+
+def test_waiting_jobs_start_by_priority_then_share_then_length(make_engine):
+    jobs = [
+        job("long", 30, client="x"),
+        job("short", 10, client="x"),
+        job("other", 40, client="y"),
+        job("urgent", 50, client="x", priority=1),
+        job("background", 1, client="z", priority=-1),
+    ]
+    expected = ["urgent", "short", "other", "long", "background"]
+    assert started(make_engine, jobs) == expected
+
+
+def test_a_smaller_job_starts_while_the_best_one_has_no_room(make_engine):
+    def has_room(active, job):
+        return not active or job.identifier == "small"
+
+    jobs = [job("big", 90, priority=1), job("small", 10)]
+    assert started(make_engine, jobs, has_room) == ["small", "big"]
 
 
 def test_closing_a_stream_cancels_its_active_job_and_frees_its_place(make_engine):
@@ -159,38 +242,97 @@ def test_a_closed_stream_keeps_nothing_that_still_comes(make_engine):
     assert text(stream.take(0)) != "late"
 
 
+def test_cancel_by_identifier_tells_the_reader_what_was_generated(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    stream = model.submit([job("a", 100)])
+    gate.step(3)
+    for _ in range(4):
+        gate.wait_until_held()
+    assert model.cancel("a")
+    gate.open()
+    events = take_all(stream)
+    assert text(events) == "0 1 2 "
+    assert events[-1] == Finished("a", "cancelled", 3, 3, 0)
+    assert not model.cancel("a") and not model.cancel("never")
+
+
+def test_cancel_of_a_waiting_job_tells_its_reader_so(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1))
+    model.submit([job("a")])
+    gate.wait_until_held()
+    stream = model.submit([job("b")])
+    assert model.cancel("b")
+    gate.open()
+    assert take_all(stream) == [Finished("b", "cancelled", 3, 0, 0)]
+
+
+def test_jobs_tells_state_place_counts_and_pages(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1))
+    model.submit([job("a", 300, priority=7)])
+    gate.wait_until_held()
+    for name in ("b", "c"):
+        model.submit([job(name, prompt=(1, 2, 3, 4))])
+    a, b, c = told(model, gate)
+    assert [j.identifier for j in (a, b, c)] == ["a", "b", "c"]
+    assert (a.state, a.place, a.num_pages, a.priority) == ("prefill", None, 2, 7)
+    assert [(j.state, j.place, j.num_pages) for j in (b, c)] == [
+        ("pending", 1, 0),
+        ("pending", 2, 0),
+    ]
+    a, b, c = told(model, gate)
+    assert (a.state, a.place, a.prompt_tokens, a.new_tokens) == ("decode", None, 3, 1)
+    assert (b.prompt_tokens, b.new_tokens) == (4, 0)
+    assert a.age >= b.age >= c.age >= 0
+    gate.open()
+
+
+def told(model, gate):
+    """`jobs()`, one iteration on: the engine thread answers between two."""
+    send = model._link.send
+
+    def send_and_step(command):
+        send(command)
+        gate.step()
+
+    model._link.send = send_and_step
+    states = model.jobs(20)
+    model._link.send = send
+    return states
+
+
+def test_jobs_are_listed_without_places_while_the_engine_thread_hangs(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1))
+    model.submit([job("a")])
+    gate.wait_until_held()
+    model.submit([job("b")])
+    assert [(j.identifier, j.state, j.place) for j in model.jobs(0.01)] == [
+        ("a", "pending", None),
+        ("b", "pending", None),
+    ]
+    gate.open()
+
+
+def test_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    stream = model.submit([job("a", 2)])
+    models = engine.Models([model])
+    models.drain()
+    assert model.state == "draining"
+    with pytest.raises(engine.Draining) as caught:
+        model.submit([job("b")])
+    assert caught.value.retry_after >= 1
+    gate.open()
+    assert text(take_all(stream)) == "0 1 "
+
+
 def wait_until_empty(model):
     with model._changed:
-        assert model._changed.wait_for(lambda: not model._streams, 20)
-
-
-def test_a_failed_iteration_ends_every_active_job_once_and_the_engine_goes_on(make_engine):
-    gate = Gate()
-    backend = ScriptedBackend(gate=gate)
-    backend.iterate_error = RuntimeError("device on fire")
-    model = make_engine(backend)
-    streams = [model.submit([job(f"job{i}")]) for i in range(3)]
-    gate.open()
-    ends = [take_all(stream) for stream in streams]
-    failed = [e for events in ends for e in events if isinstance(e, Failed)]
-    assert failed and all(isinstance(e.error, engine.BatchFailed) for e in failed)
-    assert "device on fire" in str(failed[0].error)
-    assert all(len([e for e in x if isinstance(e, Failed | Finished)]) == 1 for x in ends)
-    assert "reset" in [name for name, _ in backend.calls]
-    assert text(take_all(model.submit([job("next", 2)]))) == "0 1 "
-
-
-def test_each_failed_job_gets_an_error_of_its_own(make_engine):
-    gate = Gate()
-    backend = ScriptedBackend(gate=gate)
-    model = make_engine(backend)
-    streams = [model.submit([job("a")]), model.submit([job("b")])]
-    gate.step(1)
-    assert streams[0].take(20)
-    backend.iterate_error = RuntimeError("x")
-    gate.open()
-    errors = [e.error for s in streams for e in take_all(s) if isinstance(e, Failed)]
-    assert len(errors) == 2 and errors[0] is not errors[1]
+        assert model._changed.wait_for(lambda: not model._held, 20)
 
 
 def test_a_job_that_the_backend_rejects_fails_alone(make_engine):
@@ -211,8 +353,9 @@ def test_a_job_that_never_gets_room_fails_instead_of_waiting_for_ever(make_engin
 def test_dead_backend_fails_every_stream_and_later_submits(make_engine):
     gate = Gate()
     backend = ScriptedBackend(gate=gate)
-    backend.reset = lambda: 1 / 0
     backend.iterate_error = RuntimeError("x")
+    for name in ("reset", "rebuild", "reload"):
+        backend.recovery_errors[name] = ZeroDivisionError(name)
     model = make_engine(backend, max_batch_size=1)
     streams = [model.submit([job("a")]), model.submit([job("b")])]
     gate.open()
@@ -300,6 +443,7 @@ def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
         ({"stop_token_ids": (4096,)}, "stop_token_ids"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"min_new_tokens": 4}, "min_new_tokens"),
+        ({"priority": 11}, "priority"),
     ],
 )
 def test_what_would_hurt_in_the_generator_is_rejected_before(make_engine, changes, param):

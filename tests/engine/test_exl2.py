@@ -331,6 +331,88 @@ def test_a_step_that_keeps_failing_is_given_up_and_a_reset_makes_good(faulty_bac
     assert again[-1].cached_tokens == 0  # nothing computed before the fault is trusted
 
 
+@pytest.mark.parametrize("way", ["reset", "rebuild", "reload"])
+def test_after_each_way_to_recover_texts_are_as_before_and_all_pages_free(model_path, way):
+    faults = Faults()
+    backend = exl2_backend(model_path, wrap=faults)
+    backend.open()
+    one = job("a", 20, prompt=prompt(81, 300), sampling=GREEDY, ignore_eos=True)
+    expected = ending(run(backend, one)["a"]).text
+    backend.enqueue(one)
+    backend.iterate()
+    getattr(backend, way)()
+    assert free_pages(backend) == backend._generator.max_pages
+    again = run(backend, one)["a"]
+    assert (ending(again).text, again[-1].cached_tokens) == (expected, 0)
+    backend.close()
+
+
+def test_a_way_to_recover_that_does_not_help_says_so(faulty_backend, faults):
+    for way in (faulty_backend.reset, faulty_backend.rebuild):
+        faults.left = 1
+        with pytest.raises(RuntimeError, match="out of memory"):
+            way()
+    faulty_backend.reset()
+
+
+def test_a_step_that_fails_after_a_recovery_is_not_retried(faulty_backend, faults):
+    one = job("a", 30, prompt=prompt(82, 250), sampling=GREEDY, ignore_eos=True)
+    faulty_backend.reset()
+    faulty_backend.enqueue(one)
+    faults.left = 1
+    with pytest.raises(RuntimeError, match="out of memory"):
+        faulty_backend.iterate()
+    faulty_backend.reset()
+    assert run(faulty_backend, one)["a"][-1].new_tokens == 30
+    faulty_backend.enqueue(one)
+    faults.left = 1  # a step has succeeded since
+    assert faulty_backend.iterate() == []
+    faulty_backend.cancel("a")
+
+
+@pytest.mark.parametrize("in_prefill", [True, False])
+def test_a_lost_device_is_told_at_once(forced, in_prefill):
+    def before(input_ids, is_prefill):
+        if is_prefill == in_prefill and failing:
+            raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might")
+
+    failing = []
+    backend = forced(lambda t: {7: 0.0}, before)
+    backend.enqueue(job("a", prompt=prompt(1, 300)))
+    failing.append(True)
+    with pytest.raises(engine.DeviceLost, match=r"device-side assert triggered$"):
+        backend.iterate()
+
+
+def test_a_prompt_that_finds_no_memory_is_told_as_such(forced):
+    def before(input_ids, is_prefill):
+        if is_prefill and failing:
+            raise failing.pop()
+
+    failing = []
+    backend = forced(lambda t: {7: 0.0}, before)
+    backend.enqueue(job("running", 50, prompt=(1,)))
+    backend.iterate()
+    failing.append(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"))
+    backend.enqueue(job("newcomer", prompt=prompt(1, 300)))
+    failed = [event for event in backend.iterate() if isinstance(event, Failed)]
+    assert [(f.identifier, type(f.error)) for f in failed] == [("newcomer", engine.OutOfMemory)]
+    assert ending(run_on(backend, "running")).last.new_tokens == 50
+
+
+def test_jobs_that_only_one_side_knows_are_found(forced):
+    backend = forced(lambda t: {7: 0.0})
+    for name in ("stray", "kept", "lost"):
+        backend.enqueue(job(name, 20, prompt=(1,)))
+    backend.iterate()
+    backend._generator.cancel(backend._jobs["lost"])
+    assert backend.num_jobs == 2
+    assert backend.reconcile(["kept", "lost"]) == (1, ["lost"])
+    assert backend.num_jobs == 1 and list(backend._jobs) == ["kept"]
+    assert free_pages(backend) == backend._generator.max_pages - 1
+    assert run_on(backend, "kept")[-1].new_tokens == 20
+
+
 def test_a_failed_prefill_is_told_also_if_the_same_iteration_raises(forced):
     """The generator loses all results of an iteration that raises."""
     failing = []
@@ -431,6 +513,21 @@ def test_a_stop_string_that_the_last_token_completes_ends_the_text_too(backend, 
     held = forced(chain(1, a, b))
     end = ending(run(held, job("x", 2, prompt=(1,), stop_strings=("import",)))["x"])
     assert (end.text, end.last.finish_reason) == (" return ", "stop")
+
+
+def test_cancelling_tells_the_text_that_was_held_and_the_counts(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    held = forced(chain(1, a, b, c))
+    same = (*prompt(90, 600), 1)
+    run(held, job("before", 1, prompt=same))
+    held.enqueue(job("x", 9, prompt=same, stop_strings=(" importance",)))
+    events = [held.iterate() for _ in range(2)][-1]
+    assert [event.text for event in events if isinstance(event, Chunk)] == []
+    assert held.cancel("x") == [
+        Chunk("x", " import", (b,)),
+        Finished("x", "cancelled", prompt_tokens=601, new_tokens=2, cached_tokens=600),
+    ]
+    assert free_pages(held) == held._generator.max_pages
 
 
 def test_a_character_that_the_last_token_completes_is_whole(backend, forced):

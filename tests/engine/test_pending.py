@@ -1,0 +1,212 @@
+"""Which job starts next: what holds whatever comes and goes."""
+
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.pending import Pending
+from tests.scripted import job
+
+jobs = st.builds(
+    dict,
+    work=st.integers(2, 200),
+    client=st.sampled_from("xyz"),
+    priority=st.integers(-1, 1),
+)
+START = st.none()  # instead of a job that comes
+
+
+def make(identifier, work, client="x", priority=0):
+    return job(identifier, work - 1, prompt=(1,), client=client, priority=priority)
+
+
+def work_of(one):
+    return len(one.prompt) + one.max_new_tokens
+
+
+def replay(steps, factor):
+    """Push or start, step by step, then start all that is left: ("came" | "started", job)."""
+    pending, names = Pending(factor), count()
+    for step in steps:
+        if step is not None:
+            one = make(f"job{next(names)}", **step)
+            pending.push(one)
+            yield "came", one
+        elif pending:
+            yield "started", start(pending)
+    while pending:
+        yield "started", start(pending)
+
+
+def start(pending, has_room=lambda job: True):
+    """Start the best job that has room; None if none has."""
+    one = next((one for one in pending.candidates() if has_room(one)), None)
+    if one is not None:
+        pending.start(one.identifier)
+    return one
+
+
+@given(st.lists(jobs | START), st.sampled_from([1.0, 2.0, 4.0]))
+def test_every_job_starts_once_and_none_before_a_higher_priority(steps, factor):
+    waiting, came, done = {}, [], []
+    for what, one in replay(steps, factor):
+        if what == "came":
+            waiting[one.identifier] = one
+            came.append(one.identifier)
+        else:
+            assert one.priority == max(other.priority for other in waiting.values())
+            del waiting[one.identifier]
+            done.append(one.identifier)
+    assert sorted(came) == sorted(done)
+
+
+@settings(max_examples=300)
+@given(st.lists(jobs | START, max_size=150), st.sampled_from([1.0, 1.5, 2.0, 4.0]))
+def test_no_job_waits_longer_than_the_factor_times_its_fair_wait_and_one_job(steps, factor):
+    clock, backlog, came, longest = Counter(), Counter(), {}, 0
+    for what, one in replay(steps, factor):
+        queue, work = (one.priority, one.client), work_of(one)
+        if what == "came":
+            backlog[queue] += work
+            came[one.identifier] = clock[queue], backlog[queue]
+            longest = max(longest, work)
+        else:
+            then, fair = came[one.identifier]
+            clock[queue] += work
+            backlog[queue] -= work
+            assert clock[queue] - then <= factor * fair + longest
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(
+        st.sampled_from("uvwxyz"), st.lists(st.integers(2, 200), min_size=30), min_size=2
+    )
+)
+def test_clients_that_all_wait_get_equal_shares_of_the_work(works):
+    pending, started = Pending(), Counter()
+    longest = {client: max(those) for client, those in works.items()}
+    for client, those in works.items():
+        for i, work in enumerate(those):
+            pending.push(make(f"{client}{i}", work, client))
+    left = Counter({client: len(those) for client, those in works.items()})
+    while all(left.values()):
+        one = start(pending)
+        started[one.client] += work_of(one)
+        left[one.client] -= 1
+        for a in works:
+            for b in works:
+                assert started[a] - started[b] <= longest[a] + longest[b]
+
+
+def test_a_client_that_comes_back_has_no_arrears_and_no_credit():
+    pending = Pending()
+    for i in range(20):
+        pending.push(make(f"x{i}", 10, "x"))
+    pending.push(make("y-first", 100, "y"))
+    order = [start(pending).identifier for _ in range(2)]
+    assert order == ["x0", "y-first"]
+    pending.push(make("y-again", 10, "y"))  # has had its share for a while
+    pending.push(make("z", 10, "z"))  # has not
+    order = [start(pending).identifier for _ in range(12)]
+    assert order.index("z") < 7 < order.index("y-again")
+
+
+def test_ever_new_clients_do_not_starve_those_that_wait():
+    pending = Pending()
+    for i in range(3):
+        pending.push(make(f"x{i}", 10, "x"))
+    order = []
+    for i in range(20):
+        pending.push(make(f"new{i}", 10, f"client{i}"))
+        order.append(start(pending).identifier)
+    assert {"x0", "x1", "x2"} < set(order)
+
+
+@given(st.lists(jobs, min_size=1))
+def test_of_one_client_the_shortest_is_first(steps):
+    pending = Pending(1000.0)
+    for i, step in enumerate(steps):
+        pending.push(make(f"job{i}", step["work"]))
+    works = [work_of(start(pending)) for _ in steps]
+    assert works == sorted(works)
+
+
+def test_a_long_job_does_not_starve_while_ever_more_short_ones_come():
+    pending, clock = Pending(4.0), 0
+    pending.push(make("long", 100))
+    for i in range(1000):
+        pending.push(make(f"short{i}", 10))
+        one = start(pending)
+        if one.identifier == "long":
+            break
+        clock += 10
+    assert 200 < clock <= 4 * 100 + 10
+
+
+def test_with_a_factor_of_1_the_first_that_came_is_first():
+    pending = Pending(1.0)
+    for i, work in enumerate([50, 3, 40, 2]):
+        pending.push(make(f"job{i}", work))
+    assert pending.identifiers() == ("job0", "job1", "job2", "job3")
+
+
+def test_what_is_put_back_is_first():
+    pending = Pending()
+    pending.push(make("short", 2))
+    pending.push(make("back", 100), is_due=True)
+    assert pending.identifiers() == ("back", "short")
+
+
+@given(
+    st.lists(st.tuples(st.integers(2, 60), st.sampled_from("xyz")), min_size=1, max_size=300),
+    st.sampled_from([1.0, 2.0, 4.0]),
+)
+def test_a_job_without_room_is_passed_by_within_bounds(others, factor):
+    """Others come without end and always have room; the big one has, once nothing may pass."""
+    pending, passed = Pending(factor), 0
+    pending.push(make("big", 100, priority=1))
+    for i, (work, client) in enumerate(others):
+        pending.push(make(f"job{i}", work, client))
+        one = start(pending, lambda one: one.identifier != "big")
+        if one is None:
+            assert passed >= factor * 100
+            assert pending.candidates()[0].identifier == "big"
+            return
+        passed += work_of(one)
+        assert passed < factor * 100 + 60
+    assert start(pending).identifier == "big"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["push", "start", "remove"]), jobs, st.integers(0, 99))))
+def test_whatever_happens_it_holds_what_was_pushed_and_not_taken(steps):
+    pending, model = Pending(), {}
+    for i, (what, fields, pick) in enumerate(steps):
+        if what == "push":
+            one = model[f"job{i}"] = make(f"job{i}", **fields)
+            pending.push(one)
+        elif what == "start" and pending:
+            del model[start(pending).identifier]
+        elif what == "remove" and model:
+            identifier = list(model)[pick % len(model)]
+            assert pending.remove(identifier) is model.pop(identifier)
+        assert len(pending) == len(model)
+        order = pending.identifiers()
+        assert sorted(order) == sorted(model)
+        assert [one.identifier for one in pending.candidates()] == list(order[:8])
+        assert len(pending._levels) == len({one.priority for one in model.values()})
+    assert pending.remove("never") is None
+
+
+@pytest.mark.parametrize("num_clients", [1, 1000])
+def test_nothing_is_kept_of_clients_that_have_gone(num_clients):
+    pending = Pending()
+    pending.push(make("stays", 100, "stays"))
+    for i in range(1000):
+        pending.push(make(f"job{i}", 2, f"client{i % num_clients}"))
+        start(pending)
+    [level] = pending._levels.values()
+    assert len(level.queues) + len(level.finishes) < 60

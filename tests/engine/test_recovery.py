@@ -1,0 +1,283 @@
+"""What becomes of jobs and engine when the backend fails, over a scripted backend."""
+
+import pytest
+
+import engine
+from engine.batch import GROW_AFTER, Batch
+from engine.messages import Chunk, Failed, Finished, PutBack, Started
+from tests.engine.test_engine import take_all, text
+from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
+
+
+def ends(events):
+    return [event for event in events if isinstance(event, Finished | Failed)]
+
+
+def held(make_engine, script=count, **config):
+    """An engine whose backend waits at a gate."""
+    gate = Gate()
+    backend = ScriptedBackend(script, gate=gate)
+    return make_engine(backend, **config), backend, gate
+
+
+def test_jobs_with_text_end_once_and_those_without_start_over(make_engine):
+    model, backend, gate = held(make_engine)
+    old = [model.submit([job(f"old{i}", 5)]) for i in range(16)]
+    gate.wait_until_held()
+    gate.step(3)
+    for _ in range(3):
+        gate.wait_until_held()
+    new = [model.submit([job(f"new{i}", 5)]) for i in range(16)]
+    gate.step()
+    gate.wait_until_held()
+    backend.iterate_errors = [RuntimeError("device on fire")]
+    gate.open()
+    errors = []
+    for stream in old:
+        [end] = ends(take_all(stream))
+        errors.append(end.error)
+        assert isinstance(end.error, engine.BatchFailed) and "device on fire" in str(end.error)
+    assert len({id(error) for error in errors}) == len(errors)  # each in a thread of its own
+    for stream in new:
+        events = take_all(stream)
+        assert text(events) == "0 1 2 3 4 " and len(ends(events)) == 1
+        assert sum(isinstance(event, PutBack) for event in events) == 1
+    assert backend.recoveries == ["reset"]
+    assert text(take_all(model.submit([job("next", 2)]))) == "0 1 "
+    assert model.state == "ready" and model.error is None
+
+
+def test_a_job_starts_over_once_only(make_engine):
+    model, backend, gate = held(make_engine)
+    backend.iterate_errors = [RuntimeError("first"), RuntimeError("second")]
+    stream = model.submit([job("a")])
+    gate.open()
+    events = take_all(stream)
+    assert [type(event) for event in events] == [PutBack, Failed]
+    assert "second" in str(events[-1].error)
+
+
+def test_a_job_that_starts_over_is_listed_as_waiting_and_goes_first(make_engine):
+    model, backend, gate = held(make_engine)
+    backend.has_room = lambda job: not backend.active
+    stream = model.submit([job("a", 5)])
+    gate.wait_until_held()
+    gate.step()
+    gate.wait_until_held()
+    model.submit([job("short", 1)])
+    backend.iterate_errors = [RuntimeError("x")]
+    backend.recovering.clear()
+    gate.step()
+    events = stream.take(20)
+    while not any(isinstance(event, PutBack) for event in events):
+        events += stream.take(20)
+    assert [(j.identifier, j.state) for j in model.jobs(0)] == [
+        ("a", "pending"),
+        ("short", "pending"),
+    ]
+    gate.open()
+    backend.recovering.set()
+    assert text(take_all(stream)) == "0 1 2 3 4 "
+    assert [j.identifier for j in backend.enqueued] == ["a", "a", "short"]
+
+
+def test_each_way_to_recover_comes_only_if_those_before_did_not_help(make_engine):
+    model, backend, gate = held(make_engine)
+    gate.open()
+    for name, num_errors in (("a", 2), ("b", 1)):
+        backend.iterate_errors = [RuntimeError("again")] * num_errors
+        assert isinstance(
+            take_all(model.submit([job(name)]))[-1], Failed if num_errors > 1 else Finished
+        )
+    # The third failure followed the second at once, and b's tokens helped it.
+    assert backend.recoveries == ["reset", "rebuild", "reload"]
+    backend.iterate_errors = [RuntimeError("later")]
+    take_all(model.submit([job("c")]))
+    assert backend.recoveries == ["reset", "rebuild", "reload", "reset"]
+
+
+def test_an_iteration_without_a_token_is_no_proof_of_help(make_engine):
+    model, backend, gate = held(make_engine, starts_only)
+    backend.iterate_errors = [RuntimeError("first")]
+    model.submit([job("a")])
+    gate.wait_until_held()
+    gate.step()
+    for _ in range(2):  # started again
+        gate.wait_until_held()
+        gate.step()
+    gate.wait_until_held()
+    backend.iterate_errors = [RuntimeError("second")]
+    gate.step()
+    gate.open()
+    while len(backend.recoveries) < 2:
+        model.jobs(0.01)
+    assert backend.recoveries == ["reset", "rebuild"]
+
+
+def starts_only(job):
+    while True:
+        yield Started(job.identifier)
+
+
+def test_a_way_that_fails_itself_leads_to_the_next_at_once(make_engine):
+    model, backend, gate = held(make_engine)
+    backend.iterate_errors = [RuntimeError("first")]
+    backend.recovery_errors = {"reset": RuntimeError("not yet"), "rebuild": RuntimeError("still")}
+    stream = model.submit([job("a")])
+    gate.open()
+    assert text(take_all(stream)) == "0 1 2 "
+    assert backend.recoveries == ["reset", "rebuild", "reload"]
+
+
+def test_an_engine_that_nothing_brings_back_stops_with_the_reason(make_engine):
+    model, backend, gate = held(make_engine, max_batch_size=1)
+    models = engine.Models([model])
+    backend.iterate_errors = [RuntimeError("first")]
+    for name in ("reset", "rebuild", "reload"):
+        backend.recovery_errors[name] = RuntimeError(f"{name} failed")
+    stream = model.submit([job("a")])
+    assert models.wait_until_stopped(0) is None
+    gate.open()
+    [failed] = ends(take_all(stream))
+    assert isinstance(failed.error, engine.Dead) and failed.error.retry_after >= 1  # it never ran
+    assert models.wait_until_stopped(20) is model
+    assert model.state == "stopped" and "reload failed" in str(model.error)
+
+
+def test_a_lost_device_ends_all_jobs_and_is_not_tried_again(make_engine):
+    model, backend, gate = held(make_engine)
+    backend.has_room = lambda job: not backend.active
+    active = model.submit([job("active", 50)])
+    gate.wait_until_held()
+    waiting = model.submit([job("waiting")])
+    gate.step()
+    gate.wait_until_held()
+    backend.iterate_errors = [engine.DeviceLost("the device is lost: assert")]
+    gate.open()
+    [end] = ends(take_all(active))
+    assert isinstance(end.error, engine.BatchFailed)
+    [end] = ends(take_all(waiting))
+    assert isinstance(end.error, engine.Dead)
+    assert isinstance(model.error, engine.DeviceLost) and backend.recoveries == []
+    with pytest.raises(engine.Dead, match="assert"):
+        model.submit([job("later")])
+
+
+def test_while_it_recovers_jobs_are_taken_and_wait(make_engine):
+    model, backend, gate = held(make_engine)
+    backend.recovering.clear()
+    backend.iterate_errors = [RuntimeError("x")]
+    streams = [model.submit([job("a")])]
+    gate.open()
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "recovering", 20)
+    assert "RuntimeError: x" in str(model.error)
+    streams.append(model.submit([job("b")]))
+    backend.recovering.set()
+    assert [text(take_all(stream)) for stream in streams] == ["0 1 2 "] * 2
+    assert model.state == "ready" and model.error is None
+
+
+def test_a_cancel_that_raises_is_a_fault_of_the_batch(make_engine):
+    model, backend, gate = held(make_engine)
+    cancelled, other = model.submit([job("a", 50)]), model.submit([job("b", 5)])
+    gate.wait_until_held()
+    cancel, backend.cancel = backend.cancel, lambda identifier: 1 / 0
+    model.cancel("a")
+    gate.step()
+    [end] = ends(take_all(cancelled))
+    assert isinstance(end.error, engine.BatchFailed)
+    backend.cancel = cancel
+    gate.open()
+    assert len(ends(take_all(other))) == 1
+    assert backend.recoveries == ["reset"]
+
+
+def test_zombies_are_ended_and_counted(make_engine):
+    model, backend, gate = held(make_engine)
+    streams = [model.submit([job(name, 50)]) for name in ("lost", "kept")]
+    gate.wait_until_held()
+    gate.step()
+    gate.wait_until_held()
+    del backend.active["lost"]
+    for name in ("stray", "another"):
+        backend.active[name] = endless(job(name))
+    gate.step()
+    [end] = ends(take_all(streams[0]))
+    assert isinstance(end.error, engine.BatchFailed) and "lost" in str(end.error)
+    gate.open()
+    assert text(take_all(streams[1])).endswith("49 ")
+    assert model.num_zombies == 3 and [n for n, _ in backend.calls].count("reconcile") == 1
+
+
+# Memory
+
+
+def test_out_of_memory_lowers_the_batch_for_a_while(make_engine):
+    model, backend, gate = held(make_engine, max_batch_size=8)
+    backend.iterate_errors = [engine.OutOfMemory("CUDA out of memory")]
+    sizes, iterate = [], backend.iterate
+
+    def noted_iterate():
+        sizes.append(len(backend.active))
+        return iterate()
+
+    backend.iterate = noted_iterate
+    model.submit([job("first", 1)])
+    gate.wait_until_held()
+    stream = model.submit([job(f"job{i}", GROW_AFTER) for i in range(8)])
+    gate.open()
+    events = take_all(stream)
+    assert len(ends(events)) == 8 and all(isinstance(end, Finished) for end in ends(events))
+    assert sizes[0] == 1 and max(sizes[:GROW_AFTER]) == 1 and max(sizes) > 1
+
+
+def test_a_prompt_without_memory_waits_and_is_tried_once_more(make_engine):
+    tries = []
+
+    def script(job):
+        tries.append(job.identifier)
+        yield Started(job.identifier)
+        if tries.count(job.identifier) <= job.max_new_tokens:
+            yield Failed(job.identifier, engine.OutOfMemory("CUDA out of memory"))
+        yield Chunk(job.identifier, "x", (0,))
+        yield finished(job, 1)
+
+    model = make_engine(ScriptedBackend(script))
+    assert text(take_all(model.submit([job("once", 1)]))) == "x"
+    [failed] = ends(take_all(model.submit([job("twice", 2)])))
+    assert isinstance(failed.error, engine.OutOfMemory)
+    assert tries == ["once"] * 2 + ["twice"] * 2
+
+
+def test_the_batch_grows_back_one_by_one():
+    batch = Batch(4)
+    for i in range(4):
+        batch.add(job(f"job{i}"))
+    batch.halve()
+    for i in range(4):
+        batch.end(f"job{i}")
+    sizes = []
+    for _ in range(3 * GROW_AFTER):
+        while not batch.is_full:
+            batch.add(job(f"more{len(batch)}"))
+        sizes.append(len(batch))
+        batch.note([Chunk("more0", "x", (1,))])
+    assert sizes == [2] * GROW_AFTER + [3] * GROW_AFTER + [4] * GROW_AFTER
+    for _ in range(5):
+        batch.halve()
+    assert not Batch(1).is_full and batch.is_full
+
+
+def test_nothing_is_kept_of_jobs_that_have_ended(make_engine):
+    model, backend, gate = held(make_engine)
+    backend.iterate_errors = [RuntimeError("x")]
+    gate.open()
+    for i in range(20):
+        take_all(model.submit([job(f"job{i}")]))
+    stream = model.submit([job("endless", 10**3)])
+    stream.take(20)
+    stream.close()
+    assert model.close(timeout=20)
+    batch = model._link._batch
+    assert not batch._jobs and not batch._emitted and not batch._put_back
