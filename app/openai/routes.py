@@ -10,7 +10,9 @@ import flask
 
 import engine
 from app.body import BadRequest, json_response, read_json
+from app.client import Client
 from app.openai import parse, render
+from app.reader import Reader
 from app.services import services
 from app.streaming import PlainText, choose_framing, raise_failure, stream_response
 
@@ -101,27 +103,30 @@ def _answer(
         prompt = prompts[i // request.n]
         max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
         jobs.append(request.job(identifier, prompt, max_new_tokens, choice=i % request.n))
-    stream = model.submit(jobs)
+    client = Client(flask.request.environ)
+    reader = Reader(model.submit(jobs), client, serves_half_closed=framing is not None)
     logger.debug("%s: %d jobs for user %r", body.head.identifier, len(jobs), request.user)
     if framing is not None:
         bodies = render.StreamRender(body, identifiers, request.n, request.include_usage)
-        return stream_response(stream, bodies, framing, services().settings.heartbeat)
-    choices = _collect(stream, identifiers)
+        return stream_response(reader, bodies, framing, services().settings.heartbeat)
+    choices = _collect(reader, identifiers)
     finished = [choice.finished for choice in choices if choice.finished is not None]
     return json_response(body.whole(choices, render.usage(finished, request.n)))
 
 
-def _collect(stream: engine.Stream, identifiers: Sequence[str]) -> list[render.Choice]:
-    """Wait for all choices. Raises the error of the first that fails; the others are cancelled."""
+def _collect(reader: Reader, identifiers: Sequence[str]) -> list[render.Choice]:
+    """Wait for all choices. Raises ClientGone, or the error of the first choice that fails; what
+    has not ended is cancelled.
+    """
     choices = {identifier: render.Choice() for identifier in identifiers}
     try:
-        while not stream.is_finished:
-            events = stream.take()
+        while not reader.is_finished:
+            events = reader.take()
             raise_failure(events)
             for event in events:
                 choices[event.identifier].add(event)
     finally:
-        stream.close()
+        reader.close()
     return list(choices.values())
 
 
