@@ -1,9 +1,12 @@
 """The other end of a request's connection, as far as the server that runs us shows it."""
 
+import contextlib
 import errno
 import select
 import socket
-from collections.abc import Mapping
+import struct
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 Presence = Literal["there", "half-closed", "gone"]
@@ -17,6 +20,10 @@ class ClientGone(ConnectionResetError):
 
     def __init__(self) -> None:
         super().__init__(errno.ECONNRESET, "the client has left")
+
+
+class BodyTimeout(Exception):
+    """The request's body took too long to arrive."""
 
 
 class Client:
@@ -48,3 +55,48 @@ class Client:
         elif self._is_disconnected is not None and self._is_disconnected():
             return "gone"
         return "there"
+
+    def limit_sends(self, seconds: float) -> None:
+        """Let a write fail, and the client be gone, once it has taken nothing for so long."""
+        if self._socket is None:
+            return
+        # What waits in the socket's buffer for a reader that has stopped, or for a host that has
+        # vanished: the kernel resets the connection, which `look` tells, too. Linux only.
+        if self._socket.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+            milliseconds = max(int(seconds * 1000), 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        # What finds no room in that buffer: a blocking write.
+        micros = max(int(seconds * 1e6), 1)
+        limit = struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    @contextlib.contextmanager
+    def receiving(self, seconds: float) -> Iterator[None]:
+        """Let reads inside end after so many seconds in all. Raises BodyTimeout then.
+
+        A socket's own timeout is for each read, and one byte a second would never meet it.
+        """
+        if self._socket is None:
+            yield  # a server like waitress has read all before it calls us
+            return
+        is_over = threading.Event()
+        timer = threading.Timer(seconds, self._stop_receiving, (is_over,))
+        timer.name = "receive-timeout"
+        timer.start()
+        try:
+            yield
+        except Exception:
+            if not is_over.is_set():
+                raise
+        finally:
+            timer.cancel()
+            timer.join()  # or it might still cut off what is not the body any more
+        if is_over.is_set():
+            raise BodyTimeout(f"the body did not arrive within {seconds:g} seconds")
+
+    def _stop_receiving(self, is_over: threading.Event) -> None:
+        is_over.set()
+        with contextlib.suppress(OSError):  # gone already
+            # As if the client had sent its end of file. Not the method of a TLS socket, which
+            # would go on in the clear.
+            socket.socket.shutdown(self._socket, socket.SHUT_RD)  # type: ignore[arg-type]

@@ -92,6 +92,19 @@ class Settings(pydantic_settings.BaseSettings):
         description="Seconds without news after which a stream gets a comment line, so that proxies"
         " keep it open and a client that has left is noticed.",
     )
+    body_timeout: float = Field(
+        30.0,
+        gt=0,
+        le=86400,
+        description="Seconds in which a request's whole body must have arrived; else 408.",
+    )
+    send_timeout: float = Field(
+        30.0,
+        gt=0,
+        le=86400,
+        description="Seconds after which a client that takes nothing of what is sent to it is cut"
+        " off, and its jobs are cancelled.",
+    )
     reserve_threads: int = Field(
         16,
         ge=1,

@@ -8,7 +8,7 @@ import werkzeug.exceptions
 
 import engine
 from app.body import BadRequest, json_response
-from app.client import ClientGone
+from app.client import BodyTimeout, ClientGone
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
         case BadRequest():
             kind = Kind(400, "invalid_request_error", error.code)
             param = error.param
+        case BodyTimeout():
+            kind = Kind(408, "timeout_error", "body_timeout")
         case ClientGone():
             kind = Kind(499, "invalid_request_error", "client_gone")  # for the access log: nginx's
         case engine.EngineError():

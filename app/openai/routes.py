@@ -5,6 +5,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import flask
 
@@ -23,7 +24,7 @@ blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 
 @blueprint.post("/completions")
 def create_completion() -> flask.Response:
-    request = parse.completion(read_json(services().settings.max_body_bytes))
+    request = parse.completion(_receive())
     model = services().models.get(request.model)
     with _names_of(request):
         # Before the work of tokenizing: tokens are not longer than 16 characters on average.
@@ -45,7 +46,7 @@ def create_completion() -> flask.Response:
 
 @blueprint.post("/chat/completions")
 def create_chat_completion() -> flask.Response:
-    request = parse.chat(read_json(services().settings.max_body_bytes))
+    request = parse.chat(_receive())
     model = services().models.get(request.model)
     with _names_of(request):
         num_characters = sum(len(m.text) for m in request.messages)
@@ -72,6 +73,15 @@ def list_models() -> flask.Response:
 @blueprint.get("/models/<path:name>")
 def retrieve_model(name: str) -> flask.Response:
     return json_response(_describe_model(name))
+
+
+def _receive() -> dict[str, Any]:
+    """The body of the current request, from a client that must neither send nor read too slowly."""
+    settings = services().settings
+    client = Client(flask.request.environ)
+    client.limit_sends(settings.send_timeout)
+    with client.receiving(settings.body_timeout):
+        return read_json(settings.max_body_bytes)
 
 
 @contextlib.contextmanager
