@@ -9,6 +9,7 @@ import werkzeug.exceptions
 import engine
 from app.body import BadRequest, json_response
 from app.client import BodyTimeout, ClientGone
+from app.deadlines import TimedOut
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +45,18 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
     """What kind of error it is, and its body."""
     param: str | None = None
     message = str(error)
+    more: dict[str, Any] = {}
     match error:
         case BadRequest():
             kind = Kind(400, "invalid_request_error", error.code)
             param = error.param
         case BodyTimeout():
             kind = Kind(408, "timeout_error", "body_timeout")
+        case TimedOut():
+            # After the others a retry would only do the same work again.
+            headers = {} if error.code == "queue_timeout" else _RAN
+            kind = Kind(408, "timeout_error", error.code, headers)
+            more = {"usage": error.usage}
         case ClientGone():
             kind = Kind(499, "invalid_request_error", "client_gone")  # for the access log: nginx's
         case engine.EngineError():
@@ -64,7 +71,7 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
             logger.error("unexpected", exc_info=error)
             kind = Kind(500, "server_error", "internal_error")
             message = "the server failed in an unexpected way; its log says how"
-    body = {"message": message, "type": kind.type, "param": param, "code": kind.code}
+    body = {"message": message, "type": kind.type, "param": param, "code": kind.code, **more}
     return kind, {"error": body}
 
 

@@ -5,20 +5,31 @@ import time
 
 import engine
 from app.client import Client, ClientGone, Presence
+from app.deadlines import Deadlines, TimedOut
 
 LOOK = 0.25  # seconds from one look at the client to the next
 LOOK_CLOSELY = 0.1  # once it may have left
 
 
 class Reader:
-    """Takes the events of a stream, and looks after the client meanwhile."""
+    """Takes the events of a stream, and looks after the client and the deadlines meanwhile."""
 
-    def __init__(self, stream: engine.Stream, client: Client, serves_half_closed: bool) -> None:
+    def __init__(
+        self,
+        stream: engine.Stream,
+        client: Client,
+        deadlines: Deadlines,
+        prompt_tokens: int,
+        serves_half_closed: bool,
+    ) -> None:
         """`serves_half_closed`: whether there are writes that would tell a client that has left
         from one that only sends nothing more; else the latter counts as gone, too.
         """
         self._stream = stream
         self._client = client
+        self._deadlines = deadlines
+        self._prompt_tokens = prompt_tokens
+        self._new_tokens = 0
         self._serves_half_closed = serves_half_closed
         self._presence: Presence = "there"
         self._next_look = -math.inf
@@ -36,20 +47,38 @@ class Reader:
     def take(self, timeout: float = math.inf) -> list[engine.JobEvent]:
         """Wait for events, at most `timeout` seconds, or until the client becomes half-closed.
 
-        Raises ClientGone.
+        Raises ClientGone or TimedOut.
         """
         end = time.monotonic() + timeout
         while True:
             now = time.monotonic()
+            self._check_deadlines(now)
             if now >= self._next_look and self._look(now):
                 end = now
-            events = self._stream.take(max(min(end, self._next_look) - now, 0))
+            wait = min(end, self._next_look, self._deadlines.next) - now
+            events = self._stream.take(max(wait, 0))
+            if events:
+                self._deadlines.note(events)
+                self._new_tokens += sum(
+                    len(event.token_ids) for event in events if isinstance(event, engine.Chunk)
+                )
             if events or self.is_finished or now >= end:
                 return events
 
     def close(self) -> None:
         """Cancel what has not ended."""
         self._stream.close()
+
+    def _check_deadlines(self, now: float) -> None:
+        try:
+            self._deadlines.check(now)
+        except TimedOut as error:
+            error.usage = {
+                "prompt_tokens": self._prompt_tokens,
+                "completion_tokens": self._new_tokens,
+                "total_tokens": self._prompt_tokens + self._new_tokens,
+            }
+            raise
 
     def _look(self, now: float) -> bool:
         """Whether the client has become half-closed since the last time."""

@@ -13,6 +13,7 @@ from werkzeug.datastructures import MIMEAccept
 
 import engine
 from app.body import dumps
+from app.deadlines import TimedOut
 from app.errors import describe
 from app.reader import Reader
 
@@ -91,7 +92,7 @@ def stream_response(
 
     Waits for the first event, so that a job that fails at once gets its own status; but not
     longer than a heartbeat, since by then the client shall see that it is being served. Raises
-    the job's error, or ClientGone.
+    the job's error, ClientGone or TimedOut.
     """
     try:
         first = _first_events(reader, heartbeat)
@@ -152,7 +153,12 @@ def _writes(
             last_write = time.monotonic()
         if is_last:
             return
-        events = reader.take(interval)
+        try:
+            events = reader.take(interval)
+        except TimedOut as error:
+            reader.close()  # now, however long the client takes to read this
+            yield framing.error(describe(error)[1]) + framing.end
+            return
 
 
 def raise_failure(events: Sequence[engine.JobEvent]) -> None:

@@ -85,6 +85,7 @@ class Generation(BaseModel):
     seed: Seed | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+    timeout: float | None = Field(None, gt=0, le=86400)  # seconds
     user: str | None = None  # for the operator's logs
 
     @field_validator("stop", mode="before")
