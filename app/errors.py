@@ -1,6 +1,7 @@
 """Every error as clients of the OpenAI API expect it. The only status codes of errors."""
 
 import logging
+import math
 from typing import Any, NamedTuple
 
 import flask
@@ -23,16 +24,15 @@ class Kind(NamedTuple):
 
 # The client retries 429 and 5xx by itself. Not where the model has worked on the job already.
 _RAN = {"x-should-retry": "false"}
-_SOON = {"Retry-After": "1"}
 
 KINDS: dict[type[engine.EngineError], Kind] = {
     engine.ModelNotFound: Kind(404, "invalid_request_error", "model_not_found"),
     engine.InvalidJob: Kind(400, "invalid_request_error", "invalid_value"),
     engine.PromptTooLong: Kind(400, "invalid_request_error", "context_length_exceeded"),
-    engine.Full: Kind(429, "rate_limit_error", "queue_full", _SOON),
-    engine.Loading: Kind(503, "server_error", "overloaded", _SOON),
-    engine.Stalled: Kind(503, "server_error", "overloaded", _SOON),
-    engine.Draining: Kind(503, "server_error", "overloaded", _SOON),
+    engine.Full: Kind(429, "rate_limit_error", "queue_full"),
+    engine.Loading: Kind(503, "server_error", "overloaded"),
+    engine.Stalled: Kind(503, "server_error", "overloaded"),
+    engine.Draining: Kind(503, "server_error", "overloaded"),
     engine.Dead: Kind(503, "server_error", "model_failed"),
     engine.ModelError: Kind(503, "server_error", "model_failed"),
     engine.JobFailed: Kind(500, "server_error", "job_failed", _RAN),
@@ -62,6 +62,8 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
         case engine.EngineError():
             kind = next(KINDS[c] for c in type(error).__mro__ if c in KINDS)
             param = error.param
+            if isinstance(error, engine.Refused):
+                kind = kind._replace(headers={"Retry-After": _whole_seconds(error.retry_after)})
         case werkzeug.exceptions.HTTPException(code=int(status)):
             fault = "invalid_request_error" if status < 500 else "server_error"
             headers = {k: v for k, v in error.get_headers() if k in ("Allow", "Retry-After")}
@@ -73,6 +75,11 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
             message = "the server failed in an unexpected way; its log says how"
     body = {"message": message, "type": kind.type, "param": param, "code": kind.code, **more}
     return kind, {"error": body}
+
+
+def _whole_seconds(seconds: float) -> str:
+    """OpenAI's clients don't retry at all if told more than two minutes."""
+    return str(math.ceil(min(max(seconds, 1), 120)))
 
 
 def respond(error: Exception) -> flask.Response:

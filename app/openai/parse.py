@@ -85,6 +85,7 @@ class Generation(BaseModel):
     seed: Seed | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
     timeout: float | None = Field(None, gt=0, le=86400)  # seconds
     user: str | None = None  # for the operator's logs
 
@@ -110,7 +111,12 @@ class Generation(BaseModel):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def job(
-        self, identifier: str, prompt: tuple[int, ...], max_new_tokens: int, choice: int
+        self,
+        identifier: str,
+        prompt: tuple[int, ...],
+        max_new_tokens: int,
+        choice: int,
+        client: str,
     ) -> engine.Job:
         """The job of one choice; with a seed each choice of a prompt has its own."""
         return engine.Job(
@@ -131,6 +137,8 @@ class Generation(BaseModel):
             stop_token_ids=tuple(self.stop_token_ids),
             min_new_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
+            priority=self.priority,
+            client=client,
         )
 
 

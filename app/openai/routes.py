@@ -13,6 +13,7 @@ import engine
 from app.body import BadRequest, json_response, read_json
 from app.client import Client
 from app.deadlines import Deadlines
+from app.identity import share_of
 from app.openai import parse, render
 from app.reader import Reader
 from app.services import services
@@ -117,11 +118,12 @@ def _answer(
         if request.include_usage:
             raise BadRequest("Accept: text/plain has no room for usage", "stream_options")
     identifiers = [f"{body.head.identifier}-{i}" for i in range(len(prompts) * request.n)]
+    client = share_of(flask.request)
     jobs = []
     for i, identifier in enumerate(identifiers):
         prompt = prompts[i // request.n]
         max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
-        jobs.append(request.job(identifier, prompt, max_new_tokens, choice=i % request.n))
+        jobs.append(request.job(identifier, prompt, max_new_tokens, i % request.n, client))
     settings = services().settings
     reader = Reader(
         model.submit(jobs),

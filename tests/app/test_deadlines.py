@@ -66,7 +66,9 @@ def test_a_deadline_after_the_first_byte_is_an_error_event(make_client, gate, ac
 def test_a_deadline_also_holds_while_tokens_come(make_client):
     client = make_client(ScriptedBackend(ticking))
     bodies = frames(client.post(URL, json={**LONG, "stream": True, "timeout": 0.3}))
-    assert bodies[-1]["error"]["code"] == "total_timeout"
+    error = bodies[-1]["error"]
+    assert error["code"] == "total_timeout"
+    assert error["usage"]["completion_tokens"] == len(bodies) - 1 > 5
     response = client.post(URL, json={**LONG, "timeout": 0.3})
     assert response.status_code == 408
     wait_until_empty(client)
