@@ -3,7 +3,7 @@
 import flask
 
 import engine
-from app import errors, openai, ops
+from app import errors, jobs, openai, ops
 from app.chat_template import ChatTemplate
 from app.config import Settings, SettingsError, read_settings
 from app.services import KEY, Services
@@ -17,6 +17,7 @@ def create_app(settings: Settings, models: engine.Models) -> flask.Flask:
     templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
     app.extensions[KEY] = Services(settings, models, templates)
     app.register_blueprint(openai.blueprint)
+    app.register_blueprint(jobs.blueprint)
     app.register_blueprint(ops.blueprint)
     errors.register(app)
     return app

@@ -102,6 +102,40 @@ class Settings(pydantic_settings.BaseSettings):
         description="Seconds without news after which a stream gets a comment line, so that proxies"
         " keep it open and a client that has left is noticed.",
     )
+    queue_timeout: float = Field(
+        300.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that a request may wait for its first job to start; then 408."
+        " 0: no limit.",
+    )
+    first_token_timeout: float = Field(
+        600.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that a request may wait for its first token, its turn included; then"
+        " 408. 0: no limit.",
+    )
+    total_timeout: float = Field(
+        3600.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that a request may take in all, and the most that it may ask for as"
+        " `timeout`. 0: no limit.",
+    )
+    body_timeout: float = Field(
+        30.0,
+        gt=0,
+        le=86400,
+        description="Seconds in which a request's whole body must have arrived; else 408.",
+    )
+    send_timeout: float = Field(
+        30.0,
+        gt=0,
+        le=86400,
+        description="Seconds after which a client that takes nothing of what is sent to it is cut"
+        " off, and its jobs are cancelled.",
+    )
     reserve_threads: int = Field(
         16,
         ge=1,

@@ -1,6 +1,7 @@
 """Every error as clients of the OpenAI API expect it. The only status codes of errors."""
 
 import logging
+import math
 from typing import Any, NamedTuple
 
 import flask
@@ -8,6 +9,8 @@ import werkzeug.exceptions
 
 import engine
 from app.body import BadRequest, json_response
+from app.client import BodyTimeout, ClientGone
+from app.deadlines import TimedOut
 
 logger = logging.getLogger(__name__)
 
@@ -21,16 +24,15 @@ class Kind(NamedTuple):
 
 # The client retries 429 and 5xx by itself. Not where the model has worked on the job already.
 _RAN = {"x-should-retry": "false"}
-_SOON = {"Retry-After": "1"}
 
 KINDS: dict[type[engine.EngineError], Kind] = {
     engine.ModelNotFound: Kind(404, "invalid_request_error", "model_not_found"),
     engine.InvalidJob: Kind(400, "invalid_request_error", "invalid_value"),
     engine.PromptTooLong: Kind(400, "invalid_request_error", "context_length_exceeded"),
-    engine.Full: Kind(429, "rate_limit_error", "queue_full", _SOON),
-    engine.Loading: Kind(503, "server_error", "overloaded", _SOON),
-    engine.Stalled: Kind(503, "server_error", "overloaded", _SOON),
-    engine.Draining: Kind(503, "server_error", "overloaded", _SOON),
+    engine.Full: Kind(429, "rate_limit_error", "queue_full"),
+    engine.Loading: Kind(503, "server_error", "overloaded"),
+    engine.Stalled: Kind(503, "server_error", "overloaded"),
+    engine.Draining: Kind(503, "server_error", "overloaded"),
     engine.Dead: Kind(503, "server_error", "model_failed"),
     engine.ModelError: Kind(503, "server_error", "model_failed"),
     engine.JobFailed: Kind(500, "server_error", "job_failed", _RAN),
@@ -43,13 +45,25 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
     """What kind of error it is, and its body."""
     param: str | None = None
     message = str(error)
+    more: dict[str, Any] = {}
     match error:
         case BadRequest():
             kind = Kind(400, "invalid_request_error", error.code)
             param = error.param
+        case BodyTimeout():
+            kind = Kind(408, "timeout_error", "body_timeout")
+        case TimedOut():
+            # After the others a retry would only do the same work again.
+            headers = {} if error.code == "queue_timeout" else _RAN
+            kind = Kind(408, "timeout_error", error.code, headers)
+            more = {"usage": error.usage}
+        case ClientGone():
+            kind = Kind(499, "invalid_request_error", "client_gone")  # for the access log: nginx's
         case engine.EngineError():
             kind = next(KINDS[c] for c in type(error).__mro__ if c in KINDS)
             param = error.param
+            if isinstance(error, engine.Refused):
+                kind = kind._replace(headers={"Retry-After": _whole_seconds(error.retry_after)})
         case werkzeug.exceptions.HTTPException(code=int(status)):
             fault = "invalid_request_error" if status < 500 else "server_error"
             headers = {k: v for k, v in error.get_headers() if k in ("Allow", "Retry-After")}
@@ -59,8 +73,13 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
             logger.error("unexpected", exc_info=error)
             kind = Kind(500, "server_error", "internal_error")
             message = "the server failed in an unexpected way; its log says how"
-    body = {"message": message, "type": kind.type, "param": param, "code": kind.code}
+    body = {"message": message, "type": kind.type, "param": param, "code": kind.code, **more}
     return kind, {"error": body}
+
+
+def _whole_seconds(seconds: float) -> str:
+    """OpenAI's clients don't retry at all if told more than two minutes."""
+    return str(math.ceil(min(max(seconds, 1), 120)))
 
 
 def respond(error: Exception) -> flask.Response:

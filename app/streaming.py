@@ -13,7 +13,11 @@ from werkzeug.datastructures import MIMEAccept
 
 import engine
 from app.body import dumps
+from app.deadlines import TimedOut
 from app.errors import describe
+from app.reader import Reader
+
+PROBE = 0.1  # seconds between writes to a client that may have left
 
 
 class Framing(Protocol):
@@ -82,31 +86,31 @@ Render = Callable[[Sequence[engine.JobEvent]], Iterable[tuple[dict[str, Any], st
 
 
 def stream_response(
-    stream: engine.Stream, render: Render, framing: Framing, heartbeat: float
+    reader: Reader, render: Render, framing: Framing, heartbeat: float
 ) -> flask.Response:
-    """A response that goes on until the jobs of `stream` have ended. `heartbeat` in seconds.
+    """A response that goes on until the jobs of `reader` have ended. `heartbeat` in seconds.
 
     Waits for the first event, so that a job that fails at once gets its own status; but not
     longer than a heartbeat, since by then the client shall see that it is being served. Raises
-    the job's error.
+    the job's error, ClientGone or TimedOut.
     """
     try:
-        first = _first_events(stream, heartbeat)
+        first = _first_events(reader, heartbeat)
     except BaseException:
-        stream.close()
+        reader.close()
         raise
     response = flask.Response(
-        _writes(stream, first, render, framing, heartbeat), mimetype=framing.mimetype
+        _writes(reader, first, render, framing, heartbeat), mimetype=framing.mimetype
     )
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
     # Not a finally in _writes: if the client leaves before the first byte, that generator never
     # starts, and its finally never runs.
-    response.call_on_close(stream.close)
+    response.call_on_close(reader.close)
     return response
 
 
-def _first_events(stream: engine.Stream, timeout: float) -> list[engine.JobEvent]:
+def _first_events(reader: Reader, timeout: float) -> list[engine.JobEvent]:
     deadline = time.monotonic() + timeout
     events: list[engine.JobEvent] = []
     while True:
@@ -117,13 +121,13 @@ def _first_events(stream: engine.Stream, timeout: float) -> list[engine.JobEvent
                 case engine.Chunk() | engine.Finished():
                     return events
         left = deadline - time.monotonic()
-        if left <= 0:
+        if left <= 0 or reader.is_half_closed:  # then a write must tell whether anybody is there
             return events
-        events += stream.take(left)
+        events += reader.take(left)
 
 
 def _writes(
-    stream: engine.Stream,
+    reader: Reader,
     events: list[engine.JobEvent],
     render: Render,
     framing: Framing,
@@ -134,20 +138,26 @@ def _writes(
     while True:
         data = b"".join(framing.frame(body, text) for body, text in render(events))
         failed = next((event for event in events if isinstance(event, engine.Failed)), None)
-        is_last = failed is not None or stream.is_finished
+        is_last = failed is not None or reader.is_finished
         if failed is not None:
             data += framing.error(describe(failed.error)[1])
         is_due = False
         if is_last:
             data += framing.end
-        elif not data and time.monotonic() - last_write >= heartbeat:
-            data, is_due = framing.heartbeat, True
+        interval = min(heartbeat, PROBE) if reader.is_half_closed else heartbeat
+        if not data and time.monotonic() - last_write >= interval:
+            data, is_due = framing.heartbeat, True  # also if empty: that sends the headers
         if data or is_due:
             yield data
             last_write = time.monotonic()
         if is_last:
             return
-        events = stream.take(heartbeat)
+        try:
+            events = reader.take(interval)
+        except TimedOut as error:
+            reader.close()  # now, however long the client takes to read this
+            yield framing.error(describe(error)[1]) + framing.end
+            return
 
 
 def raise_failure(events: Sequence[engine.JobEvent]) -> None:

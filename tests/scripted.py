@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -32,6 +33,14 @@ def endless(job: Job) -> Iterable[JobEvent]:
     """Starts and never ends."""
     yield Started(job.identifier)
     while True:
+        yield Chunk(job.identifier, "x", (0,))
+
+
+def ticking(job: Job) -> Iterable[JobEvent]:
+    """A token every few milliseconds, for ever; the pace of a real model, roughly."""
+    yield Started(job.identifier)
+    while True:
+        time.sleep(0.005)
         yield Chunk(job.identifier, "x", (0,))
 
 

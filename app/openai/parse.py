@@ -93,6 +93,8 @@ class Generation(BaseModel):
     seed: Seed | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
+    timeout: float | None = Field(None, gt=0, le=86400)  # seconds
     user: str | None = None  # for the operator's logs
 
     @field_validator("stop", mode="before")
@@ -128,6 +130,7 @@ class Generation(BaseModel):
         max_new_tokens: int,
         choice: int,
         config: engine.ModelConfig,
+        client: str,
     ) -> engine.Job:
         """The job of one choice; with a seed each choice of a prompt has its own. `config` has what
         the request doesn't say.
@@ -153,6 +156,8 @@ class Generation(BaseModel):
             min_new_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
             stop_on_loop=_given(self.stop_on_loop, config.default_stop_on_loop),
+            priority=self.priority,
+            client=client,
         )
 
 

@@ -1,4 +1,7 @@
 import json
+import socket
+import struct
+import threading
 
 import pytest
 
@@ -6,6 +9,7 @@ import engine
 from app import Settings, create_app
 from engine.config import ModelConfig
 from engine.thread import EngineThread
+from tests.scripted import Gate
 
 
 @pytest.fixture
@@ -38,3 +42,43 @@ def frames(response):
     data = [p.removeprefix("data: ") for p in parts if p.startswith("data: ")]
     assert data.pop() == "[DONE]"
     return [json.loads(item) for item in data]
+
+
+@pytest.fixture
+def gate(make_client):
+    """Opened in the end, before the models close; and when a test seems to hang."""
+    gate = Gate()
+    timer = threading.Timer(20, gate.open)
+    timer.start()
+    yield gate
+    timer.cancel()
+    gate.open()
+
+
+class Connection:
+    """A real one: `environ` is what a server would show of its end, `client` the other end."""
+
+    def __init__(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.client = socket.create_connection(listener.getsockname())
+            self.server, _ = listener.accept()
+        self.environ = {"gunicorn.socket": self.server}
+
+    def reset(self):
+        self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.client.close()
+
+
+@pytest.fixture
+def connection():
+    connection = Connection()
+    yield connection
+    connection.client.close()
+    connection.server.close()
+
+
+def wait_until_empty(client):
+    """Until the engine holds no job."""
+    model = client.models.get()
+    with model._changed:
+        assert model._changed.wait_for(lambda: not model.num_jobs, 20)

@@ -3,6 +3,7 @@
 import pytest
 
 import engine
+from app import errors
 from app.body import BadRequest
 from app.openai import parse
 from tests.scripted import Gate, ScriptedBackend
@@ -290,3 +291,11 @@ def test_every_engine_error_has_a_status():
         return [leaf for sub in subclasses for leaf in leaves(sub)] if subclasses else [kind]
 
     assert all(not KINDS.keys().isdisjoint(leaf.__mro__) for leaf in leaves(engine.EngineError))
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.1, "1"), (7.2, "8"), (1000.0, "120")])
+def test_retry_after_is_the_engines_estimate_within_what_clients_obey(seconds, header):
+    for kind, status in ((engine.Full, 429), (engine.Loading, 503), (engine.Draining, 503)):
+        described, _ = errors.describe(kind("not now", seconds))
+        assert described.status == status
+        assert described.headers == {"Retry-After": header}

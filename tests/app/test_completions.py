@@ -84,8 +84,10 @@ def test_every_parameter_reaches_the_job(make_client):
             "min_tokens": 2,
             "ignore_eos": True,
             "seed": 11,
+            "priority": 3,
             "user": "somebody",
         },
+        headers={"Authorization": "Bearer abc"},
     )
     [job] = backend.enqueued
     assert job == engine.Job(
@@ -97,6 +99,8 @@ def test_every_parameter_reaches_the_job(make_client):
         stop_token_ids=(17,),
         min_new_tokens=2,
         ignore_eos=True,
+        priority=3,
+        client="key-ba7816bf8f01cfea",
     )
 
 
@@ -105,6 +109,24 @@ def test_defaults_are_those_of_the_api(make_client):
     make_client(backend).post(URL, json={"prompt": "x", "temperature": None, "top_k": -1})
     [job] = backend.enqueued
     assert job.sampling == engine.Sampling(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, None)
+
+
+def test_whose_share_a_request_takes_is_its_keys_or_its_addresss(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    for headers in ({"Authorization": "bearer  abc"}, {"x-api-key": "abc"}, {"x-api-key": "d"}, {}):
+        client.post(URL, json={"prompt": "x"}, headers=headers)
+    same, as_same, other, none = [job.client for job in backend.enqueued]
+    assert same == as_same != other
+    assert none == "address-127.0.0.1"
+    assert not any("abc" in job.client for job in backend.enqueued)
+
+
+def test_a_priority_above_the_servers_is_refused_by_its_name(make_client):
+    client = make_client(ScriptedBackend(), max_priority=2)
+    assert client.post(URL, json={"prompt": "x", "priority": -5}).status_code == 200
+    response = client.post(URL, json={"prompt": "x", "priority": 3})
+    assert response.status_code == 400 and response.json["error"]["param"] == "priority"
 
 
 def test_a_stream_has_one_frame_a_chunk_and_ends_with_done(make_client):

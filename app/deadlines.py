@@ -1,0 +1,61 @@
+"""How long a request may wait: for its turn, for its first token, for its end."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import engine
+
+
+class TimedOut(Exception):
+    """A deadline has passed. `code` says which."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.usage: dict[str, Any] = {}  # until then
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    time: float  # by the monotonic clock
+    code: str
+    message: str
+
+
+class Deadlines:
+    """Of one request, from now on. In seconds; 0 for none."""
+
+    def __init__(self, queue: float, first_token: float, total: float) -> None:
+        now = time.monotonic()
+        self._ahead = [
+            Deadline(now + seconds, code, f"{message} within {seconds:g} seconds")
+            for seconds, code, message in (
+                (queue, "queue_timeout", "no place in the batch was free"),
+                (first_token, "first_token_timeout", "there was no token"),
+                (total, "total_timeout", "the request did not end"),
+            )
+            if seconds
+        ]
+        self.next = min((deadline.time for deadline in self._ahead), default=math.inf)
+
+    def note(self, events: Sequence[engine.JobEvent]) -> None:
+        """Forget the deadlines that these events meet: the first of any choice counts."""
+        met: set[str] = set()
+        for event in events:
+            match event:
+                case engine.Started():
+                    met |= {"queue_timeout"}
+                case engine.Chunk() | engine.Finished():
+                    met |= {"queue_timeout", "first_token_timeout"}
+        if any(deadline.code in met for deadline in self._ahead):
+            self._ahead = [deadline for deadline in self._ahead if deadline.code not in met]
+            self.next = min((deadline.time for deadline in self._ahead), default=math.inf)
+
+    def check(self, now: float) -> None:
+        """Raises TimedOut."""
+        if now >= self.next:
+            first = min(self._ahead, key=lambda deadline: deadline.time)
+            raise TimedOut(first.message, first.code)

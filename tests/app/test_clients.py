@@ -1,0 +1,135 @@
+"""Clients that leave while a response is awaited or streamed."""
+
+import socket
+import threading
+
+import pytest
+
+from app.client import Client
+from tests.app.conftest import wait_until_empty
+from tests.scripted import ScriptedBackend, ticking
+
+URL = "/v1/completions"
+LONG = {"prompt": "x", "max_tokens": 2000}
+FOR_EVER = 3600  # seconds: no heartbeat tells anything
+
+
+def leave(connection, how):
+    match how:
+        case "close":
+            connection.client.close()
+        case "reset":
+            connection.reset()
+        case "half-close":
+            connection.client.shutdown(socket.SHUT_WR)
+
+
+def writes(response, connection):
+    """As a server writes `response`, the head with the first data, even if that is empty."""
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    for data in response.response:
+        connection.server.sendall(head + data)
+        head = b""
+        yield data
+
+
+def soon(call, *args):
+    timer = threading.Timer(0.2, call, args)
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("how", ["close", "reset", "half-close"])
+def test_without_streaming_a_client_that_leaves_ends_its_job(make_client, connection, gate, how):
+    client = make_client(ScriptedBackend(gate=gate))
+    soon(leave, connection, how)
+    response = client.post(URL, json=LONG, environ_overrides=connection.environ)
+    assert response.status_code == 499
+    gate.open()
+    wait_until_empty(client)
+
+
+def test_without_streaming_a_client_is_looked_after_between_events_too(make_client, connection):
+    client = make_client(ScriptedBackend(ticking))
+    soon(leave, connection, "close")
+    response = client.post(URL, json=LONG, environ_overrides=connection.environ)
+    assert response.status_code == 499
+    wait_until_empty(client)
+
+
+def test_a_pipelined_request_does_not_hide_that_the_client_has_left(make_client, connection, gate):
+    client = make_client(ScriptedBackend(gate=gate))
+    connection.client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    assert Client(connection.environ).look() == "there"
+    soon(leave, connection, "close")
+    response = client.post(URL, json=LONG, environ_overrides=connection.environ)
+    assert response.status_code == 499
+
+
+def test_a_reset_is_noticed_before_the_status_line(make_client, connection, gate):
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=FOR_EVER)
+    soon(leave, connection, "reset")
+    response = client.post(URL, json={**LONG, "stream": True}, environ_overrides=connection.environ)
+    assert response.status_code == 499
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson", "text/plain"])
+@pytest.mark.parametrize("is_early", [True, False], ids=["before the status line", "after it"])
+def test_a_stream_whose_client_may_have_left_writes_at_once(
+    make_client, connection, gate, accept, is_early
+):
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=FOR_EVER)
+    if is_early:
+        soon(leave, connection, "close")
+    else:
+        gate.step(2)
+    response = client.post(
+        URL,
+        json={**LONG, "stream": True},
+        headers={"Accept": accept},
+        environ_overrides=connection.environ,
+    )
+    if not is_early:
+        soon(leave, connection, "close")
+        if accept == "text/plain":  # nothing to write before the next text
+            soon(gate.step, 1)
+    with pytest.raises(ConnectionError):
+        for _ in writes(response, connection):
+            pass
+    response.close()
+    gate.open()
+    wait_until_empty(client)
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "text/plain"])
+def test_a_stream_whose_client_sends_nothing_more_is_served_to_the_end(
+    make_client, connection, gate, accept
+):
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=FOR_EVER)
+    leave(connection, "half-close")
+    response = client.post(
+        URL,
+        json={"prompt": "x", "max_tokens": 2, "stream": True},
+        headers={"Accept": accept},
+        environ_overrides=connection.environ,
+    )
+    written = []
+    for data in writes(response, connection):
+        written.append(data)
+        if len(written) == 3:
+            gate.open()
+    if accept == "text/plain":
+        assert b"".join(written) == b"0 1 "
+    else:
+        assert written[:3] == [b": heartbeat\n\n"] * 3
+        assert written[-1].endswith(b"data: [DONE]\n\n")
+
+
+def test_waitress_says_it_by_a_function(make_client, gate):
+    has_left = threading.Event()
+    client = make_client(ScriptedBackend(gate=gate))
+    soon(has_left.set)
+    response = client.post(
+        URL, json=LONG, environ_overrides={"waitress.client_disconnected": has_left.is_set}
+    )
+    assert response.status_code == 499

@@ -1,0 +1,38 @@
+"""Real servers, as in tests/live, and clients that misbehave."""
+
+import json
+import socket
+
+from tests.live.conftest import server, start
+
+__all__ = ["open_request", "read_all", "server", "start"]
+
+
+def open_request(server, body, path="/v1/completions", **more):
+    """A connection on which `body` has been asked for; keywords as for `send_request`."""
+    connection = socket.socket()
+    if "receive_buffer" in more:  # before connecting, or the window is already larger
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, more.pop("receive_buffer"))
+    connection.settimeout(60)
+    connection.connect(("127.0.0.1", server.port))
+    connection.sendall(request_bytes(server, body, path, **more))
+    return connection
+
+
+def request_bytes(server, body, path="/v1/completions", headers=()):
+    data = json.dumps(body).encode()
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"Host: 127.0.0.1:{server.port}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(data)}",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
+
+
+def read_all(connection):
+    received = b""
+    while part := connection.recv(65536):
+        received += part
+    return received

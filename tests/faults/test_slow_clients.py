@@ -1,0 +1,96 @@
+"""Clients that stop in the middle: of the request that they send, of the answer that they read."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.faults.conftest import open_request, read_all, request_bytes
+
+STREAM = {"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory, model_path):
+    """A server with little patience, two places, and one thread more than it has jobs."""
+    from tests.live.conftest import GUNICORN, Server
+
+    server = Server(
+        GUNICORN,
+        tmp_path_factory.mktemp("impatient"),
+        model=model_path,
+        cache_tokens=65536,
+        max_batch_size=16,
+        max_pending=0,
+        reserve_threads=1,
+        body_timeout=1,
+        send_timeout=1,
+    )
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output
+
+
+def half_a_request(server, kind):
+    whole = request_bytes(server, {"prompt": "x" * 100, "max_tokens": 1})
+    if kind == "chunked":
+        head, _, body = whole.partition(b"\r\n\r\n")
+        lines = [line for line in head.split(b"\r\n") if b"Content-Length" not in line]
+        head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked"])
+        whole = head + b"\r\n\r\n" + b"%x\r\n" % len(body) + body
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    connection.sendall(whole[:-60])
+    return connection, whole[-60:]
+
+
+@pytest.mark.parametrize("kind", ["length", "chunked"])
+@pytest.mark.parametrize("pace", ["stops", "trickles"])
+def test_a_body_that_does_not_arrive_in_time_is_answered(impatient, kind, pace):
+    connection, rest = half_a_request(impatient, kind)
+    stop = threading.Event()
+
+    def trickle():
+        for i in range(len(rest) - 1):  # 12 seconds, a byte each 0.2
+            if stop.wait(0.2):
+                return
+            try:
+                connection.sendall(rest[i : i + 1])
+            except OSError:
+                return
+
+    thread = threading.Thread(target=trickle)
+    begin = time.monotonic()
+    if pace == "trickles":
+        thread.start()
+    received = connection.recv(65536)
+    seconds = time.monotonic() - begin
+    stop.set()
+    if pace == "trickles":
+        thread.join()
+    connection.close()
+    assert received.startswith(b"HTTP/1.1 408 ") and b'"code":"body_timeout"' in received
+    assert seconds < 6
+
+
+def test_slow_senders_do_not_keep_the_threads(impatient):
+    """Twice as many as there are threads; each waits its turn, none for ever."""
+    opened = [half_a_request(impatient, "length")[0] for _ in range(2 * 17)]
+    assert impatient.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200
+    for connection in opened:
+        connection.close()
+
+
+def test_a_reader_that_takes_nothing_is_cut_off_and_its_jobs_are_cancelled(impatient):
+    stalled = open_request(impatient, {**STREAM, "n": 16}, receive_buffer=4096)
+    assert stalled.recv(10) == b"HTTP/1.1 2"
+    one = {"prompt": "x", "max_tokens": 1}
+    assert impatient.post("/v1/completions", one).status_code == 429
+    begin = time.monotonic()
+    while (status := impatient.post("/v1/completions", one).status_code) == 429:
+        assert time.monotonic() - begin < 30
+    seconds = time.monotonic() - begin
+    print(f"cut off after {seconds:.2f} s")
+    assert status == 200
+    with pytest.raises(ConnectionError):
+        read_all(stalled)
+    stalled.close()
