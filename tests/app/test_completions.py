@@ -300,6 +300,17 @@ def test_a_client_that_leaves_before_the_first_byte_cancels_its_job(make_client)
     assert "cancel" in [name for name, _ in backend.calls]
 
 
+def test_the_tokens_of_a_prompt_are_counted_once_for_all_its_choices(make_client):
+    def script(job):
+        cached_tokens = 4 if job.identifier.endswith(("-0", "-2")) else 9
+        yield Finished(job.identifier, "stop", 10, 1, cached_tokens)
+
+    request = {"prompt": ["x", "y"], "n": 2}
+    usage = make_client(ScriptedBackend(script)).post(URL, json=request).json["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (20, 4)
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 8}
+
+
 def test_a_stop_finish_is_told(make_client):
     def script(job):
         yield Chunk(job.identifier, "yes", (1,))
