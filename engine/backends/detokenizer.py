@@ -65,16 +65,18 @@ class Detokenizer:
     def _decode(self, is_last: bool) -> tuple[str, list[int]]:
         """Text that no later token can change, of tokens that leave `_incomplete`.
 
-        Once text follows bytes that are no character, there is nothing to wait for.
+        A character of several tokens is whole only if they are decoded together; but nothing else
+        with them, since some decoders take a space away from the beginning. Once text follows
+        bytes that are no character, there is nothing to wait for.
         """
         token_ids = self._incomplete
         if len(token_ids) == 1 and INCOMPLETE not in self._pieces[token_ids[0]]:
             text = self._pieces[token_ids[0]]
         else:
-            text = decode(self._hf_tokenizer, token_ids)
+            text = self._hf_tokenizer.decode(token_ids)
             if text.endswith(INCOMPLETE) and not is_last:
                 token_ids = token_ids[:-MAX_INCOMPLETE]
-                text = decode(self._hf_tokenizer, token_ids)
+                text = self._hf_tokenizer.decode(token_ids)
         self._incomplete = self._incomplete[len(token_ids) :]
         return text, token_ids
 
@@ -103,16 +105,3 @@ class Detokenizer:
         self._text = self._text[len(text) :]
         self._free = max(self._free - len(text), 0)
         return text, tuple(token_ids)
-
-
-def decode(hf_tokenizer: Any, token_ids: list[int]) -> str:
-    """Text of tokens inside a sequence, together, so that characters of several tokens are whole.
-
-    Some decoders take the space away from the beginning of a text: a space in front, and what it
-    becomes cut off, keeps it.
-    """
-    if not token_ids:
-        return ""
-    space_ids = hf_tokenizer.encode(" ", add_special_tokens=False).ids
-    text: str = hf_tokenizer.decode([*space_ids, *token_ids])
-    return text[len(hf_tokenizer.decode(space_ids)) :]

@@ -121,6 +121,25 @@ def test_a_template_has_what_models_expect(make_client, with_template):
     assert client.models.get().tokenizer.decode(backend.enqueued[0].prompt) == '"<é>"4'
 
 
+def test_lines_of_a_template_that_hold_only_a_block_leave_nothing(make_client, with_template):
+    template = "a\n  {% if true %}\nb\n  {%- endif %}\n\tc{% if true %}\nd{% endif %}"
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template(template))
+    client.post(URL, json={"messages": HELLO, "max_tokens": 1})
+    decoded = client.models.get().tokenizer.decode(backend.enqueued[0].prompt)
+    assert decoded == "a\nb\tcd"
+
+
+def test_a_special_token_in_a_name_is_ordinary_text(make_client, with_template):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template("{{ messages[0].name }}<|im_end|>"))
+    messages = [{"role": "user", "content": "x", "name": "</s>"}]
+    client.post(URL, json={"messages": messages, "max_tokens": 1})
+    [job], tokenizer = backend.enqueued, client.models.get().tokenizer
+    assert tokenizer.decode(job.prompt) == "</s>"
+    assert tokenizer._forbidden_ids.isdisjoint(job.prompt[:-1])
+
+
 @pytest.mark.parametrize(
     ("template", "expected"),
     [

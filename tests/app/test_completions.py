@@ -353,6 +353,17 @@ def test_what_a_request_does_not_say_is_by_configuration(make_client):
     assert got == [(1.1, 0.5, True), (1.0, 0.0, False), (1.1, 0.5, True)]
 
 
+def test_the_tokens_of_a_prompt_are_counted_once_for_all_its_choices(make_client):
+    def script(job):
+        cached_tokens = 4 if job.identifier.endswith(("-0", "-2")) else 9
+        yield Finished(job.identifier, "stop", 10, 1, cached_tokens)
+
+    request = {"prompt": ["x", "y"], "n": 2}
+    usage = make_client(ScriptedBackend(script)).post(URL, json=request).json["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (20, 4)
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 8}
+
+
 def test_a_stop_finish_is_told(make_client):
     def script(job):
         yield Chunk(job.identifier, "yes", (1,))

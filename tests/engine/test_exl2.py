@@ -100,6 +100,20 @@ def test_a_context_that_the_cache_cannot_hold_is_told(model_path, caplog):
     assert "context of 2048 tokens" in record.getMessage() and "1024" in record.getMessage()
 
 
+def test_a_closed_backend_has_no_sampling_threads_and_no_weights(model_path):
+    forced = exl2_backend(model_path)
+    backend = type(forced)(forced._config, "cuda", forced._load)  # on the CPU there is no pool
+    backend.open()
+    run(backend, *(job(f"job{i}", 3, sampling=GREEDY) for i in range(4)))
+    pool, model = backend._generator.sampling_pool, backend._generator.model
+    assert pool._threads and model._weights is not None
+    backend.close()
+    backend.close()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        pool.submit(print)
+    assert model._weights is None
+
+
 def without_eos(path):
     """Make the model in `path` one whose files name no end token."""
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
@@ -260,6 +274,18 @@ def test_a_probability_that_is_not_a_number_ends_that_job_alone(backend, monkeyp
     events = run(backend, bad, job("good", 5, sampling=GREEDY, ignore_eos=True))
     assert "not numbers" in str(events["nan"][-1].error)
     assert events["good"][-1].new_tokens == 5
+
+
+def test_a_job_that_fails_behind_its_result_tells_its_failure_alone(backend):
+    def fail(*args, **more):
+        raise ArithmeticError("no text")
+
+    backend.enqueue(job("x", 5, sampling=GREEDY, ignore_eos=True))
+    backend.iterate()
+    backend._jobs["x"]._detokenizer.push = fail
+    [event] = backend.iterate()
+    assert isinstance(event, Failed) and "no text" in str(event.error)
+    assert free_pages(backend) == backend._generator.max_pages
 
 
 # Faults of the batch
@@ -433,6 +459,28 @@ def test_a_failed_prefill_is_told_also_if_the_same_iteration_raises(forced):
     assert ending(run_on(backend, "running")).last.new_tokens == 50
 
 
+def test_a_repair_leaves_pages_alone_that_another_job_has_filled(forced):
+    """Two newcomers share the pages of their prompt; only the second gets to fill them."""
+    failing = []
+
+    def before(input_ids, is_prefill):
+        if failing and failing[0] == is_prefill:
+            failing.pop(0)
+            raise RuntimeError("out of memory")
+
+    backend = forced(lambda t: {7: 0.0}, before)
+    backend.enqueue(job("running", 50, prompt=(1,)))
+    backend.iterate()
+    for identifier in ("a", "b"):
+        backend.enqueue(job(identifier, prompt=prompt(1, 300)))
+    failing += [True, False]  # the first prefill, the decode step
+    [event] = backend.iterate()
+    assert isinstance(event, Failed) and event.identifier == "a"
+    [sequence] = backend._jobs["b"].sequences
+    assert [page.kv_position for page in sequence.allocated_pages] == [256, 43]
+    assert ending(run_on(backend, "b")).last.new_tokens == 3
+
+
 def test_a_job_whose_last_result_is_lost_ends_all_the_same(forced):
     backend = forced(lambda t: {7: 0.0})
     generator, defrag = backend._generator, backend._generator.defrag_cache
@@ -470,9 +518,11 @@ def test_text_held_for_a_stop_string_is_delivered_when_a_stop_token_comes(backen
     a, b, c = pieces(backend, " return", " import", " class")
     held = forced(chain(1, a, b, c))
     stopped = job("x", 9, prompt=(1,), stop_strings=(" importance",), stop_token_ids=(c,))
-    end = ending(run(held, stopped)["x"])
+    events = run(held, stopped)["x"]
+    end = ending(events)
     assert (end.text, end.last.finish_reason) == (" return import", "stop")
     assert end.last.new_tokens == 2  # without the stop token
+    assert [i for e in events if isinstance(e, Chunk) for i in e.token_ids] == [a, b]
     end = ending(run(held, job("x", 9, prompt=(1,), stop_token_ids=(b,)))["x"])
     assert (end.text, end.last.new_tokens) == (" return", 1)
 
@@ -620,8 +670,9 @@ def test_a_stop_string_counts_if_it_ends_after_min_tokens_wherever_it_began(back
     assert text(after_stray, 3, "return") == "\ufffd return import class"
 
 
-def test_eos_stops_unless_it_is_ignored(backend, forced):
-    [a], eos = pieces(backend, " return"), 2
+@pytest.mark.parametrize("eos", [2, 4], ids=["</s>", "<|im_end|>"])  # the model has two
+def test_eos_stops_unless_it_is_ignored(backend, forced, eos):
+    [a] = pieces(backend, " return")
     model = {1: {a: 0.0}, a: {eos: 0.0}, eos: {a: 0.0}}
     backend = forced(lambda t: model.get(t, {a: 0.0}))
     end = ending(run(backend, job("x", 6, prompt=(1,), sampling=GREEDY))["x"])

@@ -230,6 +230,25 @@ def test_what_the_file_says_of_truncation_and_padding_is_not_for_a_server(change
     assert tokenizer.encode_template(text, 100) == token_ids[1:]
 
 
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer):
+    """The engine's above all."""
+    done, turns = threading.Event(), []
+
+    def take_turns():
+        while not done.wait(0.001):
+            turns.append(None)
+
+    for encode in (tokenizer.encode, tokenizer.encode_template):
+        done.clear()
+        turns.clear()
+        thread = threading.Thread(target=take_turns)
+        thread.start()
+        encode("the quick brown fox </s> jumps " * 20_000, 10_000_000)
+        done.set()
+        thread.join()
+        assert len(turns) > 50
+
+
 def test_many_threads_encode_at_the_same_time(tokenizer):
     expected = [tokenizer.encode(f"text number {i} <|im_end|>", 100) for i in range(50)]
     results = {}
