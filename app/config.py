@@ -73,10 +73,11 @@ class Settings(pydantic_settings.BaseSettings):
         description="Seconds after which a hanging iteration ends the process, for its supervisor"
         " to start another.",
     )
-    max_chunk_size: int = Field(
-        512,
-        description="Tokens of a new prompt computed at once, a multiple of 256. Smaller: running"
-        " streams pause less when a long prompt arrives.",
+    max_chunk_size: int | None = Field(
+        None,
+        description="Tokens of a new prompt computed at once while others are decoded. Smaller:"
+        " running streams pause less when a long prompt arrives, and it waits longer for its first"
+        " token. Default: 512 on a GPU, 64 without.",
     )
     default_max_tokens: int = Field(
         512,

@@ -52,7 +52,7 @@ def measure(backend, seed):
     """(seconds a decode step, scatter)."""
     rng = random.Random(seed)
     for i in range(NUM_JOBS):
-        prompt = tuple(rng.randrange(300, 4000) for _ in range(PROMPT_TOKENS))
+        prompt = tuple(rng.randrange(300, 2000) for _ in range(PROMPT_TOKENS))
         greedy = Sampling(temperature=0.0)
         backend.enqueue(Job(f"job{i}", prompt, NUM_STEPS + 20, greedy, ignore_eos=True))
         while not all(job.is_prefill_done() for job in backend._generator.active_jobs):
@@ -72,7 +72,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", default=str(ROOT / "models" / "default"))
+    parser.add_argument("model", nargs="?", default=str(ROOT / "models" / "demo"))
     args = parser.parse_args()
     header()
     backend = make_backend(ModelConfig(path=args.model, name="bench", cache_tokens=32768))

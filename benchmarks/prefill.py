@@ -35,7 +35,7 @@ ROUNDS = 3  # the median counts
 
 
 def prompt(rng, length):
-    return tuple(rng.randrange(300, 4000) for _ in range(length))
+    return tuple(rng.randrange(300, 2000) for _ in range(length))
 
 
 class Arrivals:
@@ -106,7 +106,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", default=str(ROOT / "models" / "default"))
+    parser.add_argument("model", nargs="?", default=str(ROOT / "models" / "demo"))
     parser.add_argument("--chunks", default="256,512,2048")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cpu-time", action="store_true")

@@ -27,16 +27,18 @@ class ModelConfig:
     fair_wait_factor: float = 4.0  # see Pending; 1: first come, first served
     hang_timeout: float = 60.0  # seconds of an iteration after which all jobs are given up
     hang_exit: float = 180.0  # seconds of it after which the engine is, too
-    max_chunk_size: int = 512  # of a prompt in one iteration: how long others wait for a newcomer
+    # Of a prompt in one iteration while other jobs decode. None: as the device is fast.
+    max_chunk_size: int | None = None
     default_max_tokens: int = 512  # new tokens, if the request doesn't say; so are the next three
     default_repetition_penalty: float = 1.0
     default_frequency_penalty: float = 0.0
     default_stop_on_loop: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("cache_tokens", "max_chunk_size"):
-            if getattr(self, name) % PAGE_SIZE or getattr(self, name) < PAGE_SIZE:
-                raise ModelError(f"{name} must be a multiple of {PAGE_SIZE} tokens", name)
+        if self.cache_tokens % PAGE_SIZE or self.cache_tokens < PAGE_SIZE:
+            raise ModelError(f"cache_tokens must be a multiple of {PAGE_SIZE}", "cache_tokens")
+        if self.max_chunk_size is not None and self.max_chunk_size < 16:
+            raise ModelError("max_chunk_size must be at least 16 tokens", "max_chunk_size")
         if self.max_seq_len is not None and self.max_seq_len < PAGE_SIZE:
             raise ModelError(f"max_seq_len must be at least {PAGE_SIZE} tokens", "max_seq_len")
         for name in ("max_batch_size", "max_pending_tokens", "default_max_tokens"):

@@ -36,6 +36,10 @@ from engine.model_dir import ModelDir
 
 logger = logging.getLogger(__name__)
 
+# Tokens of a prompt at once, by device: what keeps the gaps of running streams under three times
+# what they are without newcomers (benchmarks/prefill.py).
+CHUNK_SIZES = {"cpu": 64, "cuda": 512}
+LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait
 MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
 
 Load = Callable[[ExLlamaV2Config, int], tuple[Any, Any]]  # cache tokens -> model, cache
@@ -55,6 +59,7 @@ class Exl2Backend:
         self._eos_token_ids: tuple[int, ...] = ()
         self._jobs: dict[str, Exl2Job] = {}
         self._num_failures = 0
+        self._chunk_size = config.max_chunk_size or CHUNK_SIZES[device]
 
     def open(self) -> ModelInfo:
         model_dir = ModelDir.read(self._config.path)
@@ -78,22 +83,25 @@ class Exl2Backend:
     def has_room(self, job: Job) -> bool:
         """A place in the batch, free pages for all that `job` may need, and no long prefill: a
         chunk of every unfinished prompt is computed before anybody gets a token. So one newcomer
-        is in prefill at a time, or several whose prompts are one chunk together.
+        is in prefill at a time, or several whose prompts are one chunk together. Chunks are
+        larger while nobody decodes.
         """
         generator = self._generator
         pending, active = generator.pending_jobs, generator.active_jobs
         newcomers = [*pending, *(other for other in active if not other.is_prefill_done())]
+        is_anybody_decoding = len(newcomers) < len(pending) + len(active)
+        chunk_size = self._chunk_size if is_anybody_decoding else generator.max_chunk_size
         prefill = sum(len(other.job.prompt) for other in newcomers)
         num_pages = self._num_pages(job) + sum(self._num_pages(other.job) for other in pending)
         return (
             len(pending) + len(active) < generator.max_batch_size
             and num_pages <= len(generator.unreferenced_pages)
-            and (not newcomers or prefill + len(job.prompt) <= generator.max_chunk_size)
+            and (not newcomers or prefill + len(job.prompt) <= chunk_size)
         )
 
     def enqueue(self, job: Job) -> None:
         try:
-            exl2_job = Exl2Job(job, self._eos_token_ids, self._tokenizer)
+            exl2_job = Exl2Job(job, self._eos_token_ids, self._tokenizer, self._chunk_size)
             self._generator.enqueue(exl2_job)
         except Exception as error:  # the generator asserts; it has not taken the job then
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
@@ -216,7 +224,8 @@ class Exl2Backend:
                 config.max_seq_len,
                 self._config.cache_tokens,
             )
-        config.max_input_len = min(self._config.max_chunk_size, config.max_seq_len)
+        chunk_size = -(-max(self._chunk_size, LONE_CHUNK_SIZE) // PAGE_SIZE) * PAGE_SIZE
+        config.max_input_len = min(chunk_size, config.max_seq_len)
         config.max_batch_size = self._config.max_batch_size
         return config
 

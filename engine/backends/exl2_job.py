@@ -64,6 +64,17 @@ def make_settings(sampling: Sampling) -> ExLlamaV2Sampler.Settings:
     )
 
 
+class _Beginning:
+    """Of the ids of a sequence: its first `length` tokens."""
+
+    def __init__(self, whole: Any, length: int) -> None:
+        self.torch_slice = whole.torch_slice
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+
 class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untyped
     """Contains its errors: what raises out of `iterate()` would cost all jobs their results.
 
@@ -73,8 +84,13 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
     """
 
     def __init__(
-        self, job: Job, eos_token_ids: tuple[int, ...], tokenizer: ExLlamaV2Tokenizer
+        self,
+        job: Job,
+        eos_token_ids: tuple[int, ...],
+        tokenizer: ExLlamaV2Tokenizer,
+        chunk_size: int,
     ) -> None:
+        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode."""
         stop_token_ids = {*job.stop_token_ids, *(() if job.ignore_eos else eos_token_ids)}
         self.job = job
         self.error: Exception | None = None
@@ -91,6 +107,7 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         )
         self.stop_strings_utf32_offsets = None  # there are none: don't look for them
         self._detokenizer = Detokenizer(tokenizer, job)
+        self._chunk_size = chunk_size
         self._is_plain = job.min_new_tokens == 0 and (
             job.sampling == Sampling(temperature=job.sampling.temperature, seed=job.sampling.seed)
         )
@@ -103,9 +120,29 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         if self.error is not None:
             return
         try:
-            super().prefill(results)
+            if any(other.is_prefill_done() for other in self.generator.active_jobs):
+                self._prefill_chunk(results)
+            else:
+                super().prefill(results)
         except Exception as error:
             self._fail(error, results)
+
+    def _prefill_chunk(self, results: list[dict[str, Any]]) -> None:
+        """Compute no more than `chunk_size` tokens, which the generator's own way, by whole pages,
+        can't: it is shown a prompt that ends there.
+        """
+        [sequence] = self.sequences
+        whole, num_results = sequence.sequence_ids, len(results)
+        end, last = sequence.kv_position + self._chunk_size, len(whole) - 1
+        if end < last:
+            sequence.sequence_ids = _Beginning(whole, end + 1)
+        try:
+            super().prefill(results)
+        finally:
+            sequence.sequence_ids = whole
+            sequence.prefill_complete = self.is_prefill_done()
+        for result in results[num_results:]:
+            result["max_progress"] = last
 
     def receive_logits(self, logits: torch.Tensor) -> Any:
         """Sample from `logits`, (1, 1, padded vocabulary). May run in a sampling thread."""

@@ -74,7 +74,7 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
     [
         {"cache_tokens": 1000},
         {"cache_tokens": 0},
-        {"max_chunk_size": 100},
+        {"max_chunk_size": 15},
         {"max_seq_len": 100},
         {"max_batch_size": 0},
         {"max_pending": -1},

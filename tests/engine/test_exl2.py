@@ -468,7 +468,7 @@ def test_a_repair_leaves_pages_alone_that_another_job_has_filled(forced):
             failing.pop(0)
             raise RuntimeError("out of memory")
 
-    backend = forced(lambda t: {7: 0.0}, before)
+    backend = forced(lambda t: {7: 0.0}, before, max_chunk_size=512)
     backend.enqueue(job("running", 50, prompt=(1,)))
     backend.iterate()
     for identifier in ("a", "b"):
@@ -770,3 +770,29 @@ def _kept(logits, temperature, top_k, top_p, min_p):
         nucleus.append(i)
         before += weight
     return {i for i, w in zip(nucleus, weights, strict=False) if w >= min_p}
+
+
+@pytest.mark.parametrize("chunk", [17, 64, 100])
+def test_prompts_in_chunks_that_end_inside_pages_give_the_same_text(model_path, chunk):
+    """Beside a running stream; some begin alike, and share pages that are not full yet."""
+    backend = exl2_backend(model_path, max_chunk_size=chunk, max_batch_size=8)
+    backend.open()
+    generator = backend._generator
+    generator.validate_cache = generator._ExLlamaV2DynamicGenerator___validate_cache
+    shared = prompt(99, 600)
+    prompts = [prompt(i, n) for i, n in enumerate((2, 17, 255, 256, 257, 400, 700))]
+    prompts += [shared[:n] + prompt(n, 50) for n in (100, 300, 512, 600)]
+    jobs = [job(f"job{i}", 20, prompt=p, sampling=GREEDY) for i, p in enumerate(prompts)]
+    stream = job("stream", 700, prompt=prompt(7, 5), sampling=GREEDY, ignore_eos=True)
+    together = run(backend, stream, *jobs)
+    for one in jobs:
+        events = together[one.identifier]
+        done = [e.done_tokens for e in events if isinstance(e, Prefill)]
+        assert done == sorted(done) and (not done or done[-1] == len(one.prompt) - 1)
+        backend.reset()
+        assert ending(events).text == ending(run(backend, one)[one.identifier]).text
+    long = [e for e in together["job6"] if isinstance(e, Prefill)]
+    assert all(e.total_tokens == 699 for e in long)
+    assert len(long) == -(-699 // chunk)
+    assert free_pages(backend) == generator.max_pages
+    backend.close()
