@@ -5,17 +5,24 @@ import os
 import signal
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import app
 import engine
+from gunicorn_worker import LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
     "switchyard: one worker only: each would load a model of its own, and threads and CUDA do not"
     " survive a fork. More requests at once: SWITCHYARD_MAX_BATCH_SIZE."
 )
+RELOAD = (
+    "SIGHUP is refused: a second worker would load the model beside the first. To load new settings"
+    " or another model, end the server with SIGTERM and start it again."
+)
 BOOT_ERROR = 3  # the exit status of a worker after which gunicorn doesn't start another
+LOST = 1  # one after which it does
 
 
 def _stop(message):
@@ -32,13 +39,14 @@ except (app.SettingsError, engine.ModelError) as error:
 wsgi_app = "wsgi:app"
 bind = settings.bind
 workers = 1
-worker_class = "gthread"
+worker_class = Worker
 # Surplus connections wait in a queue without bound, health checks among them, so there are more
 # threads than jobs that the engine takes.
 threads = settings.num_threads
 worker_connections = 10 * threads
 preload_app = False  # the model is loaded in the worker, on its engine thread
-graceful_timeout = math.ceil(settings.grace) + 10  # the drain ends before gunicorn kills
+# The drain ends before gunicorn kills.
+graceful_timeout = math.ceil(settings.grace + RELEASE + LAST_WRITES) + 10
 keepalive = 5
 control_socket_disable = True  # one path for all servers of a user, and a way to add workers
 loglevel = settings.log_level.lower()
@@ -47,10 +55,22 @@ loglevel = settings.log_level.lower()
 def on_starting(server):
     if server.cfg.workers != 1 or int(os.environ.get("WEB_CONCURRENCY") or 1) != 1:
         _stop(ONE_WORKER)
-    if server.cfg.worker_class_str != "gthread":
-        _stop(f"switchyard: worker class gthread only, not {server.cfg.worker_class_str}")
+    if server.cfg.worker_class is not Worker:
+        _stop(f"switchyard: its own worker class only, not {server.cfg.worker_class_str}")
     if server.cfg.preload_app:
         _stop("switchyard: no preload: threads and CUDA do not survive a fork")
+
+
+def when_ready(server):
+    """The master: the first SIGTERM or SIGINT drains, the second ends at once."""
+    signals = iter([signal.SIGTERM])
+
+    def end(signum, frame):
+        server.signal(next(signals, signal.SIGQUIT), frame)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    server.handle_hup = lambda: server.log.error(RELOAD)
 
 
 def nworkers_changed(server, new_value, old_value):
@@ -63,32 +83,27 @@ def post_worker_init(worker):
     import wsgi
 
     args = (wsgi.models, str(worker.sockets[0]))
-    threading.Thread(target=_announce, args=args, name="announce", daemon=True).start()
-
-    def drain(signum, frame):
-        args = (settings.grace,)
-        threading.Thread(target=wsgi.models.close, args=args, name="drain", daemon=True).start()
-        worker.handle_exit(signum, frame)
-
-    signal.signal(signal.SIGTERM, drain)  # gunicorn has no hook for it
+    threading.Thread(target=_watch, args=args, name="watch", daemon=True).start()
 
 
 def worker_int(worker):
-    _close_models()
+    _close_models(1)  # the master waits two seconds
 
 
 def worker_exit(server, worker):
-    _close_models()
+    _close_models(RELEASE)
 
 
-def _close_models():
+def _close_models(timeout):
     wsgi = sys.modules.get("wsgi")  # not there in the master, nor if the import failed
     if wsgi is not None:
-        wsgi.models.close(timeout=10)  # not for as long as a model that is loading may take
+        wsgi.models.close(timeout=timeout)  # not for as long as a model that is loading may take
 
 
-def _announce(models, url):
-    """Say where once the model is warm; end the server if it can't be loaded."""
+def _watch(models, url):
+    """Say where once the model is warm. End the process when an engine is lost for good: for good
+    if it could not even load, else for gunicorn to start another.
+    """
     if models.wait_until_loaded():
         print(
             f"Switchyard serves {', '.join(models.names)} at {url}\n"
@@ -96,9 +111,12 @@ def _announce(models, url):
             ' -d \'{"prompt": "Once upon a time", "max_tokens": 32, "stream": true}\'',
             flush=True,
         )
-        return
-    errors = [error for name in models.names if (error := models.get(name).error)]
-    if errors:  # else it was told to stop while loading
-        for error in errors:
-            print(f"switchyard: {error}", file=sys.stderr, flush=True)
-        os._exit(BOOT_ERROR)
+        status = LOST
+    else:
+        status = BOOT_ERROR
+    while (lost := models.wait_until_stopped()) is not None:
+        if lost.error is not None:  # else it was told to stop
+            print(f"switchyard: {lost.error}", file=sys.stderr, flush=True)
+            if status == LOST:
+                time.sleep(LAST_WRITES)  # its jobs have got their error events, to be written yet
+            os._exit(status)

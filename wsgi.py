@@ -7,7 +7,9 @@ import atexit
 import gc
 import logging
 import logging.handlers
+import os
 import queue
+import signal
 import sys
 
 import flask
@@ -35,7 +37,15 @@ def compose() -> tuple[engine.Models, flask.Flask]:
     settings = switchyard.read_settings()
     log_to_stderr(settings.log_level)
     models = engine.Models([engine.open_engine(settings.engine_config())])
-    return models, switchyard.create_app(settings, models)
+    is_gunicorn = os.environ.get("SERVER_SOFTWARE", "").startswith(
+        "gunicorn/"
+    )  # its master's doing
+    return models, switchyard.create_app(settings, models, terminate if is_gunicorn else None)
+
+
+def terminate() -> None:
+    """SIGTERM to gunicorn's master, which starts no other worker then."""
+    os.kill(os.getppid(), signal.SIGTERM)
 
 
 try:

@@ -1,9 +1,21 @@
-"""Is the server alive, and can it take work?"""
+"""Is the server alive, can it take work, and how to end it."""
 
 import flask
+import werkzeug.exceptions
 
+import engine
 from app.body import json_response
 from app.services import services
+
+FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
+
+REASONS: dict[engine.State, str] = {
+    "loading": "the model is loading",
+    "draining": "the server finishes what it has and takes nothing new",
+    "recovering": "the generator failed and is being brought back; jobs wait",
+    "hanging": "a step of the generator does not return",
+    "stopped": "the server has shut down",
+}
 
 blueprint = flask.Blueprint("switchyard_ops", __name__)
 
@@ -16,11 +28,32 @@ def live() -> flask.Response:
 
 @blueprint.get("/health/ready")
 def ready() -> flask.Response:
-    """200 once every model is warm and takes jobs, else 503 and the reason."""
+    """200 once every model is warm and takes jobs, else 503 and the reasons."""
     models = services().models
     states = {name: models.get(name).state for name in models.names}
     if all(state == "ready" for state in states.values()):
         return json_response({"status": "ready", "models": states})
-    errors = {name: str(e) for name in models.names if (e := models.get(name).error)}
-    body = {"status": "unready", "models": states, "errors": errors}
+    reasons = {
+        name: str(models.get(name).error or REASONS[state])
+        for name, state in states.items()
+        if state != "ready"
+    }
+    body = {"status": "unready", "models": states, "reasons": reasons}
     return json_response(body, 503, {"Retry-After": "1"})
+
+
+@blueprint.post("/admin/drain")
+def drain() -> flask.Response:
+    """Take no more work, finish what runs within the grace, end the server; as SIGTERM does."""
+    request = flask.request
+    # What a proxy passes on is not from here, nor what a web page has a browser of this machine do.
+    is_local = request.remote_addr in ("127.0.0.1", "::1")
+    foreign = [name for name in FOREIGN if name in request.headers]
+    if not is_local or foreign:
+        raise werkzeug.exceptions.Forbidden("only a process of the server's own machine may drain")
+    terminate = services().terminate
+    if terminate is None:
+        raise werkzeug.exceptions.NotImplemented("this server ends by a signal only")
+    services().models.drain()
+    terminate()
+    return json_response({"status": "draining"}, 202)

@@ -1,5 +1,6 @@
 """What the views of one application work with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import flask
@@ -16,6 +17,7 @@ class Services:
     settings: Settings
     models: engine.Models
     chat_templates: dict[str, ChatTemplate]  # by model name
+    terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon
 
 
 def services() -> Services:

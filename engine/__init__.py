@@ -1,7 +1,7 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
 from engine.config import ModelConfig
-from engine.engine import Engine
+from engine.engine import Engine, State
 from engine.errors import (
     BatchFailed,
     Closed,
@@ -62,6 +62,7 @@ __all__ = [
     "Sampling",
     "Stalled",
     "Started",
+    "State",
     "Stream",
     "Tokenizer",
     "open_engine",

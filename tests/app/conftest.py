@@ -17,7 +17,7 @@ def make_client(model_path):
     """A Flask test client over a given backend; keyword arguments are settings."""
     opened = []
 
-    def make(backend, wait=True, path=model_path, **settings):
+    def make(backend, wait=True, path=model_path, terminate=None, **settings):
         settings = Settings(model=path, name="scripted", **settings)
         config: ModelConfig = settings.engine_config()
         models = engine.Models(
@@ -27,7 +27,7 @@ def make_client(model_path):
         if wait:
             assert models.wait_until_loaded(20)
         opened.append(models)
-        client = create_app(settings, models).test_client()
+        client = create_app(settings, models, terminate).test_client()
         client.models = models
         return client
 

@@ -1,11 +1,21 @@
 """Real servers, as in tests/live, and clients that misbehave."""
 
 import json
+import pathlib
 import socket
 
-from tests.live.conftest import server, start
+from tests.live.conftest import GUNICORN, ROOT, server, start
 
-__all__ = ["open_request", "read_all", "server", "start"]
+__all__ = ["SCRIPTED", "open_request", "read_all", "server", "start"]
+
+SCRIPTED = [*GUNICORN[:-1], str(ROOT / "tests" / "faults" / "scripted_conf.py")]
+
+
+def worker_of(server):
+    """The process id of a server's worker."""
+    pid = server.process.pid
+    [worker] = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(worker)
 
 
 def open_request(server, body, path="/v1/completions", **more):

@@ -59,7 +59,7 @@ def refusal(server, timeout=60):
     [
         (["--workers", "2"], {}, "one worker only"),
         (["--preload"], {}, "no preload"),
-        (["--worker-class", "sync", "--threads", "1"], {}, "gthread only"),
+        (["--worker-class", "sync", "--threads", "1"], {}, "its own worker class only"),
         ([], {"model": "/no/such/model"}, "/no/such/model does not exist"),
         ([], {"cache_tokens": 1000}, "cache_tokens must be a multiple of 256"),
         ([], {"max_pendng": 1}, "SWITCHYARD_MAX_PENDNG"),

@@ -1,0 +1,34 @@
+"""A scripted backend in a real server: a token of every job each 10 ms. Its seed says how a job
+fails.
+"""
+
+import threading
+import time
+
+from engine.errors import DeviceLost
+from engine.messages import Chunk
+from tests.scripted import ScriptedBackend, count
+
+LOSE_DEVICE, HANG = 1001, 1002  # at the third token
+FLOOD = 1003  # tokens of 64 KiB each
+
+
+class PacedBackend(ScriptedBackend):
+    def iterate(self):
+        time.sleep(0.01)
+        return super().iterate()
+
+
+def script(job):
+    for i, event in enumerate(count(job)):
+        if i == 3 and job.sampling.seed == LOSE_DEVICE:
+            raise DeviceLost("the device is lost")
+        if i == 3 and job.sampling.seed == HANG:
+            threading.Event().wait()
+        if isinstance(event, Chunk) and job.sampling.seed == FLOOD:
+            event = Chunk(event.identifier, "x" * 65536, event.token_ids)
+        yield event
+
+
+def make_backend(config):
+    return PacedBackend(script, max_active=config.max_batch_size)

@@ -1,0 +1,64 @@
+"""What becomes of a server whose worker dies, or whose engine is lost."""
+
+import json
+import os
+import signal
+import time
+
+import requests
+
+from tests.faults.conftest import SCRIPTED, worker_of
+from tests.faults.paced import HANG, LOSE_DEVICE
+
+URL = "/v1/completions"
+
+
+def wait_for_another(server, worker):
+    """Until another worker than that serves."""
+    deadline = time.monotonic() + 60
+    while True:
+        assert time.monotonic() < deadline, server.output
+        try:
+            if worker_of(server) != worker:
+                break
+        except ValueError:  # none at the moment
+            pass
+        time.sleep(0.05)
+    server.wait_until_ready()
+    assert server.post(URL, {"prompt": "x", "max_tokens": 3}).status_code == 200
+
+
+def test_a_killed_worker_is_replaced(start):
+    server = start(SCRIPTED).wait_until_ready()
+    worker = worker_of(server)
+    response = server.post(URL, {"prompt": "x", "max_tokens": 2000, "stream": True}, stream=True)
+    next(response.iter_content(None))
+    os.kill(worker, signal.SIGKILL)
+    response.close()
+    wait_for_another(server, worker)
+    assert server.stop() == 0
+
+
+def test_a_worker_whose_engine_is_lost_ends_its_streams_and_is_replaced(start):
+    server = start(SCRIPTED).wait_until_ready()
+    worker = worker_of(server)
+    body = {"prompt": "x", "max_tokens": 50, "seed": LOSE_DEVICE, "stream": True}
+    with server.post(URL, body, stream=True) as response:
+        frames = [line[6:] for line in response.iter_lines() if line.startswith(b"data: ")]
+    assert frames[-1] == b"[DONE]"
+    assert "the device is lost" in json.loads(frames[-2])["error"]["message"]
+    wait_for_another(server, worker)
+    assert server.stop() == 0
+
+
+def test_a_worker_whose_step_hangs_answers_and_is_replaced(start):
+    server = start(SCRIPTED, hang_timeout=1, hang_exit=5).wait_until_ready()
+    worker = worker_of(server)
+    response = server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": HANG})
+    assert response.status_code >= 500
+    ready = requests.get(f"{server.url}/health/ready", timeout=10)
+    assert ready.status_code == 503
+    assert ready.json()["models"] == {"tiny": "hanging"}
+    assert server.post(URL, {"prompt": "x"}).status_code == 503
+    wait_for_another(server, worker)
+    assert server.stop() == 0
