@@ -1,24 +1,29 @@
-"""gunicorn's threaded worker, which drains before it ends.
+"""gunicorn's threaded worker, which drains before it ends, and waits for no slow client.
 
 What the methods replace was read in gunicorn 27.0.1.
 """
 
+import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 
+from gunicorn import util
 from gunicorn.workers.gthread import ThreadWorker
 
 from app.services import KEY
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended
+HEAD_TIMEOUT = 10.0  # seconds for a request's line and headers in all
 
 
 class Worker(ThreadWorker):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        self._heads = threading.local()
         self._is_draining = False
 
     # Main thread
@@ -50,6 +55,42 @@ class Worker(ThreadWorker):
         services.models.close(drain=services.settings.grace, timeout=RELEASE)
         super().handle_exit(None, None)  # until here, new requests got a 503 and probes an answer
         _exit_in(max(deadline - time.monotonic(), LAST_WRITES))  # however slow the last readers are
+
+    # Request threads
+
+    def handle(self, conn):
+        self._heads.timer = threading.Timer(HEAD_TIMEOUT, _stop_receiving, (conn.sock,))
+        self._heads.timer.name = "head-timeout"
+        self._heads.timer.start()
+        try:
+            keep = super().handle(conn)
+        finally:
+            self._heads.timer.cancel()
+        if keep is False:
+            _linger(conn.sock)
+        return keep
+
+    def handle_request(self, req, conn):
+        self._heads.timer.cancel()  # here the request's head has been read
+        return super().handle_request(req, conn)
+
+
+def _stop_receiving(sock):
+    """As if the client had sent its end of file."""
+    with contextlib.suppress(OSError):  # closed already
+        socket.socket.shutdown(sock, socket.SHUT_RD)
+
+
+def _linger(sock):
+    """Wait for the client to close, for two seconds at the most.
+
+    gunicorn does so on its main thread, for one connection after the other, and accepts no other
+    meanwhile. After this its own wait is over at once.
+    """
+    if type(sock) is socket.socket:
+        with contextlib.suppress(OSError):
+            util.close_graceful(sock.dup())
+    _stop_receiving(sock)
 
 
 def _exit_in(seconds):

@@ -1,10 +1,12 @@
 """Clients that stop in the middle: of the request that they send, of the answer that they read."""
 
+import contextlib
 import socket
 import threading
 import time
 
 import pytest
+import requests
 
 from tests.faults.conftest import open_request, read_all, request_bytes
 from tests.live.conftest import GUNICORN, Server
@@ -95,3 +97,39 @@ def test_a_reader_that_takes_nothing_is_cut_off_and_its_jobs_are_cancelled(impat
     with pytest.raises(ConnectionError):
         read_all(stalled)
     stalled.close()
+
+
+def test_half_a_head_does_not_keep_a_thread(impatient):
+    """As many as there are threads, a byte a second; the server's patience with them is 10 s."""
+    opened = [socket.create_connection(("127.0.0.1", impatient.port)) for _ in range(17)]
+    for connection in opened:
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nX-Slow: ")
+    begin = time.monotonic()
+    thread = threading.Thread(target=trickle, args=(opened, stop := threading.Event()))
+    thread.start()
+    assert requests.get(f"{impatient.url}/health/live", timeout=30).status_code == 200
+    assert time.monotonic() - begin < 20
+    stop.set()
+    thread.join()
+    for connection in opened:
+        connection.close()
+
+
+def trickle(connections, stop):
+    while not stop.wait(1):
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.sendall(b"x")
+
+
+def test_clients_that_do_not_close_do_not_keep_the_others_waiting(impatient):
+    opened = [socket.create_connection(("127.0.0.1", impatient.port)) for _ in range(8)]
+    for connection in opened:
+        connection.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
+    begin = time.monotonic()
+    for connection in opened:
+        read_all(connection)  # all of it has come, and we stay
+    assert requests.get(f"{impatient.url}/health/live", timeout=60).status_code == 200
+    assert time.monotonic() - begin < 4  # two seconds for each of the eight, one after the other
+    for connection in opened:
+        connection.close()
