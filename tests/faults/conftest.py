@@ -6,9 +6,10 @@ import socket
 
 from tests.live.conftest import GUNICORN, ROOT, server, start
 
-__all__ = ["SCRIPTED", "open_request", "read_all", "server", "start"]
+__all__ = ["SCRIPTED", "SLOWED", "open_request", "read_all", "server", "start"]
 
 SCRIPTED = [*GUNICORN[:-1], str(ROOT / "tests" / "faults" / "scripted_conf.py")]
+SLOWED = [*GUNICORN[:-1], str(ROOT / "tests" / "faults" / "slowed_conf.py")]
 
 
 def worker_of(server):

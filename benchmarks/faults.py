@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Within how many seconds is a request gone whose client fails, at every point of its life?
+
+    python benchmarks/faults.py [MODEL_DIR]
+
+Starts a server of its own over the real generator, slowed down so that every phase can be met: 200
+ms an iteration during the prompt, 20 while tokens come, either of which may pass before a
+cancellation is looked at. After each cell every page of the cache is free again, or it ends there.
+"""
+
+import pathlib
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.report import header  # noqa: E402
+from tests.faults import matrix  # noqa: E402
+from tests.faults.conftest import SLOWED  # noqa: E402
+from tests.live.conftest import Server  # noqa: E402
+
+
+def main():
+    path = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "models" / "default")
+    header()
+    with tempfile.TemporaryDirectory() as directory:
+        server = Server(SLOWED, pathlib.Path(directory), model=path, **matrix.SETTINGS)
+        try:
+            server.wait_until_ready()
+            print(f"{'':24}" + "".join(f"{way:>24}" for way in matrix.WAYS))
+            for phase in matrix.PHASES:
+                for streams in (True, False):
+                    print(f"{phase:10}{'streaming' if streams else 'not':14}", end="", flush=True)
+                    for way in matrix.WAYS:
+                        seconds = matrix.run(server, phase, streams, way)
+                        what, _ = matrix.expected(phase, streams, way)
+                        print(f"{f'{what} {seconds:.2f} s':>24}", end="", flush=True)
+                    print()
+        finally:
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Clients that leave or stop, at every point of a request's life, over the real generator."""
+
+import pytest
+
+from tests.faults import matrix
+from tests.faults.conftest import SLOWED
+from tests.live.conftest import Server
+
+
+@pytest.fixture(scope="module")
+def slowed(tmp_path_factory, model_path):
+    directory = tmp_path_factory.mktemp("slowed")
+    server = Server(SLOWED, directory, model=model_path, **matrix.SETTINGS)
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output
+
+
+@pytest.mark.parametrize("way", matrix.WAYS)
+@pytest.mark.parametrize("streams", [True, False], ids=["streaming", "not"])
+@pytest.mark.parametrize("phase", matrix.PHASES)
+def test_a_client_that_fails_holds_nothing(slowed, phase, streams, way):
+    matrix.run(slowed, phase, streams, way)
