@@ -189,7 +189,8 @@ def test_a_client_that_leaves_a_stream_has_its_job_cancelled(start):
     server = start(max_batch_size=1, max_pending=0).wait_until_ready()
     long = greedy("x", 1900, stream=True, ignore_eos=True)
     response = server.post("/v1/completions", long, stream=True)
-    next(response.iter_content(None))
+    content = response.iter_content(None)  # held: when it is collected, the connection closes
+    next(content)
     assert server.post("/v1/completions", greedy("y", 1)).status_code == 429
     response.close()
     deadline = time.monotonic() + 30
