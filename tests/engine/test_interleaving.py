@@ -47,7 +47,7 @@ def test_threads_that_each_iterate_get_each_others_text(model_path, jobs, alone)
         pieces = []
         for step in range(2):
             if (step == 0) == first:
-                generator.enqueue(Exl2Job(one, (), backend._tokenizer))
+                generator.enqueue(Exl2Job(one, (), backend._tokenizer, 512))
             turn.wait(20)
         for step in range(2 * one.max_new_tokens):
             if (step % 2 == 0) == first:
