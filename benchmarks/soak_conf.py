@@ -68,7 +68,8 @@ def _state(models):
         "jobs": models.get().num_jobs,
         "zombies": len(generator.active_jobs) - len(jobs),
         "pages": generator.max_pages - len(generator.unreferenced_pages),
-        "threads": threading.active_count(),
+        # Of gunicorn's pool there are as many as were ever busy at once.
+        "threads": sum(not t.name.startswith("ThreadPool") for t in threading.enumerate()),
         "files": len(os.listdir("/proc/self/fd")),
         "rss_mb": pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
     }
