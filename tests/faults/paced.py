@@ -11,6 +11,7 @@ from tests.scripted import ScriptedBackend, count
 
 LOSE_DEVICE, HANG = 1001, 1002  # at the third token
 FLOOD = 1003  # tokens of 64 KiB each
+FAIL = 1004  # an iteration, at the hundredth token
 
 
 class PacedBackend(ScriptedBackend):
@@ -23,6 +24,8 @@ def script(job):
     for i, event in enumerate(count(job)):
         if i == 3 and job.sampling.seed == LOSE_DEVICE:
             raise DeviceLost("the device is lost")
+        if i == 100 and job.sampling.seed == FAIL:
+            raise RuntimeError("an iteration fails")
         if i == 3 and job.sampling.seed == HANG:
             threading.Event().wait()
         if isinstance(event, Chunk) and job.sampling.seed == FLOOD:
