@@ -214,14 +214,18 @@ class Engine:
         deadline = time.monotonic() + drain
         self.drain()
         with self._changed:
-            self._changed.wait_for(lambda: not self._held, deadline - time.monotonic())
+            is_done = self._changed.wait_for(lambda: not self._held, deadline - time.monotonic())
+        if not is_done:  # not by the engine thread, which may be stuck in a step
+            self.deliver([Stopped(None)])
         self._link.send(Stop())
         return self._link.join(timeout)
 
     # Link's thread
 
     def deliver(self, events: Sequence[Event]) -> None:
-        """Route events to their streams. Never blocks; whose job has ended already is dropped."""
+        """Route events to their streams. Never blocks; whose job has ended already is dropped, as
+        is all that follows `Stopped`.
+        """
         batches: dict[Stream, list[JobEvent]] = {}
         is_end = False
         with self._changed:

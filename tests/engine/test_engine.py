@@ -454,6 +454,17 @@ def test_what_would_hurt_in_the_generator_is_rejected_before(make_engine, change
     assert not backend.enqueued
 
 
+def test_close_ends_jobs_in_time_also_where_a_step_hangs(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(endless, gate=gate))
+    stream = model.submit([job("a")])
+    gate.wait_until_held()
+    assert not model.close(drain=0.01, timeout=0.01)
+    [end] = take_all(stream)
+    assert isinstance(end, Failed) and isinstance(end.error, engine.Closed)
+    gate.open()
+
+
 def test_an_identifier_that_is_in_use_is_rejected(make_engine):
     model = make_engine(ScriptedBackend(endless))
     model.submit([job("a")])
