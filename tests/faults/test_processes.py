@@ -39,6 +39,15 @@ def test_a_killed_worker_is_replaced(start):
     assert server.stop() == 0
 
 
+def test_a_worker_that_stands_still_is_replaced(start):
+    """gunicorn's main thread in the worker tells the master that it lives."""
+    server = start([*SCRIPTED, "--timeout", "3"]).wait_until_ready()
+    worker = worker_of(server)
+    os.kill(worker, signal.SIGSTOP)
+    wait_for_another(server, worker)
+    assert server.stop() == 0
+
+
 def test_a_worker_whose_engine_is_lost_ends_its_streams_and_is_replaced(start):
     server = start(SCRIPTED).wait_until_ready()
     worker = worker_of(server)
