@@ -263,6 +263,9 @@ def main():
         process, port = start_server(args, directory)
         try:
             sys.exit(0 if report(*soak(port, args)) else 1)
+        except Exception:
+            print(pathlib.Path(directory, "server.log").read_text()[-10_000:])
+            raise
         finally:
             process.send_signal(signal.SIGTERM)
             print(f"server's exit status {process.wait(120)}")
