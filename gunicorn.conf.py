@@ -18,7 +18,7 @@ ONE_WORKER = (
     " survive a fork. More requests at once: SWITCHYARD_MAX_BATCH_SIZE."
 )
 RELOAD = (
-    "SIGHUP is refused: a second worker would load the model beside the first. To load new settings"
+    " is refused: a second worker would load the model beside the first. To load new settings"
     " or another model, end the server with SIGTERM and start it again."
 )
 BOOT_ERROR = 3  # the exit status of a worker after which gunicorn doesn't start another
@@ -48,6 +48,7 @@ preload_app = False  # the model is loaded in the worker, on its engine thread
 # The drain ends before gunicorn kills.
 graceful_timeout = math.ceil(settings.grace + RELEASE + LAST_WRITES) + 10
 keepalive = 5
+forwarder_headers = ""  # no client says under which path the application lies
 control_socket_disable = True  # one path for all servers of a user, and a way to add workers
 loglevel = settings.log_level.lower()
 
@@ -68,9 +69,16 @@ def when_ready(server):
     def end(signum, frame):
         server.signal(next(signals, signal.SIGQUIT), frame)
 
+    def drain(
+        signum, frame
+    ):  # the worker's, at /admin/drain; a supervisor may still send its first
+        server.signal(signal.SIGTERM, frame)
+
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    server.handle_hup = lambda: server.log.error(RELOAD)
+    signal.signal(signal.SIGRTMIN, drain)
+    server.handle_hup = lambda: server.log.error("SIGHUP" + RELOAD)
+    server.handle_usr2 = lambda: server.log.error("SIGUSR2" + RELOAD)
 
 
 def nworkers_changed(server, new_value, old_value):

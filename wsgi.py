@@ -44,8 +44,8 @@ def compose() -> tuple[engine.Models, flask.Flask]:
 
 
 def terminate() -> None:
-    """SIGTERM to gunicorn's master, which starts no other worker then."""
-    os.kill(os.getppid(), signal.SIGTERM)
+    """Have gunicorn's master drain, as at SIGTERM: it starts no other worker then."""
+    os.kill(os.getppid(), signal.SIGRTMIN)
 
 
 try:

@@ -44,7 +44,9 @@ class Settings(pydantic_settings.BaseSettings):
     cache_tokens: int = Field(
         16384, description="Tokens that the cache holds for all jobs together, a multiple of 256."
     )
-    max_batch_size: int = Field(32, description="Most jobs that generate at the same time.")
+    max_batch_size: int = Field(
+        32, le=4096, description="Most jobs that generate at the same time."
+    )
     max_pending: int = Field(
         64,
         description="Most jobs that wait for a place in the batch; the next is refused with 429.",
@@ -56,6 +58,7 @@ class Settings(pydantic_settings.BaseSettings):
     )
     max_priority: int = Field(
         10,
+        ge=0,
         description="Highest `priority` that a request may ask for; the default of requests is 0.",
     )
     fair_wait_factor: float = Field(
@@ -126,13 +129,13 @@ class Settings(pydantic_settings.BaseSettings):
     )
     body_timeout: float = Field(
         30.0,
-        gt=0,
+        ge=0.1,
         le=86400,
         description="Seconds in which a request's whole body must have arrived; else 408.",
     )
     send_timeout: float = Field(
         30.0,
-        gt=0,
+        ge=0.1,
         le=86400,
         description="Seconds after which a client that takes nothing of what is sent to it is cut"
         " off, and its jobs are cancelled.",
@@ -145,6 +148,7 @@ class Settings(pydantic_settings.BaseSettings):
     grace: float = Field(
         30.0,
         ge=0,
+        le=86400,
         allow_inf_nan=False,
         description="Seconds that running jobs may go on after SIGTERM.",
     )

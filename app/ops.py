@@ -47,7 +47,7 @@ def drain() -> flask.Response:
     """Take no more work, finish what runs within the grace, end the server; as SIGTERM does."""
     request = flask.request
     # What a proxy passes on is not from here, nor what a web page has a browser of this machine do.
-    is_local = request.remote_addr in ("127.0.0.1", "::1")
+    is_local = request.remote_addr in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
     foreign = [name for name in FOREIGN if name in request.headers]
     if not is_local or foreign:
         raise werkzeug.exceptions.Forbidden("only a process of the server's own machine may drain")

@@ -81,6 +81,21 @@ def test_every_stream_ends_with_done_and_newcomers_are_told(start, how):
     assert server.process.wait(20) == 0
 
 
+@pytest.mark.parametrize("second", ["SIGTERM", "/admin/drain"])
+def test_a_supervisor_may_drain_before_or_after_its_signal(start, second):
+    server = start(SCRIPTED, grace=30).wait_until_ready()
+    results, started = [], threading.Semaphore(0)
+    thread = threading.Thread(target=stream, args=(server, 200, results, started))
+    thread.start()
+    started.acquire(timeout=30)
+    end(server, "/admin/drain")
+    end(server, second)
+    thread.join(30)
+    [(_, last)] = results
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert server.process.wait(20) == 0
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(start, second):
     server = start(SCRIPTED, grace=60).wait_until_ready()
@@ -118,13 +133,15 @@ def test_readers_that_have_stopped_do_not_delay_the_end(start):
     stalled.close()
 
 
-def test_sighup_is_refused_in_a_sentence(start):
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR2])
+def test_what_would_load_a_second_model_is_refused_in_a_sentence(start, number):
     server = start(SCRIPTED).wait_until_ready()
     worker = worker_of(server)
-    server.process.send_signal(signal.SIGHUP)
-    os.kill(worker, signal.SIGHUP)
+    server.process.send_signal(number)
+    if number == signal.SIGHUP:
+        os.kill(worker, number)
     deadline = time.monotonic() + 20
-    while "SIGHUP is refused" not in server.output:
+    while f"{number.name} is refused" not in server.output:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert server.post(URL, {"prompt": "x", "max_tokens": 1}).status_code == 200

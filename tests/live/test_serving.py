@@ -270,3 +270,11 @@ def test_a_chat_gives_the_same_text_streamed_and_whole(server):
     assert "".join(b["delta"].get("content", "") for b in bodies) == message["content"]
     assert [b["finish_reason"] for b in bodies[:-1]] == [None] * (len(bodies) - 1)
     assert bodies[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
+
+
+def test_no_header_says_where_the_application_lies(server):
+    """Else a proxy that keeps some path from the world could be passed."""
+    for name in ("SCRIPT_NAME", "PATH_INFO"):
+        for path in ("/x/health/live", "/health/live"):
+            response = requests.get(f"{server.url}{path}", headers={name: "/x"}, timeout=10)
+            assert response.status_code == (404 if path.startswith("/x") else 200)
