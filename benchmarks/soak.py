@@ -179,6 +179,7 @@ class Soak:
         self.outcomes = collections.Counter()
         self.lost = []
         self.times = []  # (start, seconds) of those that completed
+        self.memory = []  # of the server, after each tenth of the requests, in MB
         self._lock = threading.Lock()
         self._num_begun = 0
 
@@ -186,6 +187,10 @@ class Soak:
         threads = [threading.Thread(target=self._client, args=(i,)) for i in range(CLIENTS)]
         for thread in threads:
             thread.start()
+        for tenth in range(1, 10):
+            while self._num_begun < self.num_requests * tenth // 10 and threads[0].is_alive():
+                time.sleep(0.1)
+            self.memory.append(state(self.port)["rss_mb"])
         for thread in threads:
             thread.join()
 
@@ -296,6 +301,7 @@ def report(first, second, before, after, seconds):
         print(f"          {text}")
     print(f"after {first.outcomes.total()} requests: {before}")
     print(f"at the end:          {after}")
+    print(f"memory, MB, tenth by tenth: {' '.join(f'{mb:.0f}' for mb in second.memory)}")
     print(f"median time of the first {sample}: {medians[0]:.3f} s, of the last: {medians[1]:.3f} s")
     same = all(before[name] == after[name] for name in ("jobs", "zombies", "pages"))
     same &= after["jobs"] == after["zombies"] == after["pages"] == 0

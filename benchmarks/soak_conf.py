@@ -4,6 +4,7 @@ SOAK_FAULTS is the share of them that fail; every fifth failure goes on for two 
 three passes, so that now and then a retry doesn't help, and the batch fails.
 """
 
+import gc
 import os
 import pathlib
 import random
@@ -62,6 +63,7 @@ def _faulty(load):
 
 
 def _state(models):
+    gc.collect()  # what is garbage already is not held
     generator, jobs = _backends[-1]._generator, _backends[-1]._jobs
     with open("/proc/self/statm") as statm:
         pages = int(statm.read().split()[1])
