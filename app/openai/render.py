@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import engine
+from app.generation import Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,21 +16,6 @@ class Head:
     created: int  # Unix seconds
     model: str
     fingerprint: str  # of what answers: the same seed means the same text only with the same one
-
-
-class Choice:
-    """One choice as it comes in: its text so far and how it ended."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.finished: engine.Finished | None = None
-
-    def add(self, event: engine.JobEvent) -> None:
-        match event:
-            case engine.Chunk():
-                self.texts.append(event.text)
-            case engine.Finished():
-                self.finished = event
 
 
 def usage(finished: Sequence[engine.Finished], num_choices: int) -> dict[str, Any]:

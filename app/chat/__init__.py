@@ -1,0 +1,1 @@
+"""Conversations, as all wire formats of chats have them in common."""

@@ -1,0 +1,111 @@
+"""From a request to its jobs and their events, whatever its wire format. Request threads."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import flask
+
+import engine
+from app.body import BadRequest, read_json
+from app.client import Client
+from app.deadlines import Deadlines
+from app.identity import share_of
+from app.parameters import Generation
+from app.reader import Reader
+from app.services import services
+from app.streaming import raise_failure
+from app.validation import Request
+
+logger = logging.getLogger(__name__)
+
+
+class Choice:
+    """One choice as it comes in: its text so far and how it ended."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.finished: engine.Finished | None = None
+
+    def add(self, event: engine.JobEvent) -> None:
+        match event:
+            case engine.Chunk():
+                self.texts.append(event.text)
+            case engine.Finished():
+                self.finished = event
+
+
+def receive(parse_body: Callable[[dict[str, Any]], Request]) -> Request:
+    """The current request, from a client that must neither send nor read too slowly."""
+    settings = services().settings
+    client = Client(flask.request.environ)
+    client.limit_sends(settings.send_timeout)
+    with client.receiving(settings.body_timeout):
+        body = read_json(settings.max_body_bytes)
+    return parse_body(body)
+
+
+@contextlib.contextmanager
+def names_of(request: Generation) -> Iterator[None]:
+    """Name a parameter at fault as the client does."""
+    try:
+        yield
+    except engine.Rejected as error:
+        error.param = request.names.get(error.param or "", error.param)
+        raise
+
+
+def submit(
+    request: Generation,
+    model: engine.Engine,
+    prompts: Sequence[tuple[int, ...]],
+    identifiers: Sequence[str],
+    is_streamed: bool,
+) -> Reader:
+    """Submit `n` jobs for each prompt, with these identifiers in order. Close the reader in the
+    end. Raises BadRequest, or what `Engine.submit` does.
+    """
+    settings = services().settings
+    if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
+        raise BadRequest(
+            f"timeout: {request.timeout:g} seconds are more than the"
+            f" {settings.total_timeout:g} that this server allows",
+            "timeout",
+        )
+    client = share_of(flask.request)
+    jobs = []
+    for i, identifier in enumerate(identifiers):
+        prompt = prompts[i // request.n]
+        max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
+        choice = i % request.n
+        jobs.append(request.job(identifier, prompt, max_new_tokens, choice, model.config, client))
+    reader = Reader(
+        model.submit(jobs),
+        Client(flask.request.environ),
+        Deadlines(
+            settings.queue_timeout,
+            settings.first_token_timeout,
+            request.timeout or settings.total_timeout,
+        ),
+        prompt_tokens=sum(map(len, prompts)),
+        serves_half_closed=is_streamed,
+    )
+    logger.debug("%s: %d jobs for user %r", identifiers[0], len(jobs), request.user)
+    return reader
+
+
+def collect(reader: Reader, identifiers: Sequence[str]) -> list[Choice]:
+    """Wait for all choices. Raises ClientGone, TimedOut, or the error of the first choice that
+    fails; what has not ended is cancelled.
+    """
+    choices = {identifier: Choice() for identifier in identifiers}
+    try:
+        while not reader.is_finished:
+            events = reader.take()
+            raise_failure(events)
+            for event in events:
+                choices[event.identifier].add(event)
+    finally:
+        reader.close()
+    return list(choices.values())

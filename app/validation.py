@@ -1,0 +1,89 @@
+"""JSON objects to pydantic models, with errors in words of the API. Pure."""
+
+import itertools
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from app.body import BadRequest
+
+MAX_SHOWN = 100  # characters of a name that a client made up
+MAX_NAMES = 100  # more than any object here knows, so at least one is wrong
+
+TAG = "\0"  # begins a discriminator's tag, which isn't a step on the way to a value
+
+Finite = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Parameters(BaseModel):
+    """The body of a request. Strict: a number in a string is none."""
+
+    model_config = Finite
+
+    # Parameters that the API knows and this server doesn't have, with the values that ask for
+    # nothing: those are taken, all others refused.
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}
+
+    # What an error says of a parameter that may have several types, each of which would have its
+    # say.
+    kinds: ClassVar[dict[str, str]] = {}
+
+    def check(self) -> None:
+        """Raises BadRequest where parameters contradict each other."""
+
+
+Request = TypeVar("Request", bound=Parameters)
+
+
+def validate(kind: type[Request], body: dict[str, Any]) -> Request:
+    """Raises BadRequest, which names the parameter."""
+    given = without_nulls(body)
+    for name, neutral in kind.neutral.items():
+        if name in given and not _is_one_of(given.pop(name), neutral):
+            raise BadRequest(f"{name} is not supported", name, "unsupported_parameter")
+    for name in given:
+        if name not in kind.model_fields:
+            shown = name[:MAX_SHOWN]
+            raise BadRequest(f"unknown parameter: {shown}", shown, "unknown_parameter")
+    try:
+        request = kind.model_validate(given)
+    except ValidationError as error:
+        raise _explain(error, given, kind.kinds) from None
+    request.check()
+    return request
+
+
+def without_nulls(value: dict[str, Any]) -> dict[str, Any]:
+    """null is how many clients say that they don't give a parameter.
+
+    Of very many, the first: pydantic would list all that are wrong.
+    """
+    given = ((name, item) for name, item in value.items() if item is not None)
+    return dict(itertools.islice(given, MAX_NAMES))
+
+
+def _explain(error: ValidationError, given: dict[str, Any], kinds: dict[str, str]) -> BadRequest:
+    """The first thing that is wrong, in words of the API."""
+    errors = error.errors(include_url=False, include_context=False)
+    # What is missing may have been among very many names that are wrong.
+    first = min(errors, key=lambda fault: fault["type"] == "missing")
+    steps = tuple(step for step in first["loc"] if not str(step).startswith(TAG))
+    if isinstance(given.get(str(steps[0])), str):  # which was made a list of one
+        steps = steps[:1]
+    where = ".".join(str(step)[:MAX_SHOWN] for step in steps)
+    match first["type"]:
+        case "extra_forbidden":
+            return BadRequest(f"unknown parameter: {where}", where, "unknown_parameter")
+        case "missing":
+            return BadRequest(f"missing parameter: {where}", where, "missing_required_parameter")
+    if first["loc"][0] in kinds:
+        where = str(first["loc"][0])
+        message = kinds[where]
+    else:
+        message = first["msg"].removeprefix("Value error, ")
+    return BadRequest(f"{where}: {message[0].lower()}{message[1:]}", where)
+
+
+def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
+    """By type too: to Python, 0 is False."""
+    return any(type(value) is type(other) and value == other for other in values)
