@@ -5,12 +5,26 @@ from collections.abc import Callable
 import flask
 
 import engine
-from app import errors, jobs, openai, ops
-from app.chat_template import ChatTemplate
+from app import errors
+from app.body import BadRequest
+from app.client import ClientGone
 from app.config import Settings, SettingsError, read_settings
-from app.services import KEY, Services
+from app.deadlines import TimedOut
+from app.extension import Result, Switchyard, TextStream, install, read_templates
+from app.services import Services
 
-__all__ = ["Settings", "SettingsError", "create_app", "read_settings"]
+__all__ = [
+    "BadRequest",
+    "ClientGone",
+    "Result",
+    "Settings",
+    "SettingsError",
+    "Switchyard",
+    "TextStream",
+    "TimedOut",
+    "create_app",
+    "read_settings",
+]
 
 
 def create_app(
@@ -20,10 +34,6 @@ def create_app(
     server as SIGTERM does, for `POST /admin/drain`; without it there is no such thing.
     """
     app = flask.Flask("switchyard", static_folder=None)
-    templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
-    app.extensions[KEY] = Services(settings, models, templates, terminate)
-    app.register_blueprint(openai.blueprint)
-    app.register_blueprint(jobs.blueprint)
-    app.register_blueprint(ops.blueprint)
+    install(app, Services(settings, models, read_templates(models), terminate))
     errors.register(app)
     return app

@@ -73,7 +73,9 @@ def submit(
             f" {settings.total_timeout:g} that this server allows",
             "timeout",
         )
-    client = share_of(flask.request)
+    # A thread without a request is the host application's own, with no client to look after.
+    environ = flask.request.environ if flask.has_request_context() else {}
+    client = share_of(flask.request) if environ else "local"
     jobs = []
     for i, identifier in enumerate(identifiers):
         prompt = prompts[i // request.n]
@@ -82,7 +84,7 @@ def submit(
         jobs.append(request.job(identifier, prompt, max_new_tokens, choice, model.config, client))
     reader = Reader(
         model.submit(jobs),
-        Client(flask.request.environ),
+        Client(environ),
         Deadlines(
             settings.queue_timeout,
             settings.first_token_timeout,

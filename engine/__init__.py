@@ -23,7 +23,17 @@ from engine.errors import (
     Stalled,
 )
 from engine.held import JobState
-from engine.messages import Chunk, Failed, Finished, Job, JobEvent, Prefill, Sampling, Started
+from engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    FinishReason,
+    Job,
+    JobEvent,
+    Prefill,
+    Sampling,
+    Started,
+)
 from engine.model_dir import ModelDir
 from engine.models import Models, open_engine
 from engine.stream import Stream
@@ -41,6 +51,7 @@ __all__ = [
     "EngineError",
     "Failed",
     "Failure",
+    "FinishReason",
     "Finished",
     "Full",
     "InvalidJob",

@@ -47,10 +47,14 @@ class Server:
         return self._log.read_text()
 
     def wait_until_ready(self, timeout=60):
+        return self.wait_until_answers("/health/ready", timeout)
+
+    def wait_until_answers(self, path, timeout=60):
+        """With a 200."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(requests.ConnectionError):
-                if requests.get(f"{self.url}/health/ready", timeout=10).status_code == 200:
+                if requests.get(f"{self.url}{path}", timeout=10).status_code == 200:
                     return self
             time.sleep(0.1)
         pytest.fail(f"the server did not become ready:\n{self.output}")

@@ -1,0 +1,245 @@
+"""A model in a Flask application, in the manner of Flask's extensions."""
+
+import atexit
+import contextlib
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flask
+
+import engine
+from app import errors, generation, jobs, openai, ops
+from app.body import BadRequest
+from app.chat import prompt as chat_prompt
+from app.chat.request import Chat
+from app.chat_template import ChatTemplate
+from app.config import PREFIX, Settings, SettingsError, read_settings
+from app.openai import parse
+from app.reader import Reader
+from app.services import KEY, Services, services
+from app.streaming import raise_failure
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A completion. `finish_reason`: "stop", "length" or "cancelled"."""
+
+    text: str
+    finish_reason: engine.FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class TextStream(Iterator[str]):
+    """Pieces of a completion as they come. To close it cancels what has not been generated."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.result: Result | None = None  # once the last piece has been taken
+        self._reader = reader
+        self._texts: list[str] = []
+
+    def __next__(self) -> str:
+        """Raises what `generate` does while it waits."""
+        while self.result is None and not self._reader.is_finished:
+            events = self._reader.take()
+            raise_failure(events)
+            text = "".join(event.text for event in events if isinstance(event, engine.Chunk))
+            self._texts.append(text)
+            for event in events:
+                if isinstance(event, engine.Finished):
+                    self.result = Result(
+                        "".join(self._texts),
+                        event.finish_reason,
+                        event.prompt_tokens,
+                        event.new_tokens,
+                    )
+            if text:
+                return text
+        raise StopIteration
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class Switchyard:
+    """Adds the API to a Flask application, and the model to its views.
+
+    The model is loaded in the process that serves the first request, or calls `start`; so a fork
+    before that is no harm. Settings: those given here, `app.config` (SWITCHYARD_MODEL and so on),
+    the environment, switchyard.toml, the first that has one.
+    """
+
+    def __init__(
+        self,
+        app: flask.Flask | None = None,
+        *,
+        url_prefix: str | None = None,
+        before_request: Callable[[], Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        """`before_request`: called before each request of the API, in the manner of Flask's; what
+        it returns, if anything, is the answer. Raises what `init_app` does.
+        """
+        self._url_prefix = url_prefix
+        self._before_request = before_request
+        self._settings = settings
+        self._app: flask.Flask | None = None
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: flask.Flask) -> None:
+        """Raises SettingsError, or engine.ModelError if there is no model where there should be.
+        Nothing is loaded yet.
+        """
+        settings = read_settings(**(_settings_of(app.config) | self._settings))
+        models = engine.Models([engine.open_engine(settings.engine_config())])
+        starter = Starter(models, settings.grace)
+        install(
+            app,
+            Services(settings, models, read_templates(models), None),
+            self._url_prefix,
+            [*([self._before_request] if self._before_request else []), starter],
+        )
+        app.extensions[f"{KEY}_starter"] = starter
+        self._app = app
+
+    @property
+    def models(self) -> engine.Models:
+        """Those of the current application, else of the one that was given last."""
+        services: Services = self._extensions()[KEY]
+        return services.models
+
+    def start(self) -> None:
+        """Begin to load in this process; returns at once, and does nothing the second time."""
+        self._extensions()[f"{KEY}_starter"]()
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        **parameters: Any,
+    ) -> Result:
+        """A completion of `prompt`, or the answer to `messages`; `parameters` as in requests.
+
+        Waits for it, also while the model loads. Raises BadRequest or engine.Rejected for what
+        can't be honoured, engine.Refused where there is no room, engine.Failure for a generation
+        that fails, TimedOut, and ClientGone if the client of the current request has left.
+        """
+        stream = self.stream(prompt, messages=messages, **parameters)
+        try:
+            for _ in stream:
+                pass
+        finally:
+            stream.close()
+        assert stream.result is not None  # a job ends with Finished or raises
+        return stream.result
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        **parameters: Any,
+    ) -> TextStream:
+        """Like `generate`, piece by piece. What can be refused at once is, before this returns."""
+        self.start()
+        self.models.wait_until_loaded()
+        with self._context():
+            return TextStream(_submit(prompt, messages, parameters))
+
+    def _extensions(self) -> dict[str, Any]:
+        if flask.has_app_context() and KEY in flask.current_app.extensions:
+            return flask.current_app.extensions
+        if self._app is None:
+            raise RuntimeError("Switchyard has no application yet: call init_app")
+        return self._app.extensions
+
+    def _context(self) -> contextlib.AbstractContextManager[Any]:
+        if flask.has_app_context() and KEY in flask.current_app.extensions:
+            return contextlib.nullcontext()
+        assert self._app is not None  # or `start` would have raised
+        return self._app.app_context()
+
+
+class Starter:
+    """Loads the models, once, in the process that first needs them; releases them at its end."""
+
+    def __init__(self, models: engine.Models, grace: float) -> None:
+        self._models = models
+        self._grace = grace
+        self._lock = threading.Lock()  # guards what follows
+        self._process: int | None = None
+
+    def __call__(self) -> None:
+        if self._process == os.getpid():
+            return
+        with self._lock:
+            if self._process is None:
+                self._models.start()
+                atexit.register(self._models.close, drain=self._grace)
+                self._process = os.getpid()
+            elif self._process != os.getpid():
+                raise RuntimeError(
+                    "the model was loaded before this process was forked, and threads and CUDA do"
+                    " not survive that: call Switchyard.start after the fork, or not at all"
+                )
+
+
+def install(
+    app: flask.Flask,
+    services: Services,
+    url_prefix: str | None = None,
+    before_request: Sequence[Callable[[], Any]] = (),
+) -> None:
+    """Add the API over models that the caller starts. Handles the errors of its own routes only."""
+    api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
+    for call in before_request:
+        api.before_request(call)
+    for blueprint in (openai.blueprint, jobs.blueprint, ops.blueprint):
+        api.register_blueprint(blueprint)
+    errors.register(api)
+    app.extensions[KEY] = services
+    app.register_blueprint(api)
+
+
+def read_templates(models: engine.Models) -> dict[str, ChatTemplate]:
+    return {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
+
+
+def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises SettingsError for a name that is no setting."""
+    found = {k[len(PREFIX) :].lower(): v for k, v in config.items() if k.startswith(PREFIX)}
+    for name in found:
+        if name not in Settings.model_fields:
+            raise SettingsError(f"{PREFIX}{name.upper()} in app.config is no setting of Switchyard")
+    return found
+
+
+def _submit(
+    prompt: str | None, messages: list[dict[str, Any]] | None, parameters: dict[str, Any]
+) -> Reader:
+    """One job, by the rules of requests."""
+    if (prompt is None) == (messages is None):
+        raise BadRequest("give prompt or messages, one of them", "prompt")
+    for name in ("stream", "stream_options", "n", "echo"):
+        if name in parameters:
+            raise BadRequest(f"{name} has no meaning here", name, "unsupported_parameter")
+    request: parse.Completion | Chat
+    if messages is None:
+        request = parse.completion({"prompt": prompt, **parameters})
+    else:
+        request = parse.chat({"messages": messages, **parameters})
+    model = services().models.get(request.model)
+    with generation.names_of(request):
+        if isinstance(request, Chat):
+            token_ids = chat_prompt.encode(request, model)
+        else:
+            assert prompt is not None
+            token_ids = model.tokenizer.encode(prompt, model.info.max_seq_len)
+        identifier = f"local-{uuid.uuid4().hex}-0"
+        return generation.submit(request, model, [token_ids], [identifier], is_streamed=False)

@@ -1,0 +1,155 @@
+"""Switchyard as an extension of another Flask application, over a real model."""
+
+import os
+import threading
+
+import flask
+import pytest
+
+import engine
+from app import BadRequest, ClientGone, SettingsError, Switchyard
+
+PROMPT = "def main():"
+GREEDY = {"temperature": 0, "max_tokens": 20, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def host(model_path):
+    """A Flask application with the extension, started."""
+    app = flask.Flask("host")
+    app.config["SWITCHYARD_MODEL"] = model_path
+    app.switchyard = Switchyard(app, url_prefix="/llm", max_batch_size=4)
+    app.switchyard.start()
+    yield app
+    app.switchyard.models.close(timeout=20)
+
+
+def test_nothing_is_loaded_before_the_first_request(model_path):
+    app = flask.Flask("host")
+    switchyard = Switchyard(app, model=model_path)
+    threads = threading.active_count()
+    assert app.test_client().get("/").status_code == 404
+    assert (threading.active_count(), switchyard.models.get().state) == (threads, "loading")
+    assert app.test_client().get("/health/live").status_code == 200
+    try:
+        assert switchyard.models.wait_until_loaded(60)
+    finally:
+        assert switchyard.models.close(timeout=20)
+
+
+def test_a_setting_of_the_arguments_counts_before_one_of_the_application(model_path):
+    app = flask.Flask("host")
+    app.config.update(SWITCHYARD_MODEL=model_path, SWITCHYARD_NAME="a", SWITCHYARD_MAX_PENDING=3)
+    switchyard = Switchyard(app, name="b")
+    config = switchyard.models.get().config
+    assert (config.name, config.max_pending) == ("b", 3)
+
+
+def test_an_unknown_setting_of_the_application_is_refused(model_path):
+    app = flask.Flask("host")
+    app.config.update(SWITCHYARD_MODEL=model_path, SWITCHYARD_SPEED="high")
+    with pytest.raises(SettingsError, match="SWITCHYARD_SPEED"):
+        Switchyard(app)
+
+
+def test_an_extension_without_an_application_says_so():
+    with pytest.raises(RuntimeError, match="init_app"):
+        Switchyard().generate("x")
+
+
+def test_a_thread_without_a_request_generates(host):
+    result = host.switchyard.generate(PROMPT, **GREEDY)
+    assert (result.finish_reason, result.completion_tokens) == ("length", 20)
+    body = {"prompt": PROMPT, **GREEDY}
+    over_http = host.test_client().post("/llm/v1/completions", json=body).json
+    assert result.text == over_http["choices"][0]["text"]
+    assert result.prompt_tokens == over_http["usage"]["prompt_tokens"]
+
+
+def test_messages_are_rendered_by_the_model_s_template(host):
+    messages = [{"role": "user", "content": "hello"}]
+    result = host.switchyard.generate(messages=messages, **GREEDY)
+    body = {"messages": messages, **GREEDY}
+    over_http = host.test_client().post("/llm/v1/chat/completions", json=body).json
+    assert result.text == over_http["choices"][0]["message"]["content"]
+
+
+def test_a_stream_yields_the_pieces_of_the_same_text(host):
+    stream = host.switchyard.stream(PROMPT, **GREEDY)
+    pieces = list(stream)
+    assert stream.result == host.switchyard.generate(PROMPT, **GREEDY)
+    assert "".join(pieces) == stream.result.text
+    assert len(pieces) > 1
+
+
+def test_closing_a_stream_cancels_its_job(host, monkeypatch):
+    model = host.switchyard.models.get()
+    sent = []
+    monkeypatch.setattr(model, "_cancel", sent.append)
+    stream = host.switchyard.stream(PROMPT, max_tokens=1500, ignore_eos=True)
+    [job] = model.jobs()
+    next(stream)
+    stream.close()
+    assert sent == [job.identifier]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": "x", "messages": []}, "prompt"),
+        ({"prompt": "x", "stream": True}, "stream"),
+        ({"prompt": "x", "n": 2}, "n"),
+        ({"prompt": "x", "temperature": "warm"}, "temperature"),
+        ({"prompt": "x", "no_such": 1}, "no_such"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_bad_parameters_are_named(host, arguments, param):
+    with pytest.raises(BadRequest) as caught:
+        host.switchyard.generate(**arguments)
+    assert caught.value.param == param
+
+
+def test_too_many_tokens_are_the_engine_s_own_error(host):
+    with pytest.raises(engine.PromptTooLong) as caught:
+        host.switchyard.generate(PROMPT, max_tokens=100_000)
+    assert caught.value.param == "max_tokens"
+
+
+def test_a_view_whose_client_leaves_ends_with_an_exception(host, connection):
+    connection.client.close()
+    with (
+        host.test_request_context("/", environ_overrides=connection.environ),
+        pytest.raises(ClientGone),
+    ):
+        host.switchyard.generate(PROMPT, max_tokens=1500, ignore_eos=True)
+
+
+def test_hooks_see_the_requests_to_the_api_alone(model_path):
+    app = flask.Flask("host")
+    app.add_url_rule("/page", view_func=lambda: "page")
+    switchyard = Switchyard(url_prefix="/llm", before_request=lambda: ("no entry", 403))
+    app.config["SWITCHYARD_MODEL"] = model_path
+    switchyard.init_app(app)
+    client = app.test_client()
+    assert client.get("/page").text == "page"
+    assert client.post("/llm/v1/completions", json={"prompt": "x"}).text == "no entry"
+    assert switchyard.models.get().state == "loading"  # nobody has been let in
+
+
+def test_a_fork_after_the_start_is_refused(host):
+    host.switchyard.start()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            host.switchyard.start()
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    with os.fdopen(read) as file:
+        assert "forked" in file.read()

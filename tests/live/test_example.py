@@ -1,0 +1,74 @@
+"""examples/helpdesk, as its README says to run it."""
+
+import re
+import sys
+
+import pytest
+import requests
+
+from tests.live.conftest import ROOT, Server, free_port
+
+EXAMPLE = str(ROOT / "examples" / "helpdesk")
+
+
+@pytest.fixture(scope="module")
+def helpdesk(tmp_path_factory):
+    port = free_port()
+    command = [sys.executable, "-m", "gunicorn", "--pythonpath", str(ROOT), "--chdir", EXAMPLE]
+    command += ["--threads", "32", "--bind", f"127.0.0.1:{port}", "helpdesk:app"]
+    server = Server(command, tmp_path_factory.mktemp("helpdesk"), port)
+    server.wait_until_answers("/login")
+    yield server
+    assert server.stop() == 0, server.output
+
+
+@pytest.fixture
+def visitor(helpdesk):
+    with requests.Session() as session:
+        yield session
+
+
+@pytest.fixture
+def user(helpdesk, visitor):
+    response = visitor.post(f"{helpdesk.url}/login", data={"user": "Ada", "password": "demo"})
+    assert "Hello, Ada" in response.text
+    return visitor
+
+
+def test_pages_ask_for_the_login(helpdesk, visitor):
+    assert "Log in" in visitor.get(helpdesk.url).text
+    assert visitor.post(f"{helpdesk.url}/login", data={"password": "wrong"}).status_code == 403
+    assert "Log in" in visitor.get(helpdesk.url).text
+
+
+def test_the_api_lies_behind_the_login(helpdesk, visitor):
+    response = visitor.get(f"{helpdesk.url}/llm/v1/models")
+    assert (response.status_code, response.json()["error"]["message"]) == (401, "log in first")
+
+
+def test_a_view_gets_a_whole_answer(helpdesk, user):
+    response = user.post(f"{helpdesk.url}/title", data={"question": "What is 2 + 3?"})
+    assert "5" in re.search("<h2>(.*)</h2>", response.text)[1]
+
+
+def test_a_view_streams_an_answer(helpdesk, user):
+    question = {"question": "Count from 1 to 20."}
+    with user.post(f"{helpdesk.url}/ask", data=question, stream=True) as response:
+        pieces = list(response.iter_content(None, decode_unicode=True))
+    assert "18, 19, 20" in "".join(pieces)
+    assert len(pieces) > 3
+
+
+def test_the_api_answers_under_its_prefix(helpdesk, user):
+    body = {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0}
+    answer = user.post(f"{helpdesk.url}/llm/v1/chat/completions", json=body).json()
+    assert "5" in answer["choices"][0]["message"]["content"]
+
+
+def test_errors_of_the_api_are_json_and_others_are_the_host_s(helpdesk, user):
+    bad = user.post(f"{helpdesk.url}/llm/v1/chat/completions", json={"messages": []})
+    assert (bad.status_code, bad.json()["error"]["param"]) == (400, "messages")
+    unknown = user.get(f"{helpdesk.url}/nowhere")
+    assert (unknown.status_code, "There is no such page." in unknown.text) == (404, True)
+    refused = user.post(f"{helpdesk.url}/title", data={"question": "too long " * 5000})
+    assert (refused.status_code, "context" in refused.text) == (400, True)
