@@ -4,6 +4,8 @@ Importing this module starts to load the model, on its engine thread, in the imp
 """
 
 import atexit
+import contextlib
+import ctypes
 import gc
 import logging
 import logging.handlers
@@ -16,6 +18,8 @@ import flask
 
 import app as switchyard
 import engine
+
+M_ARENA_MAX = -8  # malloc.h
 
 
 def log_to_stderr(level: str) -> None:
@@ -43,11 +47,22 @@ def compose() -> tuple[engine.Models, flask.Flask]:
     return models, switchyard.create_app(settings, models, terminate if is_gunicorn else None)
 
 
+def share_one_heap() -> None:
+    """glibc has up to eight heaps a core for threads to choose from, and each keeps what it needed
+    at worst: memory that grows for hours. Only what threads of one process allocate at the very
+    same moment waits for another, and the GIL lets few do that.
+    """
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        with contextlib.suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
 def terminate() -> None:
     """Have gunicorn's master drain, as at SIGTERM: it starts no other worker then."""
     os.kill(os.getppid(), signal.SIGRTMIN)
 
 
+share_one_heap()  # before there are threads
 try:
     models, app = compose()
 except (switchyard.SettingsError, engine.ModelError) as error:
