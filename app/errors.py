@@ -2,10 +2,11 @@
 
 import logging
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired
 
 import flask
 import werkzeug.exceptions
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 import engine
 from app.body import BadRequest, json_response
@@ -13,6 +14,18 @@ from app.client import BodyTimeout, ClientGone
 from app.deadlines import TimedOut
 
 logger = logging.getLogger(__name__)
+
+
+class ErrorDetail(TypedDict):
+    message: str
+    type: str
+    param: str | None  # the parameter at fault
+    code: str | None
+    usage: NotRequired[dict[str, Any]]  # until a deadline
+
+
+class ErrorBody(TypedDict):
+    error: ErrorDetail
 
 
 class Kind(NamedTuple):

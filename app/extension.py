@@ -12,7 +12,7 @@ from typing import Any
 import flask
 
 import engine
-from app import errors, generation, jobs, openai, ops
+from app import docs, errors, generation, jobs, openai, ops
 from app.body import BadRequest
 from app.chat import prompt as chat_prompt
 from app.chat.request import Chat
@@ -200,7 +200,7 @@ def install(
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
-    for blueprint in (openai.blueprint, jobs.blueprint, ops.blueprint):
+    for blueprint in (openai.blueprint, jobs.blueprint, ops.blueprint, docs.blueprint):
         api.register_blueprint(blueprint)
     errors.register(api)
     app.extensions[KEY] = services

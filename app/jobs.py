@@ -1,16 +1,46 @@
 """What the server is at work on, and how to end it: for operators."""
 
+from typing import Literal
+
 import flask
 import werkzeug.exceptions
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 import engine
 from app.body import json_response
+from app.contract import declares
 from app.services import services
 
 blueprint = flask.Blueprint("switchyard_jobs", __name__, url_prefix="/v1")
 
 
+class RequestRow(TypedDict):
+    id: str
+    object: Literal["request"]
+    index: int
+    model: str
+    state: Literal["pending", "prefill", "decode"]
+    place: int | None
+    priority: int
+    age: float
+    prompt_tokens: int
+    completion_tokens: int
+    pages: int
+
+
+class RequestList(TypedDict):
+    object: Literal["list"]
+    data: list[RequestRow]
+
+
+class Cancelled(TypedDict):
+    id: str
+    object: Literal["request"]
+    cancelled: int
+
+
 @blueprint.get("/requests")
+@declares({200: RequestList})
 def list_requests() -> flask.Response:
     """A row for each choice of each request that has not ended, the oldest first."""
     models = services().models
@@ -19,6 +49,7 @@ def list_requests() -> flask.Response:
 
 
 @blueprint.delete("/requests/<identifier>")
+@declares({200: Cancelled}, errors=(404,))
 def cancel_request(identifier: str) -> flask.Response:
     """End all choices of a request. Its client gets what there is, finish_reason "cancelled"."""
     models = services().models
@@ -32,7 +63,7 @@ def cancel_request(identifier: str) -> flask.Response:
     return json_response({"id": identifier, "object": "request", "cancelled": num_cancelled})
 
 
-def _describe(model: str, job: engine.JobState) -> dict[str, object]:
+def _describe(model: str, job: engine.JobState) -> RequestRow:
     identifier, index = _request_of(job)
     return {
         "id": identifier,

@@ -1,10 +1,14 @@
 """Is the server alive, can it take work, and how to end it."""
 
+from typing import Literal
+
 import flask
 import werkzeug.exceptions
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 import engine
 from app.body import json_response
+from app.contract import declares
 from app.services import services
 
 FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
@@ -20,13 +24,34 @@ REASONS: dict[engine.State, str] = {
 blueprint = flask.Blueprint("switchyard_ops", __name__)
 
 
+class Live(TypedDict):
+    status: Literal["live"]
+
+
+class Ready(TypedDict):
+    status: Literal["ready"]
+    models: dict[str, engine.State]
+
+
+class Unready(TypedDict):
+    status: Literal["unready"]
+    models: dict[str, engine.State]
+    reasons: dict[str, str]
+
+
+class DrainBegun(TypedDict):
+    status: Literal["draining"]
+
+
 @blueprint.get("/health/live")
+@declares({200: Live})
 def live() -> flask.Response:
     """200 as long as the process answers."""
     return json_response({"status": "live"})
 
 
 @blueprint.get("/health/ready")
+@declares({200: Ready, 503: Unready})
 def ready() -> flask.Response:
     """200 once every model is warm and takes jobs, else 503 and the reasons."""
     models = services().models
@@ -43,6 +68,7 @@ def ready() -> flask.Response:
 
 
 @blueprint.post("/admin/drain")
+@declares({202: DrainBegun}, errors=(403, 501))
 def drain() -> flask.Response:
     """Take no more work, finish what runs within the grace, end the server; as SIGTERM does."""
     request = flask.request

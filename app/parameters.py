@@ -12,6 +12,7 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+StopStrings = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
 
 
 class StreamOptions(BaseModel):
@@ -45,7 +46,7 @@ class Generation(Parameters):
     repetition_penalty: float | None = Field(None, ge=0.1, le=10)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
-    stop: list[StopString] = Field(default=[], max_length=16, fail_fast=True)
+    stop: StopStrings = Field(default=[])
     stop_token_ids: list[TokenId] = Field(default=[], max_length=64, fail_fast=True)
     min_tokens: int = Field(0, ge=0, lt=2**31)
     ignore_eos: bool = False
@@ -57,7 +58,7 @@ class Generation(Parameters):
     timeout: float | None = Field(None, gt=0, le=86400)  # seconds
     user: str | None = None  # for the operator's logs
 
-    @field_validator("stop", mode="before")
+    @field_validator("stop", mode="before", json_schema_input_type=StopString | StopStrings)
     @classmethod
     def _list_of_stop_strings(cls, value: Any) -> Any:
         if not isinstance(value, str | list):

@@ -68,6 +68,15 @@ class PlainText:
         return f"\n[error] {body['error']['message']}\n".encode()
 
 
+def media_types(body: Any) -> dict[str, Any]:
+    """Of all framings, with the type of what each frame says, for the contract of a route."""
+    return {
+        ServerSentEvents.mimetype: body,
+        JsonLines.mimetype: body,
+        PlainText.mimetype: str,
+    }
+
+
 def choose_framing(accept: MIMEAccept) -> Framing:
     """Server-sent events, unless the header prefers one of the others to them: many clients send
     `application/json, text/plain, */*` without a thought.

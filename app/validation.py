@@ -12,7 +12,28 @@ MAX_NAMES = 100  # more than any object here knows, so at least one is wrong
 
 TAG = "\0"  # begins a discriminator's tag, which isn't a step on the way to a value
 
-Finite = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
+    """Have the JSON schema of a model admit what is taken out of objects before the model sees
+    them: nulls, by any name, and values that ask for nothing.
+    """
+    required = schema.get("required", ())
+    for name, value in schema.get("properties", {}).items():
+        if name not in required and {"type": "null"} not in value.get("anyOf", ()):
+            outer = {key: value.pop(key) for key in ("description", "default") if key in value}
+            kinds = value["anyOf"] if value.keys() == {"anyOf"} else [value]
+            schema["properties"][name] = {"anyOf": [*kinds, {"type": "null"}], **outer}
+        if schema["properties"][name].get("default", 0) is None:
+            del schema["properties"][name]["default"]
+    for name, values in getattr(kind, "neutral", {}).items():
+        schema["properties"][name] = {"enum": [*values, None], "description": "Not supported."}
+    schema["additionalProperties"] = {"type": "null"}
+
+
+# Of an object whose nulls are taken out before (`without_nulls`).
+Finite = ConfigDict(
+    strict=True, extra="forbid", frozen=True, allow_inf_nan=False, json_schema_extra=_admit
+)
 
 
 class Parameters(BaseModel):

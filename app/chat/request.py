@@ -24,6 +24,8 @@ class TextPart(BaseModel):
 class Message(BaseModel):
     model_config = Finite
 
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"annotations": ([],), "tool_calls": ([],)}
+
     role: Literal["system", "user", "assistant"]
     content: Annotated[
         Annotated[str, Tag(_TEXT)] | Annotated[list[TextPart], Field(fail_fast=True), Tag(_PARTS)],
@@ -53,7 +55,9 @@ class Chat(Generation):
         "web_search_options": (),
     }
 
-    messages: list[Message] = Field(min_length=1, fail_fast=True)
+    messages: list[Message] = Field(
+        min_length=1, fail_fast=True, json_schema_extra={"maxItems": MAX_MESSAGES}
+    )
     max_completion_tokens: Tokens | None = None
 
     @field_validator("messages", mode="before")
@@ -86,8 +90,8 @@ class Chat(Generation):
 
 def _clean_message(message: dict[str, Any]) -> dict[str, Any]:
     given = without_nulls(message)
-    for name in ("annotations", "tool_calls"):
-        if given.get(name) == []:
+    for name, values in Message.neutral.items():
+        if given.get(name) in values:
             del given[name]
     if isinstance(content := given.get("content"), list):
         given["content"] = [without_nulls(p) if isinstance(p, dict) else p for p in content]

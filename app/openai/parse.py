@@ -12,6 +12,7 @@ Prompt = (
     Annotated[str, Field(min_length=1)]
     | Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 )
+Prompts = Annotated[list[Prompt], Field(min_length=1, fail_fast=True)]
 
 
 class Completion(Generation):
@@ -26,10 +27,10 @@ class Completion(Generation):
         " and none empty"
     }
 
-    prompt: list[Prompt] = Field(min_length=1, fail_fast=True)
+    prompt: Prompts
     echo: bool = False
 
-    @field_validator("prompt", mode="before")
+    @field_validator("prompt", mode="before", json_schema_input_type=Prompt | Prompts)
     @classmethod
     def _list_of_prompts(cls, value: Any) -> Any:
         """A string or token ids, to a list of one."""

@@ -10,16 +10,25 @@ import engine
 from app import generation
 from app.body import BadRequest, json_response
 from app.chat import prompt
-from app.openai import parse, render
+from app.chat.request import Chat
+from app.contract import GENERATION, declares
+from app.openai import bodies, parse, render
 from app.parameters import Generation
 from app.services import services
-from app.streaming import PlainText, choose_framing, stream_response
+from app.streaming import PlainText, choose_framing, media_types, stream_response
 
 blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 
 
 @blueprint.post("/completions")
+@declares(
+    {200: bodies.CompletionBody},
+    body=parse.Completion,
+    streams=media_types(bodies.CompletionBody),
+    errors=GENERATION,
+)
 def create_completion() -> flask.Response:
+    """Continue a prompt."""
     request = generation.receive(parse.completion)
     model = services().models.get(request.model)
     with generation.names_of(request):
@@ -41,7 +50,14 @@ def create_completion() -> flask.Response:
 
 
 @blueprint.post("/chat/completions")
+@declares(
+    {200: bodies.ChatBody},
+    body=Chat,
+    streams=media_types(bodies.ChatChunk),
+    errors=GENERATION,
+)
 def create_chat_completion() -> flask.Response:
+    """Answer a conversation, by the model's own chat template."""
     request = generation.receive(parse.chat)
     model = services().models.get(request.model)
     with generation.names_of(request):
@@ -50,13 +66,17 @@ def create_chat_completion() -> flask.Response:
 
 
 @blueprint.get("/models")
+@declares({200: bodies.ModelList})
 def list_models() -> flask.Response:
+    """The models that are served."""
     names = services().models.names
     return json_response(render.models([_describe_model(name) for name in names]))
 
 
 @blueprint.get("/models/<path:name>")
+@declares({200: bodies.ModelBody}, errors=(404,))
 def retrieve_model(name: str) -> flask.Response:
+    """One of the models."""
     return json_response(_describe_model(name))
 
 

@@ -1,0 +1,195 @@
+"""What each route takes and answers, said beside it, and the OpenAPI document of them all. Pure."""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import flask
+import werkzeug.routing
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+from app.errors import ErrorBody
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+PATH_ARGUMENT = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
+
+BODY = (400, 408, 413, 415)  # of every route that reads one
+GENERATION = (404, 408, 429, 499, 503)  # of every route that submits jobs
+
+MEANINGS = {
+    400: "A parameter, or the body, can't be understood or honoured; `param` names it.",
+    403: "Only a process of the server's own machine may.",
+    404: "There is no such thing, or no such model.",
+    408: "The body, or the generation, took longer than it may.",
+    413: "The body is longer than this server takes.",
+    415: "The body's content type is another one.",
+    429: "Too much waits already.",
+    499: "The client has ended its side of the connection before the answer.",
+    500: "The server, or the generation, failed.",
+    501: "This server doesn't do that.",
+    503: "The model is loading, shutting down or gone.",
+}
+RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds, by the present pace.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    answers: Mapping[int, Any]
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    is_form: bool = False
+    streams: Mapping[str, Any] = field(default_factory=dict)
+    errors: Collection[int] = ()
+    error: Any = ErrorBody
+
+    @property
+    def statuses(self) -> list[int]:
+        """Of all errors."""
+        body = BODY if self.body is not None else (400,) if self.query is not None else ()
+        return sorted({*self.errors, *body, 500} - self.answers.keys())
+
+    def types(self) -> Iterator[tuple[Any, Any]]:
+        """Each with whether it is "validation" or "serialization"."""
+        yield from ((kind, "validation") for kind in (self.body, self.query) if kind is not None)
+        answered = (*self.answers.values(), *self.streams.values(), self.error)
+        yield from ((kind, "serialization") for kind in answered)
+
+
+View = TypeVar("View", bound=Callable[..., Any])
+_contracts: dict[Callable[..., Any], Contract] = {}
+
+
+def declares(
+    answers: Mapping[int, Any],
+    *,
+    body: type[BaseModel] | None = None,
+    query: type[BaseModel] | None = None,
+    is_form: bool = False,
+    streams: Mapping[str, Any] | None = None,
+    errors: Collection[int] = (),
+    error: Any = ErrorBody,
+) -> Callable[[View], View]:
+    """What a view takes and answers; below the blueprint's decorator. Its docstring is the text.
+
+    `answers`: the types of the JSON bodies by status, other than errors. `streams`: the types of
+    the items of the 200 by media type, `str` for bare text. `body` may also come as a form if
+    `is_form`. `errors`: statuses whose body is an `error`; 500, and those of reading a body, go
+    without saying.
+    """
+    contract = Contract(answers, body, query, is_form, streams or {}, errors, error)
+
+    def declare(view: View) -> View:
+        _contracts[view] = contract
+        return view
+
+    return declare
+
+
+def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract]]:
+    """The routes of `app` that have a contract, which those of a host application don't."""
+    for rule in app.url_map.iter_rules():
+        if (contract := _contracts.get(app.view_functions[rule.endpoint])) is not None:
+            yield rule, contract
+
+
+@functools.lru_cache(maxsize=1)
+def document(app: flask.Flask) -> dict[str, Any]:
+    """OpenAPI 3.1, of all routes that `app` has by now."""
+    routes = list(declared(app))
+    kinds = {kind for _, contract in routes for kind in contract.types()}
+    schemas, definitions = TypeAdapter.json_schemas(
+        [(kind, mode, TypeAdapter(kind)) for kind, mode in sorted(kinds, key=str)],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_Schema,
+    )
+    paths: dict[str, dict[str, Any]] = {}
+    for rule, contract in routes:
+        path = paths.setdefault(PATH_ARGUMENT.sub(r"{\1}", rule.rule), {})
+        view = app.view_functions[rule.endpoint]
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+            path[method.lower()] = _operation(rule, view, contract, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Switchyard",
+            "version": "1",
+            "description": "Parameters that are `null` count as not given.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "paths": dict(sorted(paths.items())),
+        "components": {"schemas": definitions.get("$defs", {})},
+    }
+
+
+class _Schema(GenerateJsonSchema):
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False  # it says the name again
+
+
+Schemas = Mapping[tuple[Any, Any], dict[str, Any]]
+
+
+def _operation(
+    rule: werkzeug.routing.Rule, view: Callable[..., Any], contract: Contract, schemas: Schemas
+) -> dict[str, Any]:
+    summary, _, description = (inspect.getdoc(view) or "").partition("\n")
+    operation: dict[str, Any] = {
+        "operationId": view.__name__,
+        "tags": [rule.endpoint.split(".")[-2].removeprefix("switchyard_")],
+        "summary": summary.rstrip("."),
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in sorted(rule.arguments)
+        ],
+        "responses": dict(_responses(contract, schemas)),
+    }
+    if description.strip():
+        operation["description"] = description.strip()
+    if contract.body is not None:
+        schema = schemas[contract.body, "validation"]
+        media = (JSON, FORM) if contract.is_form else (JSON,)
+        content = {name: {"schema": schema} for name in media}
+        operation["requestBody"] = {"required": True, "content": content}
+    if contract.query is not None:
+        operation["parameters"] += _query_parameters(contract.query)
+    return operation
+
+
+def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict[str, Any]]]:
+    for status, kind in contract.answers.items():
+        content: dict[str, Any] = {JSON: {"schema": schemas[kind, "serialization"]}}
+        if status == 200:
+            for name, item in contract.streams.items():
+                # OpenAPI has words for the items of a stream from 3.2 on.
+                content[name] = {"schema": {"type": "string"}}
+                if item is not str:
+                    content[name]["x-item-schema"] = schemas[item, "serialization"]
+        response = {"description": "As asked." if status < 300 else MEANINGS[status]}
+        yield str(status), {**response, "content": content, **_headers(status)}
+    for status in contract.statuses:
+        content = {JSON: {"schema": schemas[contract.error, "serialization"]}}
+        response = {"description": MEANINGS[status]}
+        yield str(status), {**response, "content": content, **_headers(status)}
+
+
+def _headers(status: int) -> dict[str, Any]:
+    return {"headers": RETRY_AFTER} if status in (429, 503) else {}
+
+
+def _query_parameters(kind: type[BaseModel]) -> list[dict[str, Any]]:
+    schema = kind.model_json_schema(schema_generator=_Schema)
+    required = schema.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": value}
+        for name, value in schema["properties"].items()
+    ]
