@@ -1,0 +1,278 @@
+"""Texts of models, in all kinds of pieces, to parts."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.chat.formats import FORMATS
+from app.chat.parser import PartParser, Tags
+from app.chat.parts import Arguments, Reasoning, Text, ToolCall
+
+TOOLS = ("f", "get_weather")
+THINK = Tags("<think>", "</think>")
+
+
+def parse(pieces, format=None, **more):
+    """(reasoning, text, [(name, arguments)]) of the joined parts."""
+    return joined(parts_of(pieces, format, **more))
+
+
+def parts_of(pieces, format=None, tools=TOOLS, **more):
+    parser = PartParser(FORMATS[format] if format else None, tools, **more)
+    return [p for piece in pieces for p in parser.push(piece)] + parser.finish()
+
+
+def joined(parts):
+    calls = []
+    for part in parts:
+        match part:
+            case ToolCall(index, identifier, name):
+                assert index == len(calls) and identifier
+                calls.append([name, ""])
+            case Arguments(index, text):
+                assert index == len(calls) - 1 and text
+                calls[index][1] += text
+    text = "".join(p.text for p in parts if isinstance(p, Text))
+    reasoning = "".join(p.text for p in parts if isinstance(p, Reasoning))
+    return reasoning, text, [tuple(call) for call in calls]
+
+
+CALLS = [
+    ("hermes", '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'),
+    ("hermes", '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>'),
+    ("hermes", '<tool_call>{"id": "1", "name": "f", "arguments": {"a": 1}}'),
+    ("llama3", '{"name": "f", "parameters": {"a": 1}}'),
+    ("llama3", '  {"type": "function", "name": "f", "parameters": {"a": 1}}\n'),
+    ("llama3", '<|python_tag|>{"name": "f", "parameters": {"a": 1}}'),
+    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]'),
+    ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "abcdefghi"}]'),
+    ("mistral-args", '[TOOL_CALLS]f[ARGS]{"a": 1}'),
+    ("mistral-args", '[TOOL_CALLS]f{"a": 1}'),
+    ("mistral-args", '[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{"a": 1}'),
+    ("function-tag", '<function=f>{"a": 1}</function>'),
+    ("function-tag", '\n<function=f> {"a": 1}'),
+]
+
+
+@pytest.mark.parametrize(("format", "text"), CALLS)
+def test_a_call_is_found_in_pieces_of_any_length(format, text):
+    for size in range(1, len(text) + 1):
+        pieces = [text[i : i + size] for i in range(0, len(text), size)]
+        assert parse(pieces, format) == ("", "", [("f", '{"a": 1}')])
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        (
+            "hermes",
+            '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n'
+            '<tool_call>\n{"name": "get_weather", "arguments": {"x": "}"}}\n</tool_call>',
+        ),
+        (
+            "llama3",
+            '{"name": "f", "parameters": {}}; {"name": "get_weather", "parameters": {"x": "}"}}',
+        ),
+        ("llama3", '{"name": "f"}\n{"name": "get_weather", "parameters": {"x": "}"}}'),
+        (
+            "mistral",
+            '[TOOL_CALLS][{"name": "f", "arguments": {}}, '
+            '{"arguments": {"x": "}"}, "name": "get_weather"}]',
+        ),
+        ("mistral-args", '[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{"x": "}"}'),
+        ("function-tag", '<function=f>{}</function><function=get_weather>{"x": "}"}</function>'),
+    ],
+)
+def test_several_calls_have_an_index_each(format, text):
+    expected = ("", "", [("f", "{}"), ("get_weather", '{"x": "}"}')])
+    assert parse([text], format) == expected
+    assert parse(text, format) == expected
+
+
+def test_arguments_are_passed_on_as_they_come():
+    parser = PartParser(FORMATS["hermes"], TOOLS)
+    assert parser.push('Well.\n<tool_call>{"name": "f",') == [Text("Well.")]
+    assert parser.push(' "arguments": ') == []
+    call, arguments = parser.push('{"a": "x')
+    assert (call.index, call.name, arguments) == (0, "f", Arguments(0, '{"a": "x'))
+    assert parser.push('\\"}y"') == [Arguments(0, '\\"}y"')]
+    assert parser.push("} }</tool") == [Arguments(0, "}")]
+    assert parser.push("_call>\n") == []
+    assert parser.push("Bye") == [Text("\nBye")]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_text_is_held_back_only_where_a_call_may_begin(format):
+    parser = PartParser(FORMATS[format], TOOLS)
+    assert parser.push("I think 3 < 4 [or") == [Text("I think 3 < 4 [or")]
+    assert parser.push(" so] ") == [Text(" so]")]
+    assert parser.push("it is") == [Text(" it is")]
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "unknown", "arguments": {"a": 1}}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "f", "arguments": "no object"}</tool_call>'),
+        ("hermes", '<tool_call>{"arguments": {1}, "name": "f"}</tool_call>'),
+        ("hermes", "<tool_call>\nf(1)\n</tool_call>"),
+        ("hermes", '<tool_call>{"name": "f", "argu'),
+        ("hermes", "The tag is <tool_call>"),
+        ("llama3", '{"name": "unknown", "parameters": {"a": 1}}'),
+        ("llama3", '{"answer": 42}'),
+        ("llama3", 'So: {"name": "f", "parameters": {"a": 1}}'),
+        ("llama3", '<|python_tag|>brave_search.call(query="x")'),
+        ("mistral", '[TOOL_CALLS][{"name": "unknown", "arguments": {}}]'),
+        ("mistral", "[TOOL_CALLS] none"),
+        ("mistral-args", "[TOOL_CALLS]unknown[ARGS]{}"),
+        ("mistral-args", "[TOOL_CALLS]f[ARGS]1"),
+        ("function-tag", "<function=unknown>{}</function>"),
+        ("function-tag", "<function=f>a</function>\n"),
+    ],
+)
+def test_what_only_looks_like_a_call_stays_text(format, text):
+    assert parse([text], format) == parse(text, format) == ("", text, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "rest"),
+    [
+        ('<tool_call>{"name": "f", "arguments": {"a": ', '{"a": ', ""),
+        ('<tool_call>{"name": "f", "arguments": {"a"; 1}}</tool_call>', '{"a"; 1}', ""),
+        ('<tool_call>{"name": "f", "arguments": {}} Hello', "{}", "Hello"),
+        ('<tool_call>{"name": "f", "arguments": {}}</tool_', "{}", ""),
+    ],
+)
+def test_a_call_that_has_begun_stays_a_call(text, arguments, rest):
+    expected = ("", rest, [("f", arguments)])
+    assert parse([text], "hermes") == parse(text, "hermes") == expected
+
+
+def test_a_call_behind_a_refused_one_is_found():
+    text = '<tool_call>{"name": "g"} <tool_call>{"name": "f"}</tool_call>'
+    assert parse(text, "hermes") == ("", '<tool_call>{"name": "g"}', [("f", "{}")])
+
+
+def test_without_tools_calls_are_text():
+    text = CALLS[0][1]
+    assert parse([text]) == ("", text, [])
+
+
+def test_identifiers_are_as_the_models_template_wants_them():
+    [call, _] = parts_of([CALLS[0][1]], "hermes")
+    assert call.identifier.startswith("call_") and len(call.identifier) == 29
+    [call, _] = parts_of(['[TOOL_CALLS]f[ARGS]{"a": 1}'], "mistral-args")
+    assert len(call.identifier) == 9 and call.identifier.isalnum()
+
+
+def test_behind_the_last_allowed_call_all_is_dropped():
+    text = CALLS[0][1]
+    parser = PartParser(FORMATS["hermes"], TOOLS, max_calls=1)
+    parser.push(text[:-20])
+    assert not parser.is_over
+    parser.push(text[-20:])
+    assert parser.is_over
+    assert parser.push(text) == parser.finish() == []
+    assert parse([text + text], "hermes", max_calls=1)[2] == [("f", '{"a": 1}')]
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "answer"),
+    [
+        ("<think>\nWhy?\n\n</think>\n\nSo.", "Why?", "So."),
+        ("\n<think> a </thin b </think>c</think>", "a </thin b", "c</think>"),
+        ("<think></think>Yes", "", "Yes"),
+        ("<think>endless ", "endless ", ""),
+        ("No. <think>x</think>", "", "No. <think>x</think>"),
+        ("<thin", "", "<thin"),
+        ("", "", ""),
+        (" ", "", " "),
+    ],
+)
+def test_thoughts_are_split_off(text, reasoning, answer):
+    expected = (reasoning, answer, [])
+    assert parse([text], tags=THINK) == parse(text, tags=THINK) == expected
+
+
+def test_thoughts_that_the_prompt_has_opened_need_no_tag():
+    assert parse("\nWhy?\n</think>\nSo.", tags=THINK, is_reasoning=True) == ("Why?", "So.", [])
+
+
+def test_a_call_in_thoughts_is_none():
+    call = CALLS[0][1]
+    text = f"<think>{call}</think>{call}"
+    assert parse(text, "hermes", tags=THINK) == (call, "", [("f", '{"a": 1}')])
+
+
+def test_a_bare_call_may_follow_thoughts():
+    text = '<think>x</think>\n{"name": "f", "parameters": {}}'
+    assert parse(text, "llama3", tags=THINK) == ("x", "", [("f", "{}")])
+
+
+def test_tokens_of_thoughts_are_counted_with_their_tags():
+    for pieces, count in [(["<thi", "nk>", "a", "b</", "think>", "c", "d"], 5), (["a", "b"], 0)]:
+        parser = PartParser(None, tags=THINK)
+        for piece in pieces:
+            parser.push(piece, 1)
+        parser.finish()
+        assert parser.reasoning_tokens == count
+    parser = PartParser(None, tags=THINK, is_reasoning=True)
+    parser.push("a", 1)
+    parser.push("b</think>", 2)
+    parser.push("c", 4)
+    assert parser.reasoning_tokens == 3
+
+
+def test_a_long_text_that_may_become_a_call_takes_no_square_of_its_length():
+    arguments = json.dumps(json.dumps({"a": "x" * 300_000}))
+    text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
+    started = time.monotonic()
+    assert len(parse(text, "hermes")[2][0][1]) > 300_000
+    assert time.monotonic() - started < 20
+
+
+SCRAPS = st.sampled_from(
+    ["<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"]
+    + ["<|python_tag|>", "<function=f>", "</function>", '{"name": "f", "arguments": ', '"name"']
+    + [
+        '{"name": "f", "parameters": ',
+        '{"name": "f"',
+        ', "id": "1"',
+        '{"arguments": {"a": 1}',
+        "[{",
+    ]
+    + ["{", "}", "}}", "]", ",", ";", '"', "\\", " ", "\n", "f", "x", "[", "<", "\u2028"]
+    + [text for _, text in CALLS]
+)
+
+
+@given(
+    st.lists(SCRAPS, max_size=12).map("".join),
+    st.lists(st.integers(0, 300), max_size=12),
+    st.sampled_from(list(FORMATS)),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+)
+def test_pieces_make_no_difference(text, cuts, format, is_reasoning, max_calls):
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
+    pieces = [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    options = {"tags": THINK, "is_reasoning": is_reasoning, "max_calls": max_calls}
+    expected = parse([text], format, **options)
+    assert parse(pieces, format, **options) == parse(text, format, **options) == expected
+
+
+@given(st.lists(SCRAPS, max_size=12).map("".join), st.sampled_from(list(FORMATS)))
+def test_no_text_is_lost(text, format):
+    reasoning, content, calls = parse(text, format)
+    assert not reasoning
+    if not calls:
+        assert content == text
+    for _, arguments in calls:
+        assert arguments in text or json.dumps(arguments) in text or arguments == "{}"
