@@ -22,8 +22,8 @@ def post_fork(server, worker):
 
     make_backend = engine.models.make_backend
 
-    def make_faulty_backend(config):
-        backend = make_backend(config)
+    def make_faulty_backend(config, grammars):
+        backend = make_backend(config, grammars)
         backend._load = _faulty(backend._load)
         _backends.append(backend)
         return backend

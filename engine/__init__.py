@@ -1,5 +1,6 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
+from engine import constraints
 from engine.config import ModelConfig
 from engine.engine import Engine, State
 from engine.errors import (
@@ -25,9 +26,11 @@ from engine.errors import (
 from engine.held import JobState
 from engine.messages import (
     Chunk,
+    Constraint,
     Failed,
     Finished,
     FinishReason,
+    Forced,
     Job,
     JobEvent,
     Prefill,
@@ -44,6 +47,7 @@ __all__ = [
     "BatchFailed",
     "Chunk",
     "Closed",
+    "Constraint",
     "Dead",
     "DeviceLost",
     "Draining",
@@ -53,6 +57,7 @@ __all__ = [
     "Failure",
     "FinishReason",
     "Finished",
+    "Forced",
     "Full",
     "InvalidJob",
     "Job",
@@ -76,5 +81,6 @@ __all__ = [
     "State",
     "Stream",
     "Tokenizer",
+    "constraints",
     "open_engine",
 ]

@@ -20,11 +20,13 @@ from engine.errors import (
     PromptTooLong,
     Stalled,
 )
+from engine.grammars import Grammars
 from engine.held import Held, JobState
 from engine.link import Deliver, Link
 from engine.messages import (
     Abandon,
     Cancel,
+    Constraint,
     Event,
     Failed,
     Finished,
@@ -60,11 +62,19 @@ State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 class Engine:
     """Takes jobs up to a limit and routes every event, by its identifier, to who waits for it."""
 
-    def __init__(self, config: ModelConfig, make_link: Callable[[Deliver], Link]) -> None:
-        """Reads the tokenizer, not the weights: `start` does. Raises ModelError."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        make_link: Callable[[Deliver], Link],
+        grammars: Grammars | None = None,
+    ) -> None:
+        """Reads the tokenizer, not the weights: `start` does. `grammars`: what the link's backend
+        has, so that nothing is compiled twice. Raises ModelError.
+        """
         self.config = config
         self.model_dir = ModelDir.read(config.path)
         self.tokenizer = Tokenizer(self.model_dir)
+        self._grammars = grammars or Grammars(self.tokenizer)
         self._link = make_link(self.deliver)
         self._changed = threading.Condition()  # guards all below; notified when one of them changes
         self._state: State = "loading"
@@ -305,6 +315,25 @@ class Engine:
                 "min_new_tokens",
             )
         self.max_new_tokens(len(job.prompt), job.max_new_tokens)
+        if job.constraint is not None:
+            self._check_constraint(job, job.constraint)
+        if job.forced is not None and not all(
+            0 <= token_id < info.vocab_size for token_id in job.forced.token_ids
+        ):
+            raise InvalidJob("a forced token is outside the vocabulary", "forced")
+
+    def _check_constraint(self, job: Job, constraint: Constraint) -> None:
+        for name, is_given in (
+            ("ignore_eos", job.ignore_eos),
+            ("min_new_tokens", job.min_new_tokens > 0),
+        ):
+            if is_given:
+                raise InvalidJob(
+                    "the completion ends where its constraint is complete: there can't be a"
+                    " constraint and this",
+                    name,
+                )
+        self._grammars.matcher(constraint.grammar)
 
     def _has_answer(self, serial: int) -> bool:
         return self._pending_list.serial >= serial or self._state == "stopped"

@@ -27,6 +27,29 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a completion must be, as a grammar of llguidance: see `constraints`, which makes them.
+
+    It holds from the beginning, or once the text `after` has come, whose last token then ends with
+    it. A completion that ends by itself is complete by the grammar.
+    """
+
+    grammar: str
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Tokens that come, one by one, once `after_tokens` have been generated without `unless_text`
+    among their text.
+    """
+
+    after_tokens: int
+    unless_text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One sequence to generate. Pages are reserved for the prompt and `max_new_tokens`."""
 
@@ -39,6 +62,8 @@ class Job:
     min_new_tokens: int = 0  # no stop before, by token or by string
     ignore_eos: bool = False
     stop_on_loop: bool = False  # see LoopDetector
+    constraint: Constraint | None = None
+    forced: Forced | None = None
     priority: int = 0  # higher first
     client: str = ""  # who takes a share for it, where several wait
 

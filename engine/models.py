@@ -9,17 +9,22 @@ from engine.backends import make_backend
 from engine.config import ModelConfig
 from engine.engine import Engine
 from engine.errors import ModelNotFound
+from engine.grammars import Grammars
 from engine.link import Deliver, Link
+from engine.model_dir import ModelDir
 from engine.thread import EngineThread
+from engine.tokenizer import Tokenizer
 
 
 def open_engine(config: ModelConfig) -> Engine:
     """An engine whose thread runs in this process, not started. Raises ModelError."""
 
-    def make_link(deliver: Deliver) -> Link:
-        return EngineThread(config, lambda: make_backend(config), deliver)
+    grammars = Grammars(Tokenizer(ModelDir.read(config.path)))
 
-    return Engine(config, make_link)
+    def make_link(deliver: Deliver) -> Link:
+        return EngineThread(config, lambda: make_backend(config, grammars), deliver)
+
+    return Engine(config, make_link, grammars)
 
 
 class Models:

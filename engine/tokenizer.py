@@ -1,7 +1,7 @@
 """Text to token ids and back, on request threads. No torch."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import tokenizers
@@ -50,6 +50,14 @@ class Tokenizer:
         unknown = model_dir.special_token("unk_token")  # the one that any text may need
         self._forbidden_ids = {i for t, i in self._special_ids.items() if t != unknown}
         self._bos_ids = self._find_bos(model_dir)
+        self.special_ids: Mapping[str, int] = self._special_ids
+        self.eos_token_ids = model_dir.eos_token_ids or self._find_eos(model_dir)
+
+    @property
+    def serialized(self) -> str:
+        """A tokenizer.json, as read but for padding and truncation."""
+        text: str = self._special.to_str()
+        return text
 
     def encode(self, text: str, max_tokens: int) -> tuple[int, ...]:
         """Token ids of a plain prompt: BOS, if the model wants one, then ordinary text, in which
@@ -141,6 +149,12 @@ class Tokenizer:
     def _batch(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
         ids: list[int] = tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
         return ids
+
+    def _find_eos(self, model_dir: ModelDir) -> tuple[int, ...]:
+        """What tokenizer_config.json names, for a model whose other files don't."""
+        eos = model_dir.special_token("eos_token")
+        eos_id = self._special.token_to_id(eos) if eos else None
+        return () if eos_id is None else (eos_id,)
 
     def _find_bos(self, model_dir: ModelDir) -> list[int]:
         """What the model's own post-processor, or tokenizer_config.json, puts before a prompt."""

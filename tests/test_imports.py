@@ -18,6 +18,7 @@ HOMES = {
     "safetensors": "engine/backends/",
     "multiprocessing": "engine/remote/",
     "ray": "engine/remote/",
+    "llguidance": "engine/",
     "jinja2": "app/chat_template.py",
     "flask": ("app/", "wsgi.py"),
     "werkzeug": "app/",
@@ -29,7 +30,8 @@ HOMES = {
 LAYERS = [
     {"errors", "config"},
     {"messages", "model_dir"},
-    {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate", "watchdog"},
+    {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate", "watchdog"}
+    | {"json_schema", "lark", "constraints", "grammars"},
     {"backends"},
     {"engine", "thread"},
     {"models"},

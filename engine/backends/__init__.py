@@ -3,11 +3,13 @@
 from engine.backends.base import Backend
 from engine.config import ModelConfig
 from engine.errors import ModelError
+from engine.grammars import Grammars
 
 
-def make_backend(config: ModelConfig) -> Backend:
+def make_backend(config: ModelConfig, grammars: Grammars | None = None) -> Backend:
     """The backend for the device that `config` asks for. Called on the engine thread: it imports
-    torch and exllamav2, which takes seconds. Raises ModelError.
+    torch and exllamav2, which takes seconds. `grammars`: the model's, if there are any already.
+    Raises ModelError.
     """
     import torch
 
@@ -25,4 +27,4 @@ def make_backend(config: ModelConfig) -> Backend:
         from engine.backends.cuda import load
     from engine.backends.exl2 import Exl2Backend
 
-    return Exl2Backend(config, device, load)
+    return Exl2Backend(config, device, load, grammars)

@@ -2,7 +2,9 @@
 
 import gc
 import logging
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 from safetensors import SafetensorError, safe_open
 
+from engine.backends.constraint import Matcher
 from engine.backends.exl2_job import Exl2Job
 from engine.backends.faults import explain
+from engine.backends.forcing import Forcing
 from engine.config import PAGE_SIZE, ModelConfig
 from engine.errors import (
     BatchFailed,
@@ -22,6 +26,7 @@ from engine.errors import (
     ModelError,
     OutOfMemory,
 )
+from engine.grammars import Grammars
 from engine.messages import (
     Chunk,
     Failed,
@@ -33,6 +38,7 @@ from engine.messages import (
     Started,
 )
 from engine.model_dir import ModelDir
+from engine.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +46,7 @@ logger = logging.getLogger(__name__)
 # what they are without newcomers (benchmarks/prefill.py).
 CHUNK_SIZES = {"cpu": 64, "cuda": 512}
 LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait
+MASK_THREADS = 4  # of one model
 MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
 
 Load = Callable[[ExLlamaV2Config, int], tuple[Any, Any]]  # cache tokens -> model, cache
@@ -48,8 +55,12 @@ Load = Callable[[ExLlamaV2Config, int], tuple[Any, Any]]  # cache tokens -> mode
 class Exl2Backend:
     """Keeps the generator's own queue empty: `has_room` says what it can start at once."""
 
-    def __init__(self, config: ModelConfig, device: str, load: Load) -> None:
+    def __init__(
+        self, config: ModelConfig, device: str, load: Load, grammars: Grammars | None = None
+    ) -> None:
         self._config = config
+        self._grammars = grammars
+        self._masks: ThreadPoolExecutor | None = None
         self._device = device
         self._load = load
         self._model: Any = None
@@ -70,8 +81,11 @@ class Exl2Backend:
         self._eos_token_ids = model_dir.eos_token_ids
         if not self._eos_token_ids and self._tokenizer.eos_token_id is not None:
             self._eos_token_ids = (self._tokenizer.eos_token_id,)
+        if self._grammars is None:
+            self._grammars = Grammars(Tokenizer(model_dir))
         self._generator = self._make_generator()
         self._generator.warmup()
+        self._masks = _start_pool(f"masks-{self._config.name}", MASK_THREADS)
         return ModelInfo(
             max_seq_len=exl2_config.max_seq_len,
             vocab_size=exl2_config.vocab_size,
@@ -101,7 +115,9 @@ class Exl2Backend:
 
     def enqueue(self, job: Job) -> None:
         try:
-            exl2_job = Exl2Job(job, self._eos_token_ids, self._tokenizer, self._chunk_size)
+            exl2_job = Exl2Job(
+                job, self._eos_token_ids, self._tokenizer, self._chunk_size, self._rules(job)
+            )
             self._generator.enqueue(exl2_job)
         except Exception as error:  # the generator asserts; it has not taken the job then
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
@@ -174,6 +190,8 @@ class Exl2Backend:
     def close(self) -> None:
         self._jobs.clear()
         self._drop_generator()
+        if self._masks is not None:
+            self._masks.shutdown(cancel_futures=True)
         if self._model is not None:
             self._model.unload()
         self._model = self._cache = self._tokenizer = None
@@ -228,6 +246,15 @@ class Exl2Backend:
         config.max_input_len = min(chunk_size, config.max_seq_len)
         config.max_batch_size = self._config.max_batch_size
         return config
+
+    def _rules(self, job: Job) -> list[Matcher | Forcing]:
+        assert self._grammars is not None and self._masks is not None
+        rules: list[Matcher | Forcing] = []
+        if job.constraint is not None:
+            rules.append(Matcher(job.constraint, self._grammars, self._masks))
+        if job.forced is not None:
+            rules.append(Forcing(job.forced, self._grammars.pieces))
+        return rules
 
     def _num_pages(self, job: Job) -> int:
         return -(-(len(job.prompt) + job.max_new_tokens) // PAGE_SIZE)
@@ -292,6 +319,14 @@ class Exl2Backend:
             cached_tokens=result["cached_tokens"],
         )
         return [*_chunks(result), finished]
+
+
+def _start_pool(name: str, num_threads: int) -> ThreadPoolExecutor:
+    """With all of its threads: none is left for a job to start."""
+    pool = ThreadPoolExecutor(num_threads, name)
+    barrier = threading.Barrier(num_threads)
+    list(pool.map(lambda _: barrier.wait(), range(num_threads)))
+    return pool
 
 
 def _check_weights(path: str) -> None:

@@ -4,6 +4,7 @@ Methods other than the constructor run inside `generator.iterate()`.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from exllamav2 import ExLlamaV2Tokenizer
 from exllamav2.ext import exllamav2_ext
 from exllamav2.generator import ExLlamaV2DynamicJob, ExLlamaV2Sampler
 
+from engine.backends.constraint import Matcher
 from engine.backends.detokenizer import Detokenizer, Told
+from engine.backends.forcing import Forcing
 from engine.backends.truncation import truncate
 from engine.messages import Job, Sampling
 
@@ -89,8 +92,11 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         eos_token_ids: tuple[int, ...],
         tokenizer: ExLlamaV2Tokenizer,
         chunk_size: int,
+        rules: Sequence[Matcher | Forcing] = (),
     ) -> None:
-        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode."""
+        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode. `rules` say
+        which tokens may come, a later one whatever those before it do.
+        """
         stop_token_ids = {*job.stop_token_ids, *(() if job.ignore_eos else eos_token_ids)}
         self.job = job
         self.error: Exception | None = None
@@ -108,6 +114,7 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         self.stop_strings_utf32_offsets = None  # there are none: don't look for them
         self._detokenizer = Detokenizer(tokenizer, job)
         self._chunk_size = chunk_size
+        self._rules = rules
         self._is_plain = job.min_new_tokens == 0 and (
             job.sampling == Sampling(temperature=job.sampling.temperature, seed=job.sampling.seed)
         )
@@ -121,7 +128,8 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
             return
         try:
             if any(other.is_prefill_done() for other in self.generator.active_jobs):
-                self._prefill_chunk(results)
+                if all(rule.is_ready for rule in self._rules):  # else they would wait with it
+                    self._prefill_chunk(results)
             else:
                 super().prefill(results)
         except Exception as error:
@@ -147,6 +155,8 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
     def receive_logits(self, logits: torch.Tensor) -> Any:
         """Sample from `logits`, (1, 1, padded vocabulary). May run in a sampling thread."""
         try:
+            for rule in self._rules:
+                rule.mask(logits.view(-1))
             if not self._is_plain:
                 self._process(logits)
             sample = super().receive_logits(logits)
@@ -167,12 +177,23 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
             try:
                 self.num_sampled += 1
                 token: torch.Tensor = super().receive_sample(logits, next_token, *rest)[1]
-                return self._tell(results[-1], int(next_token.item())), token
+                token_id = int(next_token.item())
+                self._obey(results[-1], token_id)
+                return self._tell(results[-1], token_id), token
             except Exception as error:
                 self.error = error
                 del results[num_before:]
         self._fail(self.error, results)
         return True, next_token  # as at a stop: the generator frees the pages
+
+    def _obey(self, result: dict[str, Any], token_id: int) -> None:
+        """Show the token to the rules, which may let no other follow."""
+        if result.get("eos_reason") == "stop_token":
+            return
+        for rule in self._rules:
+            rule.accept(token_id)
+            if rule.is_done:
+                result["eos"], result["eos_reason"] = True, "end_filter"  # the generator's word
 
     def _tell(self, result: dict[str, Any], token_id: int) -> bool:
         """Text and tokens of our own in place of the generator's, which forgets those that it

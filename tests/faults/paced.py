@@ -33,5 +33,5 @@ def script(job):
         yield event
 
 
-def make_backend(config):
+def make_backend(config, grammars):
     return PacedBackend(script, max_active=config.max_batch_size)

@@ -1,0 +1,46 @@
+"""Tokens that must come where the model doesn't get to a text in time. Engine thread."""
+
+import math
+
+import torch
+
+from engine.backends.watch import Watch
+from engine.messages import Forced
+
+
+class Forcing:
+    """Of one job: ends its thoughts, say, once they are as long as they may be."""
+
+    is_ready = True
+    is_done = False
+
+    def __init__(self, forced: Forced, pieces: list[bytes]) -> None:
+        self._forced = forced
+        self._pieces = pieces
+        self._watch = Watch(forced.unless_text)
+        self._num_tokens = 0
+        self._next = 0  # of the forced tokens
+
+    @property
+    def token_id(self) -> int | None:
+        """The only one that may come next, if one must."""
+        is_on = self._next or (
+            self._num_tokens >= self._forced.after_tokens and not self._watch.has_come
+        )
+        return self._forced.token_ids[self._next] if is_on and self._is_left else None
+
+    def mask(self, logits: torch.Tensor) -> None:
+        """In place. `logits`: (padded vocabulary,)."""
+        if (token_id := self.token_id) is not None:
+            logits.fill_(-math.inf)
+            logits[token_id] = 0.0
+
+    def accept(self, token_id: int) -> None:
+        if self.token_id is not None:
+            self._next += 1
+        self._num_tokens += 1
+        self._watch.add(self._pieces[token_id])
+
+    @property
+    def _is_left(self) -> bool:
+        return self._next < len(self._forced.token_ids)
