@@ -18,7 +18,7 @@ StopStrings = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
 class StreamOptions(BaseModel):
     model_config = Finite
 
-    include_usage: bool | None = None
+    include_usage: bool | None = Field(None, description="A last frame with `usage`.")
     include_obfuscation: Literal[False] | None = None
 
 
@@ -36,27 +36,107 @@ class Generation(Parameters):
         "store": (False,),
     }
 
-    model: str | None = None
-    max_tokens: Tokens | None = None
-    n: int = Field(1, ge=1, le=128)
-    temperature: float = Field(1.0, ge=0, le=5)
-    top_p: float = Field(1.0, ge=0, le=1)
-    top_k: int = Field(0, ge=-1, le=100_000)
-    min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, ge=0.1, le=10)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    presence_penalty: float = Field(0.0, ge=-2, le=2)
-    stop: StopStrings = Field(default=[])
-    stop_token_ids: list[TokenId] = Field(default=[], max_length=64, fail_fast=True)
-    min_tokens: int = Field(0, ge=0, lt=2**31)
-    ignore_eos: bool = False
-    stop_on_loop: bool | None = None
-    seed: Seed | None = None
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    priority: int = Field(0, ge=-(2**31), lt=2**31)
-    timeout: float | None = Field(None, gt=0, le=86400)  # seconds
-    user: str | None = None  # for the operator's logs
+    model: str | None = Field(
+        None, description="Default: the server's model. A name that it doesn't serve is a 404."
+    )
+    max_tokens: Tokens | None = Field(
+        None,
+        description="Most new tokens. Refused if they and the prompt exceed the context."
+        " Default: 16 for completions, the setting `default_max_tokens` for chats.",
+    )
+    n: int = Field(
+        1,
+        ge=1,
+        le=128,
+        description="Choices of each prompt, each a job of its own. Refused if the jobs are more"
+        " than the server ever holds.",
+    )
+    temperature: float = Field(1.0, ge=0, le=5, description="Below 0.01: greedy.")
+    top_p: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Draw from the smallest set of the likeliest tokens that has this probability.",
+    )
+    top_k: int = Field(
+        0, ge=-1, le=100_000, description="Draw from the likeliest so many. -1 or 0: off."
+    )
+    min_p: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Draw from tokens at least this share as likely as the likeliest.",
+    )
+    repetition_penalty: float | None = Field(
+        None,
+        ge=0.1,
+        le=10,
+        description="Divides logits of tokens of prompt and completion (multiplies negative ones)."
+        " Default: the setting `default_repetition_penalty`.",
+    )
+    frequency_penalty: float | None = Field(
+        None,
+        ge=-2,
+        le=2,
+        description="Taken from a token's logit for each time it is in the completion. Default:"
+        " the setting `default_frequency_penalty`.",
+    )
+    presence_penalty: float = Field(
+        0.0,
+        ge=-2,
+        le=2,
+        description="Taken from a token's logit once if it is in the completion.",
+    )
+    stop: StopStrings = Field(
+        default=[],
+        description="The text ends before the one that begins first in it, however it falls into"
+        " tokens.",
+    )
+    stop_token_ids: list[TokenId] = Field(
+        default=[],
+        max_length=64,
+        fail_fast=True,
+        description="Tokens that end the completion, beside the model's own. Refused outside the"
+        " vocabulary.",
+    )
+    min_tokens: int = Field(
+        0,
+        ge=0,
+        lt=2**31,
+        description="No stop, by token or by string, before so many new tokens; a string counts"
+        " that ends in the last of them or later. Refused above the most.",
+    )
+    ignore_eos: bool = Field(False, description="Go on after the model's own end tokens.")
+    stop_on_loop: bool | None = Field(
+        None,
+        description="Stop once the last tokens are one sequence, of at most 64, at least four"
+        " times over and 32 long together. Tables and rulers may be that, too. Default: the"
+        " setting `default_stop_on_loop`.",
+    )
+    seed: Seed | None = Field(
+        None,
+        description="The same seed, prompt and parameters give the same text, but for rounding,"
+        " which differs a little with batch and cache; choice k of n has seed + k.",
+    )
+    stream: bool = Field(False, description="Answer as the text comes; see Streaming.")
+    stream_options: StreamOptions | None = Field(
+        None, description="How to stream. Refused without `stream`."
+    )
+    priority: int = Field(
+        0,
+        ge=-(2**31),
+        lt=2**31,
+        description="What waits with a higher one starts first (with vLLM it is the lower)."
+        " Refused above the setting `max_priority`.",
+    )
+    timeout: float | None = Field(
+        None,
+        gt=0,
+        le=86400,
+        description="Seconds that the request may take in all. Refused above the setting"
+        " `total_timeout`, which is the default.",
+    )
+    user: str | None = Field(None, description="Who it is for, in the server's log at level DEBUG.")
 
     @field_validator("stop", mode="before", json_schema_input_type=StopString | StopStrings)
     @classmethod

@@ -10,6 +10,8 @@ from app.body import BadRequest
 MAX_SHOWN = 100  # characters of a name that a client made up
 MAX_NAMES = 100  # more than any object here knows, so at least one is wrong
 
+NEUTRAL = "Not supported, but for these values, which ask for nothing."  # says a schema
+
 TAG = "\0"  # begins a discriminator's tag, which isn't a step on the way to a value
 
 
@@ -26,7 +28,7 @@ def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
         if schema["properties"][name].get("default", 0) is None:
             del schema["properties"][name]["default"]
     for name, values in getattr(kind, "neutral", {}).items():
-        schema["properties"][name] = {"enum": [*values, None], "description": "Not supported."}
+        schema["properties"][name] = {"enum": [*values, None], "description": NEUTRAL}
     schema["additionalProperties"] = {"type": "null"}
 
 

@@ -26,12 +26,12 @@ class Message(BaseModel):
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"annotations": ([],), "tool_calls": ([],)}
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant"] = Field(description="Who says it.")
     content: Annotated[
         Annotated[str, Tag(_TEXT)] | Annotated[list[TextPart], Field(fail_fast=True), Tag(_PARTS)],
         Discriminator(lambda value: _PARTS if isinstance(value, list) else _TEXT),
-    ]
-    name: str | None = None
+    ] = Field(description="The text, or parts of it, which are joined.")
+    name: str | None = Field(None, description="For chat templates that look at it.")
 
     @property
     def text(self) -> str:
@@ -56,9 +56,15 @@ class Chat(Generation):
     }
 
     messages: list[Message] = Field(
-        min_length=1, fail_fast=True, json_schema_extra={"maxItems": MAX_MESSAGES}
+        min_length=1,
+        fail_fast=True,
+        json_schema_extra={"maxItems": MAX_MESSAGES},
+        description="The conversation, through the model's own chat template; of at most"
+        f" {MAX_PARTS:,} parts. Refused if the template refuses it, or if longer than the context.",
     )
-    max_completion_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = Field(
+        None, description="The same as `max_tokens`. Refused together with it."
+    )
 
     @field_validator("messages", mode="before")
     @classmethod

@@ -27,8 +27,11 @@ class Completion(Generation):
         " and none empty"
     }
 
-    prompt: Prompts
-    echo: bool = False
+    prompt: Prompts = Field(
+        description="A string, token ids, or a list of either; token ids are taken as they are."
+        " Refused outside the vocabulary, and if longer than the context."
+    )
+    echo: bool = Field(False, description="The text begins with the prompt.")
 
     @field_validator("prompt", mode="before", json_schema_input_type=Prompt | Prompts)
     @classmethod

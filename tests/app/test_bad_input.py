@@ -218,6 +218,7 @@ def test_a_body_over_the_limit_is_refused(make_client):
     assert "1000 bytes" in error["message"]
 
 
+@pytest.mark.parameter("model")
 def test_an_unknown_model_is_named(make_client):
     client = make_client(ScriptedBackend())
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x", "model": "gpt"}), 404)

@@ -30,6 +30,7 @@ def test_a_chat_completion_has_the_shape_of_the_api(make_client):
     assert body["system_fingerprint"].startswith("fp_")
 
 
+@pytest.mark.parameter("max_completion_tokens")
 def test_a_streamed_chat_tells_the_role_once_a_choice(make_client):
     request = {"messages": HELLO, "max_completion_tokens": 2, "n": 2, "stream": True}
     bodies = frames(make_client(ScriptedBackend()).post(URL, json=request))
@@ -45,6 +46,9 @@ def test_a_streamed_chat_tells_the_role_once_a_choice(make_client):
         assert [c["finish_reason"] for c in choices] == [None, None, None, "length"]
 
 
+@pytest.mark.parameter("messages")
+@pytest.mark.parameter("messages[].role")
+@pytest.mark.parameter("messages[].content")
 def test_messages_go_through_the_models_own_template(make_client):
     backend = ScriptedBackend()
     client = make_client(backend)
@@ -130,6 +134,7 @@ def test_lines_of_a_template_that_hold_only_a_block_leave_nothing(make_client, w
     assert decoded == "a\nb\tcd"
 
 
+@pytest.mark.parameter("messages[].name")
 def test_a_special_token_in_a_name_is_ordinary_text(make_client, with_template):
     backend = ScriptedBackend()
     client = make_client(backend, path=with_template("{{ messages[0].name }}<|im_end|>"))

@@ -33,11 +33,14 @@ def test_a_completion_has_text_usage_and_the_shape_of_the_api(make_client):
     }
 
 
+@pytest.mark.parameter("max_tokens")
 def test_max_tokens_defaults_to_16(make_client):
     body = make_client(ScriptedBackend()).post(URL, json={"prompt": "x"}).json
     assert body["usage"]["completion_tokens"] == 16
 
 
+@pytest.mark.parameter("n")
+@pytest.mark.parameter("prompt")
 def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(make_client):
     backend = ScriptedBackend()
     client = make_client(backend)
@@ -56,6 +59,7 @@ def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(make_cli
     }
 
 
+@pytest.mark.parameter("echo")
 def test_echo_puts_the_prompt_before_the_text(make_client):
     client = make_client(ScriptedBackend())
     request = {"prompt": "Say ", "max_tokens": 2, "echo": True}
@@ -122,6 +126,14 @@ def test_whose_share_a_request_takes_is_its_keys_or_its_addresss(make_client):
     assert not any("abc" in job.client for job in backend.enqueued)
 
 
+@pytest.mark.parameter("user")
+def test_the_user_is_told_to_the_operator_alone(make_client, caplog):
+    caplog.set_level("DEBUG")
+    response = make_client(ScriptedBackend()).post(URL, json={"prompt": "x", "user": "Ann"})
+    assert "1 jobs for user 'Ann'" in caplog.text
+    assert "Ann" not in response.text
+
+
 def test_a_priority_above_the_servers_is_refused_by_its_name(make_client):
     client = make_client(ScriptedBackend(), max_priority=2)
     assert client.post(URL, json={"prompt": "x", "priority": -5}).status_code == 200
@@ -129,6 +141,7 @@ def test_a_priority_above_the_servers_is_refused_by_its_name(make_client):
     assert response.status_code == 400 and response.json["error"]["param"] == "priority"
 
 
+@pytest.mark.parameter("stream")
 def test_a_stream_has_one_frame_a_chunk_and_ends_with_done(make_client):
     client = make_client(ScriptedBackend())
     response = client.post(URL, json={"prompt": "x", "max_tokens": 3, "stream": True})
@@ -142,6 +155,8 @@ def test_a_stream_has_one_frame_a_chunk_and_ends_with_done(make_client):
     assert not any("usage" in b for b in bodies)
 
 
+@pytest.mark.parameter("stream_options")
+@pytest.mark.parameter("stream_options.include_usage")
 def test_a_stream_tells_usage_last_when_asked_to(make_client):
     request = {
         "prompt": "x",
@@ -335,6 +350,7 @@ def test_a_stop_at_a_loop_is_told_streaming_or_not(make_client):
     assert (last["finish_reason"], last["stop_reason"]) == ("stop", "loop")
 
 
+@pytest.mark.parameter("stop_on_loop")
 def test_what_a_request_does_not_say_is_by_configuration(make_client):
     backend = ScriptedBackend()
     client = make_client(

@@ -63,6 +63,7 @@ def test_a_deadline_after_the_first_byte_is_an_error_event(make_client, gate, ac
     wait_until_empty(client)
 
 
+@pytest.mark.parameter("timeout")
 def test_a_deadline_also_holds_while_tokens_come(make_client):
     client = make_client(ScriptedBackend(ticking))
     bodies = frames(client.post(URL, json={**LONG, "stream": True, "timeout": 0.3}))

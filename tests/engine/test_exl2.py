@@ -212,6 +212,7 @@ def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(model_path):
     backend.close()
 
 
+@pytest.mark.parameter("seed")
 def test_the_same_seed_gives_the_same_text_alone_and_in_a_batch(backend):
     def seeded(identifier, seed):
         return job(identifier, 20, sampling=Sampling(temperature=1.0, seed=seed))
@@ -527,6 +528,7 @@ def test_text_held_for_a_stop_string_is_delivered_when_a_stop_token_comes(backen
     assert (end.text, end.last.new_tokens) == (" return", 1)
 
 
+@pytest.mark.parameter("stop")
 def test_a_stop_string_ends_the_text_before_it(backend, forced):
     a, b, c = pieces(backend, " return", " import", " class")
     held = forced(chain(1, a, b, c))
@@ -638,6 +640,7 @@ def test_a_space_before_what_is_decoded_together_is_kept(sentencepiece_path):
 # Stops
 
 
+@pytest.mark.parameter("min_tokens")
 def test_min_tokens_forbids_stops_by_token_and_by_string(backend, forced):
     a, b, c, eos = *pieces(backend, " return", " import", " class"), 2
     model = {1: {eos: 5.0, a: 4.0}, a: {eos: 5.0, b: 4.0}, b: {eos: 5.0, c: 4.0}, c: {c: 5.0}}
@@ -671,6 +674,7 @@ def test_a_stop_string_counts_if_it_ends_after_min_tokens_wherever_it_began(back
 
 
 @pytest.mark.parametrize("eos", [2, 4], ids=["</s>", "<|im_end|>"])  # the model has two
+@pytest.mark.parameter("ignore_eos")
 def test_eos_stops_unless_it_is_ignored(backend, forced, eos):
     [a] = pieces(backend, " return")
     model = {1: {a: 0.0}, a: {eos: 0.0}, eos: {a: 0.0}}
@@ -679,6 +683,16 @@ def test_eos_stops_unless_it_is_ignored(backend, forced, eos):
     assert (end.text, end.last.finish_reason, end.last.new_tokens) == (" return", "stop", 1)
     end = ending(run(backend, job("x", 6, prompt=(1,), sampling=GREEDY, ignore_eos=True))["x"])
     assert (end.text, end.last.finish_reason) == (" return return return", "length")
+
+
+@pytest.mark.parameter("stop_token_ids")
+def test_a_requests_own_stop_token_ends_the_text_before_it(backend, forced):
+    a, b = pieces(backend, " return", " import")
+    backend = forced(lambda t: {1: {a: 0.0}, a: {b: 0.0}}.get(t, {a: 0.0}))
+    for stops, text, reason in (((), " return import return", "length"), ((b,), " return", "stop")):
+        stopping = job("x", 3, prompt=(1,), sampling=GREEDY, stop_token_ids=stops)
+        end = ending(run(backend, stopping)["x"])
+        assert (end.text, end.last.finish_reason) == (text, reason)
 
 
 # Sampling
@@ -711,6 +725,10 @@ PROBABILITIES = {300: 0.45, 301: 0.40, 302: 0.10, 303: 0.05}
     ],
     ids=str,
 )
+@pytest.mark.parameter("temperature")
+@pytest.mark.parameter("top_p")
+@pytest.mark.parameter("top_k")
+@pytest.mark.parameter("min_p")
 def test_the_filters_keep_what_their_names_say(forced, sampling, kept):
     backend = forced(lambda t: {i: math.log(p) for i, p in PROBABILITIES.items()})
     assert set(draws(backend, sampling)) == kept
@@ -734,6 +752,9 @@ def test_draws_follow_the_probabilities(forced):
     ],
     ids=str,
 )
+@pytest.mark.parameter("repetition_penalty")
+@pytest.mark.parameter("frequency_penalty")
+@pytest.mark.parameter("presence_penalty")
 def test_penalties_count_what_their_definitions_say(forced, sampling, first, then):
     backend = forced(lambda t: {300: 4.0, 301: 3.5})
     greedy = Sampling(temperature=0.0, **sampling)

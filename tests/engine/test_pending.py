@@ -50,6 +50,7 @@ def start(pending, has_room=lambda job: True):
 
 
 @given(st.lists(jobs | START), st.sampled_from([1.0, 2.0, 4.0]))
+@pytest.mark.parameter("priority")
 def test_every_job_starts_once_and_none_before_a_higher_priority(steps, factor):
     waiting, came, done = {}, [], []
     for what, one in replay(steps, factor):

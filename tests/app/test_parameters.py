@@ -1,0 +1,54 @@
+"""The table of parameters in docs/api.md: as the code has it, and each row seen by a test."""
+
+import ast
+import pathlib
+
+import pytest
+
+from scripts import parameter_table
+from scripts.parameter_table import Row
+from tests.scripted import ScriptedBackend
+
+TESTS = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture
+def api(make_client):
+    return make_client(ScriptedBackend()).get("/openapi.json").json
+
+
+def test_the_tables_are_as_the_code_has_them(api):
+    page = parameter_table.PAGE.read_text()
+    assert page == parameter_table.write(page, parameter_table.text(api)), (
+        "run .venv/bin/python scripts/parameter_table.py"
+    )
+
+
+def test_each_parameter_is_described(api):
+    rows = [row for row in parameter_table.rows(api) if isinstance(row, Row)]
+    assert [row.name for row in rows if not row.description.endswith(".")] == []
+
+
+def claims():
+    """Names, and names with a path, of which a test says that it sees their effect."""
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.parameter":
+                name, *paths = (ast.literal_eval(argument) for argument in node.args)
+                yield from [(name, path) for path in paths] or [(name, None)]
+
+
+def test_each_parameter_has_a_test_that_sees_its_effect(api):
+    """Which says so by `@pytest.mark.parameter`."""
+    rows = {row: paths for row, paths in parameter_table.rows(api).items() if isinstance(row, Row)}
+    names = [row.name for row in rows]
+    claimed = set(claims())
+    unseen = [
+        (row.name, paths)
+        for row, paths in rows.items()
+        if not claimed & {(row.name, path) for path in paths}
+        and not (names.count(row.name) == 1 and (row.name, None) in claimed)
+    ]
+    assert unseen == []
+    known = {(row.name, path) for row, paths in rows.items() for path in (*paths, None)}
+    assert claimed - known == set(), "there is no such parameter"
