@@ -5,7 +5,7 @@ from collections.abc import Callable
 import flask
 
 import engine
-from app import errors
+from app import errors, request_id
 from app.body import BadRequest
 from app.client import ClientGone
 from app.config import Settings, SettingsError, read_settings
@@ -36,4 +36,5 @@ def create_app(
     app = flask.Flask("switchyard", static_folder=None)
     install(app, Services(settings, models, read_templates(models), terminate))
     errors.register(app)
+    request_id.register(app)
     return app

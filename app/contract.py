@@ -34,6 +34,12 @@ MEANINGS = {
     501: "This server doesn't do that.",
     503: "The model is loading, shutting down or gone.",
 }
+REQUEST_ID = {
+    "X-Request-Id": {
+        "description": "The request's own, if it had a sane one, else one that the server made.",
+        "schema": {"type": "string"},
+    }
+}
 RETRY_AFTER = {
     "Retry-After": {
         "description": "Seconds, by the present pace.",
@@ -183,7 +189,7 @@ def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict
 
 
 def _headers(status: int) -> dict[str, Any]:
-    return {"headers": RETRY_AFTER} if status in (429, 503) else {}
+    return {"headers": {**REQUEST_ID, **(RETRY_AFTER if status in (429, 503) else {})}}
 
 
 def _query_parameters(kind: type[BaseModel]) -> list[dict[str, Any]]:

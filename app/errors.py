@@ -12,6 +12,7 @@ import engine
 from app.body import BadRequest, json_response
 from app.client import BodyTimeout, ClientGone
 from app.deadlines import TimedOut
+from app.request_id import request_id
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
             kind = Kind(status, fault, None, headers)
             message = error.description or error.name
         case _:
-            logger.error("unexpected", exc_info=error)
+            logger.error("unexpected, request %s", request_id(), exc_info=error)
             kind = Kind(500, "server_error", "internal_error")
             message = "the server failed in an unexpected way; its log says how"
     body = {"message": message, "type": kind.type, "param": param, "code": kind.code, **more}

@@ -12,7 +12,7 @@ from typing import Any
 import flask
 
 import engine
-from app import docs, errors, generation, jobs, openai, ops
+from app import docs, errors, generation, jobs, openai, ops, request_id
 from app.body import BadRequest
 from app.chat import prompt as chat_prompt
 from app.chat.request import Chat
@@ -203,6 +203,7 @@ def install(
     for blueprint in (openai.blueprint, jobs.blueprint, ops.blueprint, docs.blueprint):
         api.register_blueprint(blueprint)
     errors.register(api)
+    request_id.register(api)
     app.extensions[KEY] = services
     app.register_blueprint(api)
 

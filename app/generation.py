@@ -14,6 +14,7 @@ from app.deadlines import Deadlines
 from app.identity import share_of
 from app.parameters import Generation
 from app.reader import Reader
+from app.request_id import request_id
 from app.services import services
 from app.streaming import raise_failure
 from app.validation import Request
@@ -81,7 +82,12 @@ def submit(
         prompt = prompts[i // request.n]
         max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
         choice = i % request.n
-        jobs.append(request.job(identifier, prompt, max_new_tokens, choice, model.config, client))
+        jobs.append(
+            request.job(
+                identifier, prompt, max_new_tokens, choice, model.config, client, request_id()
+            )
+        )
+    name = f"{identifiers[0].rpartition('-')[0]}, request {request_id()}"
     reader = Reader(
         model.submit(jobs),
         Client(environ),
@@ -92,8 +98,9 @@ def submit(
         ),
         prompt_tokens=sum(map(len, prompts)),
         serves_half_closed=is_streamed,
+        name=name,
     )
-    logger.debug("%s: %d jobs for user %r", identifiers[0], len(jobs), request.user)
+    logger.debug("%s: %d jobs for user %r", name, len(jobs), request.user)
     return reader
 
 

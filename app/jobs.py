@@ -18,6 +18,7 @@ class RequestRow(TypedDict):
     id: str
     object: Literal["request"]
     index: int
+    request_id: str
     model: str
     state: Literal["pending", "prefill", "decode"]
     place: int | None
@@ -69,6 +70,7 @@ def _describe(model: str, job: engine.JobState) -> RequestRow:
         "id": identifier,
         "object": "request",
         "index": index,
+        "request_id": job.request_id,
         "model": model,
         "state": job.state,
         "place": job.place,

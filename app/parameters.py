@@ -176,6 +176,7 @@ class Generation(Parameters):
         choice: int,
         config: engine.ModelConfig,
         client: str,
+        request_id: str,
     ) -> engine.Job:
         """The job of one choice; with a seed each choice of a prompt has its own. `config` has what
         the request doesn't say.
@@ -203,6 +204,7 @@ class Generation(Parameters):
             stop_on_loop=_given(self.stop_on_loop, config.default_stop_on_loop),
             priority=self.priority,
             client=client,
+            request_id=request_id,
         )
 
 

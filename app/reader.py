@@ -1,11 +1,14 @@
 """A request's wait for its jobs, as long as there is somebody to wait for. Request threads."""
 
+import logging
 import math
 import time
 
 import engine
 from app.client import Client, ClientGone, Presence
 from app.deadlines import Deadlines, TimedOut
+
+logger = logging.getLogger(__name__)
 
 LOOK = 0.25  # seconds from one look at the client to the next
 LOOK_CLOSELY = 0.1  # once it may have left
@@ -21,9 +24,11 @@ class Reader:
         deadlines: Deadlines,
         prompt_tokens: int,
         serves_half_closed: bool,
+        name: str,
     ) -> None:
         """`serves_half_closed`: whether there are writes that would tell a client that has left
-        from one that only sends nothing more; else the latter counts as gone, too.
+        from one that only sends nothing more; else the latter counts as gone, too. `name` is the
+        request's in the log.
         """
         self._stream = stream
         self._client = client
@@ -31,6 +36,7 @@ class Reader:
         self._prompt_tokens = prompt_tokens
         self._new_tokens = 0
         self._serves_half_closed = serves_half_closed
+        self._name = name
         self._presence: Presence = "there"
         self._next_look = -math.inf
 
@@ -58,10 +64,7 @@ class Reader:
             wait = min(end, self._next_look, self._deadlines.next) - now
             events = self._stream.take(max(wait, 0))
             if events:
-                self._deadlines.note(events)
-                self._new_tokens += sum(
-                    len(event.token_ids) for event in events if isinstance(event, engine.Chunk)
-                )
+                self._note(events)
             if events or self.is_finished or now >= end:
                 return events
 
@@ -69,10 +72,20 @@ class Reader:
         """Cancel what has not ended."""
         self._stream.close()
 
+    def _note(self, events: list[engine.JobEvent]) -> None:
+        self._deadlines.note(events)
+        for event in events:
+            match event:
+                case engine.Chunk():
+                    self._new_tokens += len(event.token_ids)
+                case engine.Failed():
+                    logger.warning("%s: %s", self._name, event.error)
+
     def _check_deadlines(self, now: float) -> None:
         try:
             self._deadlines.check(now)
         except TimedOut as error:
+            logger.warning("%s: %s", self._name, error)
             error.usage = {
                 "prompt_tokens": self._prompt_tokens,
                 "completion_tokens": self._new_tokens,

@@ -20,6 +20,7 @@ class JobState:
     age: float  # seconds since it was submitted
     num_pages: int  # held now
     priority: int
+    request_id: str
 
 
 class Held:
@@ -56,4 +57,5 @@ class Held:
             age=time.monotonic() - self.submitted,
             num_pages=0 if self.state == "pending" else num_pages,
             priority=job.priority,
+            request_id=job.request_id,
         )

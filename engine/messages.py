@@ -66,6 +66,7 @@ class Job:
     forced: Forced | None = None
     priority: int = 0  # higher first
     client: str = ""  # who takes a share for it, where several wait
+    request_id: str = ""  # what its client calls it, for the logs; several jobs may have the same
 
 
 # Commands: into the engine thread

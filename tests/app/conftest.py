@@ -1,4 +1,5 @@
 import json
+import queue
 import socket
 import struct
 import threading
@@ -82,3 +83,34 @@ def wait_until_empty(client):
     model = client.models.get()
     with model._changed:
         assert model._changed.wait_for(lambda: not model.num_jobs, 20)
+
+
+@pytest.fixture
+def ask(make_client):
+    """Post in a thread of its own; the response comes through the queue that is returned."""
+    threads = []
+
+    def ask(client, body, url="/v1/completions", **more):
+        answers = queue.Queue()
+
+        def run():
+            response = client.application.test_client().post(url, json=body, **more)
+            response.get_data()
+            answers.put(response)
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        return answers
+
+    yield ask
+    for thread in threads:
+        thread.join(20)
+
+
+def listed(client, count):
+    """The list, once it has `count` rows that tell what they should when all has started."""
+    for _ in range(1000):
+        data = client.get("/v1/requests").json["data"]
+        if len(data) == count and data[0]["completion_tokens"] > 0:
+            return data
+    raise AssertionError(data)

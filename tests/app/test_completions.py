@@ -91,7 +91,7 @@ def test_every_parameter_reaches_the_job(make_client):
             "priority": 3,
             "user": "somebody",
         },
-        headers={"Authorization": "Bearer abc"},
+        headers={"Authorization": "Bearer abc", "X-Request-Id": "mine"},
     )
     [job] = backend.enqueued
     assert job == engine.Job(
@@ -103,6 +103,7 @@ def test_every_parameter_reaches_the_job(make_client):
         stop_token_ids=(17,),
         min_new_tokens=2,
         ignore_eos=True,
+        request_id="mine",
         priority=3,
         client="key-ba7816bf8f01cfea",
     )

@@ -1,46 +1,12 @@
 """Listing and cancelling what the server is at work on."""
 
-import queue
-import threading
-
 import pytest
 
-from tests.app.conftest import frames, wait_until_empty
+from tests.app.conftest import frames, listed, wait_until_empty
 from tests.scripted import ScriptedBackend, ticking
 
 URL = "/v1/completions"
 LONG = {"prompt": [1, 2, 3], "max_tokens": 2000}
-
-
-@pytest.fixture
-def ask(make_client):
-    """Post in a thread of its own; the response comes through the queue that is returned."""
-    threads = []
-
-    def ask(client, body, url=URL):
-        answers = queue.Queue()
-
-        def run():
-            response = client.application.test_client().post(url, json=body)
-            response.get_data()
-            answers.put(response)
-
-        threads.append(threading.Thread(target=run))
-        threads[-1].start()
-        return answers
-
-    yield ask
-    for thread in threads:
-        thread.join(20)
-
-
-def listed(client, count):
-    """The list, once it has `count` rows that tell what they should when all has started."""
-    for _ in range(1000):
-        data = client.get("/v1/requests").json["data"]
-        if len(data) == count and data[0]["completion_tokens"] > 0:
-            return data
-    raise AssertionError(data)
 
 
 def test_requests_are_listed_with_their_state_and_place(make_client, ask):
