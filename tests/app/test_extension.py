@@ -20,6 +20,7 @@ def host(model_path):
     app.config["SWITCHYARD_MODEL"] = model_path
     app.switchyard = Switchyard(app, url_prefix="/llm", max_batch_size=4)
     app.switchyard.start()
+    assert app.switchyard.models.wait_until_loaded(60)
     yield app
     app.switchyard.models.close(timeout=20)
 
