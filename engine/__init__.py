@@ -34,8 +34,10 @@ from engine.messages import (
     Job,
     JobEvent,
     Prefill,
+    PromptLogprobs,
     Sampling,
     Started,
+    TokenLogprob,
 )
 from engine.model_dir import ModelDir
 from engine.models import Models, open_engine
@@ -72,6 +74,7 @@ __all__ = [
     "Models",
     "OutOfMemory",
     "Prefill",
+    "PromptLogprobs",
     "PromptTooLong",
     "Refused",
     "Rejected",
@@ -80,6 +83,7 @@ __all__ = [
     "Started",
     "State",
     "Stream",
+    "TokenLogprob",
     "Tokenizer",
     "constraints",
     "open_engine",

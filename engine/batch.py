@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from engine.errors import BatchFailed
 from engine.loop import LoopDetector
-from engine.messages import Chunk, Failed, Finished, Job, JobEvent
+from engine.messages import Chunk, Failed, Finished, Job, JobEvent, PromptLogprobs
 
 GROW_AFTER = 100  # good iterations until one more job is let in
 
@@ -56,6 +56,8 @@ class Batch:
         is_good = False
         for event in events:
             match event:
+                case PromptLogprobs(identifier):
+                    self._emitted.add(identifier)
                 case Chunk(identifier):
                     self._emitted.add(identifier)
                     is_good = True

@@ -307,7 +307,10 @@ class Engine:
                 f" {self.config.max_priority}",
                 "priority",
             )
-        if job.max_new_tokens < 1:
+        for name in ("num_logprobs", "prompt_logprobs"):
+            if not 0 <= (getattr(job, name) or 0) <= info.vocab_size:
+                raise InvalidJob(f"{name} must be from 0 to {info.vocab_size}", name)
+        if job.max_new_tokens < (job.prompt_logprobs is None):
             raise InvalidJob("at least one new token must be asked for", "max_new_tokens")
         if job.min_new_tokens > job.max_new_tokens:
             raise InvalidJob(

@@ -61,9 +61,12 @@ class Job:
     stop_token_ids: tuple[int, ...] = ()
     min_new_tokens: int = 0  # no stop before, by token or by string
     ignore_eos: bool = False
+    include_stop: bool = False  # text and tokens end with the stop string, not before it
     stop_on_loop: bool = False  # see LoopDetector
     constraint: Constraint | None = None
     forced: Forced | None = None
+    num_logprobs: int | None = None  # 0: of the token itself only; n: and of the n likeliest
+    prompt_logprobs: int | None = None  # likewise, of the prompt; then max_new_tokens may be 0
     priority: int = 0  # higher first
     client: str = ""  # who takes a share for it, where several wait
     request_id: str = ""  # what its client calls it, for the logs; several jobs may have the same
@@ -182,16 +185,36 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """By the model's own logits over its whole vocabulary, before anything was done to them."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob) of the likeliest, best first
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Before the first `Chunk`: one for each token of the prompt. Nothing precedes the first."""
+
+    identifier: str
+    logprobs: tuple[TokenLogprob | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
+    """`logprobs`: of each of `token_ids`, if the job asked."""
+
     identifier: str
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`new_tokens` counts what was sampled, but for the stop token itself. `stop_reason` says more
-    of a "stop" that no stop token or string was the reason of.
+    """`new_tokens` counts what was sampled, but for the stop token itself. `stop_reason`: the stop
+    string, or that one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`.
     """
 
     identifier: str
@@ -199,7 +222,7 @@ class Finished:
     prompt_tokens: int
     new_tokens: int
     cached_tokens: int
-    stop_reason: Literal["loop"] | None = None
+    stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,5 +231,5 @@ class Failed:
     error: EngineError
 
 
-JobEvent = Started | PutBack | Prefill | Chunk | Finished | Failed
+JobEvent = Started | PutBack | Prefill | PromptLogprobs | Chunk | Finished | Failed
 Event = Loaded | Stopped | Recovering | Recovered | Hanging | Zombies | PendingList | JobEvent

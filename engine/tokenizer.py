@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import tokenizers
 
 from engine.errors import InvalidJob, ModelError, PromptTooLong
 from engine.model_dir import ModelDir
+from engine.pieces import read_pieces
 
 ESCAPE = "\ufdd0"  # a noncharacter: no text is allowed to hold it
 USUAL_LENGTH = 6  # characters a token, at most, of what is encoded without a look at its length
@@ -90,6 +91,15 @@ class Tokenizer:
         """Text of `token_ids`, without special tokens."""
         texts: list[str] = self._special.decode_batch([list(token_ids)])
         return texts[0]
+
+    def piece(self, token_id: int) -> bytes:
+        """What a token adds to the text: nothing for a special token, or an id without a token."""
+        return self.pieces[token_id] if token_id < len(self.pieces) else b""
+
+    @cached_property
+    def pieces(self) -> Sequence[bytes]:
+        """What each token adds to the text, by its id."""
+        return read_pieces(self._special)
 
     def _limited(
         self, encode: Callable[[str], list[int]], text: str, max_tokens: int

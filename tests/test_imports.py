@@ -29,7 +29,7 @@ HOMES = {
 # Inside engine/, who may import whom: below <- above.
 LAYERS = [
     {"errors", "config"},
-    {"messages", "model_dir"},
+    {"messages", "model_dir", "pieces"},
     {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate", "watchdog"}
     | {"json_schema", "lark", "constraints", "grammars"},
     {"backends"},

@@ -29,6 +29,7 @@ class Detokenizer:
         self._pieces: list[str] = tokenizer.get_id_to_piece_list()
         self._hf_tokenizer: Any = tokenizer.tokenizer_model.hf_tokenizer
         self._stop_strings = job.stop_strings
+        self._includes_stop = job.include_stop
         self._min_tokens = job.min_new_tokens
         self._num_tokens = 0
         self._incomplete: list[int] = []  # tokens whose text may depend on what follows
@@ -60,6 +61,8 @@ class Detokenizer:
         if stop_string is None or at > begin:
             return self._release(begin)
         self.stop_string = stop_string
+        if self._includes_stop:
+            at += len(stop_string)
         return self._text[:at], tuple(i for _, ids in self._held for i in ids)
 
     def _decode(self, is_last: bool) -> tuple[str, list[int]]:

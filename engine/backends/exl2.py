@@ -35,6 +35,7 @@ from engine.messages import (
     JobEvent,
     ModelInfo,
     Prefill,
+    PromptLogprobs,
     Started,
 )
 from engine.model_dir import ModelDir
@@ -125,7 +126,6 @@ class Exl2Backend:
 
     def cancel(self, identifier: str) -> list[JobEvent]:
         job = self._release(identifier)
-        text, token_ids = job.flush()
         finished = Finished(
             identifier,
             "cancelled",
@@ -133,7 +133,7 @@ class Exl2Backend:
             new_tokens=job.num_sampled,
             cached_tokens=job.cached_pages * PAGE_SIZE + job.cached_tokens,
         )
-        return [Chunk(identifier, text, token_ids), finished] if token_ids else [finished]
+        return [*job.flush(), finished]
 
     def iterate(self) -> list[JobEvent]:
         """One step. If it raises, it is tried again, twice, before the error goes on."""
@@ -298,6 +298,8 @@ class Exl2Backend:
                 return [Started(identifier)]
             case "prefill":
                 return [Prefill(identifier, result["curr_progress"], result["max_progress"])]
+            case "scored":
+                return self._scored_events(job, is_last=result["eos"])
             case "error":
                 fault = explain(result["error"])
                 if isinstance(fault, DeviceLost):
@@ -317,8 +319,18 @@ class Exl2Backend:
             prompt_tokens=len(job.job.prompt),
             new_tokens=result["new_tokens"],
             cached_tokens=result["cached_tokens"],
+            stop_reason=result.get("stop_reason"),
         )
         return [*_chunks(result), finished]
+
+    def _scored_events(self, job: Exl2Job, is_last: bool) -> list[JobEvent]:
+        identifier, prompt_tokens = job.job.identifier, len(job.job.prompt)
+        job.is_scored = True
+        events: list[JobEvent] = [PromptLogprobs(identifier, tuple(job.prompt_logprobs))]
+        if is_last:
+            self._release(identifier)
+            events.append(Finished(identifier, "length", prompt_tokens, 0, 0))
+        return events
 
 
 def _start_pool(name: str, num_threads: int) -> ThreadPoolExecutor:
@@ -340,8 +352,8 @@ def _check_weights(path: str) -> None:
 
 
 def _chunks(result: dict[str, Any]) -> list[JobEvent]:
-    token_ids = result["token_ids"]
-    return [Chunk(result["identifier"], result["text"], token_ids)] if token_ids else []
+    chunk: Chunk = result["chunk"]
+    return [chunk] if chunk.token_ids else []
 
 
 def _failed(identifier: str, error: Exception | None) -> Failed:

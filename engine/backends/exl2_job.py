@@ -4,6 +4,7 @@ Methods other than the constructor run inside `generator.iterate()`.
 """
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +14,11 @@ from exllamav2.ext import exllamav2_ext
 from exllamav2.generator import ExLlamaV2DynamicJob, ExLlamaV2Sampler
 
 from engine.backends.constraint import Matcher
-from engine.backends.detokenizer import Detokenizer, Told
+from engine.backends.detokenizer import Detokenizer
 from engine.backends.forcing import Forcing
+from engine.backends.logprobs import ROWS, score_chunk, token_logprobs
 from engine.backends.truncation import truncate
-from engine.messages import Job, Sampling
+from engine.messages import Chunk, Job, Sampling, TokenLogprob
 
 GREEDY_BELOW = 0.01  # temperature; the library's own border
 
@@ -115,25 +117,70 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         self._detokenizer = Detokenizer(tokenizer, job)
         self._chunk_size = chunk_size
         self._rules = rules
+        self._raw_logits: torch.Tensor | None = None  # of the token to be drawn
+        self._logprobs: list[TokenLogprob] = []  # of tokens that have not been told
+        self.prompt_logprobs: list[TokenLogprob | None] = [None]  # nothing precedes the first
+        self.is_scored = job.prompt_logprobs is None  # or its prompt's logprobs have been told
         self._is_plain = job.min_new_tokens == 0 and (
             job.sampling == Sampling(temperature=job.sampling.temperature, seed=job.sampling.seed)
         )
 
-    def flush(self) -> Told:
+    def flush(self) -> list[Chunk]:
         """What was held back, since the job goes no further."""
-        return self._detokenizer.flush()
+        text, token_ids = self._detokenizer.flush()
+        return [self._chunk(text, token_ids)] if token_ids else []
+
+    def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
+        super().prepare_for_queue(generator, serial_number)
+        if (
+            self.job.prompt_logprobs is not None
+        ):  # pages of its own: no logits come with cached ones
+            for sequence in self.sequences:
+                sequence.new_unique_pages += len(sequence.page_hashes)
+                sequence.page_hashes = []
+            self.all_unique_hashes: list[bytes] = []
+
+    def is_prefill_done(self) -> bool:
+        """Whether the generator may decode. Never if there is nothing to generate."""
+        return self.job.max_new_tokens > 0 and bool(super().is_prefill_done())
 
     def prefill(self, results: list[dict[str, Any]]) -> None:
         if self.error is not None:
             return
         try:
-            if any(other.is_prefill_done() for other in self.generator.active_jobs):
+            is_anybody_decoding = any(j.is_prefill_done() for j in self.generator.active_jobs)
+            if not self.is_scored:
+                size = self._chunk_size if is_anybody_decoding else self.generator.max_chunk_size
+                self._score_chunk(size, results)
+            elif is_anybody_decoding:
                 if all(rule.is_ready for rule in self._rules):  # else they would wait with it
                     self._prefill_chunk(results)
             else:
                 super().prefill(results)
         except Exception as error:
             self._fail(error, results)
+
+    def _score_chunk(self, size: int, results: list[dict[str, Any]]) -> None:
+        """A chunk of the prompt with its logprobs; these once it is done, until they are told."""
+        [sequence] = self.sequences
+        start, last = sequence.kv_position, len(sequence.sequence_ids) - 1
+        if start == 0:
+            self.time_first_prefill = time.time()
+        if start < last:
+            end = min(start + size, last)
+            blocks = self.get_block_index(sequence, end)
+            logits = score_chunk(self.generator, sequence, blocks, end)
+            vocab_size, num_top = self.generator.model.config.vocab_size, self.job.prompt_logprobs
+            for i in range(0, end - start, ROWS):
+                token_ids = self.job.prompt[start + 1 + i : min(start + i + ROWS, end) + 1]
+                rows = logits[i : i + ROWS, :vocab_size]
+                self.prompt_logprobs += token_logprobs(rows, token_ids, num_top or 0)
+            results.append(
+                self._result("prefill", curr_progress=sequence.kv_position, max_progress=last)
+            )
+        if sequence.kv_position == last:
+            sequence.prefill_complete = True
+            results.append(self._result("scored", eos=self.job.max_new_tokens == 0))
 
     def _prefill_chunk(self, results: list[dict[str, Any]]) -> None:
         """Compute no more than `chunk_size` tokens, which the generator's own way, by whole pages,
@@ -155,6 +202,9 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
     def receive_logits(self, logits: torch.Tensor) -> Any:
         """Sample from `logits`, (1, 1, padded vocabulary). May run in a sampling thread."""
         try:
+            if self.job.num_logprobs is not None:
+                vocab_size = self.generator.model.config.vocab_size
+                self._raw_logits = logits.view(1, -1)[:, :vocab_size].clone()
             for rule in self._rules:
                 rule.mask(logits.view(-1))
             if not self._is_plain:
@@ -204,16 +254,27 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         is_stop_token = result.get("eos_reason") == "stop_token"
         if is_stop_token:
             text, token_ids = self._detokenizer.flush()
+            if token_id in self.job.stop_token_ids:
+                result["stop_reason"] = token_id
         else:
+            if self._raw_logits is not None:
+                num_top = self.job.num_logprobs or 0
+                self._logprobs += token_logprobs(self._raw_logits, [token_id], num_top)
             text, token_ids = self._detokenizer.push(token_id, is_last=result["eos"])
         if self._detokenizer.stop_string is not None:
             result["eos"], result["eos_reason"] = True, "stop_string"
-            result["eos_triggering_string"] = self._detokenizer.stop_string
-        result["text"], result["token_ids"] = text, token_ids
+            result["stop_reason"] = self._detokenizer.stop_string
+        result["chunk"] = self._chunk(text, token_ids)
         result["new_tokens"] = self.num_sampled - is_stop_token
         result["cached_tokens"] = self.cached_pages * self.generator.page_size + self.cached_tokens
         is_last: bool = result["eos"]
         return is_last
+
+    def _chunk(self, text: str, token_ids: tuple[int, ...]) -> Chunk:
+        if self.job.num_logprobs is None:
+            return Chunk(self.job.identifier, text, token_ids)
+        told, self._logprobs = self._logprobs[: len(token_ids)], self._logprobs[len(token_ids) :]
+        return Chunk(self.job.identifier, text, token_ids, tuple(told))
 
     def _process(self, logits: torch.Tensor) -> None:
         """Penalties, forbidden stops, filters: in place, before the library draws."""
@@ -249,13 +310,14 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
 
     def _fail(self, error: Exception, results: list[dict[str, Any]]) -> None:
         self.error = error
-        results.append(
-            {
-                "job": self,
-                "stage": "error",
-                "eos": True,
-                "serial": self.serial_number,
-                "identifier": self.identifier,
-                "error": error,
-            }
-        )
+        results.append(self._result("error", eos=True, error=error))
+
+    def _result(self, stage: str, eos: bool = False, **more: Any) -> dict[str, Any]:
+        return {
+            "job": self,
+            "stage": stage,
+            "eos": eos,
+            "serial": self.serial_number,
+            "identifier": self.identifier,
+            **more,
+        }

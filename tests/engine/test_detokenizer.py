@@ -83,3 +83,11 @@ def test_a_stop_string_waits_only_for_another_that_began_before_it():
     assert ([text for text, _ in parts], stop_string) == (["x", "", ""], "bc")
     parts, stop_string = told(["a", "b", "c", "z"], stop_strings=("bc", "abcd"))
     assert ([text for text, _ in parts], stop_string) == (["", "", "", "a"], "bc")
+
+
+def test_a_stop_string_can_be_part_of_the_text():
+    one = job(stop_strings=("bc",), include_stop=True)
+    detokenizer = Detokenizer(tokenizer_of(["a", "b", "cd"]), one)
+    parts = [detokenizer.push(i) for i in range(3)]
+    assert ("".join(text for text, _ in parts), detokenizer.stop_string) == ("abc", "bc")
+    assert [i for _, ids in parts for i in ids] == [0, 1, 2]

@@ -817,3 +817,20 @@ def test_prompts_in_chunks_that_end_inside_pages_give_the_same_text(model_path, 
     assert len(long) == -(-699 // chunk)
     assert free_pages(backend) == generator.max_pages
     backend.close()
+
+
+@pytest.mark.parametrize(
+    "more, reason, stop_reason",
+    [
+        ({"stop_strings": ("class",)}, "stop", "class"),
+        ({"stop_token_ids": (9,)}, "stop", 9),
+        ({}, "stop", None),  # the model's own end
+        ({"max_new_tokens": 2}, "length", None),
+    ],
+)
+def test_the_end_says_what_ended_it(forced, more, reason, stop_reason):
+    [word] = pieces(forced(lambda t: {7: 0.0}), "class")
+    backend = forced(chain(8, word, 9, 2))
+    one = job("a", **{"max_new_tokens": 9, "prompt": (8,), **more})
+    last = run(backend, one)["a"][-1]
+    assert (last.finish_reason, last.stop_reason) == (reason, stop_reason)

@@ -262,3 +262,40 @@ def test_many_threads_encode_at_the_same_time(tokenizer):
     for thread in threads:
         thread.join(30)
     assert all(results[i] == expected for i in range(8))
+
+
+# Pieces
+
+
+def hf(tokenizer, token_ids):
+    return tokenizer._special.decode(token_ids, skip_special_tokens=True)
+
+
+TEXTS = ("Hello, world!  the class\n\n", "é ü 😀 日本語", "▁ <0x41> \ttab")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_pieces_of_a_text_are_the_text(tokenizer, sentencepiece_path, text):
+    for one in (tokenizer, Tokenizer(ModelDir.read(sentencepiece_path))):
+        ids = one.encode(text, 100)
+        joined = b"".join(map(one.piece, ids)).decode()
+        assert joined.removeprefix(" ") == hf(one, ids)
+
+
+def test_a_special_token_and_an_unknown_id_add_nothing(tokenizer):
+    assert tokenizer.piece(special(tokenizer, "</s>")) == b""
+    assert tokenizer.piece(10**6) == b""
+
+
+def test_pieces_are_what_the_generator_tells(model_path, sentencepiece_path):
+    from engine.backends import cpu
+
+    cpu.install()
+    from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
+
+    for path in (model_path, sentencepiece_path):
+        own = Tokenizer(ModelDir.read(path))
+        theirs = ExLlamaV2Tokenizer(ExLlamaV2Config(path)).get_id_to_piece_list()
+        for token_id, piece in enumerate(theirs[: len(own.pieces)]):
+            if "\ufffd" not in piece:
+                assert own.piece(token_id).decode() == piece, token_id

@@ -1,0 +1,70 @@
+"""What each token of a vocabulary adds to a text, in bytes: a character may take several tokens."""
+
+import json
+import re
+from typing import Any
+
+import tokenizers
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # as vocabularies with byte fallback name a byte
+
+
+def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
+    """By token id; nothing for special tokens, which are no text, and for ids without a token."""
+    decoders = _decoders(json.loads(tokenizer.to_str()).get("decoder"))
+    kinds = {decoder["type"] for decoder in decoders}
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    special = {i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special}
+    for token, token_id in vocabulary.items():
+        if token_id in special:
+            continue
+        if "ByteLevel" in kinds:
+            pieces[token_id] = _byte_level(token)
+        elif "ByteFallback" in kinds and (byte := _BYTE.fullmatch(token)):
+            pieces[token_id] = bytes.fromhex(byte[1])
+        elif kinds & {"ByteFallback", "Metaspace", "Replace"}:
+            pieces[token_id] = _spaced(token, decoders).encode()
+        else:
+            pieces[token_id] = tokenizer.decode([token_id]).encode()
+    return pieces
+
+
+def _decoders(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if decoder is None:
+        return []
+    if decoder["type"] == "Sequence":
+        return [inner for outer in decoder["decoders"] for inner in _decoders(outer)]
+    return [decoder]
+
+
+def _byte_level(token: str) -> bytes:
+    """As the tokenizers library decodes it: whole, or, where a character stands for no byte, as
+    the text that it is.
+    """
+    try:
+        return bytes(_BYTE_OF[character] for character in token)
+    except KeyError:
+        return token.encode()
+
+
+def _spaced(token: str, decoders: list[dict[str, Any]]) -> str:
+    for decoder in decoders:
+        if decoder["type"] == "Metaspace":
+            token = token.replace(decoder["replacement"], " ")
+        elif decoder["type"] == "Replace" and "String" in decoder["pattern"]:
+            token = token.replace(decoder["pattern"]["String"], decoder["content"])
+    return token
+
+
+def _bytes_of_characters() -> dict[str, int]:
+    """GPT-2's names of the bytes: printable ones are themselves, the others follow from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {
+        **{chr(byte): byte for byte in printable},
+        **{chr(0x100 + i): byte for i, byte in enumerate(others)},
+    }
+
+
+_BYTE_OF = _bytes_of_characters()

@@ -1,0 +1,260 @@
+"""Logprobs of completions and prompts, against the model computed directly."""
+
+import json
+import pathlib
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import engine
+from engine.messages import Chunk, Failed, Finished, PromptLogprobs, Sampling, Started
+from tests.engine import dense_llama
+from tests.engine.forced import exl2_backend, run
+from tests.engine.test_exl2 import Faults, chain, free_pages, pieces, prompt
+from tests.scripted import ScriptedBackend, job
+
+GREEDY = Sampling(temperature=0.0)
+WILD = Sampling(temperature=1.5, top_k=50, repetition_penalty=1.3, seed=3)
+
+
+@pytest.fixture(scope="module")
+def backend(model_path):
+    backend = exl2_backend(model_path)
+    backend.open()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def direct(model_path):
+    """Log-softmax of the model's logits behind each of `token_ids`, float64."""
+    tensors = load_file(f"{model_path}/model.safetensors")
+    config = json.loads((pathlib.Path(model_path) / "config.json").read_text())
+    return lambda ids: torch.log_softmax(dense_llama.logits(tensors, config, list(ids)), dim=-1)
+
+
+def told(events):
+    """(token ids, logprobs) of all chunks."""
+    chunks = [event for event in events if isinstance(event, Chunk)]
+    ids = [token_id for chunk in chunks for token_id in chunk.token_ids]
+    return ids, [entry for chunk in chunks for entry in chunk.logprobs]
+
+
+def check(entries, token_ids, rows, num_top):
+    """`entries` are those of `token_ids`, whose logprobs are in `rows`."""
+    for entry, token_id, row in zip(entries, token_ids, rows, strict=True):
+        assert entry.token_id == token_id
+        assert entry.logprob == pytest.approx(row[token_id].item(), abs=1e-4)
+        best = row.topk(num_top)
+        assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert all(value == pytest.approx(row[i].item(), abs=1e-4) for i, value in entry.top)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WILD], ids=["greedy", "wild"])
+@pytest.mark.parametrize("num_top", [0, 1, 5])
+def test_logprobs_are_those_of_the_model_whatever_the_sampling(backend, direct, sampling, num_top):
+    one = job("a", 12, prompt=prompt(1, 30), sampling=sampling, num_logprobs=num_top)
+    ids, entries = told(run(backend, one)["a"])
+    rows = direct([*one.prompt, *ids])[len(one.prompt) - 1 : -1]
+    assert len(ids) == 12
+    check(entries, ids, rows, num_top)
+
+
+def test_a_job_that_did_not_ask_has_none(backend):
+    chunks = [e for e in run(backend, job("a", 3))["a"] if isinstance(e, Chunk)]
+    assert chunks and all(chunk.logprobs is None for chunk in chunks)
+
+
+def test_logprobs_stay_with_tokens_that_are_held_back(model_path):
+    backend = exl2_backend(model_path)
+    backend.open()
+    first, second = pieces(backend, "class", " the")
+    backend.close()
+    scripted = exl2_backend(model_path, logits=chain(7, first, second, 2))
+    scripted.open()
+    one = job("a", 9, prompt=(7,), stop_strings=("class the!",), num_logprobs=1)
+    events = run(scripted, one)["a"]
+    scripted.close()
+    [chunk] = [e for e in events if isinstance(e, Chunk)]  # told at the end alone
+    assert chunk.token_ids == (first, second)  # not the end token
+    assert [entry.token_id for entry in chunk.logprobs] == [first, second]
+    assert [entry.top[0][0] for entry in chunk.logprobs] == [first, second]
+
+
+@pytest.mark.parametrize("length", [1, 2, 30, 256, 257, 258, 700])
+def test_the_logprobs_of_a_prompt_are_those_of_a_direct_pass(backend, direct, length):
+    one = job("a", 2, prompt=prompt(length, length), sampling=GREEDY, prompt_logprobs=2)
+    events = run(backend, one)["a"]
+    kinds = [type(event) for event in events]
+    assert kinds.count(PromptLogprobs) == 1
+    assert kinds.index(PromptLogprobs) < kinds.index(Chunk)
+    [scored] = [event for event in events if isinstance(event, PromptLogprobs)]
+    assert scored.logprobs[0] is None
+    check(scored.logprobs[1:], one.prompt[1:], direct(one.prompt)[:-1], 2)
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_what_follows_a_scored_prompt_is_what_follows_it_otherwise(backend):
+    same = {"prompt": prompt(90, 513), "sampling": GREEDY, "ignore_eos": True}
+    plain = run(backend, job("a", 300, **same))["a"]
+    scored = run(backend, job("b", 300, prompt_logprobs=0, **same))["b"]
+    after = run(backend, job("c", 300, **same))["c"]
+    texts = ["".join(e.text for e in es if isinstance(e, Chunk)) for es in (plain, scored, after)]
+    assert texts[0] == texts[1] == texts[2]
+    assert (scored[-1].cached_tokens, scored[-1].new_tokens) == (0, 300)
+    assert after[-1].cached_tokens > 0
+
+
+def test_a_cached_prompt_and_one_beside_running_jobs_are_scored_in_whole(backend, direct):
+    same = prompt(91, 600)
+    run(backend, job("warm", 3, prompt=same))
+    running = job("running", 40, prompt=same, sampling=GREEDY, ignore_eos=True)
+    alone = run(backend, running)["running"]
+    scored = [job(f"s{i}", 2, prompt=same, prompt_logprobs=0, sampling=GREEDY) for i in range(2)]
+    together = run(backend, running, *scored)
+    rows = direct(same)[:-1]
+    for one in scored:
+        [event] = [e for e in together[one.identifier] if isinstance(e, PromptLogprobs)]
+        check(event.logprobs[1:], same[1:], rows, 0)
+    assert told_text(together["running"]) == told_text(alone)
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def told_text(events):
+    return "".join(event.text for event in events if isinstance(event, Chunk))
+
+
+@pytest.mark.parametrize("length", [1, 256, 600])
+def test_a_prompt_can_be_scored_and_nothing_generated(backend, length):
+    one = job("a", 0, prompt=prompt(5, length), prompt_logprobs=0)
+    beside = job("b", 20, prompt=prompt(6, 20), sampling=GREEDY, ignore_eos=True)
+    events = run(backend, beside, one)
+    assert events["a"][-2:] == [events["a"][-2], Finished("a", "length", length, 0, 0)]
+    assert len(events["a"][-2].logprobs) == length
+    assert not [event for event in events["a"] if isinstance(event, Chunk)]
+    assert events["b"][-1].new_tokens == 20
+    assert free_pages(backend) == backend._generator.max_pages and backend.num_jobs == 0
+
+
+def test_a_prompt_that_is_only_scored_takes_no_step(model_path):
+    lengths = []
+
+    def wrap(forward):
+        def wrapped(input_ids, *args, **kwargs):
+            lengths.append(input_ids.shape[1])
+            return forward(input_ids, *args, **kwargs)
+
+        return wrapped
+
+    backend = exl2_backend(model_path, wrap=wrap)
+    backend.open()
+    lengths.clear()
+    run(backend, job("a", 0, prompt=prompt(7, 600), prompt_logprobs=0))
+    assert lengths == [512, 87]
+    backend.close()
+
+
+def test_what_follows_a_page_that_was_scored_is_not_taken_for_a_beginning(backend):
+    one = job("a", 9, prompt=prompt(92, 257), sampling=GREEDY, ignore_eos=True, prompt_logprobs=0)
+    ids = [i for e in run(backend, one)["a"] if isinstance(e, Chunk) for i in e.token_ids]
+    last = run(backend, job("b", 2, prompt=(one.prompt[256], *ids)))["b"][-1]
+    assert last.cached_tokens == 0
+
+
+def test_scores_lost_with_a_failed_step_are_told_by_the_next(model_path):
+    faults = Faults()
+    backend = exl2_backend(model_path, wrap=FailingDecode(faults))
+    backend.open()
+    backend.enqueue(job("running", 30, sampling=GREEDY, ignore_eos=True))
+    backend.iterate()
+    for identifier, length in (("a", 0), ("b", 3)):
+        backend.enqueue(job(identifier, length, prompt=prompt(8, 20), prompt_logprobs=0))
+        faults.left = 1
+        assert not [e for e in backend.iterate() if isinstance(e, PromptLogprobs)]
+        events = backend.iterate()
+        assert next(type(e) for e in events if e.identifier == identifier) is PromptLogprobs
+    backend.cancel("running")
+    backend.close()
+
+
+class FailingDecode:
+    """The next `faults.left` steps of one token a sequence raise."""
+
+    def __init__(self, faults):
+        self._faults = faults
+
+    def __call__(self, forward):
+        def wrapped(input_ids, *args, **kwargs):
+            if input_ids.shape[1] == 1 and self._faults.left:
+                self._faults.left -= 1
+                raise RuntimeError("a fault")
+            return forward(input_ids, *args, **kwargs)
+
+        return wrapped
+
+
+def test_a_prompt_that_fails_while_it_is_scored_fails_alone(model_path):
+    def wrap(forward):
+        def wrapped(input_ids, *args, **kwargs):
+            if input_ids.shape[1] > 1 and not kwargs.get("preprocess_only"):
+                raise RuntimeError("no logits")
+            return forward(input_ids, *args, **kwargs)
+
+        return wrapped
+
+    backend = exl2_backend(model_path, wrap=wrap)
+    backend.open()
+    beside = job("b", 5, sampling=GREEDY, ignore_eos=True)
+    events = run(backend, beside, job("a", 0, prompt=prompt(5, 9), prompt_logprobs=0))
+    assert isinstance(events["a"][-1], Failed) and "no logits" in str(events["a"][-1].error)
+    assert events["b"][-1].new_tokens == 5
+    assert free_pages(backend) == backend._generator.max_pages
+    backend.close()
+
+
+# Through the engine
+
+
+@pytest.mark.parametrize(
+    "more, param",
+    [
+        ({"num_logprobs": -1}, "num_logprobs"),
+        ({"num_logprobs": 5000}, "num_logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+    ],
+)
+def test_more_logprobs_than_tokens_are_rejected(make_engine, more, param):
+    with pytest.raises(engine.InvalidJob) as error:
+        make_engine(ScriptedBackend()).submit([job(**more)])
+    assert error.value.param == param
+
+
+def test_nothing_is_generated_only_for_a_prompt_to_be_scored(make_engine):
+    made = make_engine(ScriptedBackend())
+    with pytest.raises(engine.InvalidJob) as error:
+        made.submit([job("a", 0)])
+    assert error.value.param == "max_new_tokens"
+    stream = made.submit([job("a", 0, prompt_logprobs=0)])
+    while not stream.is_finished:
+        stream.take(10)
+
+
+def test_a_job_whose_scores_were_told_does_not_start_over(make_engine):
+    def script(one):
+        yield Started(one.identifier)
+        yield PromptLogprobs(one.identifier, (None,))
+        while True:
+            yield Started(one.identifier)
+
+    backend = ScriptedBackend(script)
+    made = make_engine(backend)
+    stream = made.submit([job("a", prompt_logprobs=0)])
+    events = []
+    while not any(isinstance(event, PromptLogprobs) for event in events):
+        events += stream.take(10)
+    backend.iterate_errors.append(RuntimeError("a fault"))
+    while not stream.is_finished:
+        events += stream.take(10)
+        assert sum(isinstance(event, PromptLogprobs) for event in events) == 1
+    assert isinstance(events[-1], Failed)
