@@ -6,7 +6,8 @@ from pydantic import BaseModel, Field, field_validator
 
 import engine
 from app.body import BadRequest
-from app.validation import Finite, Parameters, without_nulls
+from app.constraint import Constrained
+from app.validation import Finite, without_nulls
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
@@ -22,7 +23,7 @@ class StreamOptions(BaseModel):
     include_obfuscation: Literal[False] | None = None
 
 
-class Generation(Parameters):
+class Generation(Constrained):
     """What all requests for text have in common."""
 
     default_max_tokens: ClassVar[int | None] = None
@@ -31,7 +32,6 @@ class Generation(Parameters):
         "logprobs": (False,),
         "metadata": ({},),
         "prediction": (),
-        "response_format": ({"type": "text"},),
         "service_tier": ("auto", "default"),
         "store": (False,),
     }
@@ -151,6 +151,7 @@ class Generation(Parameters):
         return without_nulls(value) if isinstance(value, dict) else value
 
     def check(self) -> None:
+        super().check()
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options needs stream: true", "stream_options")
 
@@ -162,7 +163,11 @@ class Generation(Parameters):
     @property
     def names(self) -> dict[str, str]:
         """What this request calls the parameters that the engine has other names for."""
-        return {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+        return {
+            "max_new_tokens": "max_tokens",
+            "min_new_tokens": "min_tokens",
+            "constraint": self.name_of_constraint,
+        }
 
     @property
     def include_usage(self) -> bool:
@@ -202,6 +207,7 @@ class Generation(Parameters):
             min_new_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
             stop_on_loop=_given(self.stop_on_loop, config.default_stop_on_loop),
+            constraint=self.constraint,
             priority=self.priority,
             client=client,
             request_id=request_id,

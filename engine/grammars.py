@@ -76,7 +76,8 @@ class Grammars:
         compiled = LLMatcher(self.tokenizer, grammar, log_level=0, limits=LIMITS)
         _check(compiled)
         if warnings := compiled.get_grammar_warnings():
-            raise InvalidJob(" ".join(warnings), "constraint")
+            message = " ".join(warnings)
+            raise InvalidJob(f"the constraint can't be honoured: {message}", "constraint")
         self._try_steps(compiled.deep_copy())
         return compiled
 
@@ -96,7 +97,7 @@ class Grammars:
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
         message = matcher.get_error().removesuffix("<non-verbose/>").strip()
-        raise InvalidJob(message[:1000], "constraint")
+        raise InvalidJob(f"the constraint can't be honoured: {message[:1000]}", "constraint")
 
 
 def _hide_special(serialized: str) -> str:

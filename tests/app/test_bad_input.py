@@ -113,7 +113,7 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
         ),
         ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"logprobs": True}, "logprobs"),
         ({"min_tokens": 513}, "min_tokens"),  # more than the default of max_tokens
         ({"messages": [{"role": "user", "content": "a\ufdd0b"}]}, "messages"),
