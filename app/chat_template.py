@@ -1,15 +1,20 @@
 """A model's own chat template, in a sandbox. The only jinja2."""
 
+import contextlib
+import functools
+import itertools
 import json
 import re
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jinja2
 import jinja2.ext
 import jinja2.filters
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
@@ -22,42 +27,169 @@ _IN_URL = urllib.parse.quote(engine.ESCAPE)
 _IN_JSON = re.compile(rf"(?<!\\)((?:\\\\)*)\\u{ord(engine.ESCAPE):04x}")
 
 
+# Ends the last message where the answer is to continue it. No escaped text looks so.
+_CUT = f"{engine.ESCAPE}cut{engine.ESCAPE}"
+
+# Variables that are no business of who makes a request.
+_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+_OWN = {"messages", "tools", "documents", "add_generation_prompt", *_TOKENS}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a prompt is made of, as Hugging Face's `apply_chat_template` takes it."""
+
+    messages: Sequence[dict[str, Any]]
+    tools: Sequence[dict[str, Any]] = ()
+    documents: Sequence[dict[str, Any]] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continues: bool = False  # the last message, so its end is left out
+
+
 class ChatTemplate:
-    """Messages to prompt text, with what Hugging Face's `apply_chat_template` offers a template."""
+    """Conversations to prompt text, with what `apply_chat_template` offers a template."""
 
     def __init__(self, model_dir: engine.ModelDir) -> None:
         """A template that doesn't compile is reported when it is used: completions need none."""
-        self._tokens = {
-            name: model_dir.special_token(name) or ""
-            for name in ("bos_token", "eos_token", "pad_token", "unk_token")
-        }
+        self.source = model_dir.chat_template or ""
+        self.variables: frozenset[str] = frozenset()  # that it uses
+        self._tokens = {name: model_dir.special_token(name) or "" for name in _TOKENS}
         self._template: jinja2.Template | None = None
         self._error: str | None = "the model has no chat template; use /v1/completions"
         if model_dir.chat_template is not None:
+            environment = _environment()
             try:
-                self._template = _environment().from_string(model_dir.chat_template)
+                self._template = environment.from_string(self.source)
             except jinja2.TemplateError as error:
                 self._error = f"the model's chat template is broken: {error}"
+            else:
+                parsed = environment.parse(self.source)
+                read = jinja2.meta.find_undeclared_variables(parsed)
+                self.variables = frozenset(read - environment.globals.keys())
 
-    def render(self, messages: Sequence[dict[str, str]], escape: Callable[[str], str]) -> str:
-        """The prompt up to where the assistant answers. `escape` takes every text of the user.
+    def check_variables(self, names: Iterable[str], param: str) -> None:
+        """Raises engine.InvalidJob for variables that would have no effect, or not the usual."""
+        for name in names:
+            if name in _OWN:
+                raise engine.InvalidJob(f"{name} can't be given", param)
+            if name not in self.variables:
+                raise engine.InvalidJob(f"the model's chat template doesn't use {name}", param)
+
+    def render(self, conversation: Conversation, escape: Callable[[str], str]) -> str:
+        """The prompt. `escape` takes every text of the user.
 
         Raises engine.InvalidJob for messages that the template refuses or fails on.
         """
         if self._template is None:
             raise engine.InvalidJob(str(self._error), "messages")
+        messages = list(conversation.messages)
+        if any(message.get("tool_calls") for message in messages):
+            messages = [_in_form(message, self._form) for message in messages]
         escaped = [
-            {key: value if key == "role" else escape(value) for key, value in message.items()}
+            {k: v if k == "role" else _escaped(v, escape) for k, v in message.items()}
             for message in messages
         ]
+        if conversation.continues:
+            escaped[-1]["content"] += _CUT
         try:
-            return self._template.render(
-                messages=escaped, add_generation_prompt=True, tools=None, **self._tokens
+            text = self._template.render(
+                messages=escaped,
+                # Not an empty list: templates ask whether there is one.
+                tools=_escaped(list(conversation.tools), escape) or None,
+                documents=_escaped(list(conversation.documents), escape) or None,
+                add_generation_prompt=conversation.add_generation_prompt,
+                **_escaped(dict(conversation.variables), escape),
+                **self._tokens,
             )
         except Exception as error:  # a template may do anything that an expression can
             raise engine.InvalidJob(
                 f"the model's chat template failed: {error}", "messages"
             ) from None
+        if not conversation.continues:
+            return text
+        text, found, _ = text.partition(_CUT)
+        if not found:
+            raise engine.InvalidJob(
+                "the model's chat template leaves out the last message", "continue_final_message"
+            )
+        return text
+
+    @functools.cached_property
+    def _form(self) -> "_Form":
+        """In which calls of tools come out as JSON, or at least come out. Templates differ."""
+        assert self._template is not None
+        outputs = {}
+        for form in itertools.product((None, ""), (False, True)):
+            messages = [_in_form(message, _Form(*form)) for message in _PROBE]
+            with contextlib.suppress(Exception):
+                outputs[_Form(*form)] = self._template.render(
+                    messages=messages, tools=[_PROBE_TOOL], **self._tokens
+                )
+        for pattern in ('"needle": ?"in a stack"', "in a stack"):
+            for form, text in outputs.items():
+                if re.search(pattern, text) and "None" not in text:
+                    return form
+        return _Form(None, False)
+
+
+class _Form(NamedTuple):
+    """How a template wants the content of a message that is nothing but calls, and arguments."""
+
+    no_content: str | None
+    arguments_are_text: bool
+
+
+_PROBE: list[dict[str, Any]] = [
+    {"role": "user", "content": "Find it."},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": "call00000",
+                "type": "function",
+                "function": {"name": "find", "arguments": {"needle": "in a stack"}},
+            }
+        ],
+    },
+]
+
+
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {"name": "find", "description": "", "parameters": {"type": "object"}},
+}
+
+
+def _in_form(message: dict[str, Any], form: _Form) -> dict[str, Any]:
+    if message.get("content") is None:
+        message = {**message, "content": form.no_content}
+    if form.arguments_are_text and message.get("tool_calls"):
+        calls = [
+            {
+                **call,
+                "function": {
+                    **call["function"],
+                    "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+                },
+            }
+            for call in message["tool_calls"]
+        ]
+        message = {**message, "tool_calls": calls}
+    return message
+
+
+def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
+    """Of every text in it, also names."""
+    match value:
+        case str():
+            return escape(value)
+        case list():
+            return [_escaped(item, escape) for item in value]
+        case dict():
+            return {escape(key): _escaped(item, escape) for key, item in value.items()}
+    return value
 
 
 def _environment() -> jinja2.Environment:

@@ -10,6 +10,7 @@ import pydantic_settings
 from pydantic import Field
 
 import engine
+from app.chat.formats import FORMATS
 
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory
@@ -96,6 +97,20 @@ class Settings(pydantic_settings.BaseSettings):
     default_stop_on_loop: bool = Field(
         False, description="`stop_on_loop` of a request that doesn't say."
     )
+    tool_format: str = Field(
+        "auto",
+        description="How the model writes calls of tools: "
+        + ", ".join(f"`{name}`" for name in FORMATS)
+        + ", or `auto`: as its chat template shows.",
+    )
+    reasoning_start: str = Field(
+        "<think>",
+        description="What the model's thoughts begin with, at the beginning of its answer or at the"
+        " end of the prompt. Empty: thoughts are not split off.",
+    )
+    reasoning_end: str = Field(
+        "</think>", description="What they end with. Empty: thoughts are not split off."
+    )
     max_body_bytes: int = Field(
         4 * 1024 * 1024, gt=0, description="Longest request body, in bytes; a longer one gets 413."
     )
@@ -164,6 +179,13 @@ class Settings(pydantic_settings.BaseSettings):
         port = re.fullmatch(r"(?:\[.+\]|[^\[\]]+):(\d+)", value, re.ASCII)
         if not value.startswith(("unix:", "fd://")) and (not port or int(port[1]) > 65535):
             raise ValueError("must be HOST:PORT, [HOST]:PORT, unix:PATH or fd://NUMBER")
+        return value
+
+    @pydantic.field_validator("tool_format")
+    @classmethod
+    def _is_format(cls, value: str) -> str:
+        if value != "auto" and value not in FORMATS:
+            raise ValueError(f"must be auto or one of {', '.join(FORMATS)}")
         return value
 
     @classmethod

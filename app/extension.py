@@ -227,7 +227,7 @@ def _submit(
     """One job, by the rules of requests."""
     if (prompt is None) == (messages is None):
         raise BadRequest("give prompt or messages, one of them", "prompt")
-    for name in ("stream", "stream_options", "n", "echo"):
+    for name in ("stream", "stream_options", "n", "echo", "tools"):
         if name in parameters:
             raise BadRequest(f"{name} has no meaning here", name, "unsupported_parameter")
     request: parse.Completion | Chat
@@ -238,7 +238,7 @@ def _submit(
     model = services().models.get(request.model)
     with generation.names_of(request):
         if isinstance(request, Chat):
-            token_ids = chat_prompt.encode(request, model)
+            token_ids = chat_prompt.prepare(request, model).token_ids
         else:
             assert prompt is not None
             token_ids = model.tokenizer.encode(prompt, model.info.max_seq_len)

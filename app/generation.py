@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flask
@@ -104,11 +104,10 @@ def submit(
     return reader
 
 
-def collect(reader: Reader, identifiers: Sequence[str]) -> list[Choice]:
-    """Wait for all choices. Raises ClientGone, TimedOut, or the error of the first choice that
-    fails; what has not ended is cancelled.
+def collect(reader: Reader, choices: Mapping[str, Choice]) -> None:
+    """Wait for all choices, by the identifiers of their jobs. Raises ClientGone, TimedOut, or the
+    error of the first choice that fails; what has not ended is cancelled.
     """
-    choices = {identifier: Choice() for identifier in identifiers}
     try:
         while not reader.is_finished:
             events = reader.take()
@@ -117,4 +116,3 @@ def collect(reader: Reader, identifiers: Sequence[str]) -> list[Choice]:
                 choices[event.identifier].add(event)
     finally:
         reader.close()
-    return list(choices.values())

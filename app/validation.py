@@ -3,7 +3,7 @@
 import itertools
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from app.body import BadRequest
 
@@ -38,6 +38,25 @@ Finite = ConfigDict(
 )
 
 
+class Object(BaseModel):
+    """A part of a body that may be given with nulls, and with `neutral` values, as `Parameters`."""
+
+    model_config = Finite
+
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_out(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        given = without_nulls(value)
+        for name, values in cls.neutral.items():
+            if name in given and _is_one_of(given[name], values):
+                del given[name]
+        return given
+
+
 class Parameters(BaseModel):
     """The body of a request. Strict: a number in a string is none."""
 
@@ -46,6 +65,9 @@ class Parameters(BaseModel):
     # Parameters that the API knows and this server doesn't have, with the values that ask for
     # nothing: those are taken, all others refused.
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}
+
+    # Why, or what to use instead, where it isn't plain.
+    reasons: ClassVar[dict[str, str]] = {}
 
     # What an error says of a parameter that may have several types, each of which would have its
     # say.
@@ -63,7 +85,8 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
     given = without_nulls(body)
     for name, neutral in kind.neutral.items():
         if name in given and not _is_one_of(given.pop(name), neutral):
-            raise BadRequest(f"{name} is not supported", name, "unsupported_parameter")
+            reason = f": {kind.reasons[name]}" if name in kind.reasons else ""
+            raise BadRequest(f"{name} is not supported{reason}", name, "unsupported_parameter")
     for name in given:
         if name not in kind.model_fields:
             shown = name[:MAX_SHOWN]

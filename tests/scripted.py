@@ -189,3 +189,15 @@ class ScriptedBackend:
 def job(identifier: str = "a", max_new_tokens: int = 3, **more: object) -> engine.Job:
     prompt = more.pop("prompt", (1, 2, 3))
     return engine.Job(identifier, prompt, max_new_tokens, **more)
+
+
+def says(*pieces: str, reason: FinishReason = "stop") -> Script:
+    """These texts, a token each, and the end."""
+
+    def script(job: Job) -> Iterable[JobEvent]:
+        yield Started(job.identifier)
+        for i, piece in enumerate(pieces):
+            yield Chunk(job.identifier, piece, (i,))
+        yield finished(job, len(pieces), reason)
+
+    return script

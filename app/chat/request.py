@@ -1,58 +1,34 @@
 """What a chat request asks for: OpenAI's shape, which the other chat formats are turned into."""
 
-from typing import Annotated, Any, ClassVar, Literal
+import functools
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
+from pydantic import Field, field_validator
 
 from app.body import BadRequest
+from app.chat.messages import Message, fault_of
+from app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
 from app.parameters import Generation, Tokens
-from app.validation import TAG, Finite, without_nulls
 
 MAX_MESSAGES = 2048  # OpenAI's
 MAX_PARTS = 10_000  # of all messages of a chat
-
-_TEXT, _PARTS = f"{TAG}text", f"{TAG}parts"
-
-
-class TextPart(BaseModel):
-    model_config = Finite
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(BaseModel):
-    model_config = Finite
-
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"annotations": ([],), "tool_calls": ([],)}
-
-    role: Literal["system", "user", "assistant"] = Field(description="Who says it.")
-    content: Annotated[
-        Annotated[str, Tag(_TEXT)] | Annotated[list[TextPart], Field(fail_fast=True), Tag(_PARTS)],
-        Discriminator(lambda value: _PARTS if isinstance(value, list) else _TEXT),
-    ] = Field(description="The text, or parts of it, which are joined.")
-    name: str | None = Field(None, description="For chat templates that look at it.")
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
 
 
 class Chat(Generation):
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **Generation.neutral,
         "audio": (),
+        "chat_template": (),
         "function_call": ("none",),
         "functions": ([],),
         "modalities": (["text"],),
-        "parallel_tool_calls": (True, False),
-        "reasoning_effort": (),
-        "tool_choice": ("none",),
-        "tools": ([],),
         "top_logprobs": (0,),
         "web_search_options": (),
+    }
+    reasons: ClassVar[dict[str, str]] = {
+        "chat_template": "the model's own is used",
+        "function_call": "use tool_choice",
+        "functions": "use tools",
     }
 
     messages: list[Message] = Field(
@@ -65,11 +41,54 @@ class Chat(Generation):
     max_completion_tokens: Tokens | None = Field(
         None, description="The same as `max_tokens`. Refused together with it."
     )
+    tools: list[Tool] = Field(
+        default=[],
+        max_length=MAX_TOOLS,
+        fail_fast=True,
+        description="Functions that the model may call; other types are refused.",
+    )
+    tool_choice: ToolChoice | None = Field(
+        None,
+        description="`none`: the model is not shown the tools; `auto`: it may call some;"
+        " `required`: it must; or a function that it must call once, or `allowed_tools`, the only"
+        " ones that it is shown. Refused without tools, but for `none` and `auto`.",
+    )
+    parallel_tool_calls: bool = Field(
+        True, description="False: the answer ends with its first call of a tool."
+    )
+    separate_reasoning: bool = Field(
+        True, description="False: thoughts stay in the text, as the model writes them."
+    )
+    include_reasoning: bool = Field(True, description="False: the answer has no thoughts in it.")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None,
+        description="Passed on to the model's chat template; refused where that doesn't use it.",
+    )
+    add_generation_prompt: bool | None = Field(
+        None,
+        description="False: the prompt ends with the last message, and not with the beginning of"
+        " an answer.",
+    )
+    continue_final_message: bool = Field(
+        False,
+        description="The answer continues the last message, which must be the assistant's."
+        " Refused with `add_generation_prompt`.",
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default={},
+        max_length=64,
+        description="Variables for the model's chat template; refused where it doesn't use them.",
+    )
+    documents: list[dict[str, str]] = Field(
+        default=[],
+        max_length=MAX_MESSAGES,
+        description="Texts for the model's chat template, with fields like `title` and `text`;"
+        " refused where it doesn't use them.",
+    )
 
     @field_validator("messages", mode="before")
     @classmethod
-    def _clean(cls, value: Any) -> Any:
-        """Without nulls: clients send back what they were given, `"refusal": null` and the like."""
+    def _limit(cls, value: Any) -> Any:
         if not isinstance(value, list):
             return value
         if len(value) > MAX_MESSAGES:
@@ -77,12 +96,36 @@ class Chat(Generation):
         contents = [item.get("content") for item in value if isinstance(item, dict)]
         if sum(len(c) for c in contents if isinstance(c, list)) > MAX_PARTS:
             raise ValueError(f"must have at most {MAX_PARTS} parts together")
-        return [_clean_message(item) if isinstance(item, dict) else item for item in value]
+        return value
 
     def check(self) -> None:
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise BadRequest("give max_tokens or max_completion_tokens, not both", "max_tokens")
+        for i, message in enumerate(self.messages):
+            if fault := fault_of(message):
+                where = f"messages.{i}.{fault[0]}"
+                is_missing = fault[1] == "is missing"
+                code = "missing_required_parameter" if is_missing else "invalid_value"
+                raise BadRequest(f"{where}: {fault[1]}", where, code)
+        if self.continue_final_message:
+            if self.add_generation_prompt:
+                raise BadRequest(
+                    "give add_generation_prompt or continue_final_message, not both",
+                    "continue_final_message",
+                )
+            last = self.messages[-1]
+            if last.role != "assistant" or last.content is None or last.tool_calls:
+                raise BadRequest(
+                    "continue_final_message: the last message must be text of the assistant",
+                    "continue_final_message",
+                )
+        _ = self.offer
+
+    @functools.cached_property
+    def offer(self) -> Offer:
+        """Raises BadRequest for a choice of tools that contradicts itself."""
+        return offer(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
     def asked_tokens(self) -> int | None:
@@ -92,13 +135,3 @@ class Chat(Generation):
     def names(self) -> dict[str, str]:
         limit = "max_tokens" if self.max_tokens else "max_completion_tokens"
         return {**super().names, "prompt": "messages", "max_new_tokens": limit}
-
-
-def _clean_message(message: dict[str, Any]) -> dict[str, Any]:
-    given = without_nulls(message)
-    for name, values in Message.neutral.items():
-        if given.get(name) in values:
-            del given[name]
-    if isinstance(content := given.get("content"), list):
-        given["content"] = [without_nulls(p) if isinstance(p, dict) else p for p in content]
-    return given

@@ -5,6 +5,7 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 FinishReason = Literal["stop", "length", "cancelled"]
+ChatFinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
 
 class PromptDetails(TypedDict):
@@ -42,17 +43,30 @@ class CompletionBody(TypedDict):
     usage: NotRequired[Usage | None]
 
 
+class CalledFunction(TypedDict):
+    name: str
+    arguments: str
+
+
+class CalledTool(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(TypedDict):
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[CalledTool]]
 
 
 class ChatChoice(TypedDict):
     index: int
     message: AssistantMessage
     logprobs: None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
     stop_reason: NotRequired[str]
 
 
@@ -66,16 +80,30 @@ class ChatBody(TypedDict):
     usage: Usage
 
 
+class FunctionDelta(TypedDict):
+    name: NotRequired[str]
+    arguments: str
+
+
+class ToolDelta(TypedDict):
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionDelta
+
+
 class ChatDelta(TypedDict):
     role: NotRequired[Literal["assistant"]]
     content: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolDelta]]
 
 
 class ChatChunkChoice(TypedDict):
     index: int
     delta: ChatDelta
     logprobs: None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinishReason | None
     stop_reason: NotRequired[str]
 
 

@@ -18,7 +18,9 @@ class Head:
     fingerprint: str  # of what answers: the same seed means the same text only with the same one
 
 
-def usage(finished: Sequence[engine.Finished], num_choices: int) -> dict[str, Any]:
+def usage(
+    finished: Sequence[engine.Finished], num_choices: int, reasoning_tokens: int = 0
+) -> dict[str, Any]:
     """Of all choices; those of one prompt, `num_choices`, follow each other and count it once."""
     prompt_tokens = sum(f.prompt_tokens for f in finished[::num_choices])
     cached_tokens = sum(f.cached_tokens for f in finished[::num_choices])
@@ -28,7 +30,7 @@ def usage(finished: Sequence[engine.Finished], num_choices: int) -> dict[str, An
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
 
 
@@ -37,23 +39,28 @@ class Render(Protocol):
 
     head: Head
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of all choices, so far."""
+
     def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
         """The body of a response that isn't streamed."""
 
     def opening(self, index: int) -> list[tuple[dict[str, Any], str]]:
         """What comes before the choice's first new text, with the text in it."""
 
-    def delta(self, index: int, text: str) -> dict[str, Any]:
-        """More text."""
-
-    def end(self, index: int, finished: engine.Finished) -> dict[str, Any]:
-        """The choice's last body."""
+    def more(
+        self, index: int, event: engine.Chunk | engine.Finished
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        """More of a choice, or its end, each with the text in it."""
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The body behind all choices, when usage was asked for."""
 
 
 class CompletionRender:
+    reasoning_tokens = 0
+
     def __init__(self, head: Head, prompts: Sequence[str]) -> None:
         """`prompts`: of each choice, the text to begin with; empty unless it was asked for."""
         self.head = head
@@ -70,70 +77,25 @@ class CompletionRender:
 
     def opening(self, index: int) -> list[tuple[dict[str, Any], str]]:
         prompt = self._prompts[index]
-        return [(self.delta(index, prompt), prompt)] if prompt else []
+        return [(self._body([self._choice(index, prompt, None)]), prompt)] if prompt else []
 
-    def delta(self, index: int, text: str) -> dict[str, Any]:
-        return self._body([self._choice(index, text, None)])
-
-    def end(self, index: int, finished: engine.Finished) -> dict[str, Any]:
-        return self._body([self._choice(index, "", finished)])
+    def more(
+        self, index: int, event: engine.Chunk | engine.Finished
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        match event:
+            case engine.Chunk(text=text) if text:
+                yield self._body([self._choice(index, text, None)]), text
+            case engine.Finished():
+                yield self._body([self._choice(index, "", event)]), ""
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         return self._body([], usage=usage)
 
     def _choice(self, index: int, text: str, finished: engine.Finished | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, **_ending(finished)}
+        return {"index": index, "text": text, "logprobs": None, **ending(finished)}
 
     def _body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        return {**_start(self.head, "text_completion"), "choices": choices, **more}
-
-
-class ChatRender:
-    def __init__(self, head: Head) -> None:
-        self.head = head
-
-    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
-        return {
-            **_start(self.head, "chat.completion"),
-            "system_fingerprint": self.head.fingerprint,
-            "choices": [
-                {
-                    "index": i,
-                    "message": {
-                        "role": "assistant",
-                        "content": "".join(choice.texts),
-                        "refusal": None,
-                    },
-                    "logprobs": None,
-                    **_ending(choice.finished),
-                }
-                for i, choice in enumerate(choices)
-            ],
-            "usage": usage,
-        }
-
-    def opening(self, index: int) -> list[tuple[dict[str, Any], str]]:
-        return [(self._chunk(index, {"role": "assistant", "content": ""}, None), "")]
-
-    def delta(self, index: int, text: str) -> dict[str, Any]:
-        return self._chunk(index, {"content": text}, None)
-
-    def end(self, index: int, finished: engine.Finished) -> dict[str, Any]:
-        return self._chunk(index, {}, finished)
-
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        return {**_start(self.head, "chat.completion.chunk"), "choices": [], "usage": usage}
-
-    def _chunk(
-        self, index: int, delta: dict[str, Any], finished: engine.Finished | None
-    ) -> dict[str, Any]:
-        choice = {
-            "index": index,
-            "delta": delta,
-            "logprobs": None,
-            **_ending(finished),
-        }
-        return {**_start(self.head, "chat.completion.chunk"), "choices": [choice]}
+        return {**start(self.head, "text_completion"), "choices": choices, **more}
 
 
 class StreamRender:
@@ -155,7 +117,8 @@ class StreamRender:
             yield ({**body, "usage": None} if self._include_usage else body), text
         if self._include_usage and len(self._finished) == len(self._index):
             finished = [self._finished[i] for i in range(len(self._index))]
-            yield self._render.usage(usage(finished, self._num_choices)), ""
+            tokens = usage(finished, self._num_choices, self._render.reasoning_tokens)
+            yield self._render.usage(tokens), ""
 
     def _bodies(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
         if not self._is_open and any(isinstance(e, engine.Chunk | engine.Finished) for e in events):
@@ -165,11 +128,11 @@ class StreamRender:
         for event in events:
             index = self._index[event.identifier]
             match event:
-                case engine.Chunk(_, text) if text:
-                    yield self._render.delta(index, text), text
+                case engine.Chunk():
+                    yield from self._render.more(index, event)
                 case engine.Finished():
                     self._finished[index] = event
-                    yield self._render.end(index, event), ""
+                    yield from self._render.more(index, event)
 
 
 def model(name: str, created: int) -> dict[str, Any]:
@@ -180,7 +143,7 @@ def models(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"object": "list", "data": list(data)}
 
 
-def _start(head: Head, kind: str) -> dict[str, Any]:
+def start(head: Head, kind: str) -> dict[str, Any]:
     return {
         "id": head.identifier,
         "object": kind,
@@ -189,7 +152,7 @@ def _start(head: Head, kind: str) -> dict[str, Any]:
     }
 
 
-def _ending(finished: engine.Finished | None) -> dict[str, Any]:
+def ending(finished: engine.Finished | None) -> dict[str, Any]:
     """What a choice says of its end, or that there is none yet."""
     if finished is None:
         return {"finish_reason": None}

@@ -2,7 +2,9 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import flask
 
@@ -10,12 +12,13 @@ import engine
 from app import generation
 from app.body import BadRequest, json_response
 from app.chat import prompt
+from app.chat.answer import Answer
 from app.chat.request import Chat
 from app.contract import GENERATION, declares
-from app.openai import bodies, parse, render
+from app.openai import bodies, chat, parse, render
 from app.parameters import Generation
 from app.services import services
-from app.streaming import PlainText, choose_framing, media_types, stream_response
+from app.streaming import Framing, PlainText, choose_framing, media_types, stream_response
 
 blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 
@@ -45,8 +48,11 @@ def create_completion() -> flask.Response:
             for p in request.prompt
             for _ in range(request.n)
         ]
-        body = render.CompletionRender(_head("cmpl", model), echoed)
-        return _answer(request, model, prompts, body)
+        head = _head("cmpl", model)
+        choices = {name: generation.Choice() for name in _identifiers(head, len(echoed))}
+        body = render.CompletionRender(head, echoed)
+        framing = _framing(request, len(choices))
+        return _answer(request, model, prompts, choices, body, framing)
 
 
 @blueprint.post("/chat/completions")
@@ -61,8 +67,17 @@ def create_chat_completion() -> flask.Response:
     request = generation.receive(parse.chat)
     model = services().models.get(request.model)
     with generation.names_of(request):
-        token_ids = prompt.encode(request, model)
-        return _answer(request, model, [token_ids], render.ChatRender(_head("chatcmpl", model)))
+        framing = _framing(request, request.n)
+        ready = prompt.prepare(request, model)
+        if isinstance(framing, PlainText):  # whose one text is all that the model writes
+            ready = replace(ready, tags=None)
+        head = _head("chatcmpl", model)
+        answers = {
+            name: Answer(ready.parser(), partial(model.cancel, name), request.include_reasoning)
+            for name in _identifiers(head, request.n)
+        }
+        body = chat.ChatRender(head, list(answers.values()))
+        return _answer(request, model, [ready.token_ids], answers, body, framing)
 
 
 @blueprint.get("/models")
@@ -84,23 +99,42 @@ def _answer(
     request: Generation,
     model: engine.Engine,
     prompts: Sequence[tuple[int, ...]],
+    choices: Mapping[str, generation.Choice],
     body: render.Render,
+    framing: Framing | None,
 ) -> flask.Response:
-    """`n` choices of each prompt, streamed or not. Raises what `generation.submit` does."""
-    framing = choose_framing(flask.request.accept_mimetypes) if request.stream else None
-    if isinstance(framing, PlainText):
-        if len(prompts) * request.n > 1:
-            raise BadRequest("Accept: text/plain has room for one choice only", "n")
-        if request.include_usage:
-            raise BadRequest("Accept: text/plain has no room for usage", "stream_options")
-    identifiers = [f"{body.head.identifier}-{i}" for i in range(len(prompts) * request.n)]
+    """`n` choices of each prompt, by identifier, streamed or not. Raises what `generation.submit`
+    does.
+    """
+    identifiers = list(choices)
     reader = generation.submit(request, model, prompts, identifiers, framing is not None)
     if framing is not None:
-        bodies = render.StreamRender(body, identifiers, request.n, request.include_usage)
-        return stream_response(reader, bodies, framing, services().settings.heartbeat)
-    choices = generation.collect(reader, identifiers)
-    finished = [choice.finished for choice in choices if choice.finished is not None]
-    return json_response(body.whole(choices, render.usage(finished, request.n)))
+        stream = render.StreamRender(body, identifiers, request.n, request.include_usage)
+        return stream_response(reader, stream, framing, services().settings.heartbeat)
+    generation.collect(reader, choices)
+    finished = [choice.finished for choice in choices.values() if choice.finished is not None]
+    usage = render.usage(finished, request.n, body.reasoning_tokens)
+    return json_response(body.whole(list(choices.values()), usage))
+
+
+def _framing(request: Generation, num_choices: int) -> Framing | None:
+    """Of a streamed answer. Raises BadRequest for what the one asked for can't tell."""
+    if not request.stream:
+        return None
+    framing = choose_framing(flask.request.accept_mimetypes)
+    if isinstance(framing, PlainText):
+        no_room = "Accept: text/plain has no room for"
+        if num_choices > 1:
+            raise BadRequest("Accept: text/plain has room for one choice only", "n")
+        if request.include_usage:
+            raise BadRequest(f"{no_room} usage", "stream_options")
+        if isinstance(request, Chat) and request.offer.tools:
+            raise BadRequest(f"{no_room} calls of tools", "tools")
+    return framing
+
+
+def _identifiers(head: render.Head, num_choices: int) -> list[str]:
+    return [f"{head.identifier}-{i}" for i in range(num_choices)]
 
 
 def _head(prefix: str, model: engine.Engine) -> render.Head:

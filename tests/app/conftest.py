@@ -1,5 +1,6 @@
 import json
 import queue
+import shutil
 import socket
 import struct
 import threading
@@ -54,6 +55,20 @@ def gate(make_client):
     yield gate
     timer.cancel()
     gate.open()
+
+
+@pytest.fixture
+def with_template(model_path, tmp_path):
+    """The path of a model whose chat template is another."""
+
+    def make(template):
+        path = shutil.copytree(model_path, tmp_path / "model", dirs_exist_ok=True)
+        config = json.loads((path / "tokenizer_config.json").read_text())
+        config["chat_template"] = template
+        (path / "tokenizer_config.json").write_text(json.dumps(config))
+        return str(path)
+
+    return make
 
 
 class Connection:

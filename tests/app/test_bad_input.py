@@ -105,15 +105,16 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]},
-            "messages.0.content.0.type",
+            "messages.0.content.0",
         ),
         (
             {"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]},
-            "messages.0.tool_calls",
+            "messages.0.tool_calls.0",
         ),
         ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
         ({"logprobs": True}, "logprobs"),
         ({"min_tokens": 513}, "min_tokens"),  # more than the default of max_tokens
         ({"messages": [{"role": "user", "content": "a\ufdd0b"}]}, "messages"),

@@ -1,7 +1,6 @@
 """POST /v1/chat/completions over a scripted backend, and the chat template."""
 
 import json
-import shutil
 
 import pytest
 
@@ -75,20 +74,6 @@ def test_new_tokens_default_to_the_setting(make_client):
     backend = ScriptedBackend()
     make_client(backend, default_max_tokens=33).post(URL, json={"messages": HELLO})
     assert backend.enqueued[0].max_new_tokens == 33
-
-
-@pytest.fixture
-def with_template(model_path, tmp_path):
-    """The path of a model whose chat template is another."""
-
-    def make(template):
-        path = shutil.copytree(model_path, tmp_path / "model")
-        config = json.loads((path / "tokenizer_config.json").read_text())
-        config["chat_template"] = template
-        (path / "tokenizer_config.json").write_text(json.dumps(config))
-        return str(path)
-
-    return make
 
 
 @pytest.mark.parametrize(

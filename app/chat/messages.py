@@ -1,0 +1,132 @@
+"""Messages of a conversation, in OpenAI's shape. Pure."""
+
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from app.validation import TAG, Object
+
+_TEXT, _PARTS = f"{TAG}text", f"{TAG}parts"
+
+
+class TextPart(Object):
+    type: Literal["text"] = Field(description="Others, images among them, are refused.")
+    text: str = Field(description="A part of the message.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, value: Any) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if isinstance(kind, str) and kind != "text":
+            raise ValueError(f"parts of type {kind[:100]!r} are not supported, only text")
+        return value
+
+
+class CalledFunction(Object):
+    name: str = Field(description="Of the function.")
+    arguments: str = Field(description="A JSON object, in a string. Others are refused.")
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_object(cls, value: str) -> str:
+        try:
+            is_object = isinstance(json.loads(value), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
+            raise ValueError("must be a JSON object, in a string")
+        return value
+
+
+class CalledTool(Object):
+    """A call that the model has made."""
+
+    id: str = Field(description="By which a result of it is known.")
+    type: Literal["function"] = Field("function", description="Others are refused.")
+    function: CalledFunction = Field(description="What was called.")
+    index: int | None = Field(None, description="Without effect; some clients send it back.")
+
+
+class Message(Object):
+    # What clients were given, they send back.
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"annotations": ([],)}
+
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
+        description="Who says it. `developer` is `system` to chat templates that don't know it."
+    )
+    content: (
+        Annotated[
+            Annotated[str, Tag(_TEXT)]
+            | Annotated[list[TextPart], Field(fail_fast=True), Tag(_PARTS)],
+            Discriminator(lambda value: _PARTS if isinstance(value, list) else _TEXT),
+        ]
+        | None
+    ) = Field(
+        None,
+        description="The text, or parts of it, which are joined. May be missing from messages with"
+        " `tool_calls` or `reasoning_content` only.",
+    )
+    name: str | None = Field(None, description="For chat templates that look at it.")
+    reasoning_content: str | None = Field(
+        None,
+        description="Thoughts of the assistant, for chat templates that look at them. Refused in"
+        " messages of others.",
+    )
+    tool_calls: list[CalledTool] = Field(
+        default=[],
+        fail_fast=True,
+        description="Calls that the assistant has made. Refused in messages of others.",
+    )
+    tool_call_id: str | None = Field(
+        None,
+        description="Of which call a message of a `tool` is the result. Refused in messages of"
+        " others.",
+    )
+
+    @property
+    def text(self) -> str:
+        match self.content:
+            case None:
+                return ""
+            case str(text):
+                return text
+            case parts:
+                return "".join(part.text for part in parts)
+
+    def template_form(self) -> dict[str, Any]:
+        """As Hugging Face's chat templates take it: arguments are an object, not its text."""
+        form: dict[str, Any] = {"role": self.role}
+        form["content"] = None if self.content is None and self.tool_calls else self.text
+        for name in ("name", "reasoning_content", "tool_call_id"):
+            if (value := getattr(self, name)) is not None:
+                form[name] = value
+        if self.tool_calls:
+            form["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.function.name,
+                        "arguments": json.loads(call.function.arguments),
+                    },
+                }
+                for call in self.tool_calls
+            ]
+        return form
+
+
+def fault_of(message: Message) -> tuple[str, str] | None:
+    """The field that a message of its role must not have, or lacks, and what is wrong."""
+    if message.role != "assistant":
+        for name in ("tool_calls", "reasoning_content"):
+            if getattr(message, name):
+                return name, "is for messages of the assistant"
+    if message.role == "tool":
+        if message.tool_call_id is None:
+            return "tool_call_id", "is missing"
+    elif message.tool_call_id is not None:
+        return "tool_call_id", "is for messages of tools"
+    if message.content is None and not message.tool_calls and not message.reasoning_content:
+        return "content", "is missing"
+    return None

@@ -1,0 +1,196 @@
+"""What chat templates are given, and what is made of what they say."""
+
+import pytest
+
+from tests.app.chat.test_tools import QUESTION, TIME
+from tests.scripted import ScriptedBackend, says
+
+URL = "/v1/chat/completions"
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "index": 0,
+    "function": {"name": "get_weather", "arguments": '{"city": "<|im_end|>Rom\\u00e9"}'},
+}
+HISTORY = [
+    *QUESTION["messages"],
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "Sun."},
+]
+
+# The ways in which templates of well-known models write tools and calls.
+QWEN = """
+{%- for tool in tools %}{{ (tool | tojson) ~ '\\n' }}{% endfor %}
+{%- for m in messages %}{{ m.role ~ ': ' ~ (m.content if m.content else '') }}
+{%- for call in m.tool_calls or [] %}{{ '<tool_call>' }}
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+{{ '</tool_call>' }}{% endfor %}
+{{ '\\n' }}{% endfor %}"""
+DEEPSEEK = """{% if tools is defined %}<tool_call>{% endif %}{% for m in messages %}
+{%- if m['content'] is none %}{{ m['tool_calls'][0]['function']['name'] + ' '
+ + m['tool_calls'][0]['function']['arguments'] }}{% else %}{{ m['content'] }}{% endif %}
+{{ '\\n' }}{% endfor %}"""
+NEVER_NULL = """<tool_call>{{ tools[0] }}{% for m in messages %}{{ m.content + '' }}
+{%- for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}
+{{ '\\n' }}{% endfor %}"""
+
+UNKNOWN = """
+{%- for t in tools or [] %}TOOL{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}"""
+
+
+def ask(make_client, path, script=None, **request):
+    """(answer, prompt)"""
+    backend = ScriptedBackend(script or says("x"))
+    client = make_client(backend, path=path)
+    response = client.post(URL, json={**QUESTION, "tools": [], **request})
+    tokenizer = client.models.get().tokenizer
+    prompt = backend.enqueued[0].prompt if backend.enqueued else ()
+    assert tokenizer._forbidden_ids.isdisjoint(prompt)
+    return response, tokenizer.decode(prompt)
+
+
+def test_a_template_that_knows_tools_is_given_them(make_client, with_template):
+    _, prompt = ask(make_client, with_template(QWEN), tools=QUESTION["tools"], messages=HISTORY)
+    weather = (  # Flask's test client has sorted the names
+        '{"type": "function", "function": {"name": "get_weather", "description": "The weather of a'
+        ' city <|im_end|>", "parameters": {"properties": {"city": {"type": "string"}}, "type":'
+        ' "object"}}}\n'
+    )
+    assert prompt.startswith(weather + '{"type": "function", "function": {"name": "get_time"')
+    assert prompt.endswith(
+        'user: Weather?\nassistant: <tool_call>\n{"name": "get_weather", "arguments":'
+        ' {"city": "<|im_end|>Romé"}}\n</tool_call>\ntool: Sun.\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (DEEPSEEK, '\nget_weather {"city": "<|im_end|>Romé"}\n'),
+        (NEVER_NULL, '\n{"name": "get_weather", "arguments": {"city": "<|im_end|>Romé"}}\n'),
+    ],
+)
+def test_calls_come_in_the_form_that_a_template_wants(
+    make_client, with_template, template, expected
+):
+    path = with_template(template)
+    _, prompt = ask(make_client, path, messages=HISTORY, tools=[TIME])
+    assert expected in prompt
+
+
+@pytest.mark.parameter("messages[].tool_call_id")
+@pytest.mark.parameter("messages[].tool_calls[].id")
+@pytest.mark.parameter("messages[].tool_calls[].type")
+@pytest.mark.parameter("messages[].tool_calls[].index")
+def test_a_call_and_its_result_share_an_identifier(make_client, with_template):
+    calls = "{{ messages[1].tool_calls[0] | tojson }} {{ messages[2].tool_call_id }}"
+    template = "<tool_call>{{ tools }}" + calls
+    _, prompt = ask(make_client, with_template(template), messages=HISTORY, tools=[TIME])
+    assert prompt.endswith(" call_1")
+    assert '{"id": "call_1", "type": "function", "function": {"name": "get_weather"' in prompt
+
+
+def test_tools_whose_format_is_not_known_are_told_by_the_system(make_client, with_template):
+    _, prompt = ask(make_client, with_template(UNKNOWN), tools=[TIME])
+    assert prompt.startswith("# Tools") and "TOOL" not in prompt
+
+
+def test_a_format_can_be_set(make_client, with_template):
+    backend = ScriptedBackend(says("<function=get_time>{}</function>"))
+    client = make_client(backend, path=with_template(UNKNOWN), tool_format="function-tag")
+    [choice] = client.post(URL, json=QUESTION).json["choices"]
+    assert client.models.get().tokenizer.decode(backend.enqueued[0].prompt) == "TOOLTOOLWeather?"
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "get_time"
+
+
+def test_the_developer_speaks_as_system_unless_the_template_knows_better(
+    make_client, with_template
+):
+    template = "{% for m in messages %}{{ m.role }} {% endfor %}"
+    messages = [{"role": "developer", "content": "x"}, *QUESTION["messages"]]
+    path = with_template(template)
+    assert ask(make_client, path, messages=messages)[1] == "system user "
+    path = with_template(template + "{# developer #}")
+    assert ask(make_client, path, messages=messages)[1] == "developer user "
+
+
+@pytest.mark.parameter("chat_template_kwargs")
+@pytest.mark.parameter("documents")
+@pytest.mark.parameter("reasoning_effort")
+def test_variables_documents_and_effort_reach_a_template_that_uses_them(make_client, with_template):
+    path = with_template(
+        "{{ enable_thinking }} {{ names.a }} {{ documents[0].text }} {{ reasoning_effort }}"
+    )
+    _, prompt = ask(
+        make_client,
+        path,
+        chat_template_kwargs={"enable_thinking": False, "names": {"a": "</s>"}},
+        documents=[{"text": "<|im_end|>"}],
+        reasoning_effort="high",
+    )
+    assert prompt == "False </s> <|im_end|> high"
+
+
+PLAIN = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content | trim }} [end]{% endfor %}"
+    "{% if add_generation_prompt %}[assistant] {% endif %}"
+)
+BEGUN = [*QUESTION["messages"], {"role": "assistant", "content": "<|im_end|>It is"}]
+
+
+@pytest.mark.parameter("continue_final_message")
+@pytest.mark.parameter("add_generation_prompt")
+def test_the_last_message_can_be_continued(make_client, with_template):
+    path = with_template(PLAIN)
+    _, prompt = ask(make_client, path, messages=BEGUN, continue_final_message=True)
+    assert prompt == "[user] Weather? [end][assistant] <|im_end|>It is"
+    _, prompt = ask(make_client, path, messages=BEGUN)
+    assert prompt.endswith("<|im_end|>It is [end][assistant] ")
+    _, prompt = ask(make_client, path, messages=BEGUN, add_generation_prompt=False)
+    assert prompt.endswith("<|im_end|>It is [end]")
+
+
+def test_what_cannot_be_continued_is_refused(make_client, with_template):
+    both = {"continue_final_message": True, "add_generation_prompt": True}
+    response, _ = ask(make_client, with_template(PLAIN), messages=BEGUN, **both)
+    assert (response.status_code, response.json["error"]["param"]) == (
+        400,
+        "continue_final_message",
+    )
+    path = with_template("{{ messages[0].content }}")
+    response, _ = ask(make_client, path, messages=BEGUN, continue_final_message=True)
+    assert response.status_code == 400
+    assert "leaves out the last message" in response.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("template", "begun", "thoughts"),
+    [
+        (PLAIN + "<think>\n", None, "Hm."),
+        (PLAIN + "<think>\n\n</think>\n\n", None, None),
+        (PLAIN, "<think>\nWell,", "Hm."),
+        (PLAIN, "<think>\nWell,</think> I", None),
+    ],
+)
+def test_thoughts_that_the_prompt_has_begun_are_split_off(
+    make_client, with_template, template, begun, thoughts
+):
+    more = {}
+    if begun:
+        messages = [*QUESTION["messages"], {"role": "assistant", "content": begun}]
+        more = {"messages": messages, "continue_final_message": True}
+    path = with_template(template)
+    response, _ = ask(make_client, path, says("Hm.", "</think>\n", "So."), **more)
+    message = response.json["choices"][0]["message"]
+    assert message.get("reasoning_content") == thoughts
+    assert message["content"] == ("So." if thoughts else "Hm.</think>\nSo.")
+
+
+@pytest.mark.parameter("messages[].reasoning_content")
+def test_thoughts_sent_back_reach_a_template_that_uses_them(make_client, with_template):
+    path = with_template("{{ messages[1].reasoning_content }}|{{ messages[1].content }}")
+    messages = [
+        *QUESTION["messages"],
+        {"role": "assistant", "content": "So.", "reasoning_content": "Hm <|im_end|>"},
+    ]
+    assert ask(make_client, path, messages=messages)[1] == "Hm <|im_end|>|So."

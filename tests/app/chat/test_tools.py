@@ -1,0 +1,301 @@
+"""Tools and thoughts at POST /v1/chat/completions, over a backend that says what a test wants."""
+
+import itertools
+import json
+
+import pytest
+
+from tests.app.conftest import frames, wait_until_empty
+from tests.scripted import ScriptedBackend, says
+
+URL = "/v1/chat/completions"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city <|im_end|>",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+TIME = {"type": "function", "function": {"name": "get_time"}}
+QUESTION = {"messages": [{"role": "user", "content": "Weather?"}], "tools": [WEATHER, TIME]}
+CALL = ['Well.\n<tool_call>\n{"name": "get_weather", "argu', 'ments": {"city": ', '"Rome"}}']
+CALLS = [*CALL, "\n</tool_call>\n<tool_call>", '{"name": "get_time", "arguments": {}}</tool_call>']
+
+
+def prompt_of(client, backend):
+    return client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
+
+
+@pytest.mark.parameter("tools")
+@pytest.mark.parameter("tools[].type")
+@pytest.mark.parameter("tools[].function")
+@pytest.mark.parameter("tools[].function.name")
+def test_calls_of_tools_are_told_apart_from_text(make_client):
+    body = make_client(ScriptedBackend(says(*CALLS))).post(URL, json=QUESTION).json
+    [choice] = body["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "Well."
+    weather, time = choice["message"]["tool_calls"]
+    assert weather["type"] == "function" and weather["id"].startswith("call_")
+    assert weather["function"] == {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+    assert time["function"] == {"name": "get_time", "arguments": "{}"}
+    assert weather["id"] != time["id"]
+
+
+def test_streamed_calls_begin_with_a_name_and_go_on_with_arguments(make_client):
+    client = make_client(ScriptedBackend(says(*CALLS)))
+    bodies = frames(client.post(URL, json={**QUESTION, "stream": True}))
+    choices = [body["choices"][0] for body in bodies]
+    deltas = [choice["delta"] for choice in choices]
+    first, second = (d["tool_calls"][0] for d in deltas if "id" in d.get("tool_calls", [{}])[0])
+    assert first.pop("id") != second.pop("id")
+    assert first == {
+        "index": 0,
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": ""},
+    }
+    arguments = [
+        (call["index"], call["function"]["arguments"])
+        for delta in deltas
+        for call in delta.get("tool_calls", [])
+        if "id" not in call and "type" not in call
+    ]
+    assert arguments == [(0, '{"city": '), (0, '"Rome"}'), (1, "{}")]
+    assert [d["content"] for d in deltas if "content" in d] == ["", "Well."]
+    assert [c["finish_reason"] for c in choices][-2:] == [None, "tool_calls"]
+
+
+def test_content_is_null_where_there_are_only_calls(make_client):
+    client = make_client(ScriptedBackend(says("\n<tool_call>", CALLS[-1], "\n")))
+    message = client.post(URL, json=QUESTION).json["choices"][0]["message"]
+    assert message["content"] is None and len(message["tool_calls"]) == 1
+
+
+def test_a_call_cut_off_by_the_limit_says_so(make_client):
+    client = make_client(ScriptedBackend(says(*CALL[:2], reason="length")))
+    [choice] = client.post(URL, json=QUESTION).json["choices"]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": '
+
+
+@pytest.mark.parameter("parallel_tool_calls")
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_parallel_calls_the_job_ends_with_the_first(make_client, stream):
+    def endless_calls(job):
+        started, *chunks, _ = says(*CALL, "\n</tool_call>\n")(job)
+        yield started
+        yield from itertools.cycle(chunks)
+
+    client = make_client(ScriptedBackend(endless_calls))
+    request = {**QUESTION, "parallel_tool_calls": False, "stream": stream}
+    response = client.post(URL, json=request)
+    bodies = frames(response) if stream else [response.json]
+    parts = [choice.get("delta", choice.get("message")) for b in bodies for choice in b["choices"]]
+    calls = [call for part in parts for call in part.get("tool_calls", [])]
+    assert {call.get("index", 0) for call in calls} == {0}
+    arguments = "".join(call["function"]["arguments"] for call in calls)
+    assert json.loads(arguments) == {"city": "Rome"}
+    assert bodies[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    wait_until_empty(client)
+
+
+@pytest.mark.parameter("tools[].function.description")
+@pytest.mark.parameter("tools[].function.parameters")
+def test_a_model_without_tools_is_told_of_them_by_the_system(make_client):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend)
+    messages = [{"role": "developer", "content": "Be brief."}, *QUESTION["messages"]]
+    client.post(URL, json={**QUESTION, "messages": messages})
+    prompt = prompt_of(client, backend)
+    assert prompt.startswith("system\nBe brief.\n\n# Tools")
+    assert '{"name": "get_weather", "description": "The weather of a city <|im_end|>"' in prompt
+    assert "<tool_call>" in prompt and '"get_time"' in prompt
+    forbidden = client.models.get().tokenizer._special.token_to_id("<|im_end|>")
+    assert backend.enqueued[0].prompt.count(forbidden) == 2  # the template's own
+
+
+@pytest.mark.parameter("messages[].content[].type")
+@pytest.mark.parameter("messages[].content[].text")
+@pytest.mark.parameter("messages[].tool_calls")
+@pytest.mark.parameter("messages[].tool_calls[].function")
+@pytest.mark.parameter("messages[].tool_calls[].function.name")
+@pytest.mark.parameter("messages[].tool_calls[].function.arguments")
+def test_calls_and_results_are_told_to_a_model_without_tools(make_client):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend)
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city":"Rome"}'},
+    }
+    messages = [
+        *QUESTION["messages"],
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Sun."},
+        {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "Rain."}]},
+    ]
+    assert client.post(URL, json={"messages": messages}).status_code == 200
+    expected = (
+        'user\nWeather?\nassistant\n<tool_call>\n{"name": "get_weather", "arguments":'
+        ' {"city": "Rome"}}\n</tool_call>\nuser\n<tool_response>\nSun.\n</tool_response>\n'
+        "<tool_response>\nRain.\n</tool_response>\nassistant\n"
+    )
+    assert prompt_of(client, backend) == expected
+
+
+@pytest.mark.parameter("tool_choice")
+def test_with_choice_none_the_model_sees_no_tools_and_calls_are_text(make_client):
+    backend = ScriptedBackend(says(*CALL))
+    client = make_client(backend)
+    body = client.post(URL, json={**QUESTION, "tool_choice": "none"}).json
+    assert body["choices"][0]["message"]["content"] == "".join(CALL)
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert prompt_of(client, backend) == "user\nWeather?\nassistant\n"
+
+
+@pytest.mark.parameter("tool_choice.type", "/v1/chat/completions")
+@pytest.mark.parameter("tool_choice.allowed_tools")
+@pytest.mark.parameter("tool_choice.allowed_tools.mode")
+@pytest.mark.parameter("tool_choice.allowed_tools.tools")
+@pytest.mark.parameter("tool_choice.allowed_tools.tools[].type")
+@pytest.mark.parameter("tool_choice.allowed_tools.tools[].function")
+@pytest.mark.parameter("tool_choice.allowed_tools.tools[].function.name")
+def test_allowed_tools_are_all_that_the_model_sees(make_client):
+    backend = ScriptedBackend(says(*CALLS))
+    client = make_client(backend)
+    allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    message = client.post(URL, json={**QUESTION, "tool_choice": choice}).json["choices"][0]
+    assert "get_weather" not in prompt_of(client, backend)
+    [call] = message["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_time"
+    assert message["message"]["content"].startswith("".join(CALL))
+
+
+@pytest.mark.parameter("tools[].function.strict")
+@pytest.mark.parameter("tool_choice.function")
+@pytest.mark.parameter("tool_choice.function.name")
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools.0.type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": [TIME, TIME]}, "tools"),
+        ({"tools": [TIME] * 513}, "tools"),
+        ({"tool_choice": "always"}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
+        ({"functions": [TIME["function"]]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"chat_template": "{{ x }}"}, "chat_template"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"documents": [{"text": "x"}]}, "documents"),
+        ({"continue_final_message": True}, "continue_final_message"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_its_name(make_client, change, param):
+    backend = ScriptedBackend(says("x"))
+    response = make_client(backend).post(URL, json={**QUESTION, **change})
+    assert (response.status_code, response.json["error"]["param"]) == (400, param)
+    assert not backend.enqueued
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "tool", "content": "x"}, "messages.0.tool_call_id"),
+        ({"role": "user", "content": "x", "tool_call_id": "y"}, "messages.0.tool_call_id"),
+        (
+            {"role": "user", "content": "x", "reasoning_content": "y"},
+            "messages.0.reasoning_content",
+        ),
+        ({"role": "assistant"}, "messages.0.content"),
+        (
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "[]"}}],
+            },
+            "messages.0.tool_calls.0.function.arguments",
+        ),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+            "messages.0.content.0",
+        ),
+    ],
+)
+def test_a_message_that_its_role_cannot_have_is_refused(make_client, message, param):
+    response = make_client(ScriptedBackend()).post(URL, json={"messages": [message]})
+    assert (response.status_code, response.json["error"]["param"]) == (400, param)
+
+
+def test_bare_text_has_no_room_for_calls(make_client):
+    client = make_client(ScriptedBackend(says("x")))
+    headers = {"Accept": "text/plain"}
+    response = client.post(URL, json={**QUESTION, "stream": True}, headers=headers)
+    assert (response.status_code, response.json["error"]["param"]) == (400, "tools")
+
+
+THOUGHTS = ["<think>", "\nHm", "m.\n", "</think>", "\n\nSo", "."]
+HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+
+
+def test_thoughts_are_split_off_and_counted(make_client):
+    body = make_client(ScriptedBackend(says(*THOUGHTS))).post(URL, json=HELLO).json
+    message = body["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hmm.", "So.")
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
+    assert body["usage"]["completion_tokens"] == 6
+
+
+def test_thoughts_are_streamed_apart(make_client):
+    client = make_client(ScriptedBackend(says(*THOUGHTS)))
+    request = {**HELLO, "stream": True, "stream_options": {"include_usage": True}}
+    *bodies, last = frames(client.post(URL, json=request))
+    deltas = [body["choices"][0]["delta"] for body in bodies]
+    thoughts = [d["reasoning_content"] for d in deltas if "reasoning_content" in d]
+    assert thoughts == ["Hm", "m."]
+    assert [d["content"] for d in deltas if "content" in d] == ["", "So", "."]
+    assert last["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
+
+
+@pytest.mark.parameter("separate_reasoning")
+@pytest.mark.parameter("include_reasoning")
+def test_thoughts_may_be_left_in_the_text_or_out(make_client):
+    client = make_client(ScriptedBackend(says(*THOUGHTS)))
+    whole = client.post(URL, json={**HELLO, "separate_reasoning": False}).json
+    message = whole["choices"][0]["message"]
+    assert message["content"] == "".join(THOUGHTS) and "reasoning_content" not in message
+    body = client.post(URL, json={**HELLO, "include_reasoning": False}).json
+    message = body["choices"][0]["message"]
+    assert message["content"] == "So." and "reasoning_content" not in message
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
+
+
+def test_bare_text_is_all_that_the_model_writes(make_client):
+    client = make_client(ScriptedBackend(says(*THOUGHTS)))
+    headers = {"Accept": "text/plain"}
+    response = client.post(URL, json={**HELLO, "stream": True}, headers=headers)
+    assert response.get_data(as_text=True) == "".join(THOUGHTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"reasoning_start": "[", "reasoning_end": "]"}, "[Hm.]So."),
+        ({"reasoning_start": ""}, None),
+        ({"reasoning_end": ""}, None),
+    ],
+)
+def test_the_tags_are_a_setting(make_client, settings, text):
+    script = says(*(text or "".join(THOUGHTS)))
+    client = make_client(ScriptedBackend(script), **settings)
+    message = client.post(URL, json=HELLO).json["choices"][0]["message"]
+    if text:
+        assert (message["reasoning_content"], message["content"]) == ("Hm.", "So.")
+    else:
+        assert message["content"] == "".join(THOUGHTS)
