@@ -238,9 +238,10 @@ def _submit(
     model = services().models.get(request.model)
     with generation.names_of(request):
         if isinstance(request, Chat):
-            token_ids = chat_prompt.prepare(request, model).token_ids
+            ready = chat_prompt.prepare(request, model)
+            token_ids, fit = ready.token_ids, ready.fit
         else:
             assert prompt is not None
-            token_ids = model.tokenizer.encode(prompt, model.info.max_seq_len)
+            token_ids, fit = model.tokenizer.encode(prompt, model.info.max_seq_len), None
         identifier = f"local-{uuid.uuid4().hex}-0"
-        return generation.submit(request, model, [token_ids], [identifier], is_streamed=False)
+        return generation.submit(request, model, [token_ids], [identifier], False, fit)

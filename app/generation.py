@@ -63,9 +63,10 @@ def submit(
     prompts: Sequence[tuple[int, ...]],
     identifiers: Sequence[str],
     is_streamed: bool,
+    fit: Callable[[engine.Job], engine.Job] | None = None,
 ) -> Reader:
-    """Submit `n` jobs for each prompt, with these identifiers in order. Close the reader in the
-    end. Raises BadRequest, or what `Engine.submit` does.
+    """Submit `n` jobs for each prompt, with these identifiers in order, and as `fit` makes them.
+    Close the reader in the end. Raises BadRequest, or what `Engine.submit` does.
     """
     settings = services().settings
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
@@ -88,6 +89,8 @@ def submit(
             )
         )
     name = f"{identifiers[0].rpartition('-')[0]}, request {request_id()}"
+    if fit is not None:
+        jobs = [fit(job) for job in jobs]
     reader = Reader(
         model.submit(jobs),
         Client(environ),

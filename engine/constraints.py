@@ -25,6 +25,10 @@ OPTIONS = {
 }
 
 
+# A text, the schema of the JSON that follows it, and a text behind that.
+Alternative = tuple[str, Mapping[str, Any] | bool, str]
+
+
 def json_object() -> Constraint:
     """Any JSON object."""
     return json_schema({"type": "object"})
@@ -65,7 +69,7 @@ def grammar(text: str) -> Constraint:
 
 
 def template(
-    alternatives: Sequence[tuple[str, Mapping[str, Any] | bool, str]],
+    alternatives: Sequence[Alternative],
     opening: str = "",
     separator: str | None = None,
     closing: str = "",
@@ -75,6 +79,47 @@ def template(
     it, a schema and a text behind it; if there is a `separator`, it and one more, any number of
     times; `closing`. Of the texts, what is in `special_ids` is that token. Raises InvalidJob.
     """
+    frame = _frame(alternatives, opening, separator, closing, special_ids)
+    return _lark("\n".join(["start: frame", *frame]))
+
+
+def template_in_text(
+    trigger: str,
+    alternatives: Sequence[Alternative],
+    opening: str = "",
+    separator: str | None = None,
+    closing: str = "",
+    special_ids: Mapping[str, int] | None = None,
+) -> Constraint:
+    """Any text; but where `trigger` comes, with which `opening` begins or else each alternative,
+    a `template` must follow. Without a trigger the text is such a template from its beginning, or
+    does not begin with a brace or with space. Raises InvalidJob.
+    """
+    if not trigger:
+        frame = _frame(alternatives, opening, separator, closing, special_ids)
+        return _lark("\n".join(["start: frame | TEXT", r"TEXT: /([^{\s](?s:.)*)?/", *frame]))
+    if opening:
+        opening = opening.removeprefix(trigger)
+        rest = _frame(alternatives, opening, separator, closing, special_ids)
+    else:
+        first = [(before.removeprefix(trigger), s, behind) for before, s, behind in alternatives]
+        rest = _frame(first, "", None, closing, special_ids)
+    if special_ids and trigger in special_ids:
+        head = f"head: TEXT <[{special_ids[trigger]}]>"
+    else:  # the first one ends the text
+        head = f"head[lazy]: TEXT {_literal(trigger)}"
+    start = ["start: block* TEXT", "block: head frame", head, "TEXT: /(?s:.)*/"]
+    return _lark("\n".join([*start, *rest]))
+
+
+def _frame(
+    alternatives: Sequence[Alternative],
+    opening: str,
+    separator: str | None,
+    closing: str,
+    special_ids: Mapping[str, int] | None,
+) -> list[str]:
+    """The rules of a template, which is `frame`."""
     rules, names = [], []
     for i, (before, schema, behind) in enumerate(alternatives):
         value = json.dumps(_with_options(schema))
@@ -82,8 +127,8 @@ def template(
         rules += [f"item_{i}: {' '.join(parts)}", f"json_{i}: %json {value}"]
         names.append(f"item_{i}")
     more = "" if separator is None else f"({' '.join([*_text(separator, special_ids), 'item'])})*"
-    start = [*_text(opening, special_ids), "item", more, *_text(closing, special_ids)]
-    return _lark("\n".join([f"start: {' '.join(start)}", f"item: {' | '.join(names)}", *rules]))
+    frame = [*_text(opening, special_ids), "item", more, *_text(closing, special_ids)]
+    return [f"frame: {' '.join(frame)}", f"item: {' | '.join(names)}", *rules]
 
 
 def _with_options(schema: Mapping[str, Any] | bool) -> dict[str, Any]:

@@ -199,6 +199,10 @@ class Engine:
                 self._link.send(Submit(job))
         return stream
 
+    def check_constraint(self, constraint: Constraint) -> None:
+        """Raises InvalidJob for one that can't be honoured."""
+        self._grammars.matcher(constraint.grammar)
+
     def cancel(self, identifier: str) -> bool:
         """End a job early: its reader gets what there is, finish_reason "cancelled". Whether there
         was such a job.
@@ -336,7 +340,7 @@ class Engine:
                     " constraint and this",
                     name,
                 )
-        self._grammars.matcher(constraint.grammar)
+        self.check_constraint(constraint)
 
     def _has_answer(self, serial: int) -> bool:
         return self._pending_list.serial >= serial or self._state == "stopped"

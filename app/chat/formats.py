@@ -54,7 +54,9 @@ class Format:
     name: str
     marks: tuple[str, ...]  # all of which a chat template has that asks for this format
     tags: tuple[str, ...]  # of which some models make special tokens
-    # As a grammar writes calls: what is around all of them, around the arguments of one, between.
+    # As a grammar writes calls: what the first begins with, which is nowhere else, if there is
+    # such a thing; what is around all of them, around the arguments of one, between.
+    trigger: str
     opening: str
     before: str
     behind: str
@@ -75,6 +77,7 @@ _FORMATS = (
         name="function-tag",
         marks=("<function=",),
         tags=(),
+        trigger="<function=",
         opening="",
         before="<function=NAME>",
         behind="</function>",
@@ -87,6 +90,7 @@ _FORMATS = (
         name="hermes",
         marks=("<tool_call>",),
         tags=("<tool_call>", "</tool_call>"),
+        trigger="<tool_call>",
         opening="",
         before='<tool_call>\n{"name": "NAME", "arguments": ',
         behind="}\n</tool_call>",
@@ -101,6 +105,7 @@ _FORMATS = (
         name="mistral-args",
         marks=("[TOOL_CALLS]", "[ARGS]"),
         tags=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+        trigger="[TOOL_CALLS]",
         opening="",
         before="[TOOL_CALLS]NAME[ARGS]",
         behind="",
@@ -114,6 +119,7 @@ _FORMATS = (
         name="mistral",
         marks=("[TOOL_CALLS]",),
         tags=("[TOOL_CALLS]",),
+        trigger="[TOOL_CALLS]",
         opening="[TOOL_CALLS][",
         before='{"name": "NAME", "arguments": ',
         behind="}",
@@ -128,6 +134,7 @@ _FORMATS = (
         name="llama3",
         marks=('"parameters":', "name"),
         tags=("<|python_tag|>",),
+        trigger="",
         opening="",
         before='{"name": "NAME", "parameters": ',
         behind="}",

@@ -1,12 +1,12 @@
 """A conversation to its prompt, and to what is to be made of the answer. Request threads."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import engine
 from app.body import dumps
-from app.chat import generic
+from app.chat import calls, generic
 from app.chat.formats import FORMATS, GENERIC, Format, recognise
 from app.chat.parser import PartParser, Tags
 from app.chat.request import Chat
@@ -23,6 +23,9 @@ class Prompt:
     format: Format
     tags: Tags | None  # None: thoughts, if there are any, stay in the text
     is_reasoning: bool  # the prompt has opened the thoughts already
+    after: str  # what an answer begins with that no constraint holds for: up to this text
+    constraint: engine.Constraint | None  # of its calls
+    forced: engine.Forced | None  # an end of thoughts that get too long
 
     def parser(self) -> PartParser:
         """Of one answer."""
@@ -34,27 +37,41 @@ class Prompt:
             self.offer.max_calls,
         )
 
+    def fit(self, job: engine.Job) -> engine.Job:
+        """The job as this prompt needs it. Raises InvalidJob."""
+        if self.offer.tools and job.constraint is not None:
+            raise engine.InvalidJob(
+                "an answer can't have both tools and a form of its output", "constraint"
+            )
+        constraint = self.constraint or job.constraint
+        if constraint is not None:
+            constraint = replace(constraint, after=self.after)
+        return replace(job, constraint=constraint, forced=self.forced)
+
 
 def prepare(request: Chat, model: engine.Engine) -> Prompt:
     """Raises what `Engine.check_room` does, InvalidJob, PromptTooLong."""
-    if request.offer.must_call:
-        raise engine.InvalidJob("tool_choice: calls can't be enforced yet", "tool_choice")
-    if any(tool.function.strict for tool in request.offer.tools):
-        raise engine.InvalidJob("tools: strict can't be enforced yet", "tools")
     texts = "".join(_texts(request))
     # Before the work of tokenizing: tokens are not longer than 16 characters on average.
     model.check_room(request.n, len(texts) // 16 * request.n)
     model.tokenizer.check_length(texts, model.info.max_seq_len)
     text = render(request, model)
-    settings = services().settings
+    settings, template = services().settings, _template(model)
     tags = Tags(settings.reasoning_start, settings.reasoning_end)
-    has_tags = all(tags) and request.separate_reasoning
+    if request.reasoning_budget is not None:
+        text = _with_thoughts(text, tags, template)
+    is_reasoning = all(tags) and _is_reasoning(request, text, tags)
+    format = _format(template, settings) or GENERIC
+    tokenizer = model.tokenizer
     return Prompt(
-        token_ids=model.tokenizer.encode_template(text, model.info.max_seq_len),
+        token_ids=tokenizer.encode_template(text, model.info.max_seq_len),
         offer=request.offer,
-        format=_format(_template(model), settings) or GENERIC,
-        tags=tags if has_tags else None,
-        is_reasoning=has_tags and _is_reasoning(request, text, tags),
+        format=format,
+        tags=tags if all(tags) and request.separate_reasoning else None,
+        is_reasoning=is_reasoning,
+        after=tags.end if is_reasoning else "",
+        constraint=calls.constraint(request.offer, format, model),
+        forced=_end_of_thoughts(request.reasoning_budget, tags, tokenizer),
     )
 
 
@@ -115,6 +132,29 @@ def _is_reasoning(request: Chat, text: str, tags: Tags) -> bool:
         if begun.rfind(tags.start) > begun.rfind(tags.end):
             return True
     return text.rstrip().endswith(tags.start)
+
+
+def _with_thoughts(text: str, tags: Tags, template: ChatTemplate) -> str:
+    """The prompt, in which thoughts are open, or their end would be forced into an answer without
+    any. Raises InvalidJob where that can't be.
+    """
+    if not all(tags) or tags.start not in template.source:
+        message = "the model's chat template knows no thoughts between the server's tags"
+        raise engine.InvalidJob(message, "reasoning_budget")
+    if text.rstrip().endswith(tags.start):
+        return text
+    if text.rstrip().endswith(tags.end):
+        raise engine.InvalidJob("this prompt asks for no thoughts", "reasoning_budget")
+    return f"{text}{tags.start}\n"
+
+
+def _end_of_thoughts(
+    budget: int | None, tags: Tags, tokenizer: engine.Tokenizer
+) -> engine.Forced | None:
+    if budget is None:
+        return None
+    token_ids = tokenizer.encode_template(tags.end, max_tokens=64)
+    return engine.Forced(budget, unless_text=tags.end, token_ids=token_ids)
 
 
 def _texts(request: Chat) -> list[str]:

@@ -64,6 +64,14 @@ class Chat(Generation):
         None,
         description="Passed on to the model's chat template; refused where that doesn't use it.",
     )
+    reasoning_budget: int | None = Field(
+        None,
+        ge=0,
+        lt=2**31,
+        description="Most tokens of thoughts: then their end is forced. Where the chat template"
+        " leaves their beginning to the model, they begin in the prompt; refused where it closes"
+        " them, or knows none.",
+    )
     add_generation_prompt: bool | None = Field(
         None,
         description="False: the prompt ends with the last message, and not with the beginning of"
@@ -134,4 +142,7 @@ class Chat(Generation):
     @property
     def names(self) -> dict[str, str]:
         limit = "max_tokens" if self.max_tokens else "max_completion_tokens"
-        return {**super().names, "prompt": "messages", "max_new_tokens": limit}
+        names = {**super().names, "prompt": "messages", "max_new_tokens": limit}
+        if self.offer.tools and names.get("constraint", "constraint") == "constraint":
+            names["constraint"] = "tools"
+        return names

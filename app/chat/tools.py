@@ -20,7 +20,9 @@ class Function(Object):
         None, description="The JSON schema of its arguments, an object. Default: it has none."
     )
     strict: bool | None = Field(
-        None, description="Calls of it are valid by the schema, also if `tool_choice` is `auto`."
+        None,
+        description="Its calls are valid by the schema; refused if that can't be enforced. Else"
+        " they are if one must be made, as far as it can.",
     )
 
     @property

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -77,7 +77,7 @@ def create_chat_completion() -> flask.Response:
             for name in _identifiers(head, request.n)
         }
         body = chat.ChatRender(head, list(answers.values()))
-        return _answer(request, model, [ready.token_ids], answers, body, framing)
+        return _answer(request, model, [ready.token_ids], answers, body, framing, ready.fit)
 
 
 @blueprint.get("/models")
@@ -102,12 +102,13 @@ def _answer(
     choices: Mapping[str, generation.Choice],
     body: render.Render,
     framing: Framing | None,
+    fit: Callable[[engine.Job], engine.Job] | None = None,
 ) -> flask.Response:
     """`n` choices of each prompt, by identifier, streamed or not. Raises what `generation.submit`
     does.
     """
     identifiers = list(choices)
-    reader = generation.submit(request, model, prompts, identifiers, framing is not None)
+    reader = generation.submit(request, model, prompts, identifiers, framing is not None, fit)
     if framing is not None:
         stream = render.StreamRender(body, identifiers, request.n, request.include_usage)
         return stream_response(reader, stream, framing, services().settings.heartbeat)

@@ -1,5 +1,7 @@
 """The `openai` client with strict validation of what it gets."""
 
+import json
+
 import openai
 import pytest
 
@@ -56,6 +58,76 @@ def test_streamed_chat_with_usage(client):
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[-1].choices[0].finish_reason in ("length", "stop")
     assert last.choices == [] and last.usage.completion_tokens >= 1
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+                "required": ["city"],
+                "additionalProperties": False,
+            },
+            "strict": True,
+        },
+    }
+    for name in ("get_weather", "get_time")
+]
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "get_time"}}]
+)
+def test_a_tool_is_called_and_its_result_sent_back(client, choice):
+    messages = [{"role": "user", "content": "The time in Rome?"}]
+    more = {"model": "tiny", "tools": TOOLS, "parallel_tool_calls": False}
+    completion = client.chat.completions.create(messages=messages, tool_choice=choice, **more)
+    [choice] = completion.choices
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    [call] = choice.message.tool_calls
+    assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
+    result = {"role": "tool", "tool_call_id": call.id, "content": "Noon."}
+    messages = [*messages, choice.message, result]
+    answer = client.chat.completions.create(messages=messages, max_tokens=4, **more)
+    assert answer.usage.prompt_tokens > completion.usage.prompt_tokens
+
+
+def test_streamed_calls_of_tools_make_the_whole(client):
+    with client.chat.completions.stream(
+        model="tiny",
+        messages=[{"role": "user", "content": "The time in Rome?"}],
+        tools=TOOLS,
+        tool_choice="required",
+        parallel_tool_calls=False,
+    ) as stream:
+        kinds = {event.type for event in stream}
+        [choice] = stream.get_final_completion().choices
+    assert "tool_calls.function.arguments.delta" in kinds
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.tool_calls[0].function.parsed_arguments["city"] in ("Rome", "Oslo")
+
+
+def test_thoughts_come_apart(client):
+    request = {
+        "model": "tiny",
+        "messages": [
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": "<think>"},
+        ],
+        "max_tokens": 6,
+        "extra_body": {"continue_final_message": True},
+    }
+    completion = client.chat.completions.create(**request, seed=1)
+    message = completion.choices[0].message
+    assert message.content == "" and message.reasoning_content
+    assert completion.usage.completion_tokens_details.reasoning_tokens > 0
+    chunks = client.chat.completions.create(**request, seed=1, stream=True)
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    thoughts = "".join(getattr(delta, "reasoning_content", "") for delta in deltas)
+    assert thoughts == message.reasoning_content
 
 
 def test_exceptions_are_of_the_right_class(client):

@@ -173,9 +173,6 @@ def test_allowed_tools_are_all_that_the_model_sees(make_client):
     assert message["message"]["content"].startswith("".join(CALL))
 
 
-@pytest.mark.parameter("tools[].function.strict")
-@pytest.mark.parameter("tool_choice.function")
-@pytest.mark.parameter("tool_choice.function.name")
 @pytest.mark.parametrize(
     ("change", "param"),
     [

@@ -1,0 +1,209 @@
+"""Calls that a grammar enforces, and thoughts that get too long, by a model of random weights."""
+
+import json
+
+import pytest
+
+from tests.app.chat.test_tools import URL
+from tests.app.conftest import frames
+from tests.engine.forced import exl2_backend
+from tests.scripted import ScriptedBackend, says
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+CITY = {**CITY, "additionalProperties": False}
+HOUR = {"type": "object", "properties": {"hour": {"enum": [1, 2]}}, "required": ["hour"]}
+HOUR = {**HOUR, "additionalProperties": False}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": CITY}}
+ALARM = {"type": "function", "function": {"name": "set_alarm", "parameters": HOUR}}
+REQUEST = {
+    "messages": [{"role": "user", "content": "Weather?"}],
+    "tools": [WEATHER, ALARM],
+    "temperature": 1.5,
+    "max_tokens": 600,
+}
+VALID = {
+    "get_weather": [{"city": "Rome"}, {"city": "Oslo"}],
+    "set_alarm": [{"hour": 1}, {"hour": 2}],
+}
+MARKS = {
+    "function-tag": "<function=",
+    "hermes": "<tool_call>",
+    "mistral-args": "[TOOL_CALLS][ARGS]",
+    "mistral": "[TOOL_CALLS]",
+    "llama3": '"parameters": name',
+}
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{# MARKS #}{% if tools %} {% endif %}"
+THINKS = TEMPLATE + "<think>\n"
+
+
+@pytest.fixture
+def ask(make_client, with_template):
+    """Of the message that a random model answers: (finish_reason, message)."""
+    clients = {}
+
+    def ask(template, **more):
+        if template not in clients:
+            path = with_template(template)
+            clients[template] = make_client(exl2_backend(path), path=path)
+        response = clients[template].post(URL, json={**REQUEST, **more})
+        assert response.status_code == 200, response.json
+        [choice] = response.json["choices"]
+        return choice["finish_reason"], choice["message"]
+
+    return ask
+
+
+@pytest.mark.parametrize("format", MARKS)
+def test_a_call_that_must_be_made_is_made_in_the_models_format(ask, format):
+    for seed in range(3):
+        reason, message = ask(
+            TEMPLATE.replace("MARKS", MARKS[format]),
+            tool_choice="required",
+            parallel_tool_calls=False,
+            seed=seed,
+        )
+        assert (reason, message["content"]) == ("tool_calls", None)
+        [call] = message["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) in VALID[call["function"]["name"]]
+
+
+@pytest.mark.parameter("tool_choice.type", "/v1/chat/completions")
+@pytest.mark.parameter("tool_choice.function")
+@pytest.mark.parameter("tool_choice.function.name")
+def test_the_function_that_is_named_is_called_once(ask):
+    for name in VALID:
+        named = {"type": "function", "function": {"name": name}}
+        _, message = ask(TEMPLATE.replace("MARKS", "<tool_call>"), tool_choice=named)
+        assert [call["function"]["name"] for call in message["tool_calls"]] == [name]
+
+
+def test_thoughts_come_before_a_call_that_must_be_made(ask):
+    reason, message = ask(
+        THINKS.replace("MARKS", "<tool_call>"), tool_choice="required", reasoning_budget=5
+    )
+    assert message["reasoning_content"]
+    assert reason == "tool_calls" and message["content"] is None
+
+
+@pytest.mark.parameter("reasoning_budget")
+@pytest.mark.parametrize("template", [THINKS, TEMPLATE + "{# <think> #}"])
+def test_thoughts_end_with_their_budget(make_client, with_template, template):
+    path = with_template(template)
+    client = make_client(exl2_backend(path), path=path)
+    request = {**REQUEST, "tools": [], "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+    counts = {}
+    for budget in (7, 0, 12):
+        body = client.post(URL, json={**request, "reasoning_budget": budget}).json
+        message = body["choices"][0]["message"]
+        assert message["content"]
+        counts[budget] = body["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    end = len(client.models.get().tokenizer.encode_template("</think>", 100))
+    assert counts == {7: 7 + end, 0: end, 12: 12 + end}
+
+
+@pytest.mark.parametrize(
+    ("template", "settings"),
+    [
+        (TEMPLATE, {}),
+        (THINKS, {"reasoning_end": ""}),
+        (THINKS + "\n</think>\n", {}),
+    ],
+)
+def test_a_budget_is_refused_where_there_are_no_thoughts(
+    make_client, with_template, template, settings
+):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend, path=with_template(template), **settings)
+    response = client.post(URL, json={**REQUEST, "reasoning_budget": 5})
+    assert (response.status_code, response.json["error"]["param"]) == (400, "reasoning_budget")
+
+
+def accepts(client, job, text):
+    """Whether a constraint lets the text pass, and lets it end there."""
+    model = client.models.get()
+    matcher = model._grammars.matcher(job.constraint.grammar)
+    for token_id in model.tokenizer._ordinary(text):
+        if not matcher.consume_token(token_id):
+            return False
+    return matcher.is_accepting()
+
+
+@pytest.mark.parameter("tools[].function.strict")
+@pytest.mark.parametrize(
+    ("format", "call", "bad"),
+    [
+        ("function-tag", '<function=get_weather>{"city": "Rome"}</function>', "<function=x"),
+        (
+            "hermes",
+            '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>',
+            '<tool_call>\n{"name": "get_weather", "arguments": {"town"',
+        ),
+        ("mistral-args", '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}', "[TOOL_CALLS]["),
+        (
+            "mistral",
+            '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}}, '
+            '{"name": "set_alarm", "arguments": {"any": 5}}]',
+            '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Roma',
+        ),
+        ("llama3", '{"name": "get_weather", "parameters": {"city": "Rome"}}', '{"answer": 42}'),
+    ],
+)
+def test_a_strict_function_is_called_by_its_schema_or_not_at_all(
+    make_client, with_template, format, call, bad
+):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend, path=with_template(TEMPLATE.replace("MARKS", MARKS[format])))
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    assert client.post(URL, json={**REQUEST, "tools": [strict, ALARM]}).status_code == 200
+    [job] = backend.enqueued
+    assert accepts(client, job, call)
+    assert accepts(client, job, "") and accepts(client, job, "It rains <tool")
+    assert not accepts(client, job, bad)
+    if format != "llama3":
+        assert accepts(client, job, f"Well.\n{call}\n{call}\nSo.")
+
+
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_several_calls_may_be_made_where_one_must(make_client, is_parallel):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend)
+    more = {"tool_choice": "required", "parallel_tool_calls": is_parallel}
+    client.post(URL, json={**REQUEST, **more})
+    call = '<tool_call>\n{"name": "set_alarm", "arguments": {"hour": 1}}\n</tool_call>'
+    assert accepts(client, backend.enqueued[0], call)
+    assert accepts(client, backend.enqueued[0], f"{call}\n{call}\n{call}") is is_parallel
+    assert not accepts(client, backend.enqueued[0], "")
+
+
+def test_without_strict_functions_nothing_is_enforced(make_client):
+    backend = ScriptedBackend(says("x"))
+    make_client(backend).post(URL, json=REQUEST)
+    assert backend.enqueued[0].constraint is None
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused_where_it_must(make_client):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend)
+    function = {"name": "f", "parameters": {"type": "object", "not": {"required": ["x"]}}}
+    tools = [{"type": "function", "function": {**function, "strict": True}}]
+    response = client.post(URL, json={**REQUEST, "tools": tools})
+    assert (response.status_code, response.json["error"]["param"]) == (400, "tools")
+    tools = [{"type": "function", "function": function}]
+    response = client.post(URL, json={**REQUEST, "tools": tools, "tool_choice": "required"})
+    assert response.status_code == 200
+    [job] = backend.enqueued
+    call = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
+    assert accepts(client, job, call)
+    assert not accepts(client, job, "It")
+
+
+def test_a_streamed_call_that_must_be_made_is_whole(make_client, with_template):
+    path = with_template(TEMPLATE.replace("MARKS", "<tool_call>"))
+    client = make_client(exl2_backend(path), path=path)
+    request = {**REQUEST, "tool_choice": "required", "parallel_tool_calls": False, "stream": True}
+    choices = [body["choices"][0] for body in frames(client.post(URL, json=request))]
+    calls = [call for c in choices for call in c["delta"].get("tool_calls", [])]
+    assert calls[0]["function"]["name"] in VALID
+    arguments = "".join(call["function"]["arguments"] for call in calls)
+    assert json.loads(arguments) in VALID[calls[0]["function"]["name"]]
+    assert choices[-1]["finish_reason"] == "tool_calls"
