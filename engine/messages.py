@@ -63,6 +63,7 @@ class Job:
     ignore_eos: bool = False
     include_stop: bool = False  # text and tokens end with the stop string, not before it
     stop_on_loop: bool = False  # see LoopDetector
+    shown_token_ids: tuple[int, ...] = ()  # special tokens that the text has in it, as others
     constraint: Constraint | None = None
     forced: Forced | None = None
     num_logprobs: int | None = None  # 0: of the token itself only; n: and of the n likeliest

@@ -26,6 +26,7 @@ class Prompt:
     after: str  # what an answer begins with that no constraint holds for: up to this text
     constraint: engine.Constraint | None  # of its calls
     forced: engine.Forced | None  # an end of thoughts that get too long
+    shown_token_ids: tuple[int, ...]  # special tokens that are tags of thoughts or of calls
 
     def parser(self) -> PartParser:
         """Of one answer."""
@@ -46,7 +47,12 @@ class Prompt:
         constraint = self.constraint or job.constraint
         if constraint is not None:
             constraint = replace(constraint, after=self.after)
-        return replace(job, constraint=constraint, forced=self.forced)
+        return replace(
+            job,
+            constraint=constraint,
+            forced=self.forced,
+            shown_token_ids=self.shown_token_ids,
+        )
 
 
 def prepare(request: Chat, model: engine.Engine) -> Prompt:
@@ -72,6 +78,11 @@ def prepare(request: Chat, model: engine.Engine) -> Prompt:
         after=tags.end if is_reasoning else "",
         constraint=calls.constraint(request.offer, format, model),
         forced=_end_of_thoughts(request.reasoning_budget, tags, tokenizer),
+        shown_token_ids=tuple(
+            tokenizer.special_ids[tag]
+            for tag in (*tags, *(format.tags if request.offer.tools else ()))
+            if tag in tokenizer.special_ids
+        ),
     )
 
 

@@ -28,6 +28,7 @@ class Detokenizer:
         self.stop_string: str | None = None  # that has ended the text
         self._pieces: list[str] = tokenizer.get_id_to_piece_list()
         self._hf_tokenizer: Any = tokenizer.tokenizer_model.hf_tokenizer
+        self._shown = {i: self._hf_tokenizer.id_to_token(i) for i in job.shown_token_ids}
         self._stop_strings = job.stop_strings
         self._includes_stop = job.include_stop
         self._min_tokens = job.min_new_tokens
@@ -73,7 +74,10 @@ class Detokenizer:
         bytes that are no character, there is nothing to wait for.
         """
         token_ids = self._incomplete
-        if len(token_ids) == 1 and INCOMPLETE not in self._pieces[token_ids[0]]:
+        if token_ids and token_ids[-1] in self._shown:
+            *before, shown = token_ids
+            text = (self._hf_tokenizer.decode(before) if before else "") + self._shown[shown]
+        elif len(token_ids) == 1 and INCOMPLETE not in self._pieces[token_ids[0]]:
             text = self._pieces[token_ids[0]]
         else:
             text = self._hf_tokenizer.decode(token_ids)

@@ -91,3 +91,17 @@ def test_a_stop_string_can_be_part_of_the_text():
     parts = [detokenizer.push(i) for i in range(3)]
     assert ("".join(text for text, _ in parts), detokenizer.stop_string) == ("abc", "bc")
     assert [i for _, ids in parts for i in ids] == [0, 1, 2]
+
+
+def test_a_special_token_is_part_of_the_text_where_it_shall_be_shown():
+    hf_tokenizer = SimpleNamespace(
+        id_to_token=["é", "[CALL]"].__getitem__, decode=lambda ids: "\ufffd" * len(ids)
+    )
+    tokenizer = SimpleNamespace(
+        get_id_to_piece_list=lambda: ["\ufffd", ""],
+        tokenizer_model=SimpleNamespace(hf_tokenizer=hf_tokenizer),
+    )
+    detokenizer = Detokenizer(tokenizer, job(shown_token_ids=(1,)))
+    parts = [detokenizer.push(i) for i in (1, 0, 1, 1)]
+    assert parts == [("[CALL]", (1,)), ("", ()), ("\ufffd[CALL]", (0, 1)), ("[CALL]", (1,))]
+    assert Detokenizer(tokenizer, job()).push(1) == ("", (1,))

@@ -1,6 +1,7 @@
 """Calls that a grammar enforces, and thoughts that get too long, by a model of random weights."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -75,6 +76,25 @@ def test_the_function_that_is_named_is_called_once(ask):
         named = {"type": "function", "function": {"name": name}}
         _, message = ask(TEMPLATE.replace("MARKS", "<tool_call>"), tool_choice=named)
         assert [call["function"]["name"] for call in message["tool_calls"]] == [name]
+
+
+def test_tags_that_are_special_tokens_are_told_apart_from_text(make_client, with_template):
+    template = TEMPLATE.replace("MARKS", MARKS["mistral-args"]) + "[THINK]"
+    path = pathlib.Path(with_template(template))
+    tokenizer = (path / "tokenizer.json").read_text()
+    for token, tag in (("<pad>", "[TOOL_CALLS]"), ("<|im_start|>", "[/THINK]")):
+        assert json.dumps(token) in tokenizer
+        tokenizer = tokenizer.replace(json.dumps(token), json.dumps(tag))
+    (path / "tokenizer.json").write_text(tokenizer)
+    settings = {"reasoning_start": "[THINK]", "reasoning_end": "[/THINK]"}
+    backend = exl2_backend(str(path))
+    client = make_client(backend, path=str(path), **settings)
+    assert {"[TOOL_CALLS]", "[/THINK]"} <= client.models.get().tokenizer.special_ids.keys()
+    request = {**REQUEST, "tool_choice": "required", "parallel_tool_calls": False}
+    [choice] = client.post(URL, json={**request, "reasoning_budget": 5}).json["choices"]
+    assert choice["message"]["reasoning_content"] and choice["message"]["content"] is None
+    [call] = choice["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) in VALID[call["function"]["name"]]
 
 
 def test_thoughts_come_before_a_call_that_must_be_made(ask):
