@@ -216,6 +216,7 @@ class Chunk:
 class Finished:
     """`new_tokens` counts what was sampled, but for the stop token itself. `stop_reason`: the stop
     string, or that one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`.
+    `stop_token`: the token that ended it, where the job asked for logprobs.
     """
 
     identifier: str
@@ -224,6 +225,7 @@ class Finished:
     new_tokens: int
     cached_tokens: int
     stop_reason: str | int | None = None
+    stop_token: TokenLogprob | None = None
 
 
 @dataclass(frozen=True, slots=True)

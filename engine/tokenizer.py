@@ -96,6 +96,10 @@ class Tokenizer:
         """What a token adds to the text: nothing for a special token, or an id without a token."""
         return self.pieces[token_id] if token_id < len(self.pieces) else b""
 
+    def token(self, token_id: int) -> str:
+        """How the vocabulary spells a token, special or not; empty for an id without a token."""
+        return self._special.id_to_token(token_id) or ""
+
     @cached_property
     def pieces(self) -> Sequence[bytes]:
         """What each token adds to the text, by its id."""

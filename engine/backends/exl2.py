@@ -320,6 +320,7 @@ class Exl2Backend:
             new_tokens=result["new_tokens"],
             cached_tokens=result["cached_tokens"],
             stop_reason=result.get("stop_reason"),
+            stop_token=result.get("stop_token"),
         )
         return [*_chunks(result), finished]
 

@@ -252,14 +252,16 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         self.held_text = ""
         self.held_tokens.clear()
         is_stop_token = result.get("eos_reason") == "stop_token"
+        logprobs: list[TokenLogprob] = []
+        if self._raw_logits is not None:
+            logprobs = token_logprobs(self._raw_logits, [token_id], self.job.num_logprobs or 0)
         if is_stop_token:
             text, token_ids = self._detokenizer.flush()
+            result["stop_token"] = next(iter(logprobs), None)
             if token_id in self.job.stop_token_ids:
                 result["stop_reason"] = token_id
         else:
-            if self._raw_logits is not None:
-                num_top = self.job.num_logprobs or 0
-                self._logprobs += token_logprobs(self._raw_logits, [token_id], num_top)
+            self._logprobs += logprobs
             text, token_ids = self._detokenizer.push(token_id, is_last=result["eos"])
         if self._detokenizer.stop_string is not None:
             result["eos"], result["eos_reason"] = True, "stop_string"

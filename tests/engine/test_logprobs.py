@@ -82,6 +82,23 @@ def test_logprobs_stay_with_tokens_that_are_held_back(model_path):
     assert [entry.top[0][0] for entry in chunk.logprobs] == [first, second]
 
 
+@pytest.mark.parametrize("stop_token_ids", [(), (9,)])
+def test_the_token_that_ends_a_text_is_told_apart_from_it(model_path, stop_token_ids):
+    end = (*stop_token_ids, 2)[0]
+    backend = exl2_backend(model_path, logits=chain(7, 8, end))
+    backend.open()
+    more = {"prompt": (7,), "sampling": GREEDY, "stop_token_ids": stop_token_ids}
+    events = run(backend, job("a", 9, num_logprobs=1, **more), job("b", 9, **more))
+    limit = run(backend, job("a", 1, num_logprobs=1, **more))["a"]
+    backend.close()
+    last = events["a"][-1]
+    assert told(events["a"])[0] == [8]
+    assert (last.new_tokens, last.stop_token.token_id) == (1, end)
+    assert last.stop_token.top == ((end, last.stop_token.logprob),)
+    assert events["b"][-1].stop_token is None
+    assert limit[-1].finish_reason == "length" and limit[-1].stop_token is None
+
+
 @pytest.mark.parametrize("length", [1, 2, 30, 256, 257, 258, 700])
 def test_the_logprobs_of_a_prompt_are_those_of_a_direct_pass(backend, direct, length):
     one = job("a", 2, prompt=prompt(length, length), sampling=GREEDY, prompt_logprobs=2)
