@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
 
 # The client retries 429 and 5xx by itself. Not where the model has worked on the job already.
-_RAN = {"x-should-retry": "false"}
+_NO_RETRY = {"x-should-retry": "false"}
 
 KINDS: dict[type[engine.EngineError], Kind] = {
     engine.ModelNotFound: Kind(404, "invalid_request_error", "model_not_found"),
@@ -49,9 +49,9 @@ KINDS: dict[type[engine.EngineError], Kind] = {
     engine.Draining: Kind(503, "server_error", "overloaded"),
     engine.Dead: Kind(503, "server_error", "model_failed"),
     engine.ModelError: Kind(503, "server_error", "model_failed"),
-    engine.JobFailed: Kind(500, "server_error", "job_failed", _RAN),
-    engine.BatchFailed: Kind(500, "server_error", "batch_failed", _RAN),
-    engine.Closed: Kind(503, "server_error", "shutting_down", _RAN),
+    engine.JobFailed: Kind(500, "server_error", "job_failed", _NO_RETRY),
+    engine.BatchFailed: Kind(500, "server_error", "batch_failed", _NO_RETRY),
+    engine.Closed: Kind(503, "server_error", "shutting_down", _NO_RETRY),
 }
 
 
@@ -68,7 +68,7 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
             kind = Kind(408, "timeout_error", "body_timeout")
         case TimedOut():
             # After the others a retry would only do the same work again.
-            headers = {} if error.code == "queue_timeout" else _RAN
+            headers = {} if error.code == "queue_timeout" else _NO_RETRY
             kind = Kind(408, "timeout_error", error.code, headers)
             more = {"usage": error.usage}
         case ClientGone():
@@ -81,6 +81,8 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
         case werkzeug.exceptions.HTTPException(code=int(status)):
             fault = "invalid_request_error" if status < 500 else "server_error"
             headers = {k: v for k, v in error.get_headers() if k in ("Allow", "Retry-After")}
+            if status == 501:  # and will be, however often it is tried
+                headers |= _NO_RETRY
             kind = Kind(status, fault, None, headers)
             message = error.description or error.name
         case _:

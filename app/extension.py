@@ -23,6 +23,18 @@ from app.reader import Reader
 from app.services import KEY, Services, services
 from app.streaming import raise_failure
 
+# Parameters of requests that shape an answer into what `generate` doesn't return.
+MEANINGLESS = (
+    "stream",
+    "stream_options",
+    "n",
+    "best_of",
+    "echo",
+    "logprobs",
+    "top_logprobs",
+    "tools",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -227,7 +239,7 @@ def _submit(
     """One job, by the rules of requests."""
     if (prompt is None) == (messages is None):
         raise BadRequest("give prompt or messages, one of them", "prompt")
-    for name in ("stream", "stream_options", "n", "echo", "tools"):
+    for name in MEANINGLESS:
         if name in parameters:
             raise BadRequest(f"{name} has no meaning here", name, "unsupported_parameter")
     request: parse.Completion | Chat

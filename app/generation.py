@@ -27,12 +27,25 @@ class Choice:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.prompt_logprobs: tuple[engine.TokenLogprob | None, ...] = ()
+        self.logprobs: list[engine.TokenLogprob] = []  # of the tokens that are told
         self.finished: engine.Finished | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens, the stop token among them."""
+        logprobs = [token.logprob for token in self.logprobs]
+        if self.finished is not None and self.finished.stop_token is not None:
+            logprobs.append(self.finished.stop_token.logprob)
+        return sum(logprobs) / max(len(logprobs), 1)
 
     def add(self, event: engine.JobEvent) -> None:
         match event:
+            case engine.PromptLogprobs():
+                self.prompt_logprobs = event.logprobs
             case engine.Chunk():
                 self.texts.append(event.text)
+                self.logprobs += event.logprobs or ()
             case engine.Finished():
                 self.finished = event
 
@@ -65,7 +78,7 @@ def submit(
     is_streamed: bool,
     fit: Callable[[engine.Job], engine.Job] | None = None,
 ) -> Reader:
-    """Submit `n` jobs for each prompt, with these identifiers in order, and as `fit` makes them.
+    """Submit the jobs of each prompt, with these identifiers in order, and as `fit` makes them.
     Close the reader in the end. Raises BadRequest, or what `Engine.submit` does.
     """
     settings = services().settings
@@ -80,9 +93,9 @@ def submit(
     client = share_of(flask.request) if environ else "local"
     jobs = []
     for i, identifier in enumerate(identifiers):
-        prompt = prompts[i // request.n]
+        prompt = prompts[i // request.num_jobs]
         max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
-        choice = i % request.n
+        choice = i % request.num_jobs
         jobs.append(
             request.job(
                 identifier, prompt, max_new_tokens, choice, model.config, client, request_id()
@@ -119,3 +132,18 @@ def collect(reader: Reader, choices: Mapping[str, Choice]) -> None:
                 choices[event.identifier].add(event)
     finally:
         reader.close()
+
+
+def best_of(choices: Sequence[Choice], num_jobs: int, n: int) -> list[Choice]:
+    """Of each prompt's `num_jobs` choices, which follow each other, the `n` likeliest, the best
+    first.
+    """
+    if num_jobs == n:
+        return list(choices)
+    return [
+        choice
+        for start in range(0, len(choices), num_jobs)
+        for choice in sorted(
+            choices[start : start + num_jobs], key=lambda c: c.mean_logprob, reverse=True
+        )[:n]
+    ]

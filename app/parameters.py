@@ -9,6 +9,8 @@ from app.body import BadRequest
 from app.constraint import Constrained
 from app.validation import Finite, without_nulls
 
+MAX_LOGPROBS = 20  # likeliest tokens to show beside each: OpenAI's
+
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -29,7 +31,6 @@ class Generation(Constrained):
     default_max_tokens: ClassVar[int | None] = None
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         "logit_bias": ({},),
-        "logprobs": (False,),
         "metadata": ({},),
         "prediction": (),
         "service_tier": ("auto", "default"),
@@ -107,6 +108,14 @@ class Generation(Constrained):
         " that ends in the last of them or later. Refused above the most.",
     )
     ignore_eos: bool = Field(False, description="Go on after the model's own end tokens.")
+    include_stop_str_in_output: bool = Field(
+        False, description="The text ends with the string of `stop` that ended it, not before it."
+    )
+    return_tokens_as_token_ids: bool = Field(
+        False,
+        description="Logprobs call tokens `token_id:17`, not by their text. Refused without"
+        " `logprobs`.",
+    )
     stop_on_loop: bool | None = Field(
         None,
         description="Stop once the last tokens are one sequence, of at most 64, at least four"
@@ -154,11 +163,35 @@ class Generation(Constrained):
         super().check()
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options needs stream: true", "stream_options")
+        if self.return_tokens_as_token_ids and self.asked_logprobs is None:
+            raise BadRequest(
+                "return_tokens_as_token_ids needs logprobs", "return_tokens_as_token_ids"
+            )
 
     @property
     def asked_tokens(self) -> int | None:
         """New tokens asked for; None leaves it to the server."""
-        return self.max_tokens or self.default_max_tokens
+        return self.default_max_tokens if self.max_tokens is None else self.max_tokens
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to show beside each; None: show no logprobs."""
+        return None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """The same, of what the engine has to tell."""
+        return self.asked_logprobs
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """The same, of the prompt's tokens."""
+        return None
+
+    @property
+    def num_jobs(self) -> int:
+        """Of each prompt."""
+        return self.n
 
     @property
     def names(self) -> dict[str, str]:
@@ -206,6 +239,9 @@ class Generation(Constrained):
             stop_token_ids=tuple(self.stop_token_ids),
             min_new_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
+            include_stop=self.include_stop_str_in_output,
+            num_logprobs=self.num_logprobs,
+            prompt_logprobs=self.prompt_logprobs,
             stop_on_loop=_given(self.stop_on_loop, config.default_stop_on_loop),
             constraint=self.constraint,
             priority=self.priority,

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from app.body import BadRequest
 from app.chat.messages import Message, fault_of
 from app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
-from app.parameters import Generation, Tokens
+from app.parameters import MAX_LOGPROBS, Generation, Tokens
 
 MAX_MESSAGES = 2048  # OpenAI's
 MAX_PARTS = 10_000  # of all messages of a chat
@@ -22,7 +22,6 @@ class Chat(Generation):
         "function_call": ("none",),
         "functions": ([],),
         "modalities": (["text"],),
-        "top_logprobs": (0,),
         "web_search_options": (),
     }
     reasons: ClassVar[dict[str, str]] = {
@@ -40,6 +39,16 @@ class Chat(Generation):
     )
     max_completion_tokens: Tokens | None = Field(
         None, description="The same as `max_tokens`. Refused together with it."
+    )
+    logprobs: bool = Field(
+        False, description="Tell the log-probability of each token; see Logprobs."
+    )
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="And of so many of the likeliest in its place. Refused above 0 without"
+        " `logprobs`.",
     )
     tools: list[Tool] = Field(
         default=[],
@@ -110,6 +119,8 @@ class Chat(Generation):
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise BadRequest("give max_tokens or max_completion_tokens, not both", "max_tokens")
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequest("top_logprobs needs logprobs: true", "top_logprobs")
         for i, message in enumerate(self.messages):
             if fault := fault_of(message):
                 where = f"messages.{i}.{fault[0]}"
@@ -138,6 +149,10 @@ class Chat(Generation):
     @property
     def asked_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def names(self) -> dict[str, str]:

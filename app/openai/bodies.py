@@ -24,12 +24,19 @@ class Usage(TypedDict):
     completion_tokens_details: CompletionDetails
 
 
+class CompletionLogprobs(TypedDict):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
 class CompletionChoice(TypedDict):
     index: int
     text: str
-    logprobs: None
+    logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
-    stop_reason: NotRequired[str]
+    stop_reason: NotRequired[str | int]
 
 
 class CompletionBody(TypedDict):
@@ -41,6 +48,21 @@ class CompletionBody(TypedDict):
     model: str
     choices: list[CompletionChoice]
     usage: NotRequired[Usage | None]
+
+
+class TopLogprob(TypedDict):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatTokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    content: list[ChatTokenLogprob]
+    refusal: None
 
 
 class CalledFunction(TypedDict):
@@ -65,9 +87,9 @@ class AssistantMessage(TypedDict):
 class ChatChoice(TypedDict):
     index: int
     message: AssistantMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: ChatFinishReason
-    stop_reason: NotRequired[str]
+    stop_reason: NotRequired[str | int]
 
 
 class ChatBody(TypedDict):
@@ -102,9 +124,9 @@ class ChatDelta(TypedDict):
 class ChatChunkChoice(TypedDict):
     index: int
     delta: ChatDelta
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: ChatFinishReason | None
-    stop_reason: NotRequired[str]
+    stop_reason: NotRequired[str | int]
 
 
 class ChatChunk(TypedDict):

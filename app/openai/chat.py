@@ -7,13 +7,16 @@ import engine
 from app.chat.answer import Answer
 from app.chat.parts import Arguments, Part, Reasoning, Text, ToolCall
 from app.generation import Choice
-from app.openai.render import Head, ending, start
+from app.openai.logprobs import TokenNames, chat_logprobs
+from app.openai.render import Head, PromptLogprobs, ending, start
 
 
 class ChatRender:
-    def __init__(self, head: Head, answers: Sequence[Answer]) -> None:
+    def __init__(self, head: Head, answers: Sequence[Answer], names: TokenNames | None) -> None:
+        """`names`: for logprobs, if they were asked for."""
         self.head = head
         self._answers = answers
+        self._names = names
 
     @property
     def reasoning_tokens(self) -> int:
@@ -27,7 +30,7 @@ class ChatRender:
                 {
                     "index": i,
                     "message": _message(answer.parts),
-                    "logprobs": None,
+                    "logprobs": self._show(answer.logprobs),
                     **_ending(answer),
                 }
                 for i, answer in enumerate(self._answers)
@@ -35,25 +38,38 @@ class ChatRender:
             "usage": usage,
         }
 
-    def opening(self, index: int) -> list[tuple[dict[str, Any], str]]:
-        return [(self._chunk(index, {"role": "assistant", "content": ""}), "")]
+    def opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[tuple[dict[str, Any], str]]:
+        yield self._chunk(index, {"role": "assistant", "content": ""}), ""
 
     def more(
         self, index: int, event: engine.Chunk | engine.Finished
     ) -> Iterator[tuple[dict[str, Any], str]]:
         answer = self._answers[index]
+        told = event.logprobs if isinstance(event, engine.Chunk) else None
+        logprobs = self._show(told) if told else None
         for part in answer.read(event):
-            yield self._chunk(index, _delta(part)), part.text if isinstance(part, Text) else ""
+            text = part.text if isinstance(part, Text) else ""
+            yield self._chunk(index, _delta(part), logprobs=logprobs), text
+            logprobs = None
+        if logprobs is not None:  # of tokens whose text is held back, or is no part of the answer
+            yield self._chunk(index, {}, logprobs=logprobs), ""
         if answer.finished is not None:
             yield self._chunk(index, {}, _ending(answer)), ""
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {**start(self.head, "chat.completion.chunk"), "choices": [], "usage": usage}
 
+    def _show(self, logprobs: Sequence[engine.TokenLogprob]) -> dict[str, Any] | None:
+        return None if self._names is None else chat_logprobs(logprobs, self._names)
+
     def _chunk(
-        self, index: int, delta: dict[str, Any], end: dict[str, Any] | None = None
+        self,
+        index: int,
+        delta: dict[str, Any],
+        end: dict[str, Any] | None = None,
+        logprobs: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": None, **(end or ending(None))}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, **(end or ending(None))}
         return {**start(self.head, "chat.completion.chunk"), "choices": [choice]}
 
 

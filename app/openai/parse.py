@@ -4,8 +4,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
+from app.body import BadRequest
 from app.chat.request import Chat
-from app.parameters import Generation, TokenId
+from app.parameters import MAX_LOGPROBS, Generation, TokenId
 from app.validation import validate
 
 Prompt = (
@@ -19,8 +20,10 @@ class Completion(Generation):
     default_max_tokens = 16  # OpenAI's
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **Generation.neutral,
-        "best_of": (1,),
         "suffix": ("",),
+    }
+    reasons: ClassVar[dict[str, str]] = {
+        "suffix": "this server continues prompts, and fills in no middles"
     }
     kinds: ClassVar[dict[str, str]] = {
         "prompt": "must be a string, a list of strings, token ids, or a list of lists of them,"
@@ -31,7 +34,29 @@ class Completion(Generation):
         description="A string, token ids, or a list of either; token ids are taken as they are."
         " Refused outside the vocabulary, and if longer than the context."
     )
-    echo: bool = Field(False, description="The text begins with the prompt.")
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
+        None,
+        description="Most new tokens. Refused if they and the prompt exceed the context. 0 scores"
+        " the prompt, and is refused without `echo`. Default: 16.",
+    )
+    echo: bool = Field(
+        False, description="The text begins with the prompt, and `logprobs` with its tokens."
+    )
+    logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Tell the log-probability of each token, and of so many of the likeliest in"
+        " its place; see Logprobs.",
+    )
+    best_of: int | None = Field(
+        None,
+        ge=1,
+        le=128,
+        description="Generate so many choices, and answer with the `n` whose tokens have the"
+        " highest mean log-probability, the best first; `usage` counts all. Refused below `n`, and"
+        " above it with `stream`. Default: `n`.",
+    )
 
     @field_validator("prompt", mode="before", json_schema_input_type=Prompt | Prompts)
     @classmethod
@@ -42,9 +67,38 @@ class Completion(Generation):
         )
         return [value] if is_one else value
 
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens == 0 and not self.echo:
+            raise BadRequest("max_tokens: 0 needs echo, or nothing is left to answer", "max_tokens")
+        if self.best_of is not None and self.best_of < self.n:
+            raise BadRequest(f"best_of: must not be less than n, {self.n}", "best_of")
+        if self.stream and self.num_jobs > self.n:
+            raise BadRequest("best_of: which are the best is known too late to stream", "best_of")
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return 0 if self.logprobs is None and self.num_jobs > self.n else self.logprobs
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        if not self.echo:
+            return None
+        # A job without any new token is one that scores.
+        return 0 if self.logprobs is None and self.max_tokens == 0 else self.logprobs
+
+    @property
+    def num_jobs(self) -> int:
+        return self.best_of or self.n
+
     @property
     def names(self) -> dict[str, str]:
-        return {**super().names, "n": "n" if self.n > len(self.prompt) else "prompt"}
+        of_prompt = "best_of" if self.best_of is not None else "n"
+        return {**super().names, "n": of_prompt if self.num_jobs > len(self.prompt) else "prompt"}
 
 
 def completion(body: dict[str, Any]) -> Completion:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import engine
 from app.generation import Choice
+from app.openai.logprobs import CompletionLogprobs, TokenNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,11 @@ class Head:
 
 
 def usage(
-    finished: Sequence[engine.Finished], num_choices: int, reasoning_tokens: int = 0
+    finished: Sequence[engine.Finished], num_jobs: int, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
-    """Of all choices; those of one prompt, `num_choices`, follow each other and count it once."""
-    prompt_tokens = sum(f.prompt_tokens for f in finished[::num_choices])
-    cached_tokens = sum(f.cached_tokens for f in finished[::num_choices])
+    """Of all jobs; those of one prompt, `num_jobs`, follow each other and count it once."""
+    prompt_tokens = sum(f.prompt_tokens for f in finished[::num_jobs])
+    cached_tokens = sum(f.cached_tokens for f in finished[::num_jobs])
     completion_tokens = sum(f.new_tokens for f in finished)
     return {
         "prompt_tokens": prompt_tokens,
@@ -32,6 +33,17 @@ def usage(
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt, as a completion begins with it."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; none if not asked for
 
 
 class Render(Protocol):
@@ -46,8 +58,10 @@ class Render(Protocol):
     def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
         """The body of a response that isn't streamed."""
 
-    def opening(self, index: int) -> list[tuple[dict[str, Any], str]]:
-        """What comes before the choice's first new text, with the text in it."""
+    def opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[tuple[dict[str, Any], str]]:
+        """What comes before the choice's first new text, with the text in it. `logprobs` of the
+        prompt, where they were asked for.
+        """
 
     def more(
         self, index: int, event: engine.Chunk | engine.Finished
@@ -61,38 +75,67 @@ class Render(Protocol):
 class CompletionRender:
     reasoning_tokens = 0
 
-    def __init__(self, head: Head, prompts: Sequence[str]) -> None:
-        """`prompts`: of each choice, the text to begin with; empty unless it was asked for."""
+    def __init__(self, head: Head, echoes: Sequence[Echo | None], names: TokenNames | None) -> None:
+        """`echoes`: of each choice, with what it begins. `names`: for logprobs, if asked for."""
         self.head = head
-        self._prompts = prompts
+        self._echoes = echoes
+        self._logprobs = [CompletionLogprobs(names) for _ in echoes] if names else None
 
     def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
-        return self._body(
-            [
-                self._choice(i, self._prompts[i] + "".join(choice.texts), choice.finished)
-                for i, choice in enumerate(choices)
-            ],
-            usage=usage,
-        )
+        bodies = []
+        for i, choice in enumerate(choices):
+            text = "".join((self._prompt(i), *choice.texts))
+            stop_token = choice.finished and choice.finished.stop_token
+            logprobs = [*choice.logprobs, *([stop_token] if stop_token else [])]
+            shown = self._show(i, logprobs, choice.prompt_logprobs)
+            bodies.append(self._choice(i, text, choice.finished, shown))
+        return self._body(bodies, usage=usage)
 
-    def opening(self, index: int) -> list[tuple[dict[str, Any], str]]:
-        prompt = self._prompts[index]
-        return [(self._body([self._choice(index, prompt, None)]), prompt)] if prompt else []
+    def opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[tuple[dict[str, Any], str]]:
+        if prompt := self._prompt(index):
+            shown = self._show(index, (), logprobs)
+            yield self._body([self._choice(index, prompt, None, shown)]), prompt
 
     def more(
         self, index: int, event: engine.Chunk | engine.Finished
     ) -> Iterator[tuple[dict[str, Any], str]]:
         match event:
-            case engine.Chunk(text=text) if text:
-                yield self._body([self._choice(index, text, None)]), text
-            case engine.Finished():
-                yield self._body([self._choice(index, "", event)]), ""
+            case engine.Chunk(text=text, logprobs=logprobs) if text or logprobs:
+                shown = self._show(index, logprobs or ())
+                yield self._body([self._choice(index, text, None, shown)]), text
+            case engine.Finished(stop_token=stop_token):
+                shown = self._show(index, [stop_token]) if stop_token else None
+                yield self._body([self._choice(index, "", event, shown)]), ""
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         return self._body([], usage=usage)
 
-    def _choice(self, index: int, text: str, finished: engine.Finished | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, **ending(finished)}
+    def _prompt(self, index: int) -> str:
+        echo = self._echoes[index]
+        return "" if echo is None else echo.text
+
+    def _show(
+        self,
+        index: int,
+        logprobs: Sequence[engine.TokenLogprob],
+        prompt_logprobs: PromptLogprobs = (),
+    ) -> dict[str, Any] | None:
+        if self._logprobs is None:
+            return None
+        shown, echo = self._logprobs[index], self._echoes[index]
+        if prompt_logprobs and echo is not None:
+            shown.add_prompt(echo.token_ids, echo.text, prompt_logprobs)
+        shown.add(logprobs)
+        return shown.take()
+
+    @staticmethod
+    def _choice(
+        index: int,
+        text: str,
+        finished: engine.Finished | None,
+        logprobs: dict[str, Any] | None,
+    ) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": logprobs, **ending(finished)}
 
     def _body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**start(self.head, "text_completion"), "choices": choices, **more}
@@ -102,31 +145,32 @@ class StreamRender:
     """Bodies of a stream as its events come, each with the new text in it."""
 
     def __init__(
-        self, render: Render, identifiers: Sequence[str], num_choices: int, include_usage: bool
+        self, render: Render, identifiers: Sequence[str], num_jobs: int, include_usage: bool
     ) -> None:
-        """`num_choices` of each prompt; `identifiers` of all, in order."""
+        """`num_jobs` of each prompt; `identifiers` of all, in order."""
         self._render = render
         self._index = {identifier: i for i, identifier in enumerate(identifiers)}
-        self._num_choices = num_choices
+        self._num_jobs = num_jobs
         self._include_usage = include_usage
         self._finished: dict[int, engine.Finished] = {}
-        self._is_open = False
+        self._open: set[int] = set()  # choices that have begun
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
         for body, text in self._bodies(events):
             yield ({**body, "usage": None} if self._include_usage else body), text
         if self._include_usage and len(self._finished) == len(self._index):
             finished = [self._finished[i] for i in range(len(self._index))]
-            tokens = usage(finished, self._num_choices, self._render.reasoning_tokens)
+            tokens = usage(finished, self._num_jobs, self._render.reasoning_tokens)
             yield self._render.usage(tokens), ""
 
     def _bodies(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
-        if not self._is_open and any(isinstance(e, engine.Chunk | engine.Finished) for e in events):
-            self._is_open = True
-            for index in range(len(self._index)):
-                yield from self._render.opening(index)
         for event in events:
             index = self._index[event.identifier]
+            begins = isinstance(event, engine.PromptLogprobs | engine.Chunk | engine.Finished)
+            if begins and index not in self._open:
+                self._open.add(index)
+                logprobs = event.logprobs if isinstance(event, engine.PromptLogprobs) else ()
+                yield from self._render.opening(index, logprobs)
             match event:
                 case engine.Chunk():
                     yield from self._render.more(index, event)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import flask
+import werkzeug.exceptions
 
 import engine
 from app import generation
@@ -16,6 +17,7 @@ from app.chat.answer import Answer
 from app.chat.request import Chat
 from app.contract import GENERATION, declares
 from app.openai import bodies, chat, parse, render
+from app.openai.logprobs import TokenNames
 from app.parameters import Generation
 from app.services import services
 from app.streaming import Framing, PlainText, choose_framing, media_types, stream_response
@@ -37,21 +39,24 @@ def create_completion() -> flask.Response:
     with generation.names_of(request):
         # Before the work of tokenizing: tokens are not longer than 16 characters on average.
         lengths = (len(p) // 16 if isinstance(p, str) else len(p) for p in request.prompt)
-        model.check_room(len(request.prompt) * request.n, sum(lengths) * request.n)
+        model.check_room(len(request.prompt) * request.num_jobs, sum(lengths) * request.num_jobs)
         max_tokens = model.info.max_seq_len
         prompts = [
             model.tokenizer.encode(p, max_tokens) if isinstance(p, str) else tuple(p)
             for p in request.prompt
         ]
-        echoed = [
-            (p if isinstance(p, str) else model.tokenizer.decode(p)) if request.echo else ""
-            for p in request.prompt
+        echoes = [
+            render.Echo(p if isinstance(p, str) else model.tokenizer.decode(p), token_ids)
+            if request.echo
+            else None
+            for p, token_ids in zip(request.prompt, prompts, strict=True)
             for _ in range(request.n)
         ]
         head = _head("cmpl", model)
-        choices = {name: generation.Choice() for name in _identifiers(head, len(echoed))}
-        body = render.CompletionRender(head, echoed)
-        framing = _framing(request, len(choices))
+        num_jobs = len(prompts) * request.num_jobs
+        choices = {name: generation.Choice() for name in _identifiers(head, num_jobs)}
+        body = render.CompletionRender(head, echoes, _names(request, model))
+        framing = _framing(request, len(echoes))
         return _answer(request, model, prompts, choices, body, framing)
 
 
@@ -76,8 +81,17 @@ def create_chat_completion() -> flask.Response:
             name: Answer(ready.parser(), partial(model.cancel, name), request.include_reasoning)
             for name in _identifiers(head, request.n)
         }
-        body = chat.ChatRender(head, list(answers.values()))
+        body = chat.ChatRender(head, list(answers.values()), _names(request, model))
         return _answer(request, model, [ready.token_ids], answers, body, framing, ready.fit)
+
+
+@blueprint.post("/embeddings")
+@declares({}, errors=(501,))
+def create_embedding() -> flask.Response:
+    """There are no embeddings here."""
+    raise werkzeug.exceptions.NotImplemented(
+        "this server's models generate text and offer no embeddings"
+    )
 
 
 @blueprint.get("/models")
@@ -110,12 +124,13 @@ def _answer(
     identifiers = list(choices)
     reader = generation.submit(request, model, prompts, identifiers, framing is not None, fit)
     if framing is not None:
-        stream = render.StreamRender(body, identifiers, request.n, request.include_usage)
+        stream = render.StreamRender(body, identifiers, request.num_jobs, request.include_usage)
         return stream_response(reader, stream, framing, services().settings.heartbeat)
     generation.collect(reader, choices)
     finished = [choice.finished for choice in choices.values() if choice.finished is not None]
-    usage = render.usage(finished, request.n, body.reasoning_tokens)
-    return json_response(body.whole(list(choices.values()), usage))
+    usage = render.usage(finished, request.num_jobs, body.reasoning_tokens)
+    best = generation.best_of(list(choices.values()), request.num_jobs, request.n)
+    return json_response(body.whole(best, usage))
 
 
 def _framing(request: Generation, num_choices: int) -> Framing | None:
@@ -129,9 +144,18 @@ def _framing(request: Generation, num_choices: int) -> Framing | None:
             raise BadRequest("Accept: text/plain has room for one choice only", "n")
         if request.include_usage:
             raise BadRequest(f"{no_room} usage", "stream_options")
+        if request.asked_logprobs is not None:
+            raise BadRequest(f"{no_room} logprobs", "logprobs")
         if isinstance(request, Chat) and request.offer.tools:
             raise BadRequest(f"{no_room} calls of tools", "tools")
     return framing
+
+
+def _names(request: Generation, model: engine.Engine) -> TokenNames | None:
+    """What to call tokens in logprobs; None if none are to be shown."""
+    if request.asked_logprobs is None:
+        return None
+    return TokenNames(model.tokenizer, request.return_tokens_as_token_ids)
 
 
 def _identifiers(head: render.Head, num_choices: int) -> list[str]:

@@ -74,9 +74,15 @@ def error_of(response, status=400):
         ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
         ({"echo": "yes"}, "echo"),
         ({"model": 5}, "model"),
-        ({"logprobs": 3}, "logprobs"),
-        ({"logprobs": 0}, "logprobs"),  # asks for those of the tokens drawn
-        ({"best_of": 2}, "best_of"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
+        ({"best_of": 0}, "best_of"),
+        ({"best_of": 2, "n": 3}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"best_of": 128}, "best_of"),  # more jobs than the engine holds
+        ({"prompt": ["x"] * 40, "best_of": 3}, "prompt"),
         ({"suffix": "x"}, "suffix"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"no_such_thing": 1}, "no_such_thing"),
@@ -115,7 +121,12 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"tools": [{"type": "function"}]}, "tools.0.function"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
+        ({"best_of": 2}, "best_of"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"min_tokens": 513}, "min_tokens"),  # more than the default of max_tokens
         ({"messages": [{"role": "user", "content": "a\ufdd0b"}]}, "messages"),
         ({"prompt": "x"}, "prompt"),
@@ -252,6 +263,14 @@ def test_unknown_paths_and_methods_are_refused_in_the_same_shape(make_client):
     response = client.get(COMPLETIONS)
     error_of(response, 405)
     assert "POST" in response.headers["Allow"]
+
+
+def test_embeddings_are_not_offered_and_it_is_no_use_to_try_again(make_client):
+    client = make_client(ScriptedBackend())
+    response = client.post("/v1/embeddings", json={"model": "scripted", "input": "x"})
+    assert "embeddings" in error_of(response, 501)["message"]
+    assert response.headers["x-should-retry"] == "false"
+    error_of(client.get("/v1/embeddings"), 405)
 
 
 def test_an_unexpected_failure_is_a_500_in_the_same_shape(make_client, caplog):

@@ -11,6 +11,7 @@ URL = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
+@pytest.mark.parameter("max_tokens", "/v1/chat/completions")
 def test_a_chat_completion_has_the_shape_of_the_api(make_client):
     request = {"messages": HELLO, "max_tokens": 2}
     body = make_client(ScriptedBackend()).post(URL, json=request).json

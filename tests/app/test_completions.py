@@ -33,7 +33,7 @@ def test_a_completion_has_text_usage_and_the_shape_of_the_api(make_client):
     }
 
 
-@pytest.mark.parameter("max_tokens")
+@pytest.mark.parameter("max_tokens", "/v1/completions")
 def test_max_tokens_defaults_to_16(make_client):
     body = make_client(ScriptedBackend()).post(URL, json={"prompt": "x"}).json
     assert body["usage"]["completion_tokens"] == 16

@@ -43,7 +43,7 @@ def test_the_document_admits_what_the_server_takes(client):
     kinds = [kind["type"] for kind in completion["properties"]["prompt"]["anyOf"]]
     assert set(kinds) == {"string", "array"}
     assert {"type": "null"} in completion["properties"]["stop"]["anyOf"]
-    assert completion["properties"]["suffix"]["enum"] == ["", None]
+    assert completion["properties"]["store"]["enum"] == [False, None]
     assert completion["additionalProperties"] == {"type": "null"}
     assert completion["properties"]["top_p"]["default"] == 1.0
 

@@ -103,6 +103,8 @@ def test_closing_a_stream_cancels_its_job(host, monkeypatch):
         ({"prompt": "x", "n": 2}, "n"),
         ({"prompt": "x", "temperature": "warm"}, "temperature"),
         ({"prompt": "x", "no_such": 1}, "no_such"),
+        ({"prompt": "x", "best_of": 2}, "best_of"),
+        ({"prompt": "x", "logprobs": 1}, "logprobs"),
         ({"messages": []}, "messages"),
     ],
 )

@@ -1,0 +1,113 @@
+"""Logprobs of tokens, in the two shapes of OpenAI's API. Pure."""
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import engine
+
+LEAST = -9999.0  # stands for minus infinity, which JSON doesn't have, as with OpenAI
+
+
+class TokenNames:
+    """What tokens are called in a response: by their text, or `token_id:17`."""
+
+    def __init__(self, tokenizer: engine.Tokenizer, by_id: bool) -> None:
+        self._tokenizer = tokenizer
+        self._by_id = by_id
+
+    def piece(self, token_id: int) -> bytes:
+        """What it adds to the text."""
+        return self._tokenizer.piece(token_id)
+
+    def name(self, token_id: int, mark: str = "") -> str:
+        """`mark` comes before bytes that are no text, which are shown as `\\xf0`."""
+        if self._by_id:
+            return f"token_id:{token_id}"
+        piece = self.piece(token_id)
+        if not piece:  # special
+            return self._tokenizer.token(token_id)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return mark + piece.decode("utf-8", "backslashreplace")
+
+
+class CompletionLogprobs:
+    """Of one choice of a completion, as its tokens come."""
+
+    def __init__(self, names: TokenNames) -> None:
+        self._names = names
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0  # of the next token, in characters of the text
+        self._shown = _empty()
+
+    def add_prompt(
+        self, token_ids: Sequence[int], text: str, logprobs: Sequence[engine.TokenLogprob | None]
+    ) -> None:
+        """Of a prompt that is echoed as `text`: shorter than what its tokens say where a tokenizer
+        puts a space before it.
+        """
+        whole = b"".join(map(self._names.piece, token_ids)).decode("utf-8", "replace")
+        self._offset = len(text) - len(whole)
+        for token_id, logprob in zip(token_ids, logprobs, strict=True):
+            self._add(token_id, logprob)
+        self._decoder.reset()
+        self._offset = len(text)
+
+    def add(self, logprobs: Iterable[engine.TokenLogprob]) -> None:
+        for logprob in logprobs:
+            self._add(logprob.token_id, logprob)
+
+    def take(self) -> dict[str, list[Any]]:
+        """All that was added since the last time."""
+        shown, self._shown = self._shown, _empty()
+        return shown
+
+    def _add(self, token_id: int, logprob: engine.TokenLogprob | None) -> None:
+        self._shown["tokens"].append(self._name(token_id))
+        self._shown["token_logprobs"].append(logprob and _number(logprob.logprob))
+        self._shown["top_logprobs"].append(logprob and self._top(logprob))
+        self._shown["text_offset"].append(max(self._offset, 0))
+        self._offset += len(self._decoder.decode(self._names.piece(token_id)))
+
+    def _top(self, logprob: engine.TokenLogprob) -> dict[str, float]:
+        """The likeliest, and the token itself. Of several with one text, the likeliest."""
+        top: dict[str, float] = {}
+        for token_id, value in (*logprob.top, (logprob.token_id, logprob.logprob)):
+            top.setdefault(self._name(token_id), _number(value))
+        return top
+
+    def _name(self, token_id: int) -> str:
+        return self._names.name(token_id, "bytes:")
+
+
+def _empty() -> dict[str, list[Any]]:
+    return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+
+def chat_logprobs(logprobs: Iterable[engine.TokenLogprob], names: TokenNames) -> dict[str, Any]:
+    """Of some tokens of a chat completion."""
+    return {
+        "content": [
+            {
+                **_chat_token(logprob.token_id, logprob.logprob, names),
+                "top_logprobs": [_chat_token(*pair, names) for pair in logprob.top],
+            }
+            for logprob in logprobs
+        ],
+        "refusal": None,
+    }
+
+
+def _chat_token(token_id: int, logprob: float, names: TokenNames) -> dict[str, Any]:
+    piece = names.piece(token_id)
+    return {
+        "token": names.name(token_id),
+        "logprob": _number(logprob),
+        "bytes": list(piece) if piece else None,  # a special token is no text
+    }
+
+
+def _number(logprob: float) -> float:
+    return max(logprob, LEAST)
