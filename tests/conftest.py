@@ -1,5 +1,6 @@
-"""What all tests share: no test leaves a thread behind, and GPU tests run only with a GPU."""
+"""What all tests share: no test leaves a thread behind, and some run only with what they need."""
 
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -33,7 +34,11 @@ def model_path(tmp_path_factory):
 
 
 def pytest_collection_modifyitems(items):
-    """Skip what is marked `gpu` where there is none."""
+    """Skip what is marked `gpu` or `lm_eval` where there is none."""
+    if importlib.util.find_spec("lm_eval") is None:
+        for item in items:
+            if item.get_closest_marker("lm_eval"):
+                item.add_marker(pytest.mark.skip(reason="no lm_eval: see scripts/test-lm-eval"))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return
