@@ -1,11 +1,37 @@
-"""The `openai` client with strict validation of what it gets."""
+"""The `openai` client with strict validation of what it gets, over every feature it has."""
 
 import json
+from types import SimpleNamespace
+from typing import Literal
 
 import openai
 import pytest
+from openai.types import Completion, CompletionChoice
+from openai.types.chat import ChatCompletion
+from openai.types.completion_choice import Logprobs
 
 from tests.live.conftest import free_port
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+class NullableLogprobs(Logprobs):
+    """The first token of an echo has none, which the client's own type forgets."""
+
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class NullableChoice(CompletionChoice):
+    finish_reason: Literal["stop", "length"] | None
+    logprobs: NullableLogprobs | None = None
+    stop_reason: str | int | None = None
+
+
+class NullableCompletion(Completion):
+    """What the API sends: in a stream, no choice but the last has a finish_reason."""
+
+    choices: list[NullableChoice]
 
 
 @pytest.fixture
@@ -16,34 +42,216 @@ def client(server):
         yield client
 
 
+@pytest.fixture
+def lenient(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
+def complete(request, client, lenient):
+    """Choices and usage of a completion, however it comes."""
+
+    def whole(**parameters):
+        nullable = parameters.get("echo") and parameters.get("logprobs") is not None
+        body = (lenient if nullable else client).completions.create(model="tiny", **parameters)
+        NullableCompletion.model_validate(body.to_dict())
+        return body
+
+    def streamed(**parameters):
+        stream = lenient.completions.create(
+            model="tiny", stream=True, stream_options={"include_usage": True}, **parameters
+        )
+        *chunks, last = [NullableCompletion.model_validate(chunk.to_dict()) for chunk in stream]
+        assert last.choices == [] and all(chunk.usage is None for chunk in chunks)
+        choices = {}
+        for [choice] in (chunk.choices for chunk in chunks):
+            merge(choices.setdefault(choice.index, empty_completion(choice.index)), choice)
+        return SimpleNamespace(choices=[choices[i] for i in sorted(choices)], usage=last.usage)
+
+    return streamed if request.param else whole
+
+
+def empty_completion(index):
+    return NullableChoice(index=index, text="", finish_reason=None)
+
+
+def merge(whole, choice):
+    assert whole.finish_reason is None  # the last has come only once
+    whole.text += choice.text
+    whole.finish_reason, whole.stop_reason = choice.finish_reason, choice.stop_reason
+    if choice.logprobs is not None:
+        whole.logprobs = whole.logprobs or NullableLogprobs(
+            tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[]
+        )
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            getattr(whole.logprobs, name).extend(getattr(choice.logprobs, name))
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
+def chat(request, client):
+    """A chat completion, however it comes: the client itself puts a stream together."""
+
+    def whole(**parameters):
+        return client.chat.completions.create(model="tiny", **parameters)
+
+    def streamed(**parameters):
+        with client.chat.completions.stream(
+            model="tiny", stream_options={"include_usage": True}, **parameters
+        ) as stream:
+            for event in stream:
+                assert event.type != "error"
+            # Not get_final_completion, which refuses what a limit has ended.
+            return ChatCompletion.model_validate(stream.current_completion_snapshot.to_dict())
+
+    return streamed if request.param else whole
+
+
+def texts(answer):
+    return [choice.text for choice in answer.choices]
+
+
+def contents(answer):
+    return [choice.message.content for choice in answer.choices]
+
+
 def test_models(client):
     [model] = client.models.list().data
     assert client.models.retrieve(model.id) == model
 
 
-def test_completion(client):
-    completion = client.completions.create(model="tiny", prompt="Hello", max_tokens=4, n=2)
-    assert len(completion.choices) == 2
-    assert completion.usage.completion_tokens <= 8
-    assert completion.usage.prompt_tokens_details.cached_tokens >= 0
+@pytest.mark.parametrize("prompt", ["Hello", ["Hello"], [5, 6, 7], [[5, 6, 7]]], ids=str)
+def test_a_prompt_is_text_or_token_ids(complete, prompt):
+    answer = complete(prompt=prompt, max_tokens=4)
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.usage.prompt_tokens_details.cached_tokens >= 0
+    assert answer.choices[0].finish_reason in ("length", "stop")
 
 
-def test_streamed_completion(server):
-    # Not strictly validated: the client's type demands a finish_reason in every chunk, where the
-    # API itself sends null until the last.
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        stream = client.completions.create(model="tiny", prompt="Hello", max_tokens=4, stream=True)
-        *chunks, last = list(stream)
-    assert all(chunk.choices[0].finish_reason is None for chunk in chunks)
-    assert last.choices[0].finish_reason in ("length", "stop")
+def test_choices_of_several_prompts_come_in_order(complete):
+    more = {"max_tokens": 4, "echo": True, "extra_body": {"ignore_eos": True}}
+    answer = complete(prompt=[[5, 6], [7, 8, 9]], n=2, **more)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 16)
+    [first], [second] = (texts(complete(prompt=p, **more)) for p in ([5, 6], [7, 8, 9]))
+    assert {text[:2] for text in texts(answer)[:2]} == {first[:2]}
+    assert {text[:2] for text in texts(answer)[2:]} == {second[:2]}
 
 
-def test_chat(client):
-    completion = client.chat.completions.create(
-        model="tiny", messages=[{"role": "user", "content": "Hello"}], max_completion_tokens=4
-    )
-    assert completion.choices[0].message.role == "assistant"
-    assert completion.usage.total_tokens > completion.usage.prompt_tokens
+def test_the_same_seed_gives_the_same_text(complete):
+    same = {"prompt": "def", "max_tokens": 20, "temperature": 1.0, "n": 2}
+    first, again, other = (texts(complete(**same, seed=seed)) for seed in (5, 5, 6))
+    assert first == again
+    assert len({*first, other[1]}) == 3  # choice k of n has seed + k
+    assert other[0] == first[1]
+
+
+def test_the_same_seed_gives_the_same_chat(chat):
+    same = {"messages": HELLO, "max_completion_tokens": 20, "temperature": 1.0, "n": 2}
+    first, again, other = (contents(chat(**same, seed=seed)) for seed in (5, 5, 6))
+    assert first == again
+    assert other[0] == first[1] != first[0]
+
+
+def test_a_text_ends_before_a_stop_string_or_with_it(complete):
+    same = {"prompt": "def", "max_tokens": 30, "temperature": 0}
+    [text] = texts(complete(**same))
+    stop = text[10:12]
+    end = text.index(stop)
+    answer = complete(**same, stop=[stop])
+    assert (texts(answer), answer.choices[0].finish_reason) == ([text[:end]], "stop")
+    assert answer.choices[0].stop_reason == stop
+    answer = complete(**same, stop=stop, extra_body={"include_stop_str_in_output": True})
+    assert texts(answer) == [text[: end + len(stop)]]
+
+
+def test_a_chat_ends_before_a_stop_string(chat):
+    same = {"messages": HELLO, "max_completion_tokens": 30, "temperature": 0}
+    [text] = contents(chat(**same))
+    answer = chat(**same, stop=[text[10:12]])
+    assert contents(answer) == [text[: text.index(text[10:12])]]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_logprobs_of_a_completion(complete):
+    answer = complete(prompt="def", max_tokens=6, temperature=0, logprobs=3)
+    [choice] = answer.choices
+    shown = choice.logprobs
+    assert len(shown.tokens) - answer.usage.completion_tokens == (choice.finish_reason == "stop")
+    for i, (token, logprob, top) in enumerate(
+        zip(shown.tokens, shown.token_logprobs, shown.top_logprobs, strict=True)
+    ):
+        assert max(top.values()) == top[token] == logprob <= 0  # greedy
+        assert 1 <= len(top) <= 3  # fewer if several have the same text
+        if i + 1 < len(shown.tokens) and not token.startswith("bytes:"):
+            assert choice.text[shown.text_offset[i] : shown.text_offset[i + 1]] == token
+
+
+def test_a_prompt_is_scored(complete):
+    prompt = "def main(argument):\n    return é😀"
+    whole = complete(prompt=prompt, max_tokens=2, temperature=0, echo=True, logprobs=1)
+    only = complete(prompt=prompt, max_tokens=0, echo=True, logprobs=1)
+    assert texts(only) == [prompt] and texts(whole)[0].startswith(prompt)
+    assert only.usage.completion_tokens == 0 and only.choices[0].finish_reason == "length"
+    shown, longer = only.choices[0].logprobs, whole.choices[0].logprobs
+    assert len(shown.tokens) == only.usage.prompt_tokens
+    assert shown.token_logprobs[0] is None and None not in shown.token_logprobs[1:]
+    assert shown.token_logprobs == longer.token_logprobs[: len(shown.tokens)]
+    assert len(longer.tokens) >= len(shown.tokens) + 1
+
+
+def test_an_echo_alone_is_the_prompt(complete):
+    assert texts(complete(prompt="Say", max_tokens=0, echo=True)) == ["Say"]
+
+
+def test_the_best_of_several(client):
+    same = {"model": "tiny", "prompt": "def", "max_tokens": 5, "seed": 3}
+    own = {"logprobs": 0, "extra_body": {"ignore_eos": True}}
+    every = client.completions.create(**same, **own, n=6)
+    best = client.completions.create(**same, **own, n=2, best_of=6)
+    assert every.usage == best.usage
+    means = [sum(c.logprobs.token_logprobs) / 5 for c in every.choices]
+    ranked = sorted(range(6), key=lambda i: means[i], reverse=True)
+    assert texts(best) == [every.choices[i].text for i in ranked[:2]]
+
+
+def test_logprobs_of_a_chat(chat):
+    same = {"messages": HELLO, "max_completion_tokens": 8, "n": 2, "temperature": 1.0, "seed": 2}
+    answer = chat(**same, logprobs=True, top_logprobs=4)
+    tokens = [choice.logprobs.content for choice in answer.choices]
+    assert sum(map(len, tokens)) == answer.usage.completion_tokens
+    for choice, shown in zip(answer.choices, tokens, strict=True):
+        data = b"".join(bytes(token.bytes or ()) for token in shown)
+        assert data.decode("utf-8", "replace") == choice.message.content
+        assert all(len(token.top_logprobs) == 4 for token in shown)
+        assert all(token.logprob <= token.top_logprobs[0].logprob <= 0 for token in shown)
+    assert contents(chat(**same)) == contents(answer)
+    assert all(choice.logprobs is None for choice in chat(**same).choices)
+    own = chat(**same, logprobs=True).choices[0].logprobs.content
+    assert [token.logprob for token in own] == [token.logprob for token in tokens[0]]
+    assert own[0].top_logprobs == []
+
+
+def test_messages_may_have_parts_and_names(chat):
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief."}], "name": "rules"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}],
+        },
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "Hello"},
+    ]
+    answer = chat(messages=messages, max_tokens=4)
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.usage.total_tokens > answer.usage.prompt_tokens > 20
+
+
+def test_a_limit_by_either_name(chat):
+    for name in ("max_tokens", "max_completion_tokens"):
+        answer = chat(messages=HELLO, extra_body={"ignore_eos": True}, **{name: 3})
+        assert answer.choices[0].finish_reason == "length"
+        assert answer.usage.completion_tokens == 3
 
 
 def test_streamed_chat_with_usage(client):
@@ -138,6 +346,15 @@ def test_exceptions_are_of_the_right_class(client):
     with pytest.raises(openai.NotFoundError) as caught:
         ask(model="gpt-9", prompt="x")
     assert caught.value.code == "model_not_found"
+
+
+def test_what_is_not_offered_is_said_and_not_tried_again(lenient):
+    with pytest.raises(openai.BadRequestError, match="suffix"):
+        lenient.completions.create(model="tiny", prompt="x", suffix="y")
+    with pytest.raises(openai.InternalServerError, match="embeddings") as caught:
+        lenient.with_options(max_retries=2).embeddings.create(model="tiny", input="x")
+    assert caught.value.status_code == 501
+    assert caught.value.request.headers["x-stainless-retry-count"] == "0"
 
 
 def test_a_full_server_is_a_rate_limit_error(start):
