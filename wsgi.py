@@ -19,7 +19,8 @@ import flask
 import app as switchyard
 import engine
 
-M_ARENA_MAX = -8  # malloc.h
+# malloc.h: M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, the latter two in bytes.
+MALLOC = {-8: 1, -3: 1 << 20, -1: 4 << 20}
 
 
 def log_to_stderr(level: str) -> None:
@@ -47,14 +48,17 @@ def compose() -> tuple[engine.Models, flask.Flask]:
     return models, switchyard.create_app(settings, models, terminate if is_gunicorn else None)
 
 
-def share_one_heap() -> None:
-    """glibc has up to eight heaps a core for threads to choose from, and each keeps what it needed
-    at worst: memory that grows for hours. Only what threads of one process allocate at the very
-    same moment waits for another, and the GIL lets few do that.
+def keep_memory_small() -> None:
+    """Large tensors come and go. glibc would serve them from heaps, up to eight a core, that fall
+    into pieces and never shrink: a process that needs as much as before, and holds more by the
+    hour. So one heap for all threads; what is large is mapped by itself and returned when freed.
     """
-    if "MALLOC_ARENA_MAX" not in os.environ:
-        with contextlib.suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return  # the operator's own choice
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in MALLOC.items():
+            mallopt(option, value)
 
 
 def terminate() -> None:
@@ -62,7 +66,7 @@ def terminate() -> None:
     os.kill(os.getppid(), signal.SIGRTMIN)
 
 
-share_one_heap()  # before there are threads
+keep_memory_small()  # before there are threads
 try:
     models, app = compose()
 except (switchyard.SettingsError, engine.ModelError) as error:
