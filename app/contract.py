@@ -175,17 +175,29 @@ def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict
     for status, kind in contract.answers.items():
         content: dict[str, Any] = {JSON: {"schema": schemas[kind, "serialization"]}}
         if status == 200:
+            error = schemas[contract.error, "serialization"]
             for name, item in contract.streams.items():
-                # OpenAPI has words for the items of a stream from 3.2 on.
-                content[name] = {"schema": {"type": "string"}}
-                if item is not str:
-                    content[name]["x-item-schema"] = schemas[item, "serialization"]
+                content[name] = _stream(name, schemas[item, "serialization"], error)
         response = {"description": "As asked." if status < 300 else MEANINGS[status]}
         yield str(status), {**response, "content": content, **_headers(status)}
     for status in contract.statuses:
         content = {JSON: {"schema": schemas[contract.error, "serialization"]}}
         response = {"description": MEANINGS[status]}
         yield str(status), {**response, "content": content, **_headers(status)}
+
+
+def _stream(media_type: str, item: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI has a word for the items of a stream from 3.2 on. Before, it is the custom that
+    the schema describes each event.
+    """
+    if item == {"type": "string"}:
+        return {"schema": item}
+    item = {"anyOf": [item, error]}
+    if media_type != "text/event-stream":
+        return {"schema": {"type": "string"}, "x-item-schema": item}
+    body = {"type": "string", "contentMediaType": JSON, "contentSchema": item}
+    data = {"anyOf": [{"const": "[DONE]"}, body]}
+    return {"schema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
 
 
 def _headers(status: int) -> dict[str, Any]:

@@ -102,11 +102,11 @@ def list_models() -> flask.Response:
     return json_response(render.models([_describe_model(name) for name in names]))
 
 
-@blueprint.get("/models/<path:name>")
+@blueprint.get("/models/<path:model>")
 @declares({200: bodies.ModelBody}, errors=(404,))
-def retrieve_model(name: str) -> flask.Response:
+def retrieve_model(model: str) -> flask.Response:
     """One of the models."""
-    return json_response(_describe_model(name))
+    return json_response(_describe_model(model))
 
 
 def _answer(
