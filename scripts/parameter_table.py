@@ -56,8 +56,9 @@ def rows(api: dict[str, Any]) -> Rows:
 def _objects(operation: dict[str, Any], definitions: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What it takes: its body, its query string."""
     contents = operation.get("requestBody", {}).get("content", {})
-    for reference in {content["schema"]["$ref"] for content in contents.values()}:
-        yield definitions[reference.rpartition("/")[2]]
+    references = [r for content in contents.values() for r, _ in _references(content["schema"])]
+    for reference in dict.fromkeys(references):
+        yield definitions[reference]
     query = [p for p in operation["parameters"] if p["in"] == "query"]
     if query:
         yield {

@@ -14,7 +14,7 @@ def before_load_schema(context, raw_schema):
         for path in raw_schema["paths"].values()
         for operation in path.values()
         for response in operation["responses"].values()
-        for content in response["content"].values()
+        for content in response.get("content", {}).values()
     ]
     seen = set()
     while pending:
