@@ -1,8 +1,38 @@
 """What schemathesis is told of this server: SCHEMATHESIS_HOOKS=tests.live.contract_hooks."""
 
+import zlib
+
 import schemathesis
+from schemathesis.openapi.checks import RejectedPositiveData
 
 VOCABULARY = 2048  # token ids that all models of the tests have
+
+# What the document can't say: how much this server takes in good time, ...
+MOST = {
+    "max_tokens": 4,
+    "max_completion_tokens": 4,
+    "min_tokens": 1,
+    "n": 3,
+    "best_of": 3,
+    "priority": 10,
+}
+# ... which parameters are for nothing without another one, ...
+NEEDS = {
+    "stream_options": "stream",
+    "top_logprobs": "logprobs",
+    "return_tokens_as_token_ids": "logprobs",
+    "tool_choice": "tools",
+}
+# ... and what may be wrong for what it means: not every text is a pattern, not every schema can be
+# honoured. Of these a request has one at most.
+MEANING = {
+    "response_format",
+    "structured_outputs",
+    *("json_schema", "regex", "choice", "grammar"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    *("tools", "chat_template_kwargs", "documents", "reasoning_effort"),
+}
+ENDS = {"ignore_eos", "min_tokens"}  # not with what ends the text by itself
 
 
 @schemathesis.hook
@@ -33,11 +63,23 @@ def before_load_schema(context, raw_schema):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Parameters of which each is right as the document has it, but which together, or for this
-    server and model, are not: make them fit, so that valid data is taken.
-    """
-    if isinstance(case.body, dict) and case.meta.generation.mode.is_positive:
+    """Let valid data be what is valid for this server, too. Invalid data stays as it is."""
+    if not case.meta.generation.mode.is_positive:
+        return
+    if isinstance(case.body, dict):
         case.body = fit(plain(case.body))
+    if case.query:
+        case.query = fit(plain(case.query))
+
+
+@schemathesis.hook
+def filter_failure(context, failure, case, response):
+    if response.status_code == 501:  # which is what a route is for that says it doesn't do that
+        return False
+    if isinstance(failure, RejectedPositiveData) and response.status_code == 400:
+        parameter = response.json()["error"].get("param") or ""
+        return parameter.partition(".")[0] not in MEANING
+    return True
 
 
 def plain(value):
@@ -56,30 +98,58 @@ def plain(value):
 
 def fit(body):
     body = {name: value for name, value in body.items() if value is not None}
-    if "max_completion_tokens" in body:
-        body.pop("max_tokens", None)
-    if not body.get("stream"):
-        body.pop("stream_options", None)
     body.pop("model", None)
-    most = {
-        "max_tokens": 4,
-        "max_completion_tokens": 4,
-        "min_tokens": 1,
-        "n": 3,
-        "priority": 10,
-    }
-    if "max_completion_tokens" not in body:
+    meant = sorted(MEANING & body.keys())
+    kept = zlib.crc32(repr(sorted(body.items())).encode()) % (len(meant) + 1)
+    dropped = {*meant} - {*meant[kept : kept + 1]}
+    if len(meant) > len(dropped):
+        dropped |= ENDS
+    if "max_completion_tokens" in body:
+        dropped.add("max_tokens")
+    elif {"prompt", "messages"} & body.keys():
         body.setdefault("max_tokens", 4)
-    for name in most.keys() & body.keys():
-        body[name] = min(body[name], most[name])
+    body = {name: value for name, value in body.items() if name not in dropped}
+    body = {
+        name: min(value, MOST[name]) if name in MOST else value
+        for name, value in body.items()
+        if name not in NEEDS or body.get(NEEDS[name])
+    }
+    if "best_of" in body:
+        body["n"] = body["best_of"]
+    if body.get("max_tokens") == 0:  # is for scoring a prompt
+        body["echo"] = True
+        body.pop("min_tokens", None)
     if "timeout" in body:
         body["timeout"] = 20  # what ends in time is for other tests
     for name in {"stop_token_ids", "prompt"} & body.keys():
-        body[name] = _known_tokens(body[name])
+        body[name] = known_tokens(body[name])
+    if "messages" in body:
+        body["messages"] = [fit_message(message) for message in body["messages"]]
+        last = body["messages"][-1]
+        if last["role"] == "assistant" and not last.get("tool_calls"):
+            body.pop("add_generation_prompt", None)
+        else:
+            body.pop("continue_final_message", None)
     return body
 
 
-def _known_tokens(value):
+def fit_message(message):
+    """Of which role it is says which fields it has."""
+    message = {name: value for name, value in message.items() if value is not None}
+    if message["role"] != "assistant":
+        message.pop("tool_calls", None)
+        message.pop("reasoning_content", None)
+    for call in message.get("tool_calls", ()):
+        call["function"]["arguments"] = "{}"
+    if message["role"] == "tool":
+        message.setdefault("tool_call_id", "1")
+    else:
+        message.pop("tool_call_id", None)
+    message.setdefault("content", "x")
+    return message
+
+
+def known_tokens(value):
     if isinstance(value, list):
-        return [_known_tokens(item) for item in value]
+        return [known_tokens(item) for item in value]
     return value % VOCABULARY if isinstance(value, int) else value

@@ -17,7 +17,7 @@ def test_schemathesis_finds_nothing(start, tmp_path):
         "run",
         f"{server.url}/openapi.json",
         *("--exclude-path-regex", "/admin/drain$"),  # ends the server
-        *("--max-examples", "10", "--seed", "1", "--workers", "2", "--no-shrink", "--no-color"),
+        *("--max-examples", "10", "--seed", "1", "--no-shrink", "--no-color"),
     ]
     environment = {
         **os.environ,
