@@ -69,7 +69,7 @@ def before_call(context, case, kwargs):
     if isinstance(case.body, dict):
         case.body = fit(plain(case.body))
     if case.query:
-        case.query = fit(plain(case.query))
+        case.query = fit(plain({name: number(value) for name, value in case.query.items()}))
 
 
 @schemathesis.hook
@@ -80,6 +80,14 @@ def filter_failure(context, failure, case, response):
         parameter = response.json()["error"].get("param") or ""
         return parameter.partition(".")[0] not in MEANING
     return True
+
+
+def number(text):
+    """Of what is text in a query string anyway."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return text
 
 
 def plain(value):
