@@ -3,6 +3,7 @@
 import importlib.resources
 
 import flask
+import werkzeug
 
 from app import contract
 from app.body import json_response
@@ -35,6 +36,11 @@ def openapi() -> flask.Response:
     servers = [{"url": flask.request.script_root or "/"}]
     app = flask.current_app._get_current_object()  # type: ignore[attr-defined]
     return json_response({**contract.document(app), "servers": servers})
+
+
+@blueprint.get("/docs")
+def to_docs() -> werkzeug.Response:
+    return flask.redirect("docs/")  # without a host, which a proxy may call by another name
 
 
 @blueprint.get("/docs/")
