@@ -11,13 +11,17 @@ import engine
 from app import Settings, create_app
 from engine.config import ModelConfig
 from engine.thread import EngineThread
+from tests.contract import Witness
 from tests.scripted import Gate
 
 
 @pytest.fixture
 def make_client(model_path):
-    """A Flask test client over a given backend; keyword arguments are settings."""
+    """A Flask test client over a given backend; keyword arguments are settings. Every answer must
+    be as /openapi.json says.
+    """
     opened = []
+    witness = Witness()
 
     def make(backend, wait=True, path=model_path, terminate=None, **settings):
         settings = Settings(model=path, name="scripted", **settings)
@@ -29,13 +33,16 @@ def make_client(model_path):
         if wait:
             assert models.wait_until_loaded(20)
         opened.append(models)
-        client = create_app(settings, models, terminate).test_client()
+        app = create_app(settings, models, terminate)
+        app.after_request(witness)
+        client = app.test_client()
         client.models = models
         return client
 
     yield make
     for models in opened:
         assert models.close(timeout=20)
+    assert witness.faults == []
 
 
 def frames(response):

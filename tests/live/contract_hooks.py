@@ -5,6 +5,8 @@ import zlib
 import schemathesis
 from schemathesis.openapi.checks import RejectedPositiveData
 
+from tests.contract import close
+
 VOCABULARY = 2048  # token ids that all models of the tests have
 
 # What the document can't say: how much this server takes in good time, ...
@@ -37,28 +39,7 @@ ENDS = {"ignore_eos", "min_tokens"}  # not with what ends the text by itself
 
 @schemathesis.hook
 def before_load_schema(context, raw_schema):
-    """A field of an answer that the document doesn't have shall fail; clients needn't mind it."""
-    schemas = raw_schema["components"]["schemas"]
-    pending = [
-        content.get("schema", {})
-        for path in raw_schema["paths"].values()
-        for operation in path.values()
-        for response in operation["responses"].values()
-        for content in response.get("content", {}).values()
-    ]
-    seen = set()
-    while pending:
-        match pending.pop():
-            case {"$ref": str(reference)} if reference not in seen:
-                seen.add(reference)
-                schema = schemas[reference.rpartition("/")[2]]
-                if "properties" in schema:
-                    schema.setdefault("additionalProperties", False)
-                pending.append(schema)
-            case dict(schema):
-                pending += schema.values()
-            case list(items):
-                pending += items
+    close(raw_schema)
 
 
 @schemathesis.hook
