@@ -31,21 +31,23 @@ from engine.messages import (
     Finished,
     FinishReason,
     Forced,
+    Healing,
     Job,
     JobEvent,
     Prefill,
     PromptLogprobs,
-    Sampling,
     Started,
     TokenLogprob,
 )
 from engine.model_dir import ModelDir
 from engine.models import Models, open_engine
+from engine.sampling import BannedString, Sampling
 from engine.stream import Stream
 from engine.tokenizer import ESCAPE, Tokenizer
 
 __all__ = [
     "ESCAPE",
+    "BannedString",
     "BatchFailed",
     "Chunk",
     "Closed",
@@ -61,6 +63,7 @@ __all__ = [
     "Finished",
     "Forced",
     "Full",
+    "Healing",
     "InvalidJob",
     "Job",
     "JobEvent",

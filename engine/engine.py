@@ -4,7 +4,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal
 
 from engine.config import PAGE_SIZE, ModelConfig
@@ -296,15 +296,11 @@ class Engine:
         info = self.info
         if not job.prompt:
             raise InvalidJob("the prompt is empty", "prompt")
-        if min(job.prompt) < 0 or max(job.prompt) >= info.vocab_size:
-            raise InvalidJob(
-                f"the prompt has a token id outside the vocabulary of {info.vocab_size}", "prompt"
-            )
-        if not all(0 <= token_id < info.vocab_size for token_id in job.stop_token_ids):
-            raise InvalidJob(
-                f"stop_token_ids has one outside the vocabulary of {info.vocab_size}",
-                "stop_token_ids",
-            )
+        for name, token_ids in _token_ids(job):
+            if token_ids and not 0 <= min(token_ids) <= max(token_ids) < info.vocab_size:
+                raise InvalidJob(
+                    f"{name} has a token id outside the vocabulary of {info.vocab_size}", name
+                )
         if job.priority > self.config.max_priority:
             raise InvalidJob(
                 f"priority {job.priority} is above the highest of this server,"
@@ -322,6 +318,8 @@ class Engine:
                 "min_new_tokens",
             )
         self.max_new_tokens(len(job.prompt), job.max_new_tokens)
+        if job.negative_prompt:
+            self._check_pair(job, info)
         if job.constraint is not None:
             self._check_constraint(job, job.constraint)
         if job.forced is not None and not all(
@@ -333,6 +331,7 @@ class Engine:
         for name, is_given in (
             ("ignore_eos", job.ignore_eos),
             ("min_new_tokens", job.min_new_tokens > 0),
+            ("healing", job.healing is not None),  # its first token is part of the prompt's text
         ):
             if is_given:
                 raise InvalidJob(
@@ -341,6 +340,21 @@ class Engine:
                     name,
                 )
         self.check_constraint(constraint)
+
+    def _check_pair(self, job: Job, info: ModelInfo) -> None:
+        try:
+            self.max_new_tokens(len(job.negative_prompt), job.max_new_tokens)
+        except PromptTooLong as error:
+            raise PromptTooLong(f"negative_prompt: {error}", "negative_prompt") from None
+        num_pages = job.num_pages(info.page_size)
+        if num_pages > info.num_pages or job.num_sequences > self.config.max_batch_size:
+            raise InvalidJob(
+                f"with a negative prompt the job needs {num_pages} pages of {info.num_pages}, and 2"
+                f" places of {self.config.max_batch_size} in the batch",
+                "negative_prompt",
+            )
+        if job.prompt_logprobs is not None:
+            raise InvalidJob("a prompt can't be scored beside a negative one", "negative_prompt")
 
     def _has_answer(self, serial: int) -> bool:
         return self._pending_list.serial >= serial or self._state == "stopped"
@@ -390,6 +404,17 @@ class Engine:
 
     def _cancel(self, identifier: str) -> None:
         self._link.send(Cancel(identifier))
+
+
+def _token_ids(job: Job) -> Iterator[tuple[str, Collection[int]]]:
+    """By the parameters that they come from."""
+    sampling = job.sampling
+    yield "prompt", job.prompt
+    yield "negative_prompt", job.negative_prompt
+    yield "stop_token_ids", job.stop_token_ids
+    yield "logit_bias", [token_id for token_id, _ in sampling.logit_bias]
+    yield "banned_token_ids", sampling.banned_token_ids
+    yield "allowed_token_ids", sampling.allowed_token_ids
 
 
 def _stopped(error: EngineError | None) -> str:

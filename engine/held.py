@@ -47,7 +47,6 @@ class Held:
 
     def tell(self, place: int | None, page_size: int) -> JobState:
         job = self.job
-        num_pages = -(-(len(job.prompt) + job.max_new_tokens) // page_size)
         return JobState(
             identifier=job.identifier,
             state=self.state,
@@ -55,7 +54,7 @@ class Held:
             prompt_tokens=len(job.prompt),
             new_tokens=self.new_tokens,
             age=time.monotonic() - self.submitted,
-            num_pages=0 if self.state == "pending" else num_pages,
+            num_pages=0 if self.state == "pending" else job.num_pages(page_size),
             priority=job.priority,
             request_id=job.request_id,
         )

@@ -1,29 +1,22 @@
 """Commands, into an engine thread, and events, out of it: plain, frozen, picklable."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.errors import EngineError
+from engine.sampling import Sampling
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the next token is drawn. The defaults are those of OpenAI's API: every filter off.
-
-    Temperature below 0.01 is greedy. The filters apply in this order, after the penalties and
-    the temperature: `top_k` (0: off), `top_p` (1: off), `min_p` (0: off).
+class Healing:
+    """The prompt ended in `text`, a token that was taken back: one of `token_ids`, which all begin
+    with it, comes first, and is told without it.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    seed: int | None = None
+    text: str
+    token_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +49,9 @@ class Job:
     identifier: str
     prompt: tuple[int, ...]
     max_new_tokens: int
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
+    negative_prompt: tuple[int, ...] = ()  # for `sampling.cfg_scale`; it takes pages, too
+    healing: Healing | None = None
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     min_new_tokens: int = 0  # no stop before, by token or by string
@@ -71,6 +66,16 @@ class Job:
     priority: int = 0  # higher first
     client: str = ""  # who takes a share for it, where several wait
     request_id: str = ""  # what its client calls it, for the logs; several jobs may have the same
+
+    @property
+    def num_sequences(self) -> int:
+        """Rows that it takes in a batch."""
+        return 2 if self.negative_prompt else 1
+
+    def num_pages(self, page_size: int) -> int:
+        """Reserved while it is active."""
+        lengths = [len(self.prompt), *([len(self.negative_prompt)] if self.negative_prompt else [])]
+        return sum(-(-(length + self.max_new_tokens) // page_size) for length in lengths)
 
 
 # Commands: into the engine thread

@@ -28,8 +28,8 @@ HOMES = {
 
 # Inside engine/, who may import whom: below <- above.
 LAYERS = [
-    {"errors", "config"},
-    {"messages", "model_dir", "pieces"},
+    {"errors", "config", "sampling", "pieces"},
+    {"messages", "model_dir", "vocabulary"},
     {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate", "watchdog"}
     | {"json_schema", "lark", "constraints", "grammars"},
     {"backends"},

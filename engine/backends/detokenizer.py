@@ -34,6 +34,7 @@ class Detokenizer:
         self._min_tokens = job.min_new_tokens
         self._num_tokens = 0
         self._incomplete: list[int] = []  # tokens whose text may depend on what follows
+        self._healed = job.healing.text if job.healing is not None else ""  # told already
         self._held: deque[tuple[str, list[int]]] = deque()  # told once no stop string can be in it
         self._text = ""  # of `_held`
         self._free = 0  # characters of `_text` before whose end no stop string counts
@@ -85,6 +86,8 @@ class Detokenizer:
                 token_ids = token_ids[:-MAX_INCOMPLETE]
                 text = self._hf_tokenizer.decode(token_ids)
         self._incomplete = self._incomplete[len(token_ids) :]
+        if self._healed and text:
+            text, self._healed = text.removeprefix(self._healed), ""
         return text, token_ids
 
     def _find(self, stop_string: str) -> int:

@@ -17,10 +17,12 @@ from engine.backends.constraint import Matcher
 from engine.backends.exl2_job import Exl2Job
 from engine.backends.faults import explain
 from engine.backends.forcing import Forcing
+from engine.backends.sampler import Sampler
 from engine.config import PAGE_SIZE, ModelConfig
 from engine.errors import (
     BatchFailed,
     DeviceLost,
+    Failure,
     InvalidJob,
     JobFailed,
     ModelError,
@@ -69,6 +71,8 @@ class Exl2Backend:
         self._generator: Any = None
         self._tokenizer: Any = None
         self._eos_token_ids: tuple[int, ...] = ()
+        self._pieces: list[bytes] = []
+        self._newline_ids: list[int] = []
         self._jobs: dict[str, Exl2Job] = {}
         self._num_failures = 0
         self._chunk_size = config.max_chunk_size or CHUNK_SIZES[device]
@@ -79,6 +83,8 @@ class Exl2Backend:
         self._model, self._cache = self._load(exl2_config, self._config.cache_tokens)
         self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
         self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
+        self._pieces = read_pieces(self._tokenizer.tokenizer_model.hf_tokenizer)
+        self._newline_ids = [i for i, piece in enumerate(self._pieces) if piece == b"\n"]
         self._eos_token_ids = model_dir.eos_token_ids
         if not self._eos_token_ids and self._tokenizer.eos_token_id is not None:
             self._eos_token_ids = (self._tokenizer.eos_token_id,)
@@ -107,18 +113,17 @@ class Exl2Backend:
         is_anybody_decoding = len(newcomers) < len(pending) + len(active)
         chunk_size = self._chunk_size if is_anybody_decoding else generator.max_chunk_size
         prefill = sum(len(other.job.prompt) for other in newcomers)
-        num_pages = self._num_pages(job) + sum(self._num_pages(other.job) for other in pending)
+        num_pages = sum(one.num_pages(PAGE_SIZE) for one in (job, *(p.job for p in pending)))
+        num_sequences = sum(len(other.sequences) for other in (*pending, *active))
         return (
-            len(pending) + len(active) < generator.max_batch_size
+            num_sequences + job.num_sequences <= generator.max_batch_size
             and num_pages <= len(generator.unreferenced_pages)
             and (not newcomers or prefill + len(job.prompt) <= chunk_size)
         )
 
     def enqueue(self, job: Job) -> None:
         try:
-            exl2_job = Exl2Job(
-                job, self._eos_token_ids, self._tokenizer, self._chunk_size, self._rules(job)
-            )
+            exl2_job = self._make_job(job)
             self._generator.enqueue(exl2_job)
         except Exception as error:  # the generator asserts; it has not taken the job then
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
@@ -131,7 +136,7 @@ class Exl2Backend:
             "cancelled",
             prompt_tokens=len(job.job.prompt),
             new_tokens=job.num_sampled,
-            cached_tokens=job.cached_pages * PAGE_SIZE + job.cached_tokens,
+            cached_tokens=job.num_cached,
         )
         return [*job.flush(), finished]
 
@@ -247,17 +252,18 @@ class Exl2Backend:
         config.max_batch_size = self._config.max_batch_size
         return config
 
-    def _rules(self, job: Job) -> list[Matcher | Forcing]:
+    def _make_job(self, job: Job) -> Exl2Job:
         assert self._grammars is not None and self._masks is not None
+        stop_token_ids = {*job.stop_token_ids, *(() if job.ignore_eos else self._eos_token_ids)}
+        stops = sorted(stop_token_ids)
+        vocab_size = self._tokenizer.get_vocab_size()
+        sampler = Sampler(job, stops, self._pieces, self._newline_ids, vocab_size)
         rules: list[Matcher | Forcing] = []
         if job.constraint is not None:
             rules.append(Matcher(job.constraint, self._grammars, self._masks))
         if job.forced is not None:
             rules.append(Forcing(job.forced, self._grammars.pieces))
-        return rules
-
-    def _num_pages(self, job: Job) -> int:
-        return -(-(len(job.prompt) + job.max_new_tokens) // PAGE_SIZE)
+        return Exl2Job(job, stops, sampler, self._tokenizer, self._chunk_size, rules)
 
     def _release(self, identifier: str) -> Exl2Job:
         job = self._jobs.pop(identifier)
@@ -361,6 +367,6 @@ def _failed(identifier: str, error: Exception | None) -> Failed:
     if error is None:
         return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
     fault = explain(error)
-    if isinstance(fault, OutOfMemory):
+    if isinstance(fault, Failure):
         return Failed(identifier, fault)
     return Failed(identifier, JobFailed(f"{type(error).__name__}: {error}"))

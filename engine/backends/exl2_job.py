@@ -1,72 +1,23 @@
-"""A job of the dynamic generator whose failures stay its own, with sampling as OpenAI defines it.
+"""A job of the dynamic generator whose failures stay its own, and which samples by itself.
 
 Methods other than the constructor run inside `generator.iterate()`.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from exllamav2 import ExLlamaV2Tokenizer
-from exllamav2.ext import exllamav2_ext
-from exllamav2.generator import ExLlamaV2DynamicJob, ExLlamaV2Sampler
+from exllamav2.generator import ExLlamaV2DynamicJob
 
 from engine.backends.constraint import Matcher
 from engine.backends.detokenizer import Detokenizer
 from engine.backends.forcing import Forcing
 from engine.backends.logprobs import ROWS, score_chunk, token_logprobs
-from engine.backends.truncation import truncate
-from engine.messages import Chunk, Job, Sampling, TokenLogprob
-
-GREEDY_BELOW = 0.01  # temperature; the library's own border
-
-
-def make_settings(sampling: Sampling) -> ExLlamaV2Sampler.Settings:
-    """Every field set: the library's defaults are opinions (top_k 50, top_p 0.8, penalty 1.025).
-
-    Penalties and filters are off here since `Exl2Job` has applied them before. A fresh object for
-    each job, because the library keeps state in it.
-    """
-    return ExLlamaV2Sampler.Settings(
-        token_repetition_penalty=1.0,
-        token_repetition_range=-1,
-        token_repetition_decay=0,
-        token_frequency_penalty=0.0,
-        token_presence_penalty=0.0,
-        temperature=sampling.temperature,
-        smoothing_factor=0.0,
-        min_temp=0.0,
-        max_temp=0.0,
-        temp_exponent=1.0,
-        top_k=0,
-        top_p=0.0,
-        top_a=0.0,
-        min_p=0.0,
-        tfs=0.0,
-        typical=0.0,
-        skew=0.0,
-        temperature_last=False,
-        mirostat=False,
-        mirostat_tau=1.5,
-        mirostat_eta=0.1,
-        mirostat_mu=None,
-        token_bias=None,
-        cfg_scale=None,
-        post_sampling_hooks=[],
-        dry_allowed_length=2,
-        dry_base=1.75,
-        dry_multiplier=0.0,
-        dry_sequence_breakers=None,
-        dry_range=0,
-        dry_max_ngram=20,
-        ngram_trie=None,
-        ngram_index=0,
-        xtc_probability=0.0,
-        xtc_threshold=0.1,
-        xtc_ignore_tokens=None,
-    )
+from engine.backends.penalties import guide
+from engine.backends.sampler import Sampler
+from engine.messages import Chunk, Job, TokenLogprob
 
 
 class _Beginning:
@@ -91,7 +42,8 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
     def __init__(
         self,
         job: Job,
-        eos_token_ids: tuple[int, ...],
+        stop_token_ids: Sequence[int],
+        sampler: Sampler,
         tokenizer: ExLlamaV2Tokenizer,
         chunk_size: int,
         rules: Sequence[Matcher | Forcing] = (),
@@ -99,21 +51,20 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         """`chunk_size`: tokens of the prompt in one iteration while other jobs decode. `rules` say
         which tokens may come, a later one whatever those before it do.
         """
-        stop_token_ids = {*job.stop_token_ids, *(() if job.ignore_eos else eos_token_ids)}
         self.job = job
         self.error: Exception | None = None
         self.num_sampled = 0
         self.num_told = 0  # of them, how many have come out of `iterate()` as a result
+        prompts = [job.prompt, job.negative_prompt][: job.num_sequences]
         super().__init__(
-            input_ids=torch.tensor([job.prompt], dtype=torch.long),
+            input_ids=[torch.tensor([prompt], dtype=torch.long) for prompt in prompts],
             max_new_tokens=job.max_new_tokens,
-            gen_settings=make_settings(job.sampling),
-            # Unsigned: Python's generator takes the absolute value, and -1 would be 1.
-            seed=None if job.sampling.seed is None else job.sampling.seed % 2**64,
             stop_conditions=list(stop_token_ids),
             identifier=job.identifier,
         )
         self.stop_strings_utf32_offsets = None  # there are none: don't look for them
+        self.sequences: list[Any]
+        self._sampler = sampler
         self._detokenizer = Detokenizer(tokenizer, job)
         self._chunk_size = chunk_size
         self._rules = rules
@@ -121,9 +72,12 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         self._logprobs: list[TokenLogprob] = []  # of tokens that have not been told
         self.prompt_logprobs: list[TokenLogprob | None] = [None]  # nothing precedes the first
         self.is_scored = job.prompt_logprobs is None  # or its prompt's logprobs have been told
-        self._is_plain = job.min_new_tokens == 0 and (
-            job.sampling == Sampling(temperature=job.sampling.temperature, seed=job.sampling.seed)
-        )
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens of the prompt that the cache had; of a pair, on average."""
+        num_cached: int = self.cached_pages * self.generator.page_size + self.cached_tokens
+        return num_cached // len(self.sequences)
 
     def flush(self) -> list[Chunk]:
         """What was held back, since the job goes no further."""
@@ -154,9 +108,9 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
                 self._score_chunk(size, results)
             elif is_anybody_decoding:
                 if all(rule.is_ready for rule in self._rules):  # else they would wait with it
-                    self._prefill_chunk(results)
+                    self._prefill_chunk(self._chunk_size, results)
             else:
-                super().prefill(results)
+                self._prefill_chunk(None, results)
         except Exception as error:
             self._fail(error, results)
 
@@ -182,40 +136,48 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
             sequence.prefill_complete = True
             results.append(self._result("scored", eos=self.job.max_new_tokens == 0))
 
-    def _prefill_chunk(self, results: list[dict[str, Any]]) -> None:
-        """Compute no more than `chunk_size` tokens, which the generator's own way, by whole pages,
-        can't: it is shown a prompt that ends there.
+    def _prefill_chunk(self, size: int | None, results: list[dict[str, Any]]) -> None:
+        """Compute a chunk of one sequence, no more than `size` tokens.
+
+        The generator goes by whole pages, so it is shown a prompt that ends sooner. It counts the
+        progress of a pair together and so never ends a long one: it is shown one of them.
         """
-        [sequence] = self.sequences
-        whole, num_results = sequence.sequence_ids, len(results)
-        end, last = sequence.kv_position + self._chunk_size, len(whole) - 1
-        if end < last:
-            sequence.sequence_ids = _Beginning(whole, end + 1)
+        pair, num_results = self.sequences, len(results)
+        left = [s for s in pair if s.kv_position < len(s.sequence_ids) - 1]
+        if not left:
+            super().prefill(results)
+            return
+        sequence = left[0]
+        whole = sequence.sequence_ids
+        if size is not None and sequence.kv_position + size < len(whole) - 1:
+            sequence.sequence_ids = _Beginning(whole, sequence.kv_position + size + 1)
+        self.sequences = [sequence]
         try:
             super().prefill(results)
         finally:
+            self.sequences = pair
             sequence.sequence_ids = whole
-            sequence.prefill_complete = self.is_prefill_done()
+            sequence.prefill_complete = sequence.kv_position == len(whole) - 1
         for result in results[num_results:]:
-            result["max_progress"] = last
+            result["curr_progress"] = sum(s.kv_position for s in pair)
+            result["max_progress"] = sum(len(s.sequence_ids) - 1 for s in pair)
 
     def receive_logits(self, logits: torch.Tensor) -> Any:
-        """Sample from `logits`, (1, 1, padded vocabulary). May run in a sampling thread."""
+        """Sample from `logits`, (sequences, 1, padded vocabulary). May run in a sampling thread."""
         try:
             if self.job.num_logprobs is not None:
                 vocab_size = self.generator.model.config.vocab_size
-                self._raw_logits = logits.view(1, -1)[:, :vocab_size].clone()
+                self._raw_logits = logits[0, :, :vocab_size].clone()
+            row = logits[:, 0]
+            if self.job.negative_prompt:
+                row = guide(row, self.job.sampling.cfg_scale)
             for rule in self._rules:
-                rule.mask(logits.view(-1))
-            if not self._is_plain:
-                self._process(logits)
-            sample = super().receive_logits(logits)
-            if math.isnan(sample[3].item()):  # all that the compiled sampler lets one notice
-                raise ArithmeticError("the model's logits are not numbers")
+                rule.mask(row.view(-1))
+            token = self._sampler.draw(row, self.sequences[0].sequence_ids.torch())
         except Exception as error:
             self.error = error
-            return torch.zeros((1, 1), dtype=torch.long), None, None, None, False
-        return sample
+            token = torch.zeros((1, 1), dtype=torch.long)
+        return token, None, None, None, False
 
     def receive_sample(
         self, logits: torch.Tensor, next_token: torch.Tensor, *rest: Any
@@ -268,7 +230,7 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
             result["stop_reason"] = self._detokenizer.stop_string
         result["chunk"] = self._chunk(text, token_ids)
         result["new_tokens"] = self.num_sampled - is_stop_token
-        result["cached_tokens"] = self.cached_pages * self.generator.page_size + self.cached_tokens
+        result["cached_tokens"] = self.num_cached
         is_last: bool = result["eos"]
         return is_last
 
@@ -277,38 +239,6 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
             return Chunk(self.job.identifier, text, token_ids)
         told, self._logprobs = self._logprobs[: len(token_ids)], self._logprobs[len(token_ids) :]
         return Chunk(self.job.identifier, text, token_ids, tuple(told))
-
-    def _process(self, logits: torch.Tensor) -> None:
-        """Penalties, forbidden stops, filters: in place, before the library draws."""
-        sampling = self.job.sampling
-        sequence = self.sequences[0].sequence_ids.torch()
-        if sampling.repetition_penalty != 1.0:  # of prompt and completion (Keskar et al. 2019)
-            exllamav2_ext.apply_rep_penalty(
-                sequence, sampling.repetition_penalty, -1, 0, 0.0, 0.0, logits
-            )
-        if sampling.frequency_penalty or sampling.presence_penalty:  # of the completion: OpenAI
-            completion = sequence[:, len(self.job.prompt) :]
-            if completion.shape[-1]:
-                exllamav2_ext.apply_rep_penalty(
-                    completion,
-                    1.0,
-                    -1,
-                    0,
-                    sampling.frequency_penalty,
-                    sampling.presence_penalty,
-                    logits,
-                )
-        if self.num_sampled < self.job.min_new_tokens:
-            logits[..., self.stop_tokens_list] = -math.inf
-        if sampling.temperature >= GREEDY_BELOW:
-            vocab_size = self.generator.tokenizer.get_vocab_size()
-            truncate(
-                logits.view(-1)[:vocab_size],  # the rest is padding
-                sampling.temperature,
-                sampling.top_k,
-                sampling.top_p,
-                sampling.min_p,
-            )
 
     def _fail(self, error: Exception, results: list[dict[str, Any]]) -> None:
         self.error = error
