@@ -19,7 +19,6 @@ MAX_LENGTH = 512 * 1024  # characters of a schema, regex, list or grammar
 WHITESPACE = r"( |\n[ \t]{0,20})"
 OPTIONS = {
     "whitespace_pattern": WHITESPACE,
-    "json_allowed_escapes": 'nrbtf\\"',  # no \uXXXX: a name could come twice, spelt in two ways
     "lenient": False,
     "coerce_one_of": False,
 }

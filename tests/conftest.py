@@ -33,6 +33,12 @@ def model_path(tmp_path_factory):
     return str(path)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--schemas", type=int, default=60, help="random JSON schemas that outputs are checked by"
+    )
+
+
 def pytest_collection_modifyitems(items):
     """Skip what is marked `gpu` or `lm_eval` where there is none."""
     if importlib.util.find_spec("lm_eval") is None:

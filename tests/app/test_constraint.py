@@ -111,6 +111,25 @@ def test_a_chat_is_constrained_as_well(post):
         ({"json_schema": {"$ref": "http://example.com/x"}}, "json_schema", "example.com"),
         ({"json_schema": {"enum": []}}, "json_schema", "empty"),
         ({"json_schema": {"minimum": 2**60}}, "json_schema", "2**53"),
+        ({"json_schema": {"enum": [[-(2**64)]]}}, "json_schema", "2**63"),
+        ({"json_schema": {"$ref": "#"}}, "json_schema", "end"),
+        (
+            {
+                "json_schema": {
+                    "anyOf": [{"type": "null"}, {"items": {"$ref": "#/$defs/a"}}],
+                    "$defs": {
+                        "a": {
+                            "type": "object",
+                            "properties": {"a": {"$ref": "#/$defs/a"}},
+                            "required": ["a"],
+                        }
+                    },
+                }
+            },
+            "json_schema",
+            "#/$defs/a",
+        ),
+        ({"json_schema": {"properties": {"\n": {}}}}, "json_schema", "control character"),
         ({"json_schema": {"minProperties": 2}}, "json_schema", "minProperties"),
         (
             {"json_schema": {"oneOf": [{"type": "string"}, {"minLength": 3}]}},

@@ -1,0 +1,102 @@
+"""Random schemas and patterns at a high temperature: what ends by itself is as it was asked for."""
+
+import json
+import re
+from collections import Counter
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+import engine
+from engine import constraints
+from engine.grammars import Grammars
+from engine.messages import Sampling
+from engine.model_dir import ModelDir
+from engine.tokenizer import Tokenizer
+from tests.conftest import DEMO
+from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.random_forms import regexes, schemas
+from tests.scripted import job
+
+MAX_NEW_TOKENS = 500
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    return Grammars(Tokenizer(ModelDir.read(DEMO)))
+
+
+def draw(strategy, number):
+    """That many examples, different ones."""
+    found = {}
+
+    @settings(
+        max_examples=number,
+        database=None,
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def collect(example):
+        found.setdefault(json.dumps(example), example)
+
+    collect()
+    return list(found.values())
+
+
+def complete(grammars, forms):
+    """[(form, text, finish_reason)] of a completion for each that isn't refused; why others are."""
+    jobs, refused = {}, Counter()
+    for i, (form, make) in enumerate(forms):
+        try:
+            constraint = make(form)
+            grammars.matcher(constraint.grammar)
+        except engine.InvalidJob as error:
+            refused["unsatisfiable" if "nsatisfiable" in str(error) else str(error)[:100]] += 1
+            continue
+        # The penalty, so that a small model in doubt doesn't write one digit for ever.
+        sampling = Sampling(temperature=1.5, frequency_penalty=1.0, seed=i)
+        jobs[str(i)] = job(
+            str(i), MAX_NEW_TOKENS, prompt=(1, 300), sampling=sampling, constraint=constraint
+        )
+    backend = exl2_backend(DEMO)
+    backend.open()
+    try:
+        events = run(backend, *jobs.values(), limit=1_000_000)
+    finally:
+        backend.close()
+    results = []
+    for identifier, told in events.items():
+        form, end = forms[int(identifier)][0], ending(told)
+        assert isinstance(end.last, engine.Finished), (form, end.last)
+        results.append((form, end.text, end.last.finish_reason))
+    return results, refused
+
+
+def test_random_schemas(grammars, request):
+    drawn = draw(schemas(), request.config.getoption("--schemas"))
+    results, refused = complete(grammars, [(s, constraints.json_schema) for s in drawn])
+    ended = [(schema, text) for schema, text, reason in results if reason == "stop"]
+    for schema, text in ended:
+        checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+        validator = jsonschema.Draft202012Validator(schema, format_checker=checker)
+        assert validator.is_valid(json.loads(text)), (json.dumps(schema), text)
+    print(f"{len(drawn)} schemas, {len(results)} honoured, {len(ended)} ended by themselves")
+    print(*refused.most_common(), sep="\n")
+    num_unsupported = refused.total() - refused["unsatisfiable"]
+    assert num_unsupported < 0.1 * len(drawn)
+    assert len(ended) > 0.85 * len(results)
+
+
+def test_random_regular_expressions(grammars, request):
+    drawn = draw(regexes(), request.config.getoption("--schemas") // 5)
+    results, refused = complete(grammars, [(r, constraints.regex) for r in drawn])
+    ended = [(pattern, text) for pattern, text, reason in results if reason == "stop"]
+    for pattern, text in ended:
+        assert re.fullmatch(pattern, text, re.ASCII), (pattern, text)
+    print(f"{len(drawn)} patterns, {len(results)} honoured, {len(ended)} ended by themselves")
+    assert not refused
+    assert len(ended) > 0.85 * len(results)
