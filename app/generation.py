@@ -50,13 +50,18 @@ class Choice:
                 self.finished = event
 
 
-def receive(parse_body: Callable[[dict[str, Any]], Request]) -> Request:
-    """The current request, from a client that must neither send nor read too slowly."""
+def receive(
+    parse_body: Callable[[dict[str, Any]], Request],
+    read: Callable[[int], dict[str, Any]] = read_json,
+) -> Request:
+    """The current request, from a client that must neither send nor read too slowly. `read` takes
+    the most bytes that it may have.
+    """
     settings = services().settings
     client = Client(flask.request.environ)
     client.limit_sends(settings.send_timeout)
     with client.receiving(settings.body_timeout):
-        body = read_json(settings.max_body_bytes)
+        body = read(settings.max_body_bytes)
     return parse_body(body)
 
 
@@ -77,9 +82,11 @@ def submit(
     identifiers: Sequence[str],
     is_streamed: bool,
     fit: Callable[[engine.Job], engine.Job] | None = None,
+    wake: Callable[[], None] | None = None,
 ) -> Reader:
     """Submit the jobs of each prompt, with these identifiers in order, and as `fit` makes them.
-    Close the reader in the end. Raises BadRequest, or what `Engine.submit` does.
+    Close the reader in the end. `wake` is the stream's. Raises BadRequest, or what `Engine.submit`
+    does.
     """
     settings = services().settings
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
@@ -105,7 +112,7 @@ def submit(
     if fit is not None:
         jobs = [fit(job) for job in jobs]
     reader = Reader(
-        model.submit(jobs),
+        model.submit(jobs, wake),
         Client(environ),
         Deadlines(
             settings.queue_timeout,

@@ -180,11 +180,13 @@ class Engine:
             )
         return wanted
 
-    def submit(self, jobs: Sequence[Job]) -> Stream:
-        """Take all of `jobs`, or none: raises Refused or Rejected. Close the stream in the end."""
+    def submit(self, jobs: Sequence[Job], wake: Callable[[], None] | None = None) -> Stream:
+        """Take all of `jobs`, or none: raises Refused or Rejected. Close the stream in the end.
+        `wake` is the stream's.
+        """
         for job in jobs:
             self._check(job)
-        stream = Stream([job.identifier for job in jobs], self._cancel)
+        stream = Stream([job.identifier for job in jobs], self._cancel, wake)
         with self._changed:
             refusal = self._refusal(len(jobs), sum(len(job.prompt) for job in jobs))
             if refusal is not None:

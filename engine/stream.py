@@ -13,9 +13,18 @@ class Stream:
     `Finished` or `Failed`.
     """
 
-    def __init__(self, identifiers: Iterable[str], cancel: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        identifiers: Iterable[str],
+        cancel: Callable[[str], None],
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        """`wake`, if given, is called after each put, for a thread that reads several streams. It
+        must not block.
+        """
         self._unfinished = set(identifiers)
         self._cancel = cancel
+        self._wake = wake
         self._closed = False
         self._queue: queue.Queue[Sequence[JobEvent]] = queue.Queue()
 
@@ -24,6 +33,8 @@ class Stream:
     def put(self, events: Sequence[JobEvent]) -> None:
         if not self._closed:  # else nobody reads: don't keep what a cancelled job still emits
             self._queue.put(events)
+            if self._wake is not None:
+                self._wake()
 
     # Request thread
 

@@ -83,6 +83,21 @@ def test_events_that_pile_up_are_taken_together(make_engine):
     assert first.is_finished
 
 
+def test_a_thread_that_reads_several_streams_is_woken_by_each(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    woken = threading.Event()
+    streams = [model.submit([job(name, 2)], woken.set) for name in ("a", "b")]
+    gate.open()
+    texts = ["", ""]
+    while not all(stream.is_finished for stream in streams):
+        assert woken.wait(20)
+        woken.clear()
+        for i, stream in enumerate(streams):
+            texts[i] += text(stream.take(0))
+    assert texts == ["0 1 ", "0 1 "]
+
+
 def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=1)
