@@ -23,22 +23,12 @@ def read_json(max_bytes: int) -> dict[str, Any]:
 
     NaN and infinities pass, so that who checks the values can say which parameter has one.
     """
-    flask.request.max_content_length = max_bytes
     if not flask.request.is_json:
         raise werkzeug.exceptions.UnsupportedMediaType(
             f"the body must be JSON, with Content-Type: application/json,"
             f" not {flask.request.mimetype or 'without one'}"
         )
-    try:
-        data = flask.request.get_data()
-    except werkzeug.exceptions.RequestEntityTooLarge:
-        raise werkzeug.exceptions.RequestEntityTooLarge(
-            f"the body is longer than the {max_bytes} bytes that this server takes"
-        ) from None
-    except werkzeug.exceptions.HTTPException:
-        raise
-    except Exception as reason:  # the server's own, of chunks that are none, or a client gone
-        raise BadRequest(f"the body can't be read: {reason}", None, "invalid_body") from None
+    data = read_bytes(max_bytes)
     try:
         # Without a cache, which many different names would only fill and turn over.
         value = pydantic_core.from_json(
@@ -49,6 +39,21 @@ def read_json(max_bytes: int) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadRequest("the body must be a JSON object", None, "invalid_json")
     return value
+
+
+def read_bytes(max_bytes: int) -> bytes:
+    """Raises BadRequest, or werkzeug's 413."""
+    flask.request.max_content_length = max_bytes
+    try:
+        return flask.request.get_data()
+    except werkzeug.exceptions.RequestEntityTooLarge:
+        raise werkzeug.exceptions.RequestEntityTooLarge(
+            f"the body is longer than the {max_bytes} bytes that this server takes"
+        ) from None
+    except werkzeug.exceptions.HTTPException:
+        raise
+    except Exception as reason:  # the server's own, of chunks that are none, or a client gone
+        raise BadRequest(f"the body can't be read: {reason}", None, "invalid_body") from None
 
 
 def dumps(value: Any) -> bytes:

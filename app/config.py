@@ -167,6 +167,11 @@ class Settings(pydantic_settings.BaseSettings):
         allow_inf_nan=False,
         description="Seconds that running jobs may go on after SIGTERM.",
     )
+    cors_origins: list[str] = Field(
+        [],
+        description="Web pages that may have browsers use the server, by origin, such as"
+        ' `["https://example.org"]`; `["*"]`: all. Those of the server\'s own origin always may.',
+    )
     log_level: str = Field(
         "INFO",
         pattern="^(DEBUG|INFO|WARNING|ERROR)$",

@@ -22,8 +22,9 @@ BODY = (400, 408, 413, 415)  # of every route that reads one
 GENERATION = (404, 408, 429, 499, 503)  # of every route that submits jobs
 
 MEANINGS = {
+    204: "There is nothing more.",
     400: "A parameter, or the body, can't be understood or honoured; `param` names it.",
-    403: "Only a process of the server's own machine may.",
+    403: "Not from another machine, nor by a web page of another origin.",
     404: "There is no such thing, or no such model.",
     408: "The body, or the generation, took longer than it may.",
     413: "The body is longer than this server takes.",
@@ -51,7 +52,7 @@ RETRY_AFTER = {
 @dataclass(frozen=True, slots=True)
 class Contract:
     answers: Mapping[int, Any]
-    body: type[BaseModel] | None = None
+    body: Any = None
     query: type[BaseModel] | None = None
     is_form: bool = False
     streams: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class Contract:
         """Each with whether it is "validation" or "serialization"."""
         yield from ((kind, "validation") for kind in (self.body, self.query) if kind is not None)
         answered = (*self.answers.values(), *self.streams.values(), self.error)
-        yield from ((kind, "serialization") for kind in answered)
+        yield from ((kind, "serialization") for kind in answered if kind is not None)
 
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -78,7 +79,7 @@ _contracts: dict[Callable[..., Any], Contract] = {}
 def declares(
     answers: Mapping[int, Any],
     *,
-    body: type[BaseModel] | None = None,
+    body: Any = None,
     query: type[BaseModel] | None = None,
     is_form: bool = False,
     streams: Mapping[str, Any] | None = None,
@@ -87,7 +88,8 @@ def declares(
 ) -> Callable[[View], View]:
     """What a view takes and answers; below the blueprint's decorator. Its docstring is the text.
 
-    `answers`: the types of the JSON bodies by status, other than errors. `streams`: the types of
+    `answers`: the types of the JSON bodies by status, other than errors; None for no body. `body`:
+    a model, or a union of them. `streams`: the types of
     the items of the 200 by media type, `str` for bare text. `body` may also come as a form if
     `is_form`. `errors`: statuses whose body is an `error`; 500, and those of reading a body, go
     without saying.
@@ -173,6 +175,9 @@ def _operation(
 
 def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict[str, Any]]]:
     for status, kind in contract.answers.items():
+        if kind is None:
+            yield str(status), {"description": MEANINGS[status]}
+            continue
         content: dict[str, Any] = {JSON: {"schema": schemas[kind, "serialization"]}}
         if status == 200:
             error = schemas[contract.error, "serialization"]

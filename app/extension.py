@@ -12,7 +12,7 @@ from typing import Any
 import flask
 
 import engine
-from app import docs, errors, generation, jobs, openai, ops, request_id
+from app import docs, errors, generation, jobs, openai, ops, origins, plain, request_id
 from app.body import BadRequest
 from app.chat import prompt as chat_prompt
 from app.chat.request import Chat
@@ -212,9 +212,10 @@ def install(
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
-    for blueprint in (openai.blueprint, jobs.blueprint, ops.blueprint, docs.blueprint):
-        api.register_blueprint(blueprint)
+    for part in (openai, plain, jobs, ops, docs):
+        api.register_blueprint(part.blueprint)
     errors.register(api)
+    origins.register(api, services.settings.cors_origins)
     request_id.register(api)
     app.extensions[KEY] = services
     app.register_blueprint(api)

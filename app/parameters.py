@@ -43,7 +43,7 @@ class Generation(Constrained):
     max_tokens: Tokens | None = Field(
         None,
         description="Most new tokens. Refused if they and the prompt exceed the context."
-        " Default: 16 for completions, the setting `default_max_tokens` for chats.",
+        " Default: 16 for `/v1/completions`, else the setting `default_max_tokens`.",
     )
     n: int = Field(
         1,

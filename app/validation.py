@@ -73,6 +73,11 @@ class Parameters(BaseModel):
     # say.
     kinds: ClassVar[dict[str, str]] = {}
 
+    @classmethod
+    def names_of_fields(cls) -> dict[str, str]:
+        """What clients call each field."""
+        return {name: field.alias or name for name, field in cls.model_fields.items()}
+
     def check(self) -> None:
         """Raises BadRequest where parameters contradict each other."""
 
@@ -87,8 +92,9 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
         if name in given and not _is_one_of(given.pop(name), neutral):
             reason = f": {kind.reasons[name]}" if name in kind.reasons else ""
             raise BadRequest(f"{name} is not supported{reason}", name, "unsupported_parameter")
+    known = set(kind.names_of_fields().values())
     for name in given:
-        if name not in kind.model_fields:
+        if name not in known:
             shown = name[:MAX_SHOWN]
             raise BadRequest(f"unknown parameter: {shown}", shown, "unknown_parameter")
     try:

@@ -1,6 +1,7 @@
 """Text to token ids and back, on request threads. No torch."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 
@@ -60,12 +61,27 @@ class Tokenizer:
         text: str = self._special.to_str()
         return text
 
-    def encode(self, text: str, max_tokens: int) -> tuple[int, ...]:
-        """Token ids of a plain prompt: BOS, if the model wants one, then ordinary text, in which
-        nothing counts as a special token. Raises PromptTooLong for more than `max_tokens`.
+    def encode(
+        self,
+        text: str,
+        max_tokens: int = sys.maxsize,
+        add_bos: bool = True,
+        parse_special: bool = False,
+    ) -> tuple[int, ...]:
+        """Token ids of a plain prompt: BOS, if the model wants one and the text doesn't begin with
+        it, then the text, in which nothing counts as a special token unless `parse_special`.
+
+        Raises PromptTooLong for more than `max_tokens`.
         """
         _check(text)
-        return self._limited(lambda t: self._bos_ids + self._ordinary(t), text, max_tokens)
+        encode = partial(self._batch, self._special) if parse_special else self._ordinary
+        bos = self._bos_ids if add_bos else []
+
+        def with_bos(text: str) -> list[int]:
+            token_ids = encode(text)
+            return token_ids if token_ids[: len(bos)] == bos else bos + token_ids
+
+        return self._limited(with_bos, text, max_tokens)
 
     def encode_template(self, text: str, max_tokens: int) -> tuple[int, ...]:
         """Token ids of a chat template's output, in which special tokens count unless escaped.
@@ -87,9 +103,9 @@ class Tokenizer:
             return text
         return self._first_character.sub(rf"\1{ESCAPE}", text)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of `token_ids`, without special tokens."""
-        texts: list[str] = self._special.decode_batch([list(token_ids)])
+    def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of `token_ids`, by default without special tokens."""
+        texts: list[str] = self._special.decode_batch([list(token_ids)], skip_special)
         return texts[0]
 
     def piece(self, token_id: int) -> bytes:

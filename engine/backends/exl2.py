@@ -41,6 +41,7 @@ from engine.messages import (
     Started,
 )
 from engine.model_dir import ModelDir
+from engine.pieces import read_pieces
 from engine.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ def test_max_tokens_defaults_to_16(make_client):
 
 
 @pytest.mark.parameter("n")
-@pytest.mark.parameter("prompt")
+@pytest.mark.parameter("prompt", "/v1/completions")
 def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(make_client):
     backend = ScriptedBackend()
     client = make_client(backend)

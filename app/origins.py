@@ -1,0 +1,50 @@
+"""Which web pages may have browsers use the server: those of its own origin, and those named."""
+
+import functools
+from collections.abc import Collection
+
+import flask
+import werkzeug.exceptions
+
+from app.services import services
+
+ANY = "*"
+
+
+def register(target: flask.Flask | flask.Blueprint, allowed: Collection[str]) -> None:
+    """Let pages of the origins `allowed` read the answers of an application, or a blueprint."""
+    if allowed:
+        target.after_request(functools.partial(_allow, allowed))
+
+
+def check() -> None:
+    """Raises Forbidden if the current request is another page's doing, for routes that a browser
+    would send it to without asking.
+    """
+    headers = flask.request.headers
+    origin = headers.get("Origin")
+    # A proxy may have taken TLS off, so the scheme is not compared.
+    is_foreign = origin is not None and origin.partition("://")[2] != flask.request.host
+    # Not all that a page sends has an origin: its images don't, nor do its links.
+    is_foreign = is_foreign or (origin is None and headers.get("Sec-Fetch-Site") == "cross-site")
+    if is_foreign and not _is_one_of(origin, services().settings.cors_origins):
+        raise werkzeug.exceptions.Forbidden("pages of another origin need the setting cors_origins")
+
+
+def _is_one_of(origin: str | None, allowed: Collection[str]) -> bool:
+    return ANY in allowed or origin in allowed
+
+
+def _allow(allowed: Collection[str], response: flask.Response) -> flask.Response:
+    response.headers.add("Vary", "Origin")
+    origin = flask.request.headers.get("Origin")
+    if origin is None or not _is_one_of(origin, allowed):
+        return response
+    response.headers["Access-Control-Allow-Origin"] = origin
+    response.headers["Access-Control-Expose-Headers"] = "Retry-After, X-Request-Id"
+    if flask.request.method == "OPTIONS":
+        response.headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE"
+        if asked := flask.request.headers.get("Access-Control-Request-Headers"):
+            response.headers["Access-Control-Allow-Headers"] = asked
+        response.headers["Access-Control-Max-Age"] = "600"
+    return response

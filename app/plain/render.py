@@ -1,0 +1,71 @@
+"""Events to bodies of /generate. Pure."""
+
+from collections.abc import Sequence
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+import engine
+from app.body import dumps
+from app.generation import Choice
+from app.openai.bodies import FinishReason, Usage
+from app.openai.render import usage
+from app.streaming import ServerSentEvents
+
+
+class GenerateEnd(TypedDict):
+    finish_reason: FinishReason
+    stop_reason: NotRequired[str]
+    usage: Usage
+
+
+class GenerateBody(GenerateEnd):
+    id: str
+    model: str
+    text: str
+
+
+class GenerateChunk(TypedDict):
+    text: str
+
+
+class GenerateRender:
+    def __init__(self, identifier: str, model: str) -> None:
+        self._head = {"id": identifier, "model": model}
+
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        [choice] = choices
+        assert choice.finished is not None
+        return {**self._head, "text": "".join(choice.texts), **self.end(choice.finished)}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    def end(self, finished: engine.Finished) -> dict[str, Any]:
+        reason = {} if finished.stop_reason is None else {"stop_reason": finished.stop_reason}
+        return {
+            "finish_reason": finished.finish_reason,
+            **reason,
+            "usage": usage([finished], 1),
+        }
+
+
+class NamedEvents(ServerSentEvents):
+    """For a browser's EventSource, which must learn of the end: events `message`, and at last one
+    `end` or `error`. It has been given an id, and sends that when it connects again.
+    """
+
+    end = b""
+
+    def __init__(self, identifier: str) -> None:
+        self._id = b"id: " + identifier.encode() + b"\n"
+
+    def frame(self, body: dict[str, Any], text: str) -> bytes:
+        return self._event(b"event: end\n" if "finish_reason" in body else b"", body)
+
+    def error(self, body: dict[str, Any]) -> bytes:
+        return self._event(b"event: error\n", body)
+
+    def _event(self, name: bytes, body: dict[str, Any]) -> bytes:
+        identifier, self._id = self._id, b""  # it stays until there is another
+        return identifier + name + b"data: " + dumps(body) + b"\n\n"

@@ -1,0 +1,72 @@
+"""`/generate`, by POST and GET."""
+
+import uuid
+from typing import Any
+
+import flask
+import werkzeug.exceptions
+
+from app import generation, origins
+from app.body import read_json
+from app.contract import GENERATION, declares
+from app.form import read_form, read_query
+from app.plain import parse, render
+from app.services import services
+from app.streaming import ServerSentEvents, choose_framing, media_types
+from app.text.answer import answer
+
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+STREAMS = media_types(render.GenerateChunk | render.GenerateEnd)
+
+blueprint = flask.Blueprint("switchyard_plain", __name__)
+# A form, or a GET, is what any web page can have a browser send without asking.
+blueprint.before_request(origins.check)
+
+
+@blueprint.post("/generate")
+@declares(
+    {200: render.GenerateBody},
+    body=parse.Generate,
+    is_form=True,
+    streams=STREAMS,
+    errors=(403, *GENERATION),
+)
+def create_text() -> flask.Response:
+    """Continue a prompt, given as JSON or as a form."""
+    return _answer(generation.receive(parse.generate, _read_body))
+
+
+@blueprint.get("/generate")
+@declares(
+    {200: render.GenerateBody, 204: None},
+    query=parse.Generate,
+    streams=STREAMS,
+    errors=(403, *GENERATION),
+)
+def get_text() -> flask.Response:
+    """Continue a prompt, given in the query string; with `stream=true` for an EventSource."""
+    if flask.request.method == "HEAD":  # which should cost nothing
+        raise werkzeug.exceptions.MethodNotAllowed(["GET", "POST"])
+    if "Last-Event-ID" in flask.request.headers:
+        # An EventSource, which connects again after every end: this tells it not to.
+        return flask.Response(status=204)
+    response = _answer(generation.receive(parse.generate, lambda _: read_query(parse.Generate)))
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _read_body(max_bytes: int) -> dict[str, Any]:
+    if flask.request.mimetype in FORMS:
+        return read_form(parse.Generate, max_bytes)
+    return read_json(max_bytes)
+
+
+def _answer(request: parse.Generate) -> flask.Response:
+    model = services().models.get(request.model)
+    identifier = f"gen-{uuid.uuid4().hex}"
+    framing = choose_framing(flask.request.accept_mimetypes) if request.stream else None
+    if isinstance(framing, ServerSentEvents):
+        framing = render.NamedEvents(identifier)
+    bodies = render.GenerateRender(identifier, model.config.name)
+    return answer(request, identifier, bodies, framing)

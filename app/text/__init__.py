@@ -1,0 +1,1 @@
+"""Prompts that are text, as the plain wire formats have them in common."""

@@ -1,0 +1,68 @@
+"""A prompt to the answer to it, streamed or not, whatever the wire format. Request threads."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import flask
+
+import engine
+from app import generation
+from app.body import BadRequest, json_response
+from app.generation import Choice
+from app.reader import Reader
+from app.services import services
+from app.streaming import Framing, stream_response
+from app.text.request import Text
+
+
+class Render(Protocol):
+    """A wire format's bodies."""
+
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Of a response that isn't streamed."""
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """More text of a stream."""
+
+    def end(self, finished: engine.Finished) -> dict[str, Any]:
+        """The last of a stream."""
+
+
+def submit(
+    request: Text, identifiers: Sequence[str], is_streamed: bool, wake: Callable[[], None] | None
+) -> Reader:
+    """Submit the `n` jobs of the prompt. Raises what `generation.submit` does."""
+    model = services().models.get(request.model)
+    with generation.names_of(request):
+        # Before the work of tokenizing: tokens are not longer than 16 characters on average.
+        model.check_room(request.n, len(request.prompt) // 16 * request.n)
+        token_ids = model.tokenizer.encode(
+            request.prompt, model.info.max_seq_len, parse_special=request.parse_special
+        )
+        return generation.submit(request, model, [token_ids], identifiers, is_streamed, wake)
+
+
+def answer(
+    request: Text, identifier: str, render: Render, framing: Framing | None
+) -> flask.Response:
+    """`framing`: of a stream, else None. Raises what `submit` and `generation.collect` do."""
+    if framing is not None and request.n > 1:
+        raise BadRequest("a stream has room for one choice only", request.names["n"])
+    identifiers = [f"{identifier}-{i}" for i in range(request.n)]
+    reader = submit(request, identifiers, framing is not None, None)
+    if framing is not None:
+        heartbeat = services().settings.heartbeat
+        return stream_response(reader, lambda events: bodies(render, events), framing, heartbeat)
+    return json_response(render.whole(generation.collect(reader, identifiers)))
+
+
+def bodies(
+    render: Render, events: Sequence[engine.JobEvent]
+) -> Iterable[tuple[dict[str, Any], str]]:
+    """Of the events of one choice, each with the new text in it."""
+    for event in events:
+        match event:
+            case engine.Chunk(text=text) if text:
+                yield render.delta(text), text
+            case engine.Finished():
+                yield render.end(event), ""

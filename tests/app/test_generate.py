@@ -1,0 +1,222 @@
+"""/generate over a scripted backend: JSON, forms, query strings, EventSource."""
+
+import io
+import json
+
+import pytest
+
+import engine
+from engine.messages import Chunk, Failed
+from tests.scripted import ScriptedBackend
+
+URL = "/generate"
+FORM = "application/x-www-form-urlencoded"
+PAGE = "https://page.example"
+
+
+def events(response):
+    """(name, data) of each server-sent event, as an EventSource would dispatch it."""
+    for block in response.get_data(as_text=True).split("\n\n"):
+        fields = [line.partition(": ")[::2] for line in block.splitlines() if line[0] != ":"]
+        if fields:
+            lines = dict(fields)
+            yield lines.get("event", "message"), json.loads(lines["data"])
+
+
+@pytest.mark.parameter("prompt", "/generate")
+def test_a_text_comes_with_its_end_and_usage(make_client):
+    body = make_client(ScriptedBackend()).post(URL, json={"prompt": "x", "max_tokens": 3}).json
+    assert body.pop("id").startswith("gen-")
+    assert body.pop("usage")["completion_tokens"] == 3
+    assert body == {"model": "scripted", "text": "0 1 2 ", "finish_reason": "length"}
+
+
+def test_a_text_is_as_long_as_the_server_lets_it_be_by_default(make_client):
+    client = make_client(ScriptedBackend(), default_max_tokens=7)
+    assert client.post(URL, json={"prompt": "x"}).json["usage"]["completion_tokens"] == 7
+
+
+STRINGS = {
+    "prompt": "123",
+    "max_tokens": "3",
+    "temperature": "0.5",
+    "ignore_eos": "on",
+    "stop": ["7", "8"],
+    "stop_token_ids": ["5", "6"],
+    "seed": "-4",
+    "min_p": "",
+    "user": "true",
+    "stream": "false",
+    "logprobs": "false",
+}
+VALUES = {
+    "prompt": "123",
+    "max_tokens": 3,
+    "temperature": 0.5,
+    "ignore_eos": True,
+    "stop": ["7", "8"],
+    "stop_token_ids": [5, 6],
+    "seed": -4,
+    "user": "true",
+}
+
+
+@pytest.mark.parametrize("how", ["form", "multipart", "query"])
+def test_strings_mean_what_the_same_json_means(make_client, how):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    more = {"headers": {"X-Request-Id": "same"}}
+    client.post(URL, json=VALUES, **more)
+    match how:
+        case "form":
+            response = client.post(URL, data=STRINGS, **more)
+        case "multipart":
+            response = client.post(URL, data=STRINGS, content_type="multipart/form-data", **more)
+        case "query":
+            response = client.get(URL, query_string=STRINGS, **more)
+    assert response.status_code == 200, response.json
+    by_json, by_strings = backend.enqueued
+    assert engine.Job(**{**fields(by_strings), "identifier": ""}) == engine.Job(
+        **{**fields(by_json), "identifier": ""}
+    )
+
+
+def fields(job):
+    return {name: getattr(job, name) for name in job.__slots__}
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "code"),
+    [
+        ("max_tokens=3", "prompt", "missing_required_parameter"),
+        ("prompt=", "prompt", "missing_required_parameter"),
+        ("prompt=x&temperature=hot", "temperature", "invalid_value"),
+        ("prompt=x&temperature=9", "temperature", "invalid_value"),
+        ("prompt=x&max_tokens=2.5", "max_tokens", "invalid_value"),
+        ("prompt=x&max_tokens=[[[", "max_tokens", "invalid_value"),
+        ("prompt=x&ignore_eos=7", "ignore_eos", "invalid_value"),
+        ("prompt=x&prompt=y", "prompt", "invalid_value"),
+        ("prompt=x&stop_token_ids=a", "stop_token_ids.0", "invalid_value"),
+        ("prompt=x&n=2", "n", "unsupported_parameter"),
+        ("prompt=x&temprature=1", "temprature", "unknown_parameter"),
+        ("prompt=x&response_format=json", "response_format", "unsupported_parameter"),
+        ("prompt=x&messages=[]", "messages", "unknown_parameter"),
+        ("prompt=%ff", None, "invalid_query"),
+        ("&".join(f"a{i}=1" for i in range(200)), None, "invalid_query"),
+    ],
+)
+def test_what_is_wrong_in_a_query_is_named(make_client, query, param, code):
+    response = make_client(ScriptedBackend()).get(f"{URL}?{query}")
+    assert response.status_code == 400
+    assert (response.json["error"]["param"], response.json["error"]["code"]) == (param, code)
+
+
+def test_what_is_no_form_is_refused(make_client):
+    client = make_client(ScriptedBackend(), max_body_bytes=1000)
+    assert client.post(URL, data=b"prompt=%ff", content_type=FORM).status_code == 400
+    assert client.post(URL, data=b"x" * 2000, content_type=FORM).status_code == 413
+    assert client.post(URL, data=b"x", content_type="text/plain").status_code == 415
+    large = client.post(URL, data={"prompt": "x" * 2000}, content_type="multipart/form-data")
+    assert large.status_code == 413
+    file = client.post(URL, data={"prompt": "x", "image": (io.BytesIO(b"x"), "image")})
+    assert file.status_code == 400 and file.json["error"]["param"] == "image"
+
+
+def test_an_event_source_reads_the_text_and_learns_of_the_end(make_client):
+    client = make_client(ScriptedBackend())
+    query = {"prompt": "x", "max_tokens": 2, "stream": "true"}
+    response = client.get(URL, query_string=query, headers={"Accept": "text/event-stream"})
+    assert response.mimetype == "text/event-stream"
+    assert response.headers["Cache-Control"] == "no-store"
+    *texts, (name, end) = events(response)
+    assert texts == [("message", {"text": "0 "}), ("message", {"text": "1 "})]
+    assert name == "end"
+    assert (end["finish_reason"], end["usage"]["completion_tokens"]) == ("length", 2)
+    [identifier] = [line for line in response.text.splitlines() if line.startswith("id: gen-")]
+    again = client.get(URL, query_string=query, headers={"Last-Event-ID": identifier[4:]})
+    assert (again.status_code, again.data) == (204, b"")  # it gives up
+
+
+def test_a_failure_ends_the_events(make_client):
+    def script(job):
+        yield Chunk(job.identifier, "0 ", (0,))
+        yield Failed(job.identifier, engine.JobFailed("bad luck"))
+
+    response = make_client(ScriptedBackend(script)).get(f"{URL}?prompt=x&stream=true")
+    assert [name for name, _ in events(response)] == ["message", "error"]
+    assert response.text.count("id: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("accept", "body"),
+    [
+        ("text/plain", b"0 1 "),
+        ("application/x-ndjson", b'{"text":"0 "}\n{"text":"1 "}\n{"finish_reason":"length",'),
+    ],
+)
+def test_the_other_framings(make_client, accept, body):
+    response = make_client(ScriptedBackend()).post(
+        URL, json={"prompt": "x", "max_tokens": 2, "stream": True}, headers={"Accept": accept}
+    )
+    assert response.data.startswith(body)
+
+
+def test_a_head_request_generates_nothing(make_client):
+    backend = ScriptedBackend()
+    assert make_client(backend).head(f"{URL}?prompt=x").status_code == 405
+    assert not backend.enqueued
+
+
+@pytest.mark.parameter("parse_special", "/generate")
+def test_special_tokens_in_a_prompt_count_only_if_asked(make_client, model_path):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    tokenizer = client.models.get().tokenizer
+    [special] = [t for t in tokenizer._special_ids if "im_end" in t or t == "</s>"][:1]
+    for parse_special in (False, True):
+        client.post(URL, json={"prompt": f"x{special}", "parse_special": parse_special})
+    literal, parsed = [job.prompt for job in backend.enqueued]
+    assert parsed[-1] == tokenizer._special_ids[special]
+    assert tokenizer._special_ids[special] not in literal
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": PAGE}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
+    ids=str,
+)
+def test_pages_of_other_origins_can_make_it_do_nothing(make_client, headers):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    assert client.get(f"{URL}?prompt=x", headers=headers).status_code == 403
+    assert client.post(URL, data={"prompt": "x"}, headers=headers).status_code == 403
+    assert not backend.enqueued
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Origin": "https://localhost"}, {"Sec-Fetch-Site": "none"}],
+    ids=str,
+)
+def test_its_own_pages_and_what_is_no_page_can(make_client, headers):
+    client = make_client(ScriptedBackend())
+    response = client.get(f"{URL}?prompt=x", headers=headers)
+    assert response.status_code == 200
+    assert "Access-Control-Allow-Origin" not in response.headers
+
+
+@pytest.mark.parametrize("origins", [[PAGE], ["*"]])
+def test_pages_that_the_configuration_names_can_and_may_read_it(make_client, origins):
+    client = make_client(ScriptedBackend(), cors_origins=origins)
+    response = client.get(f"{URL}?prompt=x", headers={"Origin": PAGE})
+    assert response.status_code == 200
+    assert response.headers["Access-Control-Allow-Origin"] == PAGE
+    assert response.headers["Vary"] == "Origin"
+    asked = {"Origin": PAGE, "Access-Control-Request-Headers": "content-type"}
+    preflight = client.options("/v1/chat/completions", headers=asked)
+    assert preflight.headers["Access-Control-Allow-Headers"] == "content-type"
+    assert preflight.headers["Access-Control-Allow-Origin"] == PAGE
+    if origins != ["*"]:
+        other = client.get("/v1/models", headers={"Origin": "https://other.example"})
+        assert "Access-Control-Allow-Origin" not in other.headers
+        assert other.headers["Vary"] == "Origin"
