@@ -10,8 +10,7 @@ from app.body import BadRequest
 from app.client import ClientGone
 from app.config import Settings, SettingsError, read_settings
 from app.deadlines import TimedOut
-from app.extension import Result, Switchyard, TextStream, install, read_templates
-from app.services import Services
+from app.extension import Result, Switchyard, TextStream, install, open_services
 
 __all__ = [
     "BadRequest",
@@ -34,7 +33,7 @@ def create_app(
     server as SIGTERM does, for `POST /admin/drain`; without it there is no such thing.
     """
     app = flask.Flask("switchyard", static_folder=None)
-    install(app, Services(settings, models, read_templates(models), terminate))
+    install(app, open_services(settings, models, terminate))
     errors.register(app)
     request_id.register(app)
     return app

@@ -158,7 +158,15 @@ class Settings(pydantic_settings.BaseSettings):
     reserve_threads: int = Field(
         16,
         ge=1,
-        description="Request threads beyond one for each job, for health checks and refusals.",
+        description="Request threads beyond one for each job and each WebSocket, for health checks"
+        " and refusals.",
+    )
+    max_websockets: int = Field(
+        32,
+        ge=0,
+        le=4096,
+        description="Most WebSockets open at the same time, each with a request thread of its own;"
+        " the next is refused with 429.",
     )
     grace: float = Field(
         30.0,
@@ -211,8 +219,9 @@ class Settings(pydantic_settings.BaseSettings):
 
     @property
     def num_threads(self) -> int:
-        """Request threads: one for each job that may be held, and the reserve."""
-        return self.max_batch_size + self.max_pending + self.reserve_threads
+        """Request threads: one for each job held, one for each WebSocket, and the reserve."""
+        num_busy = self.max_batch_size + self.max_pending + self.max_websockets
+        return num_busy + self.reserve_threads
 
     def engine_config(self) -> engine.ModelConfig:
         """Raises engine.ModelError."""

@@ -12,7 +12,7 @@ from typing import Any
 import flask
 
 import engine
-from app import docs, errors, generation, jobs, openai, ops, origins, plain, request_id
+from app import docs, errors, generation, jobs, openai, ops, origins, plain, request_id, websocket
 from app.body import BadRequest
 from app.chat import prompt as chat_prompt
 from app.chat.request import Chat
@@ -112,7 +112,7 @@ class Switchyard:
         starter = Starter(models, settings.grace)
         install(
             app,
-            Services(settings, models, read_templates(models), None),
+            open_services(settings, models, None),
             self._url_prefix,
             [*([self._before_request] if self._before_request else []), starter],
         )
@@ -212,7 +212,7 @@ def install(
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
-    for part in (openai, plain, jobs, ops, docs):
+    for part in (openai, plain, websocket, jobs, ops, docs):
         api.register_blueprint(part.blueprint)
     errors.register(api)
     origins.register(api, services.settings.cors_origins)
@@ -221,8 +221,13 @@ def install(
     app.register_blueprint(api)
 
 
-def read_templates(models: engine.Models) -> dict[str, ChatTemplate]:
-    return {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
+def open_services(
+    settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
+) -> Services:
+    """`terminate` does what SIGTERM does, at once or soon."""
+    templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
+    websockets = threading.Semaphore(settings.max_websockets)
+    return Services(settings, models, templates, websockets, terminate)
 
 
 def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the views of one application work with."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ class Services:
     settings: Settings
     models: engine.Models
     chat_templates: dict[str, ChatTemplate]  # by model name
+    websockets: threading.Semaphore  # a place for each that may be open
     terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon
 
 

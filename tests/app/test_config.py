@@ -95,8 +95,8 @@ def test_what_the_engine_cannot_honour_is_named(wrong):
 
 
 def test_there_are_more_threads_than_jobs():
-    settings = read_settings(max_batch_size=10, max_pending=20, reserve_threads=3)
-    assert settings.num_threads == 33
+    settings = read_settings(max_batch_size=10, max_pending=20, max_websockets=4, reserve_threads=3)
+    assert settings.num_threads == 37
     assert settings.engine_config().max_jobs == 30
 
 

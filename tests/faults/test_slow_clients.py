@@ -24,6 +24,7 @@ def impatient(tmp_path_factory, model_path):
         cache_tokens=65536,
         max_batch_size=16,
         max_pending=0,
+        max_websockets=0,
         reserve_threads=1,
         body_timeout=1,
         send_timeout=1,

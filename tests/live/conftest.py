@@ -14,6 +14,11 @@ import requests
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 GUNICORN = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
+FLASK = [sys.executable, "-m", "flask", "--app", "wsgi", "run", "--port", "{port}"]
+WAITRESS = [
+    *(sys.executable, "-m", "waitress", "--listen", "127.0.0.1:{port}", "--threads", "8"),
+    "wsgi:app",
+]
 
 
 def free_port():

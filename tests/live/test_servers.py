@@ -11,13 +11,8 @@ import time
 import pytest
 import requests
 
-from tests.live.conftest import GUNICORN, ROOT
+from tests.live.conftest import FLASK, GUNICORN, ROOT, WAITRESS
 
-FLASK = [sys.executable, "-m", "flask", "--app", "wsgi", "run", "--port", "{port}"]
-WAITRESS = [
-    *(sys.executable, "-m", "waitress", "--listen", "127.0.0.1:{port}", "--threads", "8"),
-    "wsgi:app",
-]
 SERVE = [str(ROOT / "scripts" / "serve")]
 
 

@@ -1,0 +1,363 @@
+"""/v1/stream over real sockets, with a real client."""
+
+import json
+import socket
+import struct
+import threading
+import time
+
+import pytest
+import requests
+import websocket
+
+from tests.faults.conftest import SCRIPTED
+from tests.faults.paced import FAIL, FLOOD
+from tests.live.conftest import FLASK, WAITRESS, Server
+
+LONG = {"prompt": "x", "max_tokens": 2000}  # 20 seconds
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "x" * 22 + "==",
+}
+
+
+class Client:
+    """A WebSocket; what comes on it."""
+
+    def __init__(self, server, receive_buffer=None, **more):
+        options = []
+        if receive_buffer:
+            options = [(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)]
+        self.socket = websocket.create_connection(
+            server.url.replace("http", "ws") + "/v1/stream", timeout=30, sockopt=options, **more
+        )
+
+    def send(self, type, id, **more):
+        self.socket.send(json.dumps({"type": type, "id": id, **more}))
+
+    def receive(self):
+        return json.loads(self.socket.recv())
+
+    def until(self, id, *types):
+        """All messages up to one of these types with this id."""
+        messages = []
+        while not messages or (messages[-1]["type"], messages[-1]["id"]) not in [
+            (type, id) for type in types
+        ]:
+            messages.append(self.receive())
+        return messages
+
+    def close_code(self):
+        """Read to the end; the code that the server closes with."""
+        while True:
+            opcode, frame = self.socket.recv_data_frame(control_frame=True)
+            if opcode == websocket.ABNF.OPCODE_CLOSE:
+                return struct.unpack("!H", frame.data[:2])[0]
+
+    def close(self):
+        self.socket.close()
+        self.socket.shutdown()  # which that leaves out once a closing frame has been seen
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, model_path):
+    directory = tmp_path_factory.mktemp("websocket")
+    server = Server(SCRIPTED, directory, model=model_path, max_websockets=4, heartbeat=0.5)
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output
+    assert "a WebSocket failed" not in server.output
+
+
+@pytest.fixture
+def client(server):
+    client = Client(server)
+    yield client
+    client.close()
+    wait_until_idle(server)
+
+
+def num_jobs(server):
+    return len(requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"])
+
+
+def wait_until_idle(server, timeout=20.0):
+    deadline = time.monotonic() + timeout
+    while num_jobs(server):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def text(messages, id):
+    return "".join(m["text"] for m in messages if m["type"] == "chunk" and m["id"] == id)
+
+
+def test_several_generations_run_side_by_side_each_with_its_own_text(client):
+    for i in range(8):
+        client.send("generate", i, prompt="x" * (i + 1), max_tokens=20 + i)
+    ended, messages = set(), []
+    while len(ended) < 8:
+        messages.append(client.receive())
+        if messages[-1]["type"] == "end":
+            ended.add(messages[-1]["id"])
+            assert messages[-1]["finish_reason"] == "length"
+            assert messages[-1]["usage"]["completion_tokens"] == 20 + messages[-1]["id"]
+    for i in range(8):
+        assert text(messages, i) == "".join(f"{k} " for k in range(20 + i))
+    first = [m["id"] for m in messages if m["type"] == "chunk"][:16]
+    assert len(set(first)) > 1  # not one after the other
+
+
+def test_a_conversation_is_answered_too(client):
+    client.send("generate", "a", messages=[{"role": "user", "content": "Hi"}], max_tokens=3)
+    messages = client.until("a", "end")
+    assert text(messages, "a") == "0 1 2 "
+
+
+def test_a_cancelled_generation_ends_with_what_there_was_and_the_others_go_on(client):
+    client.send("generate", "a", **LONG)
+    client.send("generate", "b", prompt="x", max_tokens=100)
+    client.until("a", "chunk")
+    client.send("cancel", "a")
+    messages = client.until("a", "end")
+    assert messages[-1]["finish_reason"] == "cancelled"
+    assert client.until("b", "end")[-1]["finish_reason"] == "length"
+
+
+def test_a_failed_generation_is_an_error_of_its_own(client):
+    client.send("generate", "a", prompt="x", max_tokens=200, seed=FAIL)
+    last = client.until("a", "error", "end")[-1]
+    assert last["type"] == "error"
+    assert (last["status"], last["error"]["code"]) == (500, "batch_failed")
+
+
+def test_a_deadline_ends_one_generation(client):
+    client.send("generate", "a", **LONG, timeout=0.5)
+    client.send("generate", "b", prompt="x", max_tokens=150)
+    last = client.until("a", "error", "end")[-1]
+    assert (last["type"], last["status"], last["error"]["code"]) == ("error", 408, "total_timeout")
+    assert last["error"]["usage"]["completion_tokens"] > 0
+    assert client.until("b", "end")
+
+
+@pytest.mark.parametrize(
+    ("message", "id", "param", "code"),
+    [
+        ("{", None, None, "invalid_json"),
+        ("[1]", None, None, "invalid_json"),
+        ({}, None, "type", "missing_required_parameter"),
+        ({"type": "generate", "prompt": "x"}, None, "id", "missing_required_parameter"),
+        ({"type": "generat", "id": 1, "prompt": "x"}, None, "type", "invalid_value"),
+        ({"type": "generate", "id": [], "prompt": "x"}, None, "id", "invalid_value"),
+        ({"type": "generate", "id": "", "prompt": "x"}, None, "id", "invalid_value"),
+        ({"type": "generate", "id": 1}, 1, "prompt", "missing_required_parameter"),
+        ({"type": "generate", "id": 1, "prompt": "x", "top_p": 2}, 1, "top_p", "invalid_value"),
+        ({"type": "generate", "id": 1, "prompt": "x", "n": 2}, 1, "n", "unsupported_parameter"),
+        (
+            {"type": "generate", "id": 1, "prompt": "x", "stream": False},
+            *(1, "stream", "unsupported_parameter"),
+        ),
+        (
+            {"type": "generate", "id": 1, "prompt": "x", "messages": []},
+            1,
+            "prompt",
+            "invalid_value",
+        ),
+        ({"type": "generate", "id": 1, "messages": [7]}, 1, "messages.0", "invalid_value"),
+        ({"type": "generate", "id": 1, "prompt": "x", "model": "y"}, 1, "model", "model_not_found"),
+        (
+            {"type": "generate", "id": 1, "prompt": "x", "max_tokens": 9999},
+            *(1, "max_tokens", "context_length_exceeded"),
+        ),
+        ({"type": "cancel", "id": 1}, None, "id", "unknown_id"),
+        ({"type": "cancel", "id": 1, "why": 1}, None, "why", "unknown_parameter"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_message_is_answered_and_the_connection_lives(
+    client, message, id, param, code
+):
+    client.socket.send(message if isinstance(message, str) else json.dumps(message))
+    error = client.receive()
+    assert (error["type"], error["id"]) == ("error", id)
+    assert (error["error"]["param"], error["error"]["code"]) == (param, code)
+    client.send("generate", 1, prompt="x", max_tokens=1)
+    assert client.until(1, "end")
+
+
+def test_a_binary_message_is_answered_too(client):
+    client.socket.send_binary(b"{}")
+    assert client.receive()["error"]["code"] == "invalid_json"
+
+
+def test_an_id_in_use_is_refused_without_ending_the_one_at_work(client):
+    client.send("generate", "a", prompt="x", max_tokens=100)
+    client.send("generate", "a", prompt="x", max_tokens=100)
+    messages = client.until("a", "end")
+    [error] = [m for m in messages if m["type"] == "error"]
+    assert (error["id"], error["error"]["param"]) == (None, "id")
+    client.send("generate", "a", prompt="x", max_tokens=1)  # it is free again
+    assert client.until("a", "end")
+
+
+def test_more_generations_than_a_connection_may_have_are_refused(client):
+    for i in range(33):
+        client.send("generate", i, **LONG)
+    error = client.until(32, "error")[-1]
+    assert (error["status"], error["error"]["code"]) == (429, "queue_full")
+    assert error["retry_after"] >= 1
+
+
+@pytest.mark.parametrize("way", ["close", "reset", "vanish"])
+def test_who_leaves_has_all_jobs_cancelled_within_a_second(server, way):
+    client = Client(server)
+    for i in range(10):
+        client.send("generate", i, **LONG)
+    client.until(9, "chunk")
+    match way:
+        case "close":
+            client.socket.send_close()
+        case "reset":
+            linger = struct.pack("ii", 1, 0)
+            client.socket.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            client.socket.sock.close()
+        case "vanish":
+            client.socket.sock.close()
+    begin = time.monotonic()
+    wait_until_idle(server)
+    seconds = time.monotonic() - begin
+    print(f"{way}: idle after {seconds:.2f} s")
+    assert seconds < 3  # of 20 that they would take; a second when nobody else is at work here
+    client.close()
+
+
+def test_pings_come_while_there_is_nothing_to_say(client):
+    kinds = [client.socket.recv_data_frame(control_frame=True)[0] for _ in range(3)]
+    assert kinds == [websocket.ABNF.OPCODE_PING] * 3
+    client.send("generate", 1, prompt="x", max_tokens=1)
+    assert client.until(1, "end")
+
+
+def test_the_clients_pings_are_answered(client):
+    client.socket.ping("are you there?")
+    while True:
+        opcode, frame = client.socket.recv_data_frame(control_frame=True)
+        if opcode == websocket.ABNF.OPCODE_PONG:
+            assert frame.data == b"are you there?"
+            return
+
+
+def test_many_messages_at_once_are_all_answered(client):
+    """More than is received ahead, by far."""
+    thread = threading.Thread(
+        target=lambda: [client.send("cancel", i, padding="x" * 1000) for i in range(1000)]
+    )
+    thread.start()
+    for _ in range(1000):
+        assert client.receive()["error"]["param"] == "padding"
+    thread.join()
+
+
+def test_large_messages_are_taken_up_to_the_bodies_limit(start):
+    server = start(SCRIPTED, max_body_bytes=500_000).wait_until_ready()
+    client = Client(server)
+    client.socket.send("x" * 500_000)
+    assert client.receive()["error"]["code"] == "invalid_json"
+    client.socket.send("x" * 500_001)
+    assert client.close_code() == 1009
+    client.close()
+
+
+def test_a_reader_that_takes_nothing_is_cut_off_and_its_jobs_are_cancelled(start):
+    server = start(SCRIPTED, send_timeout=1, max_websockets=1).wait_until_ready()
+    client = Client(server, receive_buffer=4096)
+    for i in range(4):  # 64 KiB a token each: 25 MB a second
+        client.send("generate", i, prompt="x", max_tokens=1000, seed=FLOOD)
+    client.socket.sock.recv(10)
+    wait_until_idle(server)
+    wait_until_free(server).close()
+    client.close()
+
+
+def wait_until_free(server):
+    """A connection, as soon as there is a place for one."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return Client(server)
+        except websocket.WebSocketBadStatusException as error:
+            assert error.status_code == 429
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_more_connections_than_may_be_are_refused_and_probes_are_answered(server):
+    wait_until_free(server).close()
+    clients = [wait_until_free(server) for _ in range(4)]
+    response = requests.get(f"{server.url}/v1/stream", headers=HANDSHAKE, timeout=10)
+    assert response.status_code == 429
+    assert int(response.headers["Retry-After"]) >= 1
+    assert "4 WebSockets" in response.json()["error"]["message"]
+    assert requests.get(f"{server.url}/health/live", timeout=10).status_code == 200
+    clients.pop().close()
+    clients.append(wait_until_free(server))
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "message"),
+    [
+        ({}, 400, ""),
+        ({**HANDSHAKE, "Origin": "https://page.example"}, 403, "cors_origins"),
+        ({**HANDSHAKE, "Sec-WebSocket-Version": "8"}, 400, "no WebSocket handshake"),
+        ({**HANDSHAKE, "Sec-WebSocket-Key": None}, 400, "no WebSocket handshake"),
+    ],
+)
+def test_what_is_no_handshake_is_refused_in_http(server, headers, status, message):
+    response = requests.get(f"{server.url}/v1/stream", headers=headers, timeout=10)
+    assert response.status_code == status
+    assert message in response.json()["error"]["message"]
+    wait_until_free(server).close()  # and holds no place
+
+
+def test_a_drain_ends_idle_connections_at_once_and_the_others_with_an_error(start):
+    server = start(SCRIPTED, grace=3).wait_until_ready()
+    idle, short, long = Client(server), Client(server), Client(server)
+    short.send("generate", 1, prompt="x", max_tokens=100)
+    long.send("generate", 1, **LONG)
+    short.until(1, "chunk")
+    long.until(1, "chunk")
+    begin = time.monotonic()
+    server.process.terminate()
+    assert idle.receive()["error"]["code"] == "overloaded"
+    assert idle.close_code() == 1001
+    assert time.monotonic() - begin < 2.5  # before the grace is over
+    short.send("generate", 2, prompt="x")
+    assert short.until(2, "error")[-1]["status"] == 503
+    assert short.until(1, "end", "error")[-1]["type"] == "end"
+    assert long.until(1, "end", "error")[-1]["error"]["code"] == "shutting_down"
+    for client in (short, long):
+        assert client.close_code() == 1001
+        client.close()
+    idle.close()
+    assert server.process.wait(20) == 0
+    assert "Traceback" not in server.output
+
+
+def test_flask_run_serves_it_too(start):
+    server = start(FLASK).wait_until_ready()
+    client = Client(server)
+    client.send("generate", 1, prompt="x", max_tokens=3)
+    assert client.until(1, "end")
+    client.close()
+    again = Client(server)
+    again.close()
+
+
+def test_waitress_shows_no_socket_and_says_so(start):
+    server = start(WAITRESS).wait_until_ready()
+    # It passes no Connection header on, so there it is no handshake at all.
+    response = requests.get(f"{server.url}/v1/stream", headers=HANDSHAKE, timeout=10)
+    assert response.status_code in (400, 501)
