@@ -12,7 +12,19 @@ from typing import Any
 import flask
 
 import engine
-from app import docs, errors, generation, jobs, openai, ops, origins, plain, request_id, websocket
+from app import (
+    docs,
+    errors,
+    generation,
+    jobs,
+    openai,
+    ops,
+    origins,
+    plain,
+    request_id,
+    tokens,
+    websocket,
+)
 from app.body import BadRequest
 from app.chat import prompt as chat_prompt
 from app.chat.request import Chat
@@ -212,7 +224,7 @@ def install(
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
-    for part in (openai, plain, websocket, jobs, ops, docs):
+    for part in (openai, plain, tokens, websocket, jobs, ops, docs):
         api.register_blueprint(part.blueprint)
     errors.register(api)
     origins.register(api, services.settings.cors_origins)

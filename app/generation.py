@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import flask
 
@@ -20,6 +20,12 @@ from app.streaming import raise_failure
 from app.validation import Request
 
 logger = logging.getLogger(__name__)
+
+
+class Named(Protocol):
+    @property
+    def names(self) -> dict[str, str]:
+        """What this request calls the parameters that the engine has other names for."""
 
 
 class Choice:
@@ -66,7 +72,7 @@ def receive(
 
 
 @contextlib.contextmanager
-def names_of(request: Generation) -> Iterator[None]:
+def names_of(request: Named) -> Iterator[None]:
     """Name a parameter at fault as the client does."""
     try:
         yield

@@ -56,8 +56,8 @@ def rows(api: dict[str, Any]) -> Rows:
 def _objects(operation: dict[str, Any], definitions: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What it takes: its body, its query string."""
     contents = operation.get("requestBody", {}).get("content", {})
-    references = [r for content in contents.values() for r, _ in _references(content["schema"])]
-    for reference in dict.fromkeys(references):
+    schemas = [content["schema"] for content in contents.values()]
+    for reference in dict.fromkeys(name for s in schemas for name, _ in _references(s)):
         yield definitions[reference]
     query = [p for p in operation["parameters"] if p["in"] == "query"]
     if query:

@@ -1,0 +1,137 @@
+"""/tokenize, /detokenize, /apply-template, over the embedded model's tokenizer."""
+
+import pytest
+
+from tests.conftest import DEMO
+from tests.scripted import ScriptedBackend
+
+MESSAGES = [{"role": "user", "content": "Hi <|im_end|>"}]
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client(ScriptedBackend(), path=DEMO)
+
+
+@pytest.fixture
+def tokenizer(client):
+    return client.models.get().tokenizer
+
+
+def post(client, path, **body):
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.json
+    return response.json
+
+
+@pytest.mark.parameter("content")
+@pytest.mark.parameter("tokens")
+@pytest.mark.parametrize("text", ["Hello, world", "", "naïve 🙂\n", "x" * 20_000])
+def test_tokens_of_a_text_are_its_text_again(client, text):
+    tokens = post(client, "/tokenize", content=text)["tokens"]
+    assert post(client, "/detokenize", tokens=tokens) == {"content": text, "prompt": text}
+
+
+@pytest.mark.parameter("parse_special", "/tokenize")
+def test_special_tokens_count_as_llamacpp_has_it_unless_told_otherwise(client, tokenizer):
+    text = "<|im_end|>"
+    assert post(client, "/tokenize", content=text)["tokens"] == [tokenizer.special_ids[text]]
+    literal = post(client, "/tokenize", content=text, parse_special=False)["tokens"]
+    assert len(literal) > 1
+    assert post(client, "/detokenize", tokens=[tokenizer.special_ids[text]])["content"] == text
+
+
+@pytest.mark.parameter("with_pieces")
+def test_pieces_are_text_or_bytes(client, tokenizer):
+    text = "a 🙂<|im_end|>"
+    pieces = post(client, "/tokenize", content=text, with_pieces=True)["tokens"]
+    assert pieces[0] == {"id": tokenizer.encode("a", add_bos=False)[0], "piece": "a"}
+    assert pieces[-1]["piece"] == "<|im_end|>"
+    parts = [p["piece"] for p in pieces]
+    assert any(isinstance(part, list) for part in parts)
+    data = b"".join(bytes(p) if isinstance(p, list) else p.encode() for p in parts)
+    assert data.decode() == text
+    assert post(client, "/tokenize", content="", with_pieces=True)["tokens"] == []
+
+
+@pytest.mark.parameter("add_special")
+@pytest.mark.parameter("add_special_tokens")
+def test_what_begins_a_prompt_comes_once_and_if_asked(client, tokenizer):
+    tokenizer._bos_ids = [tokenizer.special_ids["<|im_start|>"]]
+    [bos] = tokenizer._bos_ids
+    plain = post(client, "/tokenize", content="x")["tokens"]
+    assert post(client, "/tokenize", content="x", add_special=True)["tokens"] == [bos, *plain]
+    doubled = post(client, "/tokenize", content="<|im_start|>x", add_special=True)["tokens"]
+    assert doubled == [bos, *plain]
+    assert post(client, "/tokenize", prompt="x")["tokens"] == [bos, *plain]
+    assert post(client, "/tokenize", prompt="x", add_special_tokens=False)["tokens"] == plain
+
+
+@pytest.mark.parameter("prompt", "/tokenize")
+@pytest.mark.parameter("return_token_strs")
+def test_vllms_spelling_tells_count_and_context(client, tokenizer):
+    body = post(client, "/tokenize", prompt="Hello <|im_end|>", model="scripted")
+    usage = post(client, "/v1/completions", prompt="Hello <|im_end|>", max_tokens=1)["usage"]
+    assert body["count"] == len(body["tokens"]) == usage["prompt_tokens"]
+    assert (body["max_model_len"], body["token_strs"]) == (2048, None)
+    named = post(client, "/tokenize", prompt="Hi", return_token_strs=True)
+    assert named["token_strs"] == [tokenizer.token(i) for i in named["tokens"]]
+
+
+@pytest.mark.parameter("messages", "/tokenize")
+def test_a_conversation_has_the_tokens_that_a_chat_of_it_has(client, tokenizer):
+    body = post(client, "/tokenize", messages=MESSAGES, return_token_strs=True)
+    usage = post(client, "/v1/chat/completions", messages=MESSAGES, max_tokens=1)["usage"]
+    assert body["count"] == len(body["token_strs"]) == usage["prompt_tokens"]
+
+
+def test_a_text_longer_than_the_context_is_counted(client):
+    text = "one two three " * 3000
+    assert post(client, "/tokenize", prompt=text)["count"] > 2048
+    messages = [{"role": "user", "content": text}]
+    assert post(client, "/tokenize", messages=messages)["count"] > 2048
+
+
+@pytest.mark.parameter("messages", "/apply-template")
+def test_the_prompt_of_a_conversation_is_shown(client):
+    prompt = post(client, "/apply-template", messages=MESSAGES)["prompt"]
+    assert prompt.endswith("<|im_start|>assistant\n")
+    assert "Hi <|im_end|><|im_end|>" in prompt
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "content"),
+        ("/tokenize", {"content": 5}, "content"),
+        ("/tokenize", {"content": "\ufdd0"}, "content"),
+        ("/tokenize", {"content": "x", "prompt": "x"}, "content"),
+        ("/tokenize", {"prompt": "\ufdd0"}, "prompt"),
+        ("/tokenize", {"messages": MESSAGES, "add_special_tokens": True}, "add_special_tokens"),
+        ("/detokenize", {"tokens": "x"}, "tokens"),
+        ("/detokenize", {"tokens": [1, 4_000_000]}, "tokens"),
+        ("/detokenize", {"tokens": [2**40]}, "tokens.0"),
+        ("/detokenize", {}, "tokens"),
+        ("/apply-template", {}, "messages"),
+        ("/apply-template", {"messages": [{"role": "user", "content": "\ufdd0"}]}, "messages"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(client, path, body, param):
+    response = client.post(path, json=body)
+    assert response.status_code == 400
+    assert response.json["error"]["param"] == param
+
+
+def test_another_model_is_not_found(client):
+    for path, body in (("/tokenize", {"content": "x"}), ("/detokenize", {"tokens": [1]})):
+        assert client.post(path, json={**body, "model": "other"}).status_code == 404
+
+
+def test_tokens_need_no_warm_model(make_client):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make_client(backend, wait=False)
+    assert client.post("/tokenize", json={"content": "x"}).status_code == 200
+    assert client.post("/tokenize", json={"prompt": "x"}).status_code == 503
+    backend.opening.set()
