@@ -17,6 +17,8 @@ from app import (
     errors,
     generation,
     jobs,
+    kobold,
+    llamacpp,
     openai,
     ops,
     origins,
@@ -224,7 +226,7 @@ def install(
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
-    for part in (openai, plain, tokens, websocket, jobs, ops, docs):
+    for part in (openai, plain, tokens, kobold, llamacpp, websocket, jobs, ops, docs):
         api.register_blueprint(part.blueprint)
     errors.register(api)
     origins.register(api, services.settings.cors_origins)

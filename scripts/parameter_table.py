@@ -6,6 +6,7 @@ Usage: .venv/bin/python scripts/parameter_table.py
 import json
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ def _rows(
         if value.get("description") == NEUTRAL:
             values = [_code(item) for item in value["enum"] if item is not None]
             if not prefix:
-                yield Neutral(name, ", ".join(values) or "`null`")
+                yield Neutral(name, ", ".join(dict.fromkeys(values)) or "`null`")
             continue
         if prefix and "description" not in value:
             continue
@@ -138,7 +139,8 @@ def _code(value: Any) -> str:
 
 def text(api: dict[str, Any]) -> str:
     found = rows(api)
-    everywhere = max(found.values(), key=len)
+    counts = Counter(tuple(paths) for row, paths in found.items() if isinstance(row, Row))
+    everywhere = list(counts.most_common(1)[0][0])
 
     def where(paths: list[str]) -> str:
         return "all" if paths == everywhere else ", ".join(f"`{path}`" for path in paths)

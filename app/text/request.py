@@ -1,6 +1,7 @@
 """What a request for one prompt's continuation asks for. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -19,11 +20,30 @@ class Text(Generation):
     )
 
     @property
+    def max_context(self) -> tuple[int, str] | None:
+        """Most tokens of prompt and completion that the request wants, and its name for that."""
+        return None
+
+    @property
     def names(self) -> dict[str, str]:
         ours = self.names_of_fields()
         return ours | {name: ours.get(field, field) for name, field in super().names.items()}
 
 
 def called(names: Mapping[str, str]) -> ConfigDict:
-    """Has a format's own `names` for fields of `Generation`: {field: name}."""
+    """Has a format's own `names` for fields of `Text`: {field: name}."""
     return ConfigDict(**Finite, alias_generator=lambda field: names.get(field, field))
+
+
+class Switch(NamedTuple):
+    """A parameter that is off at a value; then others ask for nothing, whatever they say."""
+
+    name: str
+    off: float
+    others: tuple[str, ...]
+
+
+def without_idle(body: dict[str, Any], switches: Sequence[Switch]) -> dict[str, Any]:
+    """What clients send along of samplers that are off, taken out."""
+    idle = {other for s in switches if body.get(s.name, s.off) == s.off for other in s.others}
+    return {name: value for name, value in body.items() if name not in idle}

@@ -1,0 +1,194 @@
+"""Requests of KoboldAI's and text-generation-webui's APIs. Pure."""
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from app.parameters import TokenId
+from app.text.request import Switch, Text, called, without_idle
+from app.validation import Parameters, validate
+
+# What each calls fields of ours that have other names here.
+KOBOLD = {
+    "ignore_eos": "bypass_eos",
+    "max_tokens": "max_length",
+    "repetition_penalty": "rep_pen",
+    "seed": "sampler_seed",
+    "stop": "stop_sequence",
+}
+TEXTGEN = {
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_length",
+    "stop": "stopping_strings",
+}
+
+_DRY = ("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers")
+_MIROSTAT = ("mirostat_tau", "mirostat_eta")
+_EVERYWHERE = (
+    Switch("dry_multiplier", 0, _DRY),
+    Switch("smoothing_factor", 0, ("smoothing_curve",)),
+    Switch("xtc_probability", 0, ("xtc_threshold",)),
+)
+KOBOLD_SWITCHES = (
+    *_EVERYWHERE,
+    Switch("dynatemp_range", 0, ("dynatemp_exponent",)),
+    Switch("mirostat", 0, _MIROSTAT),
+    Switch("rep_pen", 1, ("rep_pen_range", "rep_pen_slope")),
+)
+TEXTGEN_SWITCHES = (
+    *_EVERYWHERE,
+    Switch("dynamic_temperature", 0, ("dynatemp_low", "dynatemp_high", "dynatemp_exponent")),
+    Switch("mirostat_mode", 0, _MIROSTAT),
+    Switch("repetition_penalty", 1, ("repetition_penalty_range",)),
+)
+
+_ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **Text.neutral,
+    "ban_eos_token": _NO,
+    "banned_strings": ([], ""),
+    "banned_tokens": ([], ""),
+    "dry_multiplier": _ZERO,
+    "smoothing_factor": _ZERO,
+    "stream": (True, False),  # the route says it
+    "tfs": _ONE,
+    "top_a": _ZERO,
+    "xtc_probability": _ZERO,
+}
+
+PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template themselves."
+
+
+class Kobold(Text):
+    model_config = called(KOBOLD)
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **_NEUTRAL,
+        "disable_input_formatting": (True,),
+        "disable_output_formatting": (True,),
+        "dynatemp_range": _ZERO,
+        "frmtadsnsp": _NO,
+        "frmtrmblln": _NO,
+        "frmtrmspch": _NO,
+        "frmttriminc": _NO,
+        "grammar": ("",),
+        "grammar_retain_state": _NO,
+        "images": ([],),
+        "memory": ("",),
+        "mirostat": _ZERO,
+        "quiet": (True, False),  # no prompt is ever printed
+        "render_special": _NO,
+        "sampler_order": ([6, 5, 0, 1, 3, 4, 2],),  # that of the filters here
+        "singleline": _NO,
+        "soft_prompt": ("",),
+        "trim_stop": (True,),
+        "typical": _ONE,
+        "use_authors_note": _NO,
+        "use_default_badwordsids": _NO,
+        "use_memory": _NO,
+        "use_story": _NO,
+        "use_userscripts": _NO,
+        "use_world_info": _NO,
+    }
+
+    parse_special: bool = Field(True, description=PARSE_SPECIAL)
+    max_context_length: int | None = Field(
+        None,
+        ge=1,
+        lt=2**31,
+        description="Most tokens of prompt and completion together. A longer prompt is refused, and"
+        " not cut.",
+    )
+    genkey: str = Field("", max_length=1000, description="By which the same client may abort it.")
+
+    @property
+    def max_context(self) -> tuple[int, str] | None:
+        limit = self.max_context_length
+        return None if limit is None else (limit, "max_context_length")
+
+
+class Textgen(Text):
+    model_config = called(TEXTGEN)
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **_NEUTRAL,
+        "add_bos_token": (True,),
+        "auto_max_new_tokens": _NO,
+        "custom_token_bans": ("",),
+        "do_sample": (True,),
+        "dynamic_temperature": _NO,
+        "early_stopping": _NO,
+        "encoder_repetition_penalty": _ONE,
+        "epsilon_cutoff": _ZERO,
+        "eta_cutoff": _ZERO,
+        "grammar_string": ("",),
+        "guidance_scale": _ONE,
+        "length_penalty": _ONE,
+        "max_tokens_second": _ZERO,
+        "mirostat_mode": _ZERO,
+        "n": (1,),
+        "negative_prompt": ("",),
+        "no_repeat_ngram_size": _ZERO,
+        "num_beams": (1,),
+        "penalty_alpha": _ZERO,
+        "preset": ("None",),
+        "skip_special_tokens": (True,),
+        "temperature_last": _NO,
+        "typical_p": _ONE,
+    }
+
+    parse_special: bool = Field(True, description=PARSE_SPECIAL)
+    truncation_length: int | None = Field(
+        None,
+        ge=1,
+        lt=2**31,
+        description="Most tokens of prompt and completion together. A longer prompt is refused, and"
+        " not cut.",
+    )
+
+    @property
+    def max_context(self) -> tuple[int, str] | None:
+        limit = self.truncation_length
+        return None if limit is None else (limit, "truncation_length")
+
+
+class Key(Parameters):
+    genkey: str = Field("", max_length=1000, description="That of the generation to end.")
+
+
+class CountTokens(Parameters):
+    prompt: str = Field(description="The text.")
+
+
+class EncodeText(Parameters):
+    text: str = Field(description="The text.")
+
+
+class DecodeTokens(Parameters):
+    tokens: list[TokenId] = Field(
+        fail_fast=True, description="Token ids. Refused if the vocabulary has none of that number."
+    )
+
+
+def kobold(body: dict[str, Any]) -> Kobold:
+    """Raises BadRequest."""
+    given = _without_random(without_idle(body, KOBOLD_SWITCHES), "sampler_seed")
+    return validate(Kobold, given)
+
+
+def textgen(body: dict[str, Any]) -> Textgen:
+    """Raises BadRequest."""
+    given = _without_random(without_idle(body, TEXTGEN_SWITCHES), "seed")
+    if given.get("do_sample") is False:
+        given = {**given, "do_sample": True, "temperature": 0.0}
+    return validate(Textgen, given)
+
+
+def generate(body: dict[str, Any]) -> Kobold | Textgen:
+    """Their requests to the same path, told apart by what they call the limit. Raises
+    BadRequest.
+    """
+    return textgen(body) if "max_new_tokens" in body else kobold(body)
+
+
+def _without_random(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """Without the seed that stands for a random one."""
+    return {key: value for key, value in body.items() if (key, value) != (name, -1)}

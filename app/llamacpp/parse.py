@@ -1,0 +1,65 @@
+"""Requests of llama.cpp's /completion. Pure."""
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from app.text.request import Switch, Text, called, without_idle
+from app.validation import validate
+
+# What it calls fields of ours that have other names there.
+NAMES = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}
+
+SWITCHES = (
+    Switch(
+        "dry_multiplier",
+        0,
+        ("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+    ),
+    Switch("dynatemp_range", 0, ("dynatemp_exponent",)),
+    Switch("mirostat", 0, ("mirostat_tau", "mirostat_eta")),
+    Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl")),
+    Switch("xtc_probability", 0, ("xtc_threshold",)),
+)
+RANDOM = {"n_predict": -1, "seed": -1}  # values that leave it to the server
+
+_ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
+
+
+class LlamaCpp(Text):
+    model_config = called(NAMES)
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **Text.neutral,
+        "cache_prompt": (True,),
+        "dry_multiplier": _ZERO,
+        "dynatemp_range": _ZERO,
+        "grammar": ("",),
+        "id_slot": (-1,),
+        "image_data": ([],),
+        "logit_bias": ([], {}),
+        "lora": ([],),
+        "min_keep": (0,),
+        "mirostat": _ZERO,
+        "n": (1,),
+        "n_indent": (0,),
+        "n_keep": (0,),
+        "n_probs": (0,),
+        "post_sampling_probs": _NO,
+        "return_tokens": _NO,
+        "t_max_predict_ms": (0,),
+        "tfs_z": _ONE,
+        "timings_per_token": _NO,
+        "typical_p": _ONE,
+        "xtc_probability": _ZERO,
+    }
+
+    parse_special: bool = Field(
+        True,
+        description="As of `/generate`; here the clients write the model's template themselves.",
+    )
+
+
+def completion(body: dict[str, Any]) -> LlamaCpp:
+    """Raises BadRequest."""
+    given = without_idle(body, SWITCHES)
+    return validate(LlamaCpp, {k: v for k, v in given.items() if k not in RANDOM or v != RANDOM[k]})

@@ -1,0 +1,297 @@
+"""KoboldAI's, KoboldCpp's and text-generation-webui's routes, over a scripted backend."""
+
+import json
+import threading
+
+import pytest
+
+from tests.app.conftest import wait_until_empty
+from tests.scripted import Gate, ScriptedBackend, ticking
+
+GENERATE, STREAM, ABORT = "/api/v1/generate", "/api/extra/generate/stream", "/api/extra/abort"
+
+# As KoboldAI Lite and SillyTavern send them, every sampler off.
+IDLE = {
+    "n": 1,
+    "max_context_length": 2048,
+    "rep_pen": 1,
+    "rep_pen_range": 360,
+    "rep_pen_slope": 0.7,
+    "top_k": 0,
+    "top_a": 0,
+    "typical": 1,
+    "tfs": 1,
+    "min_p": 0,
+    "dynatemp_range": 0,
+    "dynatemp_exponent": 1,
+    "smoothing_factor": 0,
+    "mirostat": 0,
+    "mirostat_tau": 5,
+    "mirostat_eta": 0.1,
+    "xtc_threshold": 0.2,
+    "xtc_probability": 0,
+    "dry_multiplier": 0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_sequence_breakers": ["\n"],
+    "sampler_order": [6, 5, 0, 1, 3, 4, 2],
+    "sampler_seed": -1,
+    "use_default_badwordsids": False,
+    "ban_eos_token": False,
+    "banned_tokens": [],
+    "memory": "",
+    "grammar": "",
+    "quiet": True,
+    "trim_stop": True,
+    "genkey": "KCPP1",
+    "stop_sequence": [],
+}
+TEXTGEN_IDLE = {
+    "preset": "None",
+    "do_sample": True,
+    "typical_p": 1,
+    "epsilon_cutoff": 0,
+    "eta_cutoff": 0,
+    "tfs": 1,
+    "top_a": 0,
+    "repetition_penalty": 1,
+    "repetition_penalty_range": 0,
+    "top_k": 0,
+    "min_length": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "penalty_alpha": 0,
+    "length_penalty": 1,
+    "early_stopping": False,
+    "mirostat_mode": 0,
+    "mirostat_tau": 5,
+    "mirostat_eta": 0.1,
+    "guidance_scale": 1,
+    "negative_prompt": "",
+    "seed": -1,
+    "add_bos_token": True,
+    "truncation_length": 2048,
+    "ban_eos_token": False,
+    "skip_special_tokens": True,
+    "stopping_strings": [],
+}
+
+
+def job_of(make_client, body, path=GENERATE, **more):
+    backend = ScriptedBackend()
+    client = make_client(backend, **more)
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.json
+    [job] = backend.enqueued
+    return job, response
+
+
+@pytest.mark.parameter("prompt", "/api/v1/generate")
+def test_a_text_is_a_result(make_client):
+    job, response = job_of(make_client, {"prompt": "x", "max_length": 3, **IDLE})
+    [result] = response.json["results"]
+    assert (result["text"], result["finish_reason"]) == ("0 1 2 ", "length")
+    assert (result["prompt_tokens"], result["completion_tokens"]) == (len(job.prompt), 3)
+    assert job.sampling.seed is None and job.sampling.repetition_penalty == 1
+
+
+@pytest.mark.parameter("n", "/api/v1/generate")
+def test_several_texts_are_several_results(make_client):
+    client = make_client(ScriptedBackend())
+    results = client.post(GENERATE, json={"prompt": "x", "n": 3, "max_length": 1}).json["results"]
+    assert [result["text"] for result in results] == ["0 "] * 3
+
+
+@pytest.mark.parameter("max_length")
+@pytest.mark.parameter("rep_pen")
+@pytest.mark.parameter("sampler_seed")
+@pytest.mark.parameter("stop_sequence")
+@pytest.mark.parameter("bypass_eos")
+def test_its_names_reach_the_job(make_client):
+    body = {
+        "prompt": "x",
+        "max_length": 7,
+        "rep_pen": 1.1,
+        "sampler_seed": 5,
+        "stop_sequence": ["END"],
+        "bypass_eos": True,
+    }
+    job, _ = job_of(make_client, body)
+    assert (job.max_new_tokens, job.stop_strings, job.ignore_eos) == (7, ("END",), True)
+    assert (job.sampling.repetition_penalty, job.sampling.seed) == (1.1, 5)
+
+
+@pytest.mark.parameter("max_new_tokens")
+@pytest.mark.parameter("stopping_strings")
+@pytest.mark.parameter("min_length")
+def test_textgens_names_reach_the_job(make_client):
+    body = {
+        "prompt": "x",
+        "max_new_tokens": 7,
+        "repetition_penalty": 1.1,
+        "seed": 5,
+        "stopping_strings": ["END"],
+        "min_length": 2,
+        "do_sample": False,
+        "temperature": 0.7,
+    }
+    job, _ = job_of(make_client, body)
+    assert (job.max_new_tokens, job.stop_strings, job.min_new_tokens) == (7, ("END",), 2)
+    assert (job.sampling.repetition_penalty, job.sampling.seed) == (1.1, 5)
+    assert job.sampling.temperature == 0
+
+
+def test_textgens_samplers_may_be_said_to_be_off(make_client):
+    _, response = job_of(make_client, {"prompt": "x", "max_new_tokens": 2, **TEXTGEN_IDLE})
+    assert response.json["results"][0]["text"] == "0 1 "
+
+
+@pytest.mark.parameter("parse_special", "/api/v1/generate")
+@pytest.mark.parametrize("limit", ["max_length", "max_new_tokens"])
+def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client, limit):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    token, token_id = next(iter(client.models.get().tokenizer.special_ids.items()))
+    for more in ({}, {"parse_special": False}):
+        client.post(GENERATE, json={"prompt": f"x{token}y", limit: 1, **more})
+    parsed, literal = [job.prompt for job in backend.enqueued]
+    assert token_id in parsed and token_id not in literal
+
+
+@pytest.mark.parameter("max_context_length")
+@pytest.mark.parameter("truncation_length")
+@pytest.mark.parametrize(
+    ("limit", "context"),
+    [("max_length", "max_context_length"), ("max_new_tokens", "truncation_length")],
+)
+def test_a_limit_of_the_context_is_kept_by_refusal(make_client, limit, context):
+    client = make_client(ScriptedBackend())
+    response = client.post(GENERATE, json={"prompt": "x " * 50, limit: 10, context: 20})
+    assert response.status_code == 400
+    assert response.json["error"]["param"] == context
+    assert response.json["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "code"),
+    [
+        ({"max_length": 0}, "max_length", "invalid_value"),
+        ({"max_length": 9999}, "max_length", "context_length_exceeded"),
+        ({"rep_pen": 100}, "rep_pen", "invalid_value"),
+        ({"rep_pen": 1.1, "rep_pen_range": 360}, "rep_pen_range", "unknown_parameter"),
+        ({"tfs": 0.9}, "tfs", "unsupported_parameter"),
+        ({"mirostat": 2}, "mirostat", "unsupported_parameter"),
+        ({"sampler_order": [6, 0, 1, 3, 4, 2, 5]}, "sampler_order", "unsupported_parameter"),
+        ({"memory": "once"}, "memory", "unsupported_parameter"),
+        ({"stop_sequence": [""]}, "stop_sequence.0", "invalid_value"),
+        ({"max_tokens": 5}, "max_tokens", "unknown_parameter"),
+        ({"max_new_tokens": 5, "num_beams": 4}, "num_beams", "unsupported_parameter"),
+        ({"max_new_tokens": 5, "max_length": 5}, "max_length", "unknown_parameter"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_honoured_is_named_as_the_client_names_it(make_client, more, param, code):
+    response = make_client(ScriptedBackend()).post(GENERATE, json={"prompt": "x", **more})
+    assert response.status_code == 400
+    assert (response.json["error"]["param"], response.json["error"]["code"]) == (param, code)
+
+
+@pytest.mark.parameter("prompt", "/api/extra/generate/stream")
+def test_a_stream_tells_tokens_and_at_last_why_it_ended(make_client):
+    _, response = job_of(make_client, {"prompt": "x", "max_length": 2}, STREAM)
+    blocks = [block for block in response.text.split("\n\n") if block]
+    assert all(block.startswith("event: message\ndata: ") for block in blocks)
+    assert [json.loads(block.partition("data: ")[2]) for block in blocks] == [
+        {"token": "0 ", "finish_reason": None},
+        {"token": "1 ", "finish_reason": None},
+        {"token": "", "finish_reason": "length"},
+    ]
+
+
+def test_a_stream_is_of_one_text(make_client):
+    response = make_client(ScriptedBackend()).post(STREAM, json={"prompt": "x", "n": 2})
+    assert response.status_code == 400 and response.json["error"]["param"] == "n"
+
+
+@pytest.mark.parameter("genkey", "/api/v1/generate")
+@pytest.mark.parameter("genkey", "/api/extra/abort")
+def test_a_key_aborts_its_own_clients_generation_and_no_other(make_client):
+    gate = Gate()
+    client = make_client(ScriptedBackend(ticking, gate=gate))
+    texts = {}
+
+    def generate(key, user):
+        body = {"prompt": "x", "max_length": 2000, "genkey": key}
+        texts[key, user] = client.application.test_client().post(
+            GENERATE, json=body, headers={"x-api-key": user}
+        )
+
+    def abort(key, user):
+        answer = client.post(ABORT, json={"genkey": key}, headers={"x-api-key": user})
+        return answer.json["success"]
+
+    whose = [("one", "ann"), ("two", "ann"), ("one", "bob")]
+    threads = [threading.Thread(target=generate, args=args) for args in whose]
+    for thread in threads:
+        thread.start()
+    model = client.models.get()
+    while model.num_jobs < 3:
+        threads[0].join(0.01)
+    gate.open()
+    assert not abort("three", "ann")
+    assert abort("one", "ann")
+    threads[0].join(20)
+    assert texts["one", "ann"].json["results"][0]["finish_reason"] == "cancelled"
+    assert model.num_jobs == 2
+    assert abort("two", "ann") and abort("one", "bob")
+    for thread in threads:
+        thread.join(20)
+    wait_until_empty(client)
+
+
+@pytest.mark.parameter("prompt", "/api/extra/tokencount")
+@pytest.mark.parameter("text")
+@pytest.mark.parameter("tokens", "/v1/internal/decode")
+def test_tokens_are_counted_as_those_of_a_prompt(make_client):
+    job, _ = job_of(make_client, {"prompt": "Hello", "max_length": 1})
+    client = make_client(ScriptedBackend())
+    ids = list(job.prompt)
+    counted = client.post("/api/extra/tokencount", json={"prompt": "Hello"}).json
+    assert counted == {"value": len(ids), "ids": ids}
+    encoded = client.post("/v1/internal/encode", json={"text": "Hello"}).json
+    assert encoded == {"tokens": ids, "length": len(ids)}
+    length = client.post("/v1/internal/token-count", json={"text": "Hello"}).json
+    assert length == {"length": len(ids)}
+    decoded = client.post("/v1/internal/decode", json={"tokens": ids}).json
+    assert decoded["text"].endswith("Hello")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/api/extra/tokencount", {"prompt": "\ufdd0"}, "prompt"),
+        ("/v1/internal/encode", {"text": "\ufdd0"}, "text"),
+        ("/v1/internal/encode", {}, "text"),
+        ("/v1/internal/decode", {"tokens": [4_000_000]}, "tokens"),
+        (ABORT, {"genkey": 5}, "genkey"),
+    ],
+)
+def test_what_is_wrong_is_named(make_client, path, body, param):
+    response = make_client(ScriptedBackend()).post(path, json=body)
+    assert response.status_code == 400 and response.json["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/model", {"result": "scripted"}),
+        ("/api/v1/info/version", {"result": "1.2.5"}),
+        ("/api/extra/version", {"result": "KoboldCpp", "version": "1.48"}),
+        ("/api/v1/config/max_context_length", {"value": 2048}),
+        ("/api/extra/true_max_context_length", {"value": 2048}),
+        ("/api/v1/config/max_length", {"value": 512}),
+        ("/v1/internal/model/info", {"model_name": "scripted", "lora_names": []}),
+    ],
+)
+def test_what_clients_ask_before_they_generate(make_client, path, body):
+    assert make_client(ScriptedBackend()).get(path).json == body
