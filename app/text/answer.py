@@ -40,7 +40,7 @@ def submit(
             request.prompt, model.info.max_seq_len, parse_special=request.parse_special
         )
         _check_context(request, len(token_ids), model)
-        return generation.submit(request, model, [token_ids], identifiers, is_streamed, wake)
+        return generation.submit(request, model, [token_ids], identifiers, is_streamed, wake=wake)
 
 
 def _check_context(request: Text, prompt_tokens: int, model: engine.Engine) -> None:
@@ -68,7 +68,9 @@ def answer(
     if framing is not None:
         heartbeat = services().settings.heartbeat
         return stream_response(reader, lambda events: bodies(render, events), framing, heartbeat)
-    return json_response(render.whole(generation.collect(reader, identifiers)))
+    choices = {name: Choice() for name in identifiers}
+    generation.collect(reader, choices)
+    return json_response(render.whole(list(choices.values())))
 
 
 def bodies(

@@ -98,8 +98,10 @@ class Session:
             reader = answer.submit(request, identifiers, True, wake)
         else:
             with generation.names_of(request):
-                token_ids = prompt.encode(request, model)
-                reader = generation.submit(request, model, [token_ids], identifiers, True, wake)
+                ready = prompt.prepare(request, model)
+                reader = generation.submit(
+                    request, model, [ready.token_ids], identifiers, True, ready.fit, wake
+                )
         return Generation(identifiers[0], reader, model)
 
     def _cancel(self, identifier: parse.Identifier) -> None:
