@@ -104,7 +104,7 @@ def apply_template() -> flask.Response:
 def decode(tokenizer: engine.Tokenizer, token_ids: Sequence[int]) -> str:
     """Raises InvalidJob for an id without a token."""
     for token_id in set(token_ids):
-        if tokenizer.token(token_id) is None:
+        if not tokenizer.token(token_id):
             raise engine.InvalidJob(f"tokens: the vocabulary has no token {token_id}", "tokens")
     return tokenizer.decode(token_ids, skip_special=False)
 

@@ -98,7 +98,16 @@ def test_every_parameter_reaches_the_job(make_client):
         identifier=job.identifier,
         prompt=(5, 6),
         max_new_tokens=9,
-        sampling=engine.Sampling(0.5, 40, 0.9, 0.05, 1.1, -0.5, 0.25, 11),
+        sampling=engine.Sampling(
+            temperature=0.5,
+            top_k=40,
+            top_p=0.9,
+            min_p=0.05,
+            repetition_penalty=1.1,
+            frequency_penalty=-0.5,
+            presence_penalty=0.25,
+            seed=11,
+        ),
         stop_strings=("END",),
         stop_token_ids=(17,),
         min_new_tokens=2,
@@ -113,7 +122,9 @@ def test_defaults_are_those_of_the_api(make_client):
     backend = ScriptedBackend()
     make_client(backend).post(URL, json={"prompt": "x", "temperature": None, "top_k": -1})
     [job] = backend.enqueued
-    assert job.sampling == engine.Sampling(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, None)
+    assert job.sampling == engine.Sampling(
+        temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0
+    )
 
 
 def test_whose_share_a_request_takes_is_its_keys_or_its_addresss(make_client):
