@@ -18,6 +18,7 @@ LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=100_000,
     step_max_items=20_000,
+    max_items_in_row=10_000,
     max_lexer_states=20_000,
     max_grammar_size=100_000,
     verbose_errors=False,

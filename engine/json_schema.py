@@ -36,6 +36,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MAX_VALUE = 2**63
 MAX_BOUND = 2**53
 MAX_REFERENCE_DEPTH = 1500  # of nested definitions: the compiler's recursion must fit its stack
+MAX_PROPERTIES = 2000  # of one object: the time to compile grows with their square
 MAX_PASSES = 20  # over a schema that refers to itself, to find out whether its values can end
 
 Schema = Mapping[str, Any]
@@ -56,6 +57,8 @@ def check_schema(root: Any) -> None:
         _check_numbers(where, schema)
         _check_min_properties(where, schema)
         _check_names(where, schema)
+        if len(_mapping(schema, "properties").keys() | set(_required(schema))) > MAX_PROPERTIES:
+            raise _refuse(where, f"it has more than {MAX_PROPERTIES} properties")
     _check_ends(schemas, targets)
 
 

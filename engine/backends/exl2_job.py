@@ -107,7 +107,9 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
                 size = self._chunk_size if is_anybody_decoding else self.generator.max_chunk_size
                 self._score_chunk(size, results)
             elif is_anybody_decoding:
-                if all(rule.is_ready for rule in self._rules):  # else they would wait with it
+                # Not before its rules are compiled: those that decode would wait for them, too. A
+                # prompt of one token has no prefill to put off.
+                if self.is_prefill_done() or all(rule.is_ready for rule in self._rules):
                     self._prefill_chunk(self._chunk_size, results)
             else:
                 self._prefill_chunk(None, results)

@@ -1,0 +1,373 @@
+"""Constraints and forced tokens in the engine: what they do to a job, and not to others."""
+
+import pickle
+import threading
+import time
+
+import pytest
+
+import engine
+from engine import constraints
+from engine.backends.forcing import Forcing
+from engine.backends.watch import Watch
+from engine.grammars import Grammars
+from engine.messages import Chunk, Failed, Finished, Forced, Sampling
+from engine.model_dir import ModelDir
+from engine.tokenizer import Tokenizer
+from tests.conftest import DEMO
+from tests.engine.forced import ending, exl2_backend, run
+from tests.scripted import ScriptedBackend, job
+
+EOS, END_OF_TURN = 2, 4
+PATTERN = constraints.regex("(ab){3}")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(ModelDir.read(DEMO))
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer):
+    return Grammars(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def backend():
+    backend = exl2_backend(DEMO)
+    backend.open()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def forced():
+    """The real generator over a model that says what a test wants."""
+    opened = []
+
+    def make(logits):
+        backend = exl2_backend(DEMO, logits=logits)
+        backend.open()
+        opened.append(backend)
+        return backend
+
+    yield make
+    for backend in opened:
+        backend.close()
+
+
+def hot(seed=0):
+    return Sampling(temperature=1.5, seed=seed)
+
+
+def always(token_id):
+    return lambda _: {token_id: 50.0}
+
+
+# The end
+
+
+def test_a_job_ends_with_the_last_token_that_its_constraint_allows(backend):
+    told = ending(run(backend, job("a", 50, prompt=(1,), constraint=PATTERN))["a"])
+    assert (told.text, told.last.finish_reason) == ("ababab", "stop")
+    exactly = told.last.new_tokens
+    told = ending(
+        run(backend, job("a", exactly, prompt=(1,), constraint=PATTERN, sampling=hot()))["a"]
+    )
+    assert told.text == "ababab"[: len(told.text)]
+
+
+def test_a_constraint_that_is_complete_at_the_limit_ends_with_stop(backend):
+    constraint = constraints.choice(["a"])
+    told = ending(run(backend, job("a", 1, prompt=(1,), constraint=constraint))["a"])
+    assert (told.text, told.last.finish_reason, told.last.new_tokens) == ("a", "stop", 1)
+
+
+def test_the_limit_cuts_a_constrained_text(backend):
+    told = ending(run(backend, job("a", 1, prompt=(1,), constraint=PATTERN))["a"])
+    assert told.last.finish_reason == "length" and "ababab".startswith(told.text)
+
+
+@pytest.mark.parametrize("end", [EOS, END_OF_TURN])
+def test_every_end_token_ends_where_the_grammar_may_and_not_before(forced, tokenizer, end):
+    backend = forced(always(end))
+    constraint = constraints.regex("[a-z]{2,9}")
+    told = ending(run(backend, job("a", 20, prompt=(1,), constraint=constraint))["a"])
+    assert told.last.finish_reason == "stop" and 2 <= len(told.text) <= 9
+
+
+def test_a_stop_string_cuts_a_constrained_text(backend):
+    told = ending(
+        run(backend, job("a", 50, prompt=(1,), constraint=PATTERN, stop_strings=("ba",)))["a"]
+    )
+    assert (told.text, told.last.finish_reason) == ("a", "stop")
+
+
+@pytest.mark.parametrize("special", range(5))
+def test_a_special_token_is_no_text_of_a_grammar(forced, tokenizer, special):
+    backend = forced(always(special))
+    text = tokenizer._special.id_to_token(special)
+    told = ending(
+        run(backend, job("a", 30, prompt=(1,), constraint=constraints.choice([text])))["a"]
+    )
+    assert (told.text, told.last.finish_reason) == (text, "stop")
+
+
+# Others
+
+
+def test_an_error_of_a_constraint_ends_its_job_alone(backend, monkeypatch):
+    """Also one that no step before it showed."""
+    bad = constraints.regex("[0-9]{5}")
+    accept = type(backend._rules(job("x", 1, constraint=bad))[0]).accept
+
+    def fail(self, token_id):
+        if self._constraint == bad:
+            raise ArithmeticError("broken")
+        accept(self, token_id)
+
+    monkeypatch.setattr("engine.backends.constraint.Matcher.accept", fail)
+    events = run(
+        backend,
+        job("bad", 20, prompt=(1, 300), constraint=bad),
+        job("good", 20, prompt=(1, 300), constraint=PATTERN),
+        job("free", 20, prompt=(1, 300), ignore_eos=True),
+    )
+    assert isinstance(events["bad"][-1], Failed) and "broken" in str(events["bad"][-1].error)
+    assert ending(events["good"]).text == "ababab"
+    assert ending(events["free"]).last.new_tokens == 20
+
+
+def test_a_constraint_that_compiles_for_long_holds_up_nobody(backend, monkeypatch):
+    go = threading.Event()
+    matcher = backend._grammars.matcher
+
+    def slow(grammar):
+        assert go.wait(20)
+        return matcher(grammar)
+
+    monkeypatch.setattr(backend._grammars, "matcher", slow)
+    backend.enqueue(job("free", 100, prompt=(1, 300), ignore_eos=True))
+    while not any(isinstance(event, Chunk) for event in backend.iterate()):
+        pass
+    backend.enqueue(job("slow", 20, prompt=(1, 300), constraint=PATTERN))
+    events = [event for _ in range(20) for event in backend.iterate()]
+    assert sum(isinstance(e, Chunk) and e.identifier == "free" for e in events) == 20
+    assert not any(isinstance(e, Chunk) and e.identifier == "slow" for e in events)
+    go.set()
+    told = []
+    while not any(isinstance(e, Finished) and e.identifier == "slow" for e in told):
+        told += backend.iterate()
+    assert (
+        "".join(e.text for e in told if isinstance(e, Chunk) and e.identifier == "slow") == "ababab"
+    )
+    backend.cancel("free")
+
+
+def test_a_job_that_starts_over_begins_its_constraint_anew(backend):
+    one = job("a", 50, prompt=(1, 300), constraint=PATTERN)
+    backend.enqueue(one)
+    while not any(isinstance(event, Chunk) for event in backend.iterate()):
+        pass
+    backend.reset()
+    assert ending(run(backend, one)["a"]).text == "ababab"
+
+
+def test_a_failed_step_that_is_tried_again_keeps_the_constraint(backend, monkeypatch):
+    forward, failures = backend._model.forward_chunk, iter([False, False, True, False, True])
+
+    def fail_twice(*args, **kwargs):
+        if next(failures, False):
+            raise RuntimeError("a step failed")
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(backend._model, "forward_chunk", fail_twice)
+    assert (
+        ending(run(backend, job("a", 50, prompt=(1, 300), constraint=PATTERN))["a"]).text
+        == "ababab"
+    )
+    assert next(failures, None) is None
+
+
+# After a text
+
+
+@pytest.mark.parametrize("prompt", [(1, 300), (1, 700, 800)])
+def test_a_constraint_holds_after_its_text_only(backend, tokenizer, prompt):
+    after = engine.Constraint(PATTERN.grammar, after="</think>")
+    budget = Forced(12, "</think>", tuple(tokenizer.encode("</think>", 100)[1:]))
+    told = ending(
+        run(backend, job("a", 60, prompt=prompt, constraint=after, forced=budget, sampling=hot()))[
+            "a"
+        ]
+    )
+    thoughts, answer = told.text.split("</think>")
+    assert (answer, told.last.finish_reason) == ("ababab", "stop")
+    assert len(thoughts) > 12
+
+
+def test_no_end_comes_before_the_text_that_a_constraint_waits_for(forced, tokenizer):
+    backend = forced(lambda _: {EOS: 50.0, END_OF_TURN: 40.0, 300: 30.0})
+    after = engine.Constraint(PATTERN.grammar, after="</think>")
+    told = ending(run(backend, job("a", 10, prompt=(1,), constraint=after))["a"])
+    assert told.last.new_tokens == 10 and told.last.finish_reason == "length"
+
+
+def test_no_token_ends_behind_the_text_that_a_constraint_waits_for(grammars):
+    """A token such as `>The` would begin the constrained text unseen."""
+    pieces = grammars.pieces
+    found = grammars.overshooting("e t")
+    assert found
+    for length, token_ids in found.items():
+        for token_id in token_ids:
+            text = b"e t"[:length] + pieces[token_id]
+            assert b"e t" in text and not text.endswith(b"e t")
+    every = {i for ids in found.values() for i in ids}
+    missed = [p for i, p in enumerate(pieces) if i not in every and b"e t" in p[:-1]]
+    assert not missed
+
+
+def test_a_text_is_noticed_however_it_falls_into_pieces():
+    for pieces in (["</think>"], list("x</think>y"), ["a</th", "ink>b"], ["<", "</thi", "nk>"]):
+        watch = Watch("</think>")
+        come = []
+        for piece in pieces:
+            watch.add(piece.encode())
+            come.append(watch.has_come)
+        whole = "".join(pieces)
+        first = next(i for i in range(len(pieces)) if "</think>" in "".join(pieces[: i + 1]))
+        assert come == [i >= first for i in range(len(pieces))], whole
+    assert Watch("").has_come
+
+
+# Forced tokens
+
+
+def run_forced(backend, forced, **more):
+    return [
+        token_id
+        for event in run(backend, job("a", 12, prompt=(1,), forced=forced, **more))["a"]
+        if isinstance(event, Chunk)
+        for token_id in event.token_ids
+    ]
+
+
+def test_tokens_are_forced_once_the_budget_is_spent(forced):
+    backend = forced(always(300))
+    assert run_forced(backend, Forced(4, "</think>", (400, 500, 600))) == (
+        [300] * 4 + [400, 500, 600] + [300] * 5
+    )
+    assert run_forced(backend, Forced(0, "</think>", (400,))) == [400] + [300] * 11
+
+
+def test_nothing_is_forced_where_the_text_came_in_time(forced, grammars):
+    backend = forced(always(300))
+    text = grammars.pieces[300].decode()
+    assert run_forced(backend, Forced(4, text, (400, 500))) == [300] * 12
+
+
+def test_forced_tokens_come_one_after_the_other_though_the_text_comes_with_them(grammars):
+    forcing = Forcing(Forced(1, grammars.pieces[400].decode(), (400, 500)), grammars.pieces)
+    forcing.accept(300)
+    seen = []
+    while (token_id := forcing.token_id) is not None:
+        seen.append(token_id)
+        forcing.accept(token_id)
+    assert seen == [400, 500]
+
+
+def test_a_forced_token_outside_the_vocabulary_is_refused(make_engine):
+    model = make_engine(ScriptedBackend())
+    with pytest.raises(engine.InvalidJob, match="vocabulary"):
+        model.submit([job("a", forced=Forced(1, "x", (10**6,)))])
+
+
+# Grammars
+
+
+def test_a_constraint_and_forced_tokens_can_go_to_another_process():
+    one = job("a", constraint=PATTERN, forced=Forced(1, "x", (5,)))
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+def chain(number):
+    definitions = {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(number)}
+    return {"$ref": "#/$defs/a0", "$defs": {**definitions, f"a{number}": {"type": "string"}}}
+
+
+def deep(number):
+    schema = {"type": "string"}
+    for _ in range(number):
+        schema = {"items": schema}
+    return schema
+
+
+HOSTILE = {
+    "references": lambda: constraints.json_schema(chain(20_000)),
+    "depth": lambda: constraints.json_schema(deep(20_000)),
+    "some depth": lambda: constraints.json_schema(deep(500)),
+    "choices": lambda: constraints.json_schema(
+        {
+            "allOf": [
+                {"anyOf": [{"properties": {f"p{i}": {"const": j}}} for j in range(8)]}
+                for i in range(12)
+            ]
+        }
+    ),
+    "properties": lambda: constraints.json_schema(
+        {"type": "object", "properties": {f"p{i}": {} for i in range(20_000)}}
+    ),
+    "repetitions": lambda: constraints.regex("(a{2000}){2000}"),
+    "one repetition": lambda: constraints.regex("a{100000000}"),
+    "nested groups": lambda: constraints.regex("(" * 20_000 + "a" + ")" * 20_000),
+    "rules": lambda: constraints.grammar(
+        "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(20_000)) + 'r20000: "a"'
+    ),
+    "terminals": lambda: constraints.grammar(
+        "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(40)) + 'A40: "a"'
+    ),
+    "brackets": lambda: constraints.grammar("start: " + "(" * 20_000 + '"a"' + ")" * 20_000),
+    "groups of GBNF": lambda: constraints.grammar(
+        "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_grammar_is_refused_in_time(grammars, name):
+    begin = time.thread_time()
+    with pytest.raises(engine.InvalidJob):
+        grammars.matcher(HOSTILE[name]().grammar)
+    assert time.thread_time() - begin < 2  # of this thread, whatever runs beside it
+
+
+@pytest.mark.parametrize("make", [lambda: chain(600), lambda: deep(60)])
+def test_what_is_large_but_allowed_fits_the_stack(grammars, make):
+    done = []
+
+    def compile_it():
+        done.append(grammars.matcher(constraints.json_schema(make()).grammar))
+
+    thread = threading.Thread(target=compile_it)  # with a thread's stack, not the main one's
+    thread.start()
+    thread.join()
+    assert done
+
+
+def test_a_grammar_is_compiled_once(grammars, monkeypatch):
+    constraint = constraints.regex("compiled once [0-9]+")
+    compiled = []
+    compile_it = grammars._compile
+    monkeypatch.setattr(grammars, "_compile", lambda g: compiled.append(g) or compile_it(g))
+    first, second = grammars.matcher(constraint.grammar), grammars.matcher(constraint.grammar)
+    assert len(compiled) == 1
+    first.consume_token(grammars.tokenizer.tokenize_str("c")[0])
+    assert second.compute_bitmask() != first.compute_bitmask()
+
+
+def test_the_oldest_grammar_is_dropped_first(grammars, monkeypatch):
+    monkeypatch.setattr("engine.grammars.MAX_GRAMMARS", 2)
+    for pattern in ("a", "b", "a", "c"):
+        grammars.matcher(constraints.regex(pattern).grammar)
+    kept = list(grammars._compiled)
+    assert kept == [constraints.regex(pattern).grammar for pattern in ("a", "c")]
