@@ -111,3 +111,22 @@ def test_answers_of_different_lengths_end_by_themselves_in_one_batch(demo):
     assert {choice["finish_reason"] for choice in choices} == {"stop"}
     lengths = [len(choice["message"]["content"]) for choice in choices]
     assert min(lengths) < 40 and max(lengths) > 300
+
+
+def test_a_tool_that_must_be_called_is_called(demo):
+    """By a model that knows nothing of tools."""
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"enum": [1, 2, 3]}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    function = {"name": "get_weather", "description": "The weather.", "parameters": schema}
+    tools = [{"type": "function", "function": function}]
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        more = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+        answer = say(demo, "How is the weather in Rome?", temperature=0.7, **more)
+        assert answer["finish_reason"] == "tool_calls"
+        [call] = answer["message"]["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        assert arguments["city"] in ("Rome", "Oslo") and arguments["days"] in (1, 2, 3)

@@ -138,14 +138,13 @@ def test_a_budget_is_refused_where_there_are_no_thoughts(
     assert (response.status_code, response.json["error"]["param"]) == (400, "reasoning_budget")
 
 
-def accepts(client, job, text):
-    """Whether a constraint lets the text pass, and lets it end there."""
+def verdict(client, job, text):
+    """On the text, by a job's constraint: it may `end` there, must `go on`, or is `refused`."""
     model = client.models.get()
     matcher = model._grammars.matcher(job.constraint.grammar)
-    for token_id in model.tokenizer._ordinary(text):
-        if not matcher.consume_token(token_id):
-            return False
-    return matcher.is_accepting()
+    if not all(map(matcher.consume_token, model.tokenizer._ordinary(text))):
+        return "refused"
+    return "end" if matcher.is_accepting() else "go on"
 
 
 @pytest.mark.parameter("tools[].function.strict")
@@ -176,11 +175,12 @@ def test_a_strict_function_is_called_by_its_schema_or_not_at_all(
     strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
     assert client.post(URL, json={**REQUEST, "tools": [strict, ALARM]}).status_code == 200
     [job] = backend.enqueued
-    assert accepts(client, job, call)
-    assert accepts(client, job, "") and accepts(client, job, "It rains <tool")
-    assert not accepts(client, job, bad)
+    assert verdict(client, job, call) == "end"
+    assert verdict(client, job, call[: len(call) // 2]) == "go on"
+    assert verdict(client, job, "") == verdict(client, job, "It rains <tool") == "end"
+    assert verdict(client, job, bad) == "refused"
     if format != "llama3":
-        assert accepts(client, job, f"Well.\n{call}\n{call}\nSo.")
+        assert verdict(client, job, f"Well.\n{call}\n{call}\nSo.") == "end"
 
 
 @pytest.mark.parametrize("is_parallel", [True, False])
@@ -190,9 +190,10 @@ def test_several_calls_may_be_made_where_one_must(make_client, is_parallel):
     more = {"tool_choice": "required", "parallel_tool_calls": is_parallel}
     client.post(URL, json={**REQUEST, **more})
     call = '<tool_call>\n{"name": "set_alarm", "arguments": {"hour": 1}}\n</tool_call>'
-    assert accepts(client, backend.enqueued[0], call)
-    assert accepts(client, backend.enqueued[0], f"{call}\n{call}\n{call}") is is_parallel
-    assert not accepts(client, backend.enqueued[0], "")
+    [job] = backend.enqueued
+    assert verdict(client, job, call) == "end"
+    assert verdict(client, job, f"{call}\n{call}") == ("end" if is_parallel else "refused")
+    assert verdict(client, job, "") == "go on"
 
 
 def test_without_strict_functions_nothing_is_enforced(make_client):
@@ -213,8 +214,8 @@ def test_a_schema_that_cannot_be_enforced_is_refused_where_it_must(make_client):
     assert response.status_code == 200
     [job] = backend.enqueued
     call = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
-    assert accepts(client, job, call)
-    assert not accepts(client, job, "It")
+    assert verdict(client, job, call) == "end"
+    assert verdict(client, job, "It") == "refused"
 
 
 def test_a_streamed_call_that_must_be_made_is_whole(make_client, with_template):

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.app.conftest import frames, wait_until_empty
-from tests.scripted import ScriptedBackend, says
+from tests.scripted import ScriptedBackend, finished, says
 
 URL = "/v1/chat/completions"
 WEATHER = {
@@ -82,12 +82,14 @@ def test_a_call_cut_off_by_the_limit_says_so(make_client):
 @pytest.mark.parameter("parallel_tool_calls")
 @pytest.mark.parametrize("stream", [False, True])
 def test_without_parallel_calls_the_job_ends_with_the_first(make_client, stream):
-    def endless_calls(job):
+    def many_calls(job):
         started, *chunks, _ = says(*CALL, "\n</tool_call>\n")(job)
         yield started
-        yield from itertools.cycle(chunks)
+        yield from itertools.islice(itertools.cycle(chunks), 20_000)
+        yield finished(job, 20_000)
 
-    client = make_client(ScriptedBackend(endless_calls))
+    backend = ScriptedBackend(many_calls)
+    client = make_client(backend)
     request = {**QUESTION, "parallel_tool_calls": False, "stream": stream}
     response = client.post(URL, json=request)
     bodies = frames(response) if stream else [response.json]
@@ -98,6 +100,7 @@ def test_without_parallel_calls_the_job_ends_with_the_first(make_client, stream)
     assert json.loads(arguments) == {"city": "Rome"}
     assert bodies[-1]["choices"][0]["finish_reason"] == "tool_calls"
     wait_until_empty(client)
+    assert sum(backend.num_chunks.values()) < 20_000
 
 
 @pytest.mark.parameter("tools[].function.description")
