@@ -32,7 +32,7 @@ MEANING = {
     "structured_outputs",
     *("json_schema", "regex", "choice", "grammar"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("tools", "chat_template_kwargs", "documents", "reasoning_effort"),
+    *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
 ENDS = {"ignore_eos", "min_tokens"}  # not with what ends the text by itself
 
