@@ -17,7 +17,7 @@ from tests.scripted import job
 PROBABILITIES = {300: 0.45, 301: 0.40, 302: 0.10, 303: 0.05}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def make(model_path):
     """The generator over a ForcedModel, or the real one."""
     opened = []
@@ -34,13 +34,20 @@ def make(model_path):
 
 
 @pytest.fixture(scope="module")
-def skewed(make):
-    return make(lambda t: {i: math.log(p) for i, p in PROBABILITIES.items()})
+def skewed(model_path):
+    logits = {i: math.log(p) for i, p in PROBABILITIES.items()}
+    backend = exl2_backend(model_path, logits=lambda t: logits)
+    backend.open()
+    yield backend
+    backend.close()
 
 
 @pytest.fixture(scope="module")
-def backend(make):
-    return make()
+def backend(model_path):
+    backend = exl2_backend(model_path)
+    backend.open()
+    yield backend
+    backend.close()
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +222,7 @@ def test_only_the_first_token_is_bound_by_healing(make, tokenizer):
 
 
 @pytest.mark.parametrize("lengths", [(5, 5), (1, 40), (700, 5), (3, 600), (600, 600)])
-def test_guidance_combines_what_both_prompts_say(make, backend, lengths):
+def test_guidance_combines_what_both_prompts_say(backend, lengths):
     """Against the logprobs of each alone, step by step."""
     wanted, unwanted = (prompt(i, n) for i, n in enumerate(lengths))
     scale = 2.5
