@@ -196,7 +196,8 @@ def test_a_prompt_is_scored(complete):
     shown, longer = only.choices[0].logprobs, whole.choices[0].logprobs
     assert len(shown.tokens) == only.usage.prompt_tokens
     assert shown.token_logprobs[0] is None and None not in shown.token_logprobs[1:]
-    assert shown.token_logprobs == longer.token_logprobs[: len(shown.tokens)]
+    same = longer.token_logprobs[1 : len(shown.tokens)]
+    assert shown.token_logprobs[1:] == pytest.approx(same, abs=1e-3)
     assert len(longer.tokens) >= len(shown.tokens) + 1
 
 
@@ -209,7 +210,7 @@ def test_the_best_of_several(client):
     own = {"logprobs": 0, "extra_body": {"ignore_eos": True}}
     every = client.completions.create(**same, **own, n=6)
     best = client.completions.create(**same, **own, n=2, best_of=6)
-    assert every.usage == best.usage
+    assert every.usage.total_tokens == best.usage.total_tokens == best.usage.prompt_tokens + 30
     means = [sum(c.logprobs.token_logprobs) / 5 for c in every.choices]
     ranked = sorted(range(6), key=lambda i: means[i], reverse=True)
     assert texts(best) == [every.choices[i].text for i in ranked[:2]]
@@ -228,7 +229,8 @@ def test_logprobs_of_a_chat(chat):
     assert contents(chat(**same)) == contents(answer)
     assert all(choice.logprobs is None for choice in chat(**same).choices)
     own = chat(**same, logprobs=True).choices[0].logprobs.content
-    assert [token.logprob for token in own] == [token.logprob for token in tokens[0]]
+    first = [token.logprob for token in tokens[0]]
+    assert [token.logprob for token in own] == pytest.approx(first, abs=1e-3)
     assert own[0].top_logprobs == []
 
 
