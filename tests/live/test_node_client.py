@@ -41,3 +41,24 @@ def test_a_streamed_chat_is_the_same_as_a_whole_one(server, stream):
         tokens = [choice["logprobs"]["content"] for choice in (mine, expected)]
         assert [t["bytes"] for t in tokens[0]] == [t["bytes"] for t in tokens[1]]
     assert got["completion"]["usage"]["total_tokens"] == whole["usage"]["total_tokens"]
+
+
+def test_streamed_calls_of_tools_make_the_whole(stream):
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    function = {"name": "get_time", "parameters": schema, "strict": True}
+    got = stream(
+        tools=[{"type": "function", "function": function}],
+        tool_choice="required",
+        parallel_tool_calls=False,
+    )
+    [choice] = got["completion"]["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    [call] = choice["message"]["tool_calls"]
+    assert call["id"].startswith("call_") and call["function"]["name"] == "get_time"
+    assert json.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
+    assert got["frames"] > 3
