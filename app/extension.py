@@ -44,6 +44,7 @@ MEANINGLESS = (
     "n",
     "best_of",
     "echo",
+    "timings",
     "logprobs",
     "top_logprobs",
     "tools",

@@ -131,6 +131,11 @@ class Generation(Constrained):
     stream_options: StreamOptions | None = Field(
         None, description="How to stream. Refused without `stream`."
     )
+    timings: bool = Field(
+        False,
+        description="Have the answer tell how long it took for what, see Timings. Refused for"
+        " streams of bare text.",
+    )
     priority: int = Field(
         0,
         ge=-(2**31),

@@ -37,6 +37,7 @@ from engine.messages import (
     Prefill,
     PromptLogprobs,
     Started,
+    Timings,
     TokenLogprob,
 )
 from engine.model_dir import ModelDir
@@ -86,6 +87,7 @@ __all__ = [
     "Started",
     "State",
     "Stream",
+    "Timings",
     "TokenLogprob",
     "Tokenizer",
     "constraints",

@@ -194,11 +194,12 @@ class Engine:
             for job in jobs:
                 if job.identifier in self._held:
                     raise InvalidJob(f"identifier {job.identifier} is in use", "identifier")
+            now = time.monotonic()
             if not self._held:
-                self._rate.resume(time.monotonic())
+                self._rate.resume(now)
             self._held.update((job.identifier, Held(job, stream)) for job in jobs)
             for job in jobs:  # under the lock, so that `Abandon` comes after what it is about
-                self._link.send(Submit(job))
+                self._link.send(Submit(job, now))
         return stream
 
     def check_constraint(self, constraint: Constraint) -> None:

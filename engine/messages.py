@@ -84,6 +84,7 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Submit:
     job: Job
+    time: float  # by the monotonic clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,15 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds from the submission to the start, to the first token told, to the end."""
+
+    queue: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """`new_tokens` counts what was sampled, but for the stop token itself. `stop_reason`: the stop
     string, or that one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`.
@@ -231,6 +241,7 @@ class Finished:
     cached_tokens: int
     stop_reason: str | int | None = None
     stop_token: TokenLogprob | None = None
+    timings: Timings = field(default=Timings(), compare=False)  # by the engine thread
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from engine.messages import (
     Zombies,
 )
 from engine.pending import Pending
+from engine.stopwatch import Stopwatch
 from engine.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._pending = Pending(config.fair_wait_factor)
         self._batch = Batch(config.max_batch_size)
+        self._stopwatch = Stopwatch()
         self._num_recoveries = 0  # since a token came
         self._busy_since: float | None = None  # None: waits, or loads
         self._watchdog = Watchdog(
@@ -153,13 +155,16 @@ class EngineThread:
                     if self._batch:
                         self._iterate(backend)
             except ModelError as reason:  # another process might go on, this one can't
-                self._deliver(self._batch.fail(str(reason)))
+                self._tell(self._batch.fail(str(reason)))
                 raise
             except Exception as reason:
                 self._fail_batch(reason)
                 cause = _cause(reason)
             if cause is not None:  # not in the handler: the frames there hold the device's memory
                 self._recover(backend, cause)
+
+    def _tell(self, events: Sequence[JobEvent]) -> None:
+        self._deliver(self._stopwatch.stamp(events))
 
     def _take_commands(self, backend: Backend) -> bool:
         """Obey all that has arrived; wait for something if idle. False once told to stop."""
@@ -174,7 +179,8 @@ class EngineThread:
             if is_idle:
                 self._busy_since, is_idle = time.monotonic(), False
             match command:
-                case Submit(job):
+                case Submit(job, submitted):
+                    self._stopwatch.submit(job.identifier, submitted)
                     self._pending.push(job)
                 case Cancel(identifier):
                     self._cancel(backend, identifier)
@@ -183,6 +189,7 @@ class EngineThread:
                 case Abandon():
                     self._pending = Pending(self._config.fair_wait_factor)
                     self._batch = Batch(self._config.max_batch_size)
+                    self._stopwatch = Stopwatch()
                     self._recover(backend, "a step of the generator did not return in time")
                 case Stop():
                     return False
@@ -192,12 +199,12 @@ class EngineThread:
         self._batch.end(identifier)
         if is_active:
             try:
-                self._deliver(backend.cancel(identifier))
+                self._tell(backend.cancel(identifier))
             except Exception as reason:
-                self._deliver([Failed(identifier, BatchFailed(_cause(reason)))])
+                self._tell([Failed(identifier, BatchFailed(_cause(reason)))])
                 raise
         elif job := self._pending.remove(identifier):  # else it ended meanwhile
-            self._deliver([Finished(identifier, "cancelled", len(job.prompt), 0, 0)])
+            self._tell([Finished(identifier, "cancelled", len(job.prompt), 0, 0)])
 
     def _admit(self, backend: Backend) -> None:
         while self._pending and not self._batch.is_full:
@@ -217,20 +224,21 @@ class EngineThread:
                 else:
                     self._pending.start(job.identifier)
                     self._batch.add(job)
+                    self._stopwatch.start(job.identifier)
                     continue
             self._pending.remove(job.identifier)
             self._batch.end(job.identifier)
-            self._deliver([Failed(job.identifier, error)])
+            self._tell([Failed(job.identifier, error)])
 
     def _iterate(self, backend: Backend) -> None:
         events = [self._without_memory(event) for event in backend.iterate()]
         if self._batch.note(events):
             self._num_recoveries = 0
         if events:
-            self._deliver(events)
+            self._tell(events)
         for identifier in self._batch.loops(events):
             self._batch.end(identifier)
-            self._deliver(
+            self._tell(
                 [
                     replace(event, finish_reason="stop", stop_reason="loop")
                     if isinstance(event, Finished)
@@ -248,7 +256,8 @@ class EngineThread:
         logger.error("zombies: %d jobs unknown here, the generator has lost %s", num_strays, lost)
         failed = [Failed(i, BatchFailed("the generator has lost the job")) for i in lost]
         self._batch.note(failed)
-        self._deliver([Zombies(num_strays + len(lost)), *failed])
+        self._deliver([Zombies(num_strays + len(lost))])
+        self._tell(failed)
 
     def _without_memory(self, event: JobEvent) -> JobEvent:
         """A job for whose prompt there was no memory waits until there is less to do."""
@@ -272,7 +281,7 @@ class EngineThread:
             if job is not None:
                 self._pending.push(job, is_due=True)
                 events.append(PutBack(identifier))
-        self._deliver([*events, *self._batch.fail(_cause(reason))])
+        self._tell([*events, *self._batch.fail(_cause(reason))])
 
     def _recover(self, backend: Backend, cause: str) -> None:
         """Each way only if those before it have not brought a token since."""

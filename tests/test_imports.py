@@ -30,8 +30,8 @@ HOMES = {
 LAYERS = [
     {"errors", "config", "sampling", "pieces"},
     {"messages", "model_dir", "vocabulary"},
-    {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate", "watchdog"}
-    | {"json_schema", "lark", "constraints", "grammars"},
+    {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate"}
+    | {"stopwatch", "watchdog", "json_schema", "lark", "constraints", "grammars"},
     {"backends"},
     {"engine", "thread"},
     {"models"},

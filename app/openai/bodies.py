@@ -4,6 +4,8 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
+from app.timings import TimingsBody
+
 FinishReason = Literal["stop", "length", "cancelled"]
 ChatFinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
@@ -48,6 +50,7 @@ class CompletionBody(TypedDict):
     model: str
     choices: list[CompletionChoice]
     usage: NotRequired[Usage | None]
+    timings: NotRequired[TimingsBody]
 
 
 class TopLogprob(TypedDict):
@@ -100,6 +103,7 @@ class ChatBody(TypedDict):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
+    timings: NotRequired[TimingsBody]
 
 
 class FunctionDelta(TypedDict):
@@ -136,6 +140,7 @@ class ChatChunk(TypedDict):
     model: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
+    timings: NotRequired[TimingsBody]
 
 
 class ModelBody(TypedDict):

@@ -20,7 +20,15 @@ from app.openai import bodies, chat, parse, render
 from app.openai.logprobs import TokenNames
 from app.parameters import Generation
 from app.services import services
-from app.streaming import Framing, PlainText, choose_framing, media_types, stream_response
+from app.streaming import (
+    Framing,
+    PlainText,
+    Render,
+    choose_framing,
+    media_types,
+    stream_response,
+)
+from app.timings import WithTimings, timings
 
 blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 
@@ -124,13 +132,20 @@ def _answer(
     identifiers = list(choices)
     reader = generation.submit(request, model, prompts, identifiers, framing is not None, fit)
     if framing is not None:
-        stream = render.StreamRender(body, identifiers, request.num_jobs, request.include_usage)
+        stream: Render = render.StreamRender(
+            body, identifiers, request.num_jobs, request.include_usage
+        )
+        if request.timings:
+            stream = WithTimings(stream, identifiers, request.num_jobs)
         return stream_response(reader, stream, framing, services().settings.heartbeat)
     generation.collect(reader, choices)
     finished = [choice.finished for choice in choices.values() if choice.finished is not None]
     usage = render.usage(finished, request.num_jobs, body.reasoning_tokens)
     best = generation.best_of(list(choices.values()), request.num_jobs, request.n)
-    return json_response(body.whole(best, usage))
+    whole = body.whole(best, usage)
+    if request.timings:
+        whole["timings"] = timings(finished, request.num_jobs)
+    return json_response(whole)
 
 
 def _framing(request: Generation, num_choices: int) -> Framing | None:
@@ -144,6 +159,8 @@ def _framing(request: Generation, num_choices: int) -> Framing | None:
             raise BadRequest("Accept: text/plain has room for one choice only", "n")
         if request.include_usage:
             raise BadRequest(f"{no_room} usage", "stream_options")
+        if request.timings:
+            raise BadRequest(f"{no_room} timings", "timings")
         if request.asked_logprobs is not None:
             raise BadRequest(f"{no_room} logprobs", "logprobs")
         if isinstance(request, Chat) and request.offer.tools:

@@ -1,0 +1,73 @@
+"""How long a request took for what, on request."""
+
+import pytest
+
+import engine
+from app.timings import timings
+from engine.messages import Timings
+from tests.app.conftest import frames
+from tests.scripted import ScriptedBackend, finished, job
+
+PATHS = {
+    "/v1/completions": {"prompt": [1, 2, 3], "max_tokens": 3},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3},
+}
+
+
+def ended(prompt, new, cached, *seconds):
+    return engine.Finished("a", "stop", prompt, new, cached, timings=Timings(*seconds))
+
+
+def test_of_one_choice():
+    assert timings([ended(110, 21, 10, 0.5, 0.2, 2.0)], 1) == {
+        "queue_ms": 500,
+        "cache_n": 10,
+        "prompt_n": 100,
+        "prompt_ms": 200,
+        "prompt_per_second": 500,
+        "predicted_n": 21,
+        "predicted_ms": 2000,
+        "predicted_per_second": 10,
+    }
+
+
+def test_of_several_choices_the_longest_times_and_all_tokens():
+    told = timings([ended(100, 11, 0, 0.1, 0.2, 2.0), ended(100, 21, 0, 0.3, 0.1, 1.0)], 2)
+    assert told["queue_ms"] == 300 and told["prompt_ms"] == 200 and told["predicted_ms"] == 2000
+    assert told["prompt_n"] == 100 and told["predicted_n"] == 32
+    assert told["predicted_per_second"] == 15
+
+
+def test_what_took_no_time_has_no_rate():
+    told = timings([finished(job(), 0, "cancelled")], 1)
+    assert told["prompt_per_second"] is None and told["predicted_per_second"] is None
+
+
+@pytest.mark.parameter("timings")
+@pytest.mark.parametrize("path", PATHS)
+def test_a_whole_answer_tells_them_if_asked(make_client, path):
+    client = make_client(ScriptedBackend())
+    told = client.post(path, json={**PATHS[path], "timings": True}).json["timings"]
+    assert told["predicted_n"] == 3 and told["prompt_n"] > 0
+    assert min(told["queue_ms"], told["prompt_ms"], told["predicted_ms"]) > 0
+    assert "timings" not in client.post(path, json=PATHS[path]).json
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("with_usage", [False, True])
+def test_the_last_body_of_a_stream_tells_them_if_asked(make_client, path, with_usage):
+    client = make_client(ScriptedBackend())
+    body = {**PATHS[path], "n": 2, "stream": True, "timings": True}
+    if with_usage:
+        body["stream_options"] = {"include_usage": True}
+    *others, last = frames(client.post(path, json=body))
+    assert last["timings"]["predicted_n"] == 6
+    assert ("usage" in last) == with_usage
+    assert not any("timings" in other for other in others)
+
+
+def test_bare_text_has_no_room_for_them(make_client):
+    client = make_client(ScriptedBackend())
+    body = {"prompt": "x", "stream": True, "timings": True}
+    response = client.post("/v1/completions", json=body, headers={"Accept": "text/plain"})
+    assert response.status_code == 400 and response.json["error"]["param"] == "timings"

@@ -1,0 +1,90 @@
+"""What the engine thread measures of a job."""
+
+import time
+
+import pytest
+
+import engine.stopwatch
+from engine.errors import JobFailed
+from engine.messages import Chunk, Failed, Finished, PutBack, Started, Timings
+from engine.stopwatch import Stopwatch
+from tests.scripted import Gate, ScriptedBackend, job
+
+END = Finished("a", "stop", 1, 2, 0)
+TOKEN = Chunk("a", "x", (1,))
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(engine.stopwatch, "time", clock)
+    return clock
+
+
+def run(clock, *steps):
+    """Timings of a job that was submitted at 90; each step is a time and what happened then."""
+    stopwatch = Stopwatch()
+    stopwatch.submit("a", 90.0)
+    for clock.now, event in steps:
+        if event == "start":
+            stopwatch.start("a")
+        else:
+            [told] = stopwatch.stamp([event])
+    return told.timings
+
+
+def test_a_job_waits_computes_its_prompt_and_decodes(clock):
+    steps = (100, "start"), (101, Started("a")), (103, TOKEN), (104, TOKEN), (110, END)
+    assert run(clock, *steps) == Timings(10, 3, 7)
+
+
+def test_a_job_that_was_put_back_has_waited_until_its_last_start(clock):
+    steps = (100, "start"), (101, PutBack("a")), (105, "start"), (106, TOKEN), (107, END)
+    assert run(clock, *steps) == Timings(15, 1, 1)
+
+
+def test_a_job_that_ends_before_its_first_token_has_not_decoded(clock):
+    assert run(clock, (100, "start"), (104, END)) == Timings(10, 4, 0)
+
+
+def test_a_job_that_ends_while_it_waits_has_only_waited(clock):
+    assert run(clock, (104, END)) == Timings(14, 0, 0)
+
+
+def test_what_has_ended_is_forgotten(clock):
+    stopwatch = Stopwatch()
+    for end in (END, Failed("a", JobFailed("no"))):
+        stopwatch.submit("a", 90.0)
+        stopwatch.stamp([end])
+        [again] = stopwatch.stamp([END])
+        assert again is END
+
+
+def test_the_engine_measures_each_part(make_engine):
+    gate = Gate()
+    engine = make_engine(ScriptedBackend(gate=gate, max_active=1))
+    first = engine.submit([job("a", 1)])
+    gate.wait_until_held()
+    begin = time.monotonic()
+    second = engine.submit([job("b", 2)])
+    submitted = time.monotonic()
+    waited = time.monotonic()
+    gate.open()
+    while not first.is_finished:
+        first.take()
+    events = []
+    while not second.is_finished:
+        events += second.take()
+    end = time.monotonic()
+    timings = events[-1].timings
+    assert timings.queue >= waited - submitted
+    assert timings.prefill > 0 and timings.decode > 0
+    assert timings.queue + timings.prefill + timings.decode <= end - begin
