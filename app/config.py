@@ -142,6 +142,20 @@ class Settings(pydantic_settings.BaseSettings):
         description="Seconds that a request may take in all, and the most that it may ask for as"
         " `timeout`. 0: no limit.",
     )
+    resume_timeout: float = Field(
+        0.0,
+        ge=0,
+        le=86400,
+        description="Seconds for which a stream of server-sent events goes on without its client,"
+        " and is there for `Last-Event-ID`. 0: streams end when their client leaves.",
+    )
+    idempotency_timeout: float = Field(
+        60.0,
+        ge=0,
+        le=86400,
+        description="Seconds for which a request with an `Idempotency-Key` goes on without its"
+        " client, and its answer is there for repetitions. 0: such requests are refused.",
+    )
     body_timeout: float = Field(
         30.0,
         ge=0.1,

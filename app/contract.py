@@ -19,7 +19,7 @@ FORM = "application/x-www-form-urlencoded"
 PATH_ARGUMENT = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 
 BODY = (400, 408, 413, 415)  # of every route that reads one
-GENERATION = (404, 408, 429, 499, 503)  # of every route that submits jobs
+GENERATION = (404, 408, 422, 429, 499, 503)  # of every route that submits jobs
 
 MEANINGS = {
     204: "There is nothing more.",
@@ -29,6 +29,7 @@ MEANINGS = {
     408: "The body, or the generation, took longer than it may.",
     413: "The body is longer than this server takes.",
     415: "The body's content type is another one.",
+    422: "The Idempotency-Key has come with another request.",
     429: "Too much waits already.",
     499: "The client has ended its side of the connection before the answer.",
     500: "The server, or the generation, failed.",
@@ -175,16 +176,17 @@ def _operation(
 
 def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict[str, Any]]]:
     for status, kind in contract.answers.items():
-        if kind is None:
-            yield str(status), {"description": MEANINGS[status]}
-            continue
-        content: dict[str, Any] = {JSON: {"schema": schemas[kind, "serialization"]}}
+        content: dict[str, Any] = {}
+        if kind is not None:
+            content[JSON] = {"schema": schemas[kind, "serialization"]}
         if status == 200:
             error = schemas[contract.error, "serialization"]
             for name, item in contract.streams.items():
                 content[name] = _stream(name, schemas[item, "serialization"], error)
-        response = {"description": "As asked." if status < 300 else MEANINGS[status]}
-        yield str(status), {**response, "content": content, **_headers(status)}
+        response: dict[str, Any] = {"description": MEANINGS.get(status, "As asked.")}
+        if content:
+            response["content"] = content
+        yield str(status), {**response, **_headers(status)}
     for status in contract.statuses:
         content = {JSON: {"schema": schemas[contract.error, "serialization"]}}
         response = {"description": MEANINGS[status]}

@@ -24,6 +24,7 @@ from app import (
     origins,
     plain,
     request_id,
+    streams,
     tokens,
     websocket,
 )
@@ -227,7 +228,7 @@ def install(
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
-    for part in (openai, plain, tokens, kobold, llamacpp, websocket, jobs, ops, docs):
+    for part in (openai, plain, tokens, kobold, llamacpp, websocket, jobs, streams, ops, docs):
         api.register_blueprint(part.blueprint)
     errors.register(api)
     origins.register(api, services.settings.cors_origins)

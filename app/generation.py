@@ -16,8 +16,8 @@ from app.parameters import Generation
 from app.reader import Reader
 from app.request_id import request_id
 from app.services import services
-from app.streaming import raise_failure
 from app.validation import Request
+from app.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -114,37 +114,31 @@ def submit(
                 identifier, prompt, max_new_tokens, choice, model.config, client, request_id()
             )
         )
-    name = f"{identifiers[0].rpartition('-')[0]}, request {request_id()}"
+    identifier = identifiers[0].rpartition("-")[0]
     if fit is not None:
         jobs = [fit(job) for job in jobs]
     reader = Reader(
         model.submit(jobs, wake),
-        Client(environ),
+        Watch(Client(environ), serves_half_closed=is_streamed),
         Deadlines(
             settings.queue_timeout,
             settings.first_token_timeout,
             request.timeout or settings.total_timeout,
         ),
         prompt_tokens=sum(map(len, prompts)),
-        serves_half_closed=is_streamed,
-        name=name,
+        identifier=identifier,
+        request_id=request_id(),
     )
-    logger.debug("%s: %d jobs for user %r", name, len(jobs), request.user)
+    logger.debug(
+        "%s, request %s: %d jobs for user %r", identifier, request_id(), len(jobs), request.user
+    )
     return reader
 
 
-def collect(reader: Reader, choices: Mapping[str, Choice]) -> None:
-    """Wait for all choices, by the identifiers of their jobs. Raises ClientGone, TimedOut, or the
-    error of the first choice that fails; what has not ended is cancelled.
-    """
-    try:
-        while not reader.is_finished:
-            events = reader.take()
-            raise_failure(events)
-            for event in events:
-                choices[event.identifier].add(event)
-    finally:
-        reader.close()
+def gather(choices: Mapping[str, Choice], events: Sequence[engine.JobEvent]) -> None:
+    """To each choice, by the identifier of its job, what has come of it."""
+    for event in events:
+        choices[event.identifier].add(event)
 
 
 def best_of(choices: Sequence[Choice], num_jobs: int, n: int) -> list[Choice]:

@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import flask
 
 import engine
 from app.chat_template import ChatTemplate
 from app.config import Settings
+from app.transcripts import Transcripts
 
 KEY = "switchyard"
 
@@ -20,6 +21,7 @@ class Services:
     chat_templates: dict[str, ChatTemplate]  # by model name
     websockets: threading.Semaphore  # a place for each that may be open
     terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon
+    transcripts: Transcripts = field(default_factory=Transcripts)
 
 
 def services() -> Services:

@@ -3,21 +3,20 @@
 Three framings, by the Accept header: server-sent events, JSON lines, bare text.
 """
 
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import flask
 from werkzeug.datastructures import MIMEAccept
 
 import engine
+from app.answers import begin, stream
 from app.body import dumps
-from app.deadlines import TimedOut
 from app.errors import describe
 from app.reader import Reader
+from app.services import services
 
-PROBE = 0.1  # seconds between writes to a client that may have left
+EVENTS = "text/event-stream"
 
 
 class Framing(Protocol):
@@ -33,7 +32,7 @@ class Framing(Protocol):
 
 
 class ServerSentEvents:
-    mimetype = "text/event-stream"
+    mimetype = EVENTS
     heartbeat = b": heartbeat\n\n"
     end = b"data: [DONE]\n\n"
 
@@ -84,7 +83,7 @@ def choose_framing(accept: MIMEAccept) -> Framing:
     framings: list[Framing] = [JsonLines(), PlainText()]
     best = max(framings, key=lambda framing: accept.quality(framing.mimetype))
     if accept.quality(best.mimetype) > max(
-        accept.quality("text/event-stream"), accept.quality("application/json")
+        accept.quality(EVENTS), accept.quality("application/json")
     ):
         return best
     return ServerSentEvents()
@@ -94,79 +93,50 @@ def choose_framing(accept: MIMEAccept) -> Framing:
 Render = Callable[[Sequence[engine.JobEvent]], Iterable[tuple[dict[str, Any], str]]]
 
 
+class StreamWriter:
+    """Frames as bodies come; numbered where a client may ask for what is behind one of them."""
+
+    def __init__(self, render: Render, framing: Framing, identifier: str | None) -> None:
+        """`identifier`: the response's, if its frames are events with a number each."""
+        self.mimetype = framing.mimetype
+        self.heartbeat = framing.heartbeat
+        self.is_numbered = identifier is not None
+        self._render = render
+        self._framing = framing
+        self._identifier = identifier
+        self._count = 0
+
+    def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
+        return self._number(self._framing.frame(body, text) for body, text in self._render(events))
+
+    def end(self) -> list[bytes]:
+        return self._number([self._framing.end])
+
+    def fail(self, error: Exception) -> list[bytes]:
+        return self._number([self._framing.error(describe(error)[1]), self._framing.end])
+
+    def _number(self, frames: Iterable[bytes]) -> list[bytes]:
+        frames = [frame for frame in frames if frame]
+        if self._identifier is None:
+            return frames
+        first = self._count + 1
+        self._count += len(frames)
+        prefix = f"id: {self._identifier}:"
+        return [f"{prefix}{i}\n".encode() + frame for i, frame in enumerate(frames, first)]
+
+
 def stream_response(
     reader: Reader, render: Render, framing: Framing, heartbeat: float
 ) -> flask.Response:
     """A response that goes on until the jobs of `reader` have ended. `heartbeat` in seconds.
 
-    Waits for the first event, so that a job that fails at once gets its own status; but not
+    Waits for the first frame, so that a job that fails at once gets its own status; but not
     longer than a heartbeat, since by then the client shall see that it is being served. Raises
     the job's error, ClientGone or TimedOut.
     """
-    try:
-        first = _first_events(reader, heartbeat)
-    except BaseException:
-        reader.close()
-        raise
-    response = flask.Response(
-        _writes(reader, first, render, framing, heartbeat), mimetype=framing.mimetype
-    )
-    response.headers["Cache-Control"] = "no-cache"
-    response.headers["X-Accel-Buffering"] = "no"
-    # Not a finally in _writes: if the client leaves before the first byte, that generator never
-    # starts, and its finally never runs.
-    response.call_on_close(reader.close)
-    return response
-
-
-def _first_events(reader: Reader, timeout: float) -> list[engine.JobEvent]:
-    deadline = time.monotonic() + timeout
-    events: list[engine.JobEvent] = []
-    while True:
-        for event in events:
-            match event:
-                case engine.Failed():
-                    raise event.error
-                case engine.Chunk() | engine.Finished():
-                    return events
-        left = deadline - time.monotonic()
-        if left <= 0 or reader.is_half_closed:  # then a write must tell whether anybody is there
-            return events
-        events += reader.take(left)
-
-
-def _writes(
-    reader: Reader,
-    events: list[engine.JobEvent],
-    render: Render,
-    framing: Framing,
-    heartbeat: float,
-) -> Iterator[bytes]:
-    """All that has piled up, as one write."""
-    last_write = -math.inf  # the client has waited for a heartbeat already if nothing is here
-    while True:
-        data = b"".join(framing.frame(body, text) for body, text in render(events))
-        failed = next((event for event in events if isinstance(event, engine.Failed)), None)
-        is_last = failed is not None or reader.is_finished
-        if failed is not None:
-            data += framing.error(describe(failed.error)[1])
-        is_due = False
-        if is_last:
-            data += framing.end
-        interval = min(heartbeat, PROBE) if reader.is_half_closed else heartbeat
-        if not data and time.monotonic() - last_write >= interval:
-            data, is_due = framing.heartbeat, True  # also if empty: that sends the headers
-        if data or is_due:
-            yield data
-            last_write = time.monotonic()
-        if is_last:
-            return
-        try:
-            events = reader.take(interval)
-        except TimedOut as error:
-            reader.close()  # now, however long the client takes to read this
-            yield framing.error(describe(error)[1]) + framing.end
-            return
+    keep = services().settings.resume_timeout if framing.mimetype == EVENTS else 0.0
+    writer = StreamWriter(render, framing, reader.identifier if keep else None)
+    return stream(begin(reader, writer, keep), writer, heartbeat)
 
 
 def raise_failure(events: Sequence[engine.JobEvent]) -> None:

@@ -5,12 +5,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import flask
 import werkzeug.exceptions
 
 import engine
 from app import generation
+from app.answers import repeatable, whole_response
 from app.body import BadRequest, json_response
 from app.chat import prompt
 from app.chat.answer import Answer
@@ -40,6 +42,7 @@ blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
     streams=media_types(bodies.CompletionBody),
     errors=GENERATION,
 )
+@repeatable
 def create_completion() -> flask.Response:
     """Continue a prompt."""
     request = generation.receive(parse.completion)
@@ -75,6 +78,7 @@ def create_completion() -> flask.Response:
     streams=media_types(bodies.ChatChunk),
     errors=GENERATION,
 )
+@repeatable
 def create_chat_completion() -> flask.Response:
     """Answer a conversation, by the model's own chat template."""
     request = generation.receive(parse.chat)
@@ -138,14 +142,15 @@ def _answer(
         if request.timings:
             stream = WithTimings(stream, identifiers, request.num_jobs)
         return stream_response(reader, stream, framing, services().settings.heartbeat)
-    generation.collect(reader, choices)
-    finished = [choice.finished for choice in choices.values() if choice.finished is not None]
-    usage = render.usage(finished, request.num_jobs, body.reasoning_tokens)
-    best = generation.best_of(list(choices.values()), request.num_jobs, request.n)
-    whole = body.whole(best, usage)
-    if request.timings:
-        whole["timings"] = timings(finished, request.num_jobs)
-    return json_response(whole)
+
+    def whole() -> dict[str, Any]:
+        finished = [c.finished for c in choices.values() if c.finished is not None]
+        usage = render.usage(finished, request.num_jobs, body.reasoning_tokens)
+        best = generation.best_of(list(choices.values()), request.num_jobs, request.n)
+        more = {"timings": timings(finished, request.num_jobs)} if request.timings else {}
+        return {**body.whole(best, usage), **more}
+
+    return whole_response(reader, partial(generation.gather, choices), whole)
 
 
 def _framing(request: Generation, num_choices: int) -> Framing | None:

@@ -1,13 +1,15 @@
 """A prompt to the answer to it, streamed or not, whatever the wire format. Request threads."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import flask
 
 import engine
 from app import generation
-from app.body import BadRequest, json_response
+from app.answers import whole_response
+from app.body import BadRequest
 from app.generation import Choice
 from app.reader import Reader
 from app.services import services
@@ -60,7 +62,7 @@ def _check_context(request: Text, prompt_tokens: int, model: engine.Engine) -> N
 def answer(
     request: Text, identifier: str, render: Render, framing: Framing | None
 ) -> flask.Response:
-    """`framing`: of a stream, else None. Raises what `submit` and `generation.collect` do."""
+    """`framing`: of a stream, else None. Raises what `submit` and `whole_response` do."""
     if framing is not None and request.n > 1:
         raise BadRequest("a stream has room for one choice only", request.names["n"])
     identifiers = [f"{identifier}-{i}" for i in range(request.n)]
@@ -69,8 +71,8 @@ def answer(
         heartbeat = services().settings.heartbeat
         return stream_response(reader, lambda events: bodies(render, events), framing, heartbeat)
     choices = {name: Choice() for name in identifiers}
-    generation.collect(reader, choices)
-    return json_response(render.whole(list(choices.values())))
+    whole = partial(render.whole, list(choices.values()))
+    return whole_response(reader, partial(generation.gather, choices), whole)
 
 
 def bodies(

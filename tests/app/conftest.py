@@ -136,3 +136,62 @@ def listed(client, count):
         if len(data) == count and data[0]["completion_tokens"] > 0:
             return data
     raise AssertionError(data)
+
+
+class Streamed:
+    """A streamed response, read event by event over a connection that may break."""
+
+    def __init__(self, response):
+        self.response = response
+        self._parts = iter(response.response)
+        self._buffer = ""
+        self.events = []  # (id, data) of all that has been read
+
+    def read(self, count=10**9):
+        """So many more events, or all that there are."""
+        while count and (block := self._next_block()) is not None:
+            fields = dict(line.split(": ", 1) for line in block.split("\n"))
+            if "data" in fields:  # else a comment
+                self.events.append((fields.get("id"), fields["data"]))
+                count -= 1
+        return self
+
+    def _next_block(self):
+        while "\n\n" not in self._buffer:
+            part = next(self._parts, None)
+            if part is None:
+                return None
+            self._buffer += part.decode()
+        block, _, self._buffer = self._buffer.partition("\n\n")
+        return block
+
+    @property
+    def last_id(self):
+        return self.events[-1][0]
+
+    @property
+    def identifier(self):
+        """The response's."""
+        return self.last_id.rpartition(":")[0]
+
+    @property
+    def texts(self):
+        """Of the choices, without the end."""
+        bodies = [json.loads(data) for _, data in self.events if data != "[DONE]"]
+        return [body["choices"][0]["text"] for body in bodies if "choices" in body]
+
+
+@pytest.fixture
+def drop():
+    """Close responses as a server does whose write has failed, each in its own thread."""
+    threads = []
+
+    def drop(streamed):
+        threads.append(threading.Thread(target=streamed.response.close))
+        threads[-1].start()
+        return threads[-1]
+
+    yield drop
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()

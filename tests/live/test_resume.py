@@ -1,0 +1,144 @@
+"""Connections that break in the middle of an answer, over real sockets and the real generator."""
+
+import json
+import re
+import socket
+import threading
+import time
+
+import pytest
+import requests
+
+from tests.live.test_serving import greedy, in_threads
+
+URL = "/v1/completions"
+
+
+@pytest.fixture
+def keeping(start):
+    return start(resume_timeout=30).wait_until_ready()
+
+
+def open_stream(server, body, *headers):
+    data = json.dumps(body).encode()
+    lines = [
+        f"POST {URL} HTTP/1.1",
+        f"Host: 127.0.0.1:{server.port}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(data)}",
+        *headers,
+    ]
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
+    return connection
+
+
+def events(received):
+    """(id, data) of the events that have arrived whole. Chunk sizes stand on lines of their own."""
+    text = re.sub(rb"\r\n[0-9A-F]+\r\n", b"", received.partition(b"\r\n\r\n")[2]).decode()
+    return re.findall(r"id: (\S+)\ndata: (.+)\n\n", text)
+
+
+def text_of(data):
+    bodies = [json.loads(item) for item in data if item != "[DONE]"]
+    return "".join(body["choices"][0]["text"] for body in bodies)
+
+
+def read_until(connection, count):
+    received = b""
+    while len(events(received)) < count and (part := connection.recv(64)):
+        received += part
+    return events(received)
+
+
+def take_up(server, last_id, how):
+    headers = {"Last-Event-ID": last_id}
+    if how == "POST":
+        return server.post(URL, {}, headers=headers)
+    identifier = last_id.rpartition(":")[0]
+    return requests.get(f"{server.url}/v1/streams/{identifier}", headers=headers, timeout=60)
+
+
+def events_of(response):
+    assert response.status_code == 200
+    return re.findall(r"id: (\S+)\ndata: (.+)\n\n", response.text)
+
+
+@pytest.mark.parametrize("how", ["GET", "POST"])
+def test_a_killed_connection_loses_and_doubles_nothing(keeping, how):
+    """Killed again and again, at every place of the text."""
+    body = greedy("Once upon a time", 200, ignore_eos=True)
+    whole = keeping.post(URL, body).json()["choices"][0]["text"]
+    total = len(events_of(keeping.post(URL, {**body, "stream": True})))
+    for count in (1, 2, total // 2, total - 2):
+        connection = open_stream(keeping, {**body, "stream": True})
+        read = read_until(connection, count)
+        connection.close()
+        rest = events_of(take_up(keeping, read[-1][0], how))
+        every = [*read, *rest]
+        assert [int(i.rpartition(":")[2]) for i, _ in every] == list(range(1, len(every) + 1))
+        assert text_of(data for _, data in every) == whole
+        assert every[-1][1] == "[DONE]"
+        assert take_up(keeping, every[-1][0], how).status_code == 204
+
+
+def test_a_connection_may_break_many_times(keeping):
+    body = greedy("Once upon a time", 400, ignore_eos=True)
+    whole = keeping.post(URL, body).json()["choices"][0]["text"]
+    connection = open_stream(keeping, {**body, "stream": True})
+    every = read_until(connection, 5)
+    while every[-1][1] != "[DONE]":
+        connection.close()
+        connection = open_stream(keeping, {}, f"Last-Event-ID: {every[-1][0]}")
+        every += read_until(connection, 20)
+    connection.close()
+    assert text_of(data for _, data in every) == whole
+
+
+def rows(server):
+    return requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_two_posts_with_one_key_run_one_job(keeping, stream):
+    body = greedy("x", 300, ignore_eos=True, stream=stream)
+    most, is_over = [0], threading.Event()
+
+    def watch():
+        while not is_over.is_set():
+            most[0] = max(most[0], len(rows(keeping)))
+            time.sleep(0.02)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    headers = {"Idempotency-Key": f"key-{stream}"}
+    answers = in_threads(lambda b: keeping.post(URL, b, headers=headers), [body] * 4)
+    is_over.set()
+    watcher.join()
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.content for answer in answers}) == 1
+    assert most == [1]
+
+
+def test_a_repetition_after_a_killed_connection_gets_the_answer(server):
+    """With the settings as they are by default."""
+    body = greedy("x", 400, ignore_eos=True)
+    key = "Idempotency-Key: killed"
+    connection = open_stream(server, body, key, "Accept: */*")
+    while not rows(server):
+        time.sleep(0.01)
+    [row] = rows(server)
+    connection.close()
+    repeated = server.post(URL, body, headers={"Idempotency-Key": "killed"}).json()
+    assert repeated["id"] == row["id"]
+    assert repeated["usage"]["completion_tokens"] == 400
+
+
+def test_a_stream_that_nobody_takes_up_ends_with_the_server(start):
+    server = start(resume_timeout=600, grace=1).wait_until_ready()
+    connection = open_stream(server, greedy("x", 1900, ignore_eos=True, stream=True, n=8))
+    connection.recv(100)
+    connection.close()
+    begin = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - begin < 20
