@@ -11,9 +11,13 @@ from app.validation import Finite, without_nulls
 
 MAX_LOGPROBS = 20  # likeliest tokens to show beside each: OpenAI's
 
+MAX_BIASED = 1024  # tokens of one request
+
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
 StopStrings = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
 
@@ -30,11 +34,15 @@ class Generation(Constrained):
 
     default_max_tokens: ClassVar[int | None] = None
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "logit_bias": ({},),
         "metadata": ({},),
         "prediction": (),
         "service_tier": ("auto", "default"),
         "store": (False,),
+    }
+
+    kinds: ClassVar[dict[str, str]] = {
+        "logit_bias": f"must have at most {MAX_BIASED} token ids, each a string, with numbers from"
+        " -100 to 100"
     }
 
     model: str | None = Field(
@@ -88,6 +96,12 @@ class Generation(Constrained):
         le=2,
         description="Taken from a token's logit once if it is in the completion.",
     )
+    logit_bias: dict[TokenKey, Bias] = Field(
+        default={},
+        max_length=MAX_BIASED,
+        description='Added to the logits of tokens: `{"17": -100}` all but forbids one. Refused'
+        " outside the vocabulary.",
+    )
     stop: StopStrings = Field(
         default=[],
         description="The text ends before the one that begins first in it, however it falls into"
@@ -110,11 +124,6 @@ class Generation(Constrained):
     ignore_eos: bool = Field(False, description="Go on after the model's own end tokens.")
     include_stop_str_in_output: bool = Field(
         False, description="The text ends with the string of `stop` that ended it, not before it."
-    )
-    return_tokens_as_token_ids: bool = Field(
-        False,
-        description="Logprobs call tokens `token_id:17`, not by their text. Refused without"
-        " `logprobs`.",
     )
     stop_on_loop: bool | None = Field(
         None,
@@ -168,10 +177,6 @@ class Generation(Constrained):
         super().check()
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options needs stream: true", "stream_options")
-        if self.return_tokens_as_token_ids and self.asked_logprobs is None:
-            raise BadRequest(
-                "return_tokens_as_token_ids needs logprobs", "return_tokens_as_token_ids"
-            )
 
     @property
     def asked_tokens(self) -> int | None:
@@ -238,6 +243,7 @@ class Generation(Constrained):
                 ),
                 frequency_penalty=_given(self.frequency_penalty, config.default_frequency_penalty),
                 presence_penalty=self.presence_penalty,
+                logit_bias=tuple((int(token), bias) for token, bias in self.logit_bias.items()),
                 seed=None if self.seed is None else self.seed + choice,
             ),
             stop_strings=tuple(self.stop),
@@ -253,6 +259,23 @@ class Generation(Constrained):
             client=client,
             request_id=request_id,
         )
+
+
+class Scored(Generation):
+    """What requests have in common whose answers have room for logprobs."""
+
+    return_tokens_as_token_ids: bool = Field(
+        False,
+        description="Logprobs call tokens `token_id:17`, not by their text. Refused without"
+        " `logprobs`.",
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.return_tokens_as_token_ids and self.asked_logprobs is None:
+            raise BadRequest(
+                "return_tokens_as_token_ids needs logprobs", "return_tokens_as_token_ids"
+            )
 
 
 Value = TypeVar("Value", float, bool)

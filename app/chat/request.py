@@ -8,15 +8,15 @@ from pydantic import Field, field_validator
 from app.body import BadRequest
 from app.chat.messages import Message, fault_of
 from app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
-from app.parameters import MAX_LOGPROBS, Generation, Tokens
+from app.parameters import MAX_LOGPROBS, Scored, Tokens
 
 MAX_MESSAGES = 2048  # OpenAI's
 MAX_PARTS = 10_000  # of all messages of a chat
 
 
-class Chat(Generation):
+class Chat(Scored):
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **Generation.neutral,
+        **Scored.neutral,
         "audio": (),
         "chat_template": (),
         "function_call": ("none",),

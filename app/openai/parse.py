@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from app.body import BadRequest
 from app.chat.request import Chat
-from app.parameters import MAX_LOGPROBS, Generation, TokenId
+from app.parameters import MAX_LOGPROBS, Scored, TokenId
 from app.validation import validate
 
 Prompt = (
@@ -16,18 +16,19 @@ Prompt = (
 Prompts = Annotated[list[Prompt], Field(min_length=1, fail_fast=True)]
 
 
-class Completion(Generation):
+class Completion(Scored):
     default_max_tokens = 16  # OpenAI's
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **Generation.neutral,
+        **Scored.neutral,
         "suffix": ("",),
     }
     reasons: ClassVar[dict[str, str]] = {
         "suffix": "this server continues prompts, and fills in no middles"
     }
     kinds: ClassVar[dict[str, str]] = {
+        **Scored.kinds,
         "prompt": "must be a string, a list of strings, token ids, or a list of lists of them,"
-        " and none empty"
+        " and none empty",
     }
 
     prompt: Prompts = Field(

@@ -20,7 +20,7 @@ from app.chat.request import Chat
 from app.contract import GENERATION, declares
 from app.openai import bodies, chat, parse, render
 from app.openai.logprobs import TokenNames
-from app.parameters import Generation
+from app.parameters import Generation, Scored
 from app.services import services
 from app.streaming import (
     Framing,
@@ -173,7 +173,7 @@ def _framing(request: Generation, num_choices: int) -> Framing | None:
     return framing
 
 
-def _names(request: Generation, model: engine.Engine) -> TokenNames | None:
+def _names(request: Scored, model: engine.Engine) -> TokenNames | None:
     """What to call tokens in logprobs; None if none are to be shown."""
     if request.asked_logprobs is None:
         return None

@@ -205,6 +205,23 @@ def test_an_echo_alone_is_the_prompt(complete):
     assert texts(complete(prompt="Say", max_tokens=0, echo=True)) == ["Say"]
 
 
+def test_biases_force_tokens_and_forbid_them(complete):
+    same = {"prompt": "def", "max_tokens": 4, "temperature": 0, "logprobs": 0}
+    more = {"ignore_eos": True, "return_tokens_as_token_ids": True}
+    [choice] = complete(**same, extra_body=more).choices
+    first = choice.logprobs.tokens[0].removeprefix("token_id:")
+    [other] = complete(**same, extra_body=more, logit_bias={first: -100}).choices
+    assert f"token_id:{first}" not in other.logprobs.tokens
+    [forced] = complete(**same, extra_body=more, logit_bias={"400": 100}).choices
+    assert forced.logprobs.tokens == ["token_id:400"] * 4
+    assert max(forced.logprobs.token_logprobs) < -1  # what the model says, not what was done
+
+
+def test_a_chat_is_biased(chat):
+    answer = chat(messages=HELLO, max_tokens=3, logit_bias={"400": 100}, logprobs=True)
+    assert len({token.token for token in answer.choices[0].logprobs.content}) == 1
+
+
 def test_the_best_of_several(client):
     same = {"model": "tiny", "prompt": "def", "max_tokens": 5, "seed": 3}
     own = {"logprobs": 0, "extra_body": {"ignore_eos": True}}
