@@ -227,13 +227,20 @@ class PartParser:
     def _markup(self, pattern: str, is_last: bool) -> bool:
         """What a call ends with; or, if it doesn't, braces."""
         match = compiled(pattern).match(self._held, partial=True)
-        if match is not None and match.partial and not is_last:
+        if match is None:
+            self._state = self._braces
+            return True
+        if match.partial and not is_last:
             return False
-        end = re.match(r"[\s}]*", self._held) if match is None else match
-        assert end is not None
-        self._held = self._held[end.end() :]
+        self._held = self._held[match.end() :]
         self._state = self._behind_call
         return True
+
+    def _braces(self, is_last: bool) -> bool:
+        self._held = re.sub(r"^[\s}]+", "", self._held)
+        if self._held:
+            self._state = self._behind_call
+        return bool(self._held)
 
     def _behind_call(self, is_last: bool) -> bool:
         assert self._format is not None

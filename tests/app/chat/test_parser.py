@@ -148,11 +148,18 @@ def test_what_only_looks_like_a_call_stays_text(format, text):
         ('<tool_call>{"name": "f", "arguments": {"a"; 1}}</tool_call>', '{"a"; 1}', ""),
         ('<tool_call>{"name": "f", "arguments": {}} Hello', "{}", "Hello"),
         ('<tool_call>{"name": "f", "arguments": {}}</tool_', "{}", ""),
+        ('<tool_call>{"name": "f", "arguments": {}} }x</tool_call>', "{}", "x</tool_call>"),
     ],
 )
 def test_a_call_that_has_begun_stays_a_call(text, arguments, rest):
     expected = ("", rest, [("f", arguments)])
     assert parse([text], "hermes") == parse(text, "hermes") == expected
+
+
+def test_braces_too_many_are_dropped_however_they_come():
+    text = "<function=f>{}}}So."
+    assert parse([text], "function-tag") == parse(text, "function-tag")
+    assert parse(text, "function-tag") == ("", "So.", [("f", "{}")])
 
 
 def test_a_call_behind_a_refused_one_is_found():
