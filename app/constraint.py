@@ -78,7 +78,7 @@ class Constrained(Parameters):
         description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, as vLLM has it.",
     )
 
-    @field_validator("response_format", "structured_outputs", mode="before")
+    @field_validator("response_format", "structured_outputs", mode="before", check_fields=False)
     @classmethod
     def _without_nulls_in_forms(cls, value: Any) -> Any:
         if not isinstance(value, dict):

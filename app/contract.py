@@ -35,6 +35,7 @@ MEANINGS = {
     500: "The server, or the generation, failed.",
     501: "This server doesn't do that.",
     503: "The model is loading, shutting down or gone.",
+    529: "The model is loading, hanging or shutting down: Anthropic's word for that 503.",
 }
 REQUEST_ID = {
     "X-Request-Id": {
@@ -208,7 +209,7 @@ def _stream(media_type: str, item: dict[str, Any], error: dict[str, Any]) -> dic
 
 
 def _headers(status: int) -> dict[str, Any]:
-    return {"headers": {**REQUEST_ID, **(RETRY_AFTER if status in (429, 503) else {})}}
+    return {"headers": {**REQUEST_ID, **(RETRY_AFTER if status in (429, 503, 529) else {})}}
 
 
 def _query_parameters(kind: type[BaseModel]) -> list[dict[str, Any]]:

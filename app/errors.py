@@ -1,8 +1,10 @@
-"""Every error as clients of the OpenAI API expect it. The only status codes of errors."""
+"""Every error as clients of OpenAI's API, or of Anthropic's, expect it. The only status codes of
+errors.
+"""
 
 import logging
 import math
-from typing import Any, NamedTuple, NotRequired
+from typing import Any, Literal, NamedTuple, NotRequired
 
 import flask
 import werkzeug.exceptions
@@ -27,6 +29,17 @@ class ErrorDetail(TypedDict):
 
 class ErrorBody(TypedDict):
     error: ErrorDetail
+
+
+class AnthropicErrorDetail(TypedDict):
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(TypedDict):
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str
 
 
 class Kind(NamedTuple):
@@ -98,8 +111,42 @@ def _whole_seconds(seconds: float) -> str:
     return str(math.ceil(min(max(seconds, 1), 120)))
 
 
-def respond(error: Exception) -> flask.Response:
+# Anthropic's types, where the status doesn't say enough.
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+def expects_anthropic() -> bool:
+    """Whether the client of the current request speaks Anthropic's API."""
+    is_message = "/v1/messages/" in f"{flask.request.path}/"
+    return is_message or "anthropic-version" in flask.request.headers
+
+
+def describe_to_anthropic(error: Exception, request_id: str) -> tuple[Kind, dict[str, Any]]:
+    """As `describe`."""
     kind, body = describe(error)
+    if kind.code == "overloaded":
+        kind = kind._replace(status=529)
+    fault = _TYPES.get(kind.status, "invalid_request_error" if kind.status < 500 else "api_error")
+    return kind, {
+        "type": "error",
+        "error": {"type": fault, "message": body["error"]["message"]},
+        "request_id": request_id,
+    }
+
+
+def respond(error: Exception) -> flask.Response:
+    if expects_anthropic():
+        kind, body = describe_to_anthropic(error, request_id())
+    else:
+        kind, body = describe(error)
     return json_response(body, kind.status, kind.headers)
 
 

@@ -13,6 +13,7 @@ import flask
 
 import engine
 from app import (
+    anthropic,
     docs,
     errors,
     generation,
@@ -228,7 +229,19 @@ def install(
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
-    for part in (openai, plain, tokens, kobold, llamacpp, websocket, jobs, streams, ops, docs):
+    for part in (
+        openai,
+        anthropic,
+        plain,
+        tokens,
+        kobold,
+        llamacpp,
+        websocket,
+        jobs,
+        streams,
+        ops,
+        docs,
+    ):
         api.register_blueprint(part.blueprint)
     errors.register(api)
     origins.register(api, services.settings.cors_origins)

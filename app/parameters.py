@@ -21,6 +21,11 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
 StopStrings = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
 
+ModelName = Annotated[
+    str | None,
+    Field(description="Default: the server's model. A name that it doesn't serve is a 404."),
+]
+
 
 class StreamOptions(BaseModel):
     model_config = Finite
@@ -45,9 +50,7 @@ class Generation(Constrained):
         " -100 to 100"
     }
 
-    model: str | None = Field(
-        None, description="Default: the server's model. A name that it doesn't serve is a 404."
-    )
+    model: ModelName = None
     max_tokens: Tokens | None = Field(
         None,
         description="Most new tokens. Refused if they and the prompt exceed the context."
@@ -161,14 +164,20 @@ class Generation(Constrained):
     )
     user: str | None = Field(None, description="Who it is for, in the server's log at level DEBUG.")
 
-    @field_validator("stop", mode="before", json_schema_input_type=StopString | StopStrings)
+    # The formats that have other names for these take the fields out: hence `check_fields`.
+    @field_validator(
+        "stop",
+        mode="before",
+        check_fields=False,
+        json_schema_input_type=StopString | StopStrings,
+    )
     @classmethod
     def _list_of_stop_strings(cls, value: Any) -> Any:
         if not isinstance(value, str | list):
             raise ValueError("must be a string or a list of strings")
         return [value] if isinstance(value, str) else value
 
-    @field_validator("stream_options", mode="before")
+    @field_validator("stream_options", mode="before", check_fields=False)
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
         return without_nulls(value) if isinstance(value, dict) else value

@@ -31,4 +31,6 @@ def register(target: flask.Flask | flask.Blueprint) -> None:
 
 def _say(response: flask.Response) -> flask.Response:
     response.headers[HEADER] = request_id()
+    if "anthropic-version" in flask.request.headers:
+        response.headers["request-id"] = request_id()  # where Anthropic's clients look
     return response

@@ -27,7 +27,7 @@ class Framing(Protocol):
     def frame(self, body: dict[str, Any], text: str) -> bytes:
         """A body, whose new text is `text`."""
 
-    def error(self, body: dict[str, Any]) -> bytes:
+    def error(self, error: Exception) -> bytes:
         """The failure of a stream that has begun."""
 
 
@@ -39,8 +39,8 @@ class ServerSentEvents:
     def frame(self, body: dict[str, Any], text: str) -> bytes:
         return b"data: " + dumps(body) + b"\n\n"
 
-    def error(self, body: dict[str, Any]) -> bytes:
-        return self.frame(body, "")
+    def error(self, error: Exception) -> bytes:
+        return self.frame(describe(error)[1], "")
 
 
 class JsonLines:
@@ -51,8 +51,8 @@ class JsonLines:
     def frame(self, body: dict[str, Any], text: str) -> bytes:
         return dumps(body) + b"\n"
 
-    def error(self, body: dict[str, Any]) -> bytes:
-        return self.frame(body, "")
+    def error(self, error: Exception) -> bytes:
+        return self.frame(describe(error)[1], "")
 
 
 class PlainText:
@@ -63,8 +63,9 @@ class PlainText:
     def frame(self, body: dict[str, Any], text: str) -> bytes:
         return text.encode()
 
-    def error(self, body: dict[str, Any]) -> bytes:
-        return f"\n[error] {body['error']['message']}\n".encode()
+    def error(self, error: Exception) -> bytes:
+        message = describe(error)[1]["error"]["message"]
+        return f"\n[error] {message}\n".encode()
 
 
 def media_types(body: Any) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class StreamWriter:
         return self._number([self._framing.end])
 
     def fail(self, error: Exception) -> list[bytes]:
-        return self._number([self._framing.error(describe(error)[1]), self._framing.end])
+        return self._number([self._framing.error(error), self._framing.end])
 
     def _number(self, frames: Iterable[bytes]) -> list[bytes]:
         frames = [frame for frame in frames if frame]

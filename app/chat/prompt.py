@@ -86,6 +86,12 @@ def prepare(request: Chat, model: engine.Engine) -> Prompt:
     )
 
 
+def count(request: Chat, model: engine.Engine) -> int:
+    """The number of its tokens. Raises InvalidJob, PromptTooLong."""
+    text = render(request, model)
+    return len(model.tokenizer.encode_template(text, model.info.max_seq_len))
+
+
 def render(request: Chat, model: engine.Engine) -> str:
     """The text of the prompt, escaped as its tokenizer takes it. Raises InvalidJob."""
     template = _template(model)

@@ -7,6 +7,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 import engine
 from app.body import dumps
+from app.errors import describe
 from app.generation import Choice
 from app.openai.bodies import FinishReason
 from app.streaming import ServerSentEvents
@@ -58,5 +59,5 @@ class KoboldEvents(ServerSentEvents):
     def frame(self, body: dict[str, Any], text: str) -> bytes:
         return b"event: message\ndata: " + dumps(body) + b"\n\n"
 
-    def error(self, body: dict[str, Any]) -> bytes:
-        return b"event: error\ndata: " + dumps(body) + b"\n\n"
+    def error(self, error: Exception) -> bytes:
+        return b"event: error\ndata: " + dumps(describe(error)[1]) + b"\n\n"

@@ -11,13 +11,15 @@ import flask
 import werkzeug.exceptions
 
 import engine
-from app import generation
+from app import anthropic, generation
 from app.answers import repeatable, whole_response
+from app.anthropic.bodies import AnthropicModel, AnthropicModelList
 from app.body import BadRequest, json_response
 from app.chat import prompt
 from app.chat.answer import Answer
 from app.chat.request import Chat
 from app.contract import GENERATION, declares
+from app.errors import expects_anthropic
 from app.openai import bodies, chat, parse, render
 from app.openai.logprobs import TokenNames
 from app.parameters import Generation, Scored
@@ -107,15 +109,19 @@ def create_embedding() -> flask.Response:
 
 
 @blueprint.get("/models")
-@declares({200: bodies.ModelList})
+@declares({200: bodies.ModelList | AnthropicModelList})
 def list_models() -> flask.Response:
-    """The models that are served."""
+    """The models that are served.
+
+    In Anthropic's shape for its clients, which ask for the same path.
+    """
     names = services().models.names
-    return json_response(render.models([_describe_model(name) for name in names]))
+    models = [_describe_model(name) for name in names]
+    return json_response((anthropic if expects_anthropic() else render).models(models))
 
 
 @blueprint.get("/models/<path:model>")
-@declares({200: bodies.ModelBody}, errors=(404,))
+@declares({200: bodies.ModelBody | AnthropicModel}, errors=(404,))
 def retrieve_model(model: str) -> flask.Response:
     """One of the models."""
     return json_response(_describe_model(model))
@@ -195,4 +201,6 @@ def _head(prefix: str, model: engine.Engine) -> render.Head:
 
 def _describe_model(name: str) -> dict[str, object]:
     model = services().models.get(name)
+    if expects_anthropic():
+        return anthropic.describe_model(model)
     return render.model(name, model.model_dir.created)

@@ -7,6 +7,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 import engine
 from app.body import dumps
+from app.errors import describe
 from app.generation import Choice
 from app.openai.bodies import FinishReason, Usage
 from app.openai.render import usage
@@ -63,8 +64,8 @@ class NamedEvents(ServerSentEvents):
     def frame(self, body: dict[str, Any], text: str) -> bytes:
         return self._event(b"event: end\n" if "finish_reason" in body else b"", body)
 
-    def error(self, body: dict[str, Any]) -> bytes:
-        return self._event(b"event: error\n", body)
+    def error(self, error: Exception) -> bytes:
+        return self._event(b"event: error\n", describe(error)[1])
 
     def _event(self, name: bytes, body: dict[str, Any]) -> bytes:
         identifier, self._id = self._id, b""  # it stays until there is another

@@ -46,7 +46,7 @@ def test_a_streamed_chat_tells_the_role_once_a_choice(make_client):
         assert [c["finish_reason"] for c in choices] == [None, None, None, "length"]
 
 
-@pytest.mark.parameter("messages")
+@pytest.mark.parameter("messages", "/v1/chat/completions")
 @pytest.mark.parameter("messages[].role")
 @pytest.mark.parameter("messages[].content")
 def test_messages_go_through_the_models_own_template(make_client):

@@ -1,0 +1,77 @@
+"""Shapes of the answers of Anthropic's API, for its contract."""
+
+from typing import Any, Literal
+
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+
+class TextContent(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingContent(TypedDict):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class ToolUseContent(TypedDict):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class MessageUsage(TypedDict):
+    input_tokens: int  # that were not in the cache
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class MessageBody(TypedDict):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[TextContent | ThinkingContent | ToolUseContent]
+    stop_reason: Literal["end_turn", "max_tokens"] | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class MessageEvent(TypedDict):
+    """Of a stream. What else it holds depends on its type."""
+
+    type: Literal[
+        "message_start",
+        "content_block_start",
+        "ping",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+        "error",
+    ]
+
+
+class TokenCount(TypedDict):
+    input_tokens: int
+
+
+class AnthropicModel(TypedDict):
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    max_input_tokens: int | None
+    max_tokens: int | None
+
+
+class AnthropicModelList(TypedDict):
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None

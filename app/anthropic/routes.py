@@ -1,0 +1,90 @@
+"""The endpoints: parse, submit, answer."""
+
+import uuid
+from collections import deque
+from functools import partial
+from typing import Any
+
+import flask
+
+import engine
+from app import generation
+from app.answers import repeatable, whole_response
+from app.anthropic import bodies, parse, render
+from app.body import dumps, json_response
+from app.chat import prompt
+from app.chat.answer import Answer
+from app.contract import GENERATION, declares
+from app.errors import AnthropicErrorBody, describe_to_anthropic
+from app.request_id import request_id
+from app.services import services
+from app.streaming import stream_response
+
+blueprint = flask.Blueprint("switchyard_anthropic", __name__, url_prefix="/v1/messages")
+ERRORS = (*GENERATION, 529)  # 503 only where no other try helps
+
+
+class NamedEvents:
+    """Server-sent events, each named by its type."""
+
+    mimetype = "text/event-stream"
+    end = b""
+
+    def __init__(self) -> None:
+        self._request_id = request_id()  # a stream goes on when the request's context is gone
+        self.heartbeat = self.frame({"type": "ping"}, "")
+
+    def frame(self, body: dict[str, Any], text: str) -> bytes:
+        return b"event: %b\ndata: %b\n\n" % (str(body["type"]).encode(), dumps(body))
+
+    def error(self, error: Exception) -> bytes:
+        return self.frame(describe_to_anthropic(error, self._request_id)[1], "")
+
+
+@blueprint.post("")
+@declares(
+    {200: bodies.MessageBody},
+    body=parse.MessageRequest,
+    streams={NamedEvents.mimetype: bodies.MessageEvent},
+    errors=ERRORS,
+    error=AnthropicErrorBody,
+)
+@repeatable
+def create_message() -> flask.Response:
+    """Answer a conversation, in Anthropic's shape."""
+    request = generation.receive(parse.message)
+    model = services().models.get(request.model)
+    with generation.names_of(request):
+        ready = prompt.prepare(request, model)
+        identifier = f"msg_{uuid.uuid4().hex}"
+        job = f"{identifier}-0"
+        answer = Answer(ready.parser(), partial(model.cancel, job))
+        num_tokens = len(ready.token_ids)
+        message = render.MessageRender(identifier, model.config.name, num_tokens, answer)
+        reader = generation.submit(request, model, [ready.token_ids], [job], request.stream)
+    if request.stream:
+        return stream_response(reader, message, NamedEvents(), services().settings.heartbeat)
+    return whole_response(reader, lambda events: deque(message(events), maxlen=0), message.whole)
+
+
+@blueprint.post("/count_tokens")
+@declares(
+    {200: bodies.TokenCount},
+    body=parse.Conversation,
+    errors=ERRORS,
+    error=AnthropicErrorBody,
+)
+def count_tokens() -> flask.Response:
+    """Count the tokens of a conversation as the model gets it."""
+    request = generation.receive(parse.count)
+    model = services().models.get(request.model)
+    with generation.names_of(request):
+        return json_response({"input_tokens": prompt.count(request, model)})
+
+
+def describe_model(model: engine.Engine) -> dict[str, Any]:
+    try:
+        max_seq_len = model.info.max_seq_len
+    except engine.Refused:  # it is loading
+        max_seq_len = None
+    return render.model(model.config.name, model.model_dir.created, max_seq_len)

@@ -1,0 +1,78 @@
+"""The `anthropic` client with strict validation of what it gets."""
+
+import anthropic
+import pytest
+
+USER = [{"role": "user", "content": "Hello"}]
+ASK = {"model": "tiny", "max_tokens": 4, "messages": USER}
+
+
+def connect(server):
+    return anthropic.Anthropic(
+        base_url=server.url, api_key="none", max_retries=0, _strict_response_validation=True
+    )
+
+
+@pytest.fixture
+def client(server):
+    with connect(server) as client:
+        yield client
+
+
+def test_models(client):
+    [model] = client.models.list()
+    assert client.models.retrieve(model.id) == model
+    assert model.id == "tiny" and model.max_input_tokens > 0
+
+
+def test_message(client):
+    message = client.messages.create(**ASK, system="Be brief.")
+    assert message.role == "assistant" and message.model == "tiny"
+    assert message.stop_reason in ("max_tokens", "end_turn")
+    assert message.usage.input_tokens + message.usage.cache_read_input_tokens > 5
+
+
+def test_message_that_goes_on(client):
+    first = client.messages.create(**ASK, extra_body={"ignore_eos": True})
+    messages = [*USER, {"role": "assistant", "content": first.content}, *USER]
+    assert client.messages.create(**{**ASK, "messages": messages}).usage.output_tokens <= 4
+
+
+def test_streamed_message(client):
+    ask = {**ASK, "extra_body": {"temperature": 0, "ignore_eos": True}}
+    whole = client.messages.create(**ask)
+    types = [event.type for event in client.messages.create(**ask, stream=True)]
+    assert types[:2] == ["message_start", "content_block_start"]
+    assert types[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    with client.messages.stream(**ask) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert final.content[0].text == whole.content[0].text == text != ""
+    assert final.stop_reason == whole.stop_reason == "max_tokens"
+    assert final.usage.output_tokens == 4
+
+
+def test_count_of_tokens(client):
+    count = client.messages.count_tokens(model="tiny", messages=USER)
+    usage = client.messages.create(**ASK).usage
+    assert count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+
+
+def test_exceptions_are_of_the_right_class(client):
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.messages.create(**ASK, extra_body={"temperature": 9})
+    assert "temperature" in caught.value.body["error"]["message"]
+    assert caught.value.request_id == caught.value.body["request_id"]
+    with pytest.raises(anthropic.NotFoundError):
+        client.messages.create(**{**ASK, "model": "claude"})
+    with pytest.raises(anthropic.BadRequestError):  # before the first event
+        client.messages.create(**{**ASK, "max_tokens": 10**6}, stream=True)
+
+
+def test_a_full_server_is_a_rate_limit_error(start):
+    server = start(max_batch_size=1, max_pending=0).wait_until_ready()
+    long = {**ASK, "max_tokens": 1900, "extra_body": {"ignore_eos": True}}
+    with connect(server) as client, client.messages.create(**long, stream=True) as stream:
+        next(iter(stream))
+        with pytest.raises(anthropic.RateLimitError):
+            client.messages.create(**ASK)
