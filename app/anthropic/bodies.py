@@ -23,11 +23,16 @@ class ToolUseContent(TypedDict):
     input: dict[str, Any]
 
 
+class OutputDetails(TypedDict):
+    thinking_tokens: int
+
+
 class MessageUsage(TypedDict):
     input_tokens: int  # that were not in the cache
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    output_tokens_details: OutputDetails
 
 
 class MessageBody(TypedDict):
@@ -36,7 +41,7 @@ class MessageBody(TypedDict):
     role: Literal["assistant"]
     model: str
     content: list[TextContent | ThinkingContent | ToolUseContent]
-    stop_reason: Literal["end_turn", "max_tokens"] | None
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None
     stop_sequence: str | None
     usage: MessageUsage
 

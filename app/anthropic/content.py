@@ -148,6 +148,11 @@ def _clean(value: Any, name: str) -> Any:
     return given
 
 
+def has_calls(message: Message) -> bool:
+    content = message.content
+    return not isinstance(content, str) and any(isinstance(b, ToolUseBlock) for b in content)
+
+
 def text_of(content: str | Sequence[TextBlock]) -> str:
     """Blocks are lines: what ends one and begins the next are words of their own."""
     return content if isinstance(content, str) else "\n".join(block.text for block in content)

@@ -1,12 +1,24 @@
 """Request bodies of Anthropic's API, to chats of OpenAI's shape. Pure."""
 
-from typing import Any, ClassVar
+from collections.abc import Collection
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from app.anthropic.content import CacheControl, Content, Message, TextBlock, clean, text_of, to_chat
+from app.anthropic.content import (
+    CacheControl,
+    Content,
+    Message,
+    TextBlock,
+    clean,
+    has_calls,
+    text_of,
+    to_chat,
+)
+from app.anthropic.tools import Thinking, Tool, ToolChoice, tools_in_chat
 from app.body import BadRequest
 from app.chat.request import MAX_MESSAGES, Chat
+from app.chat.tools import MAX_TOOLS
 from app.parameters import Generation, ModelName, StopString, StreamOptions, Tokens
 from app.validation import Finite, Parameters, validate, without_nulls
 
@@ -17,17 +29,39 @@ class Metadata(BaseModel):
     user_id: str | None = Field(None, description="In the server's log at level DEBUG.")
 
 
+class OutputConfig(BaseModel):
+    model_config = Finite
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
+        None,
+        description="Passed on to the model's chat template; refused where that doesn't use it, but"
+        " for `high`, the default.",
+    )
+
+    def in_chat(self, variables: Collection[str]) -> dict[str, Any]:
+        """`variables`: that the model's chat template uses."""
+        if self.effort is None or (self.effort == "high" and "reasoning_effort" not in variables):
+            return {}
+        return {"reasoning_effort": "xhigh" if self.effort == "max" else self.effort}
+
+
+class MessagesChat(Chat):
+    @property
+    def names(self) -> dict[str, str]:
+        return {
+            **super().names,
+            "reasoning_budget": "thinking.budget_tokens",
+            "reasoning_effort": "output_config.effort",
+        }
+
+
 class Conversation(Parameters):
     """What is asked of a message, and of a count of its tokens."""
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         "context_management": ({"edits": []},),
         "mcp_servers": ([],),
-        "output_config": ({}, {"effort": "high"}),  # its default
         "speed": ("standard",),
-        "thinking": ({"type": "disabled"}, {"type": "adaptive"}),
-        "tool_choice": ({"type": "auto"}, {"type": "none"}),
-        "tools": ([],),
         "user_profile_id": (),
         "workspace_id": (),
     }
@@ -38,8 +72,9 @@ class Conversation(Parameters):
         max_length=MAX_MESSAGES,
         fail_fast=True,
         description="Of the roles `user`, `assistant`, `system`; each a string, or blocks of type"
-        " `text`, which are lines; at most 10,000 blocks. Those of one role that follow each other"
-        " are one turn.",
+        " `text`, `thinking`, `tool_use` and `tool_result`; at most 10,000 blocks. Those of one"
+        " role that follow each other are one turn. If the last is the assistant's, the answer"
+        " continues it.",
     )
     system: Content[TextBlock] | None = Field(
         None, description="What the model is told before the conversation."
@@ -50,33 +85,62 @@ class Conversation(Parameters):
         " there is room.",
     )
 
+    tools: list[Tool] = Field(
+        default=[],
+        max_length=MAX_TOOLS,
+        fail_fast=True,
+        description="Functions that the model may call.",
+    )
+    tool_choice: ToolChoice | None = Field(
+        None,
+        description="Which of the tools to call. Refused without tools, but for `none` and `auto`.",
+    )
+    thinking: Thinking | None = Field(None, description="Whether to think before the answer.")
+    output_config: OutputConfig | None = Field(None, description="What the answer is like.")
+
     @field_validator("messages", mode="before")
     @classmethod
     def _clean_messages(cls, value: Any) -> Any:
         return clean(value)
 
-    @field_validator("system", mode="before")
+    @field_validator("system", "tools", mode="before")
     @classmethod
-    def _clean_system(cls, value: Any) -> Any:
+    def _clean_list(cls, value: Any) -> Any:
         is_list = isinstance(value, list)
-        return [without_nulls(b) if isinstance(b, dict) else b for b in value] if is_list else value
+        return [_clean(item) for item in value] if is_list else value
+
+    @field_validator("tool_choice", "thinking", "output_config", mode="before")
+    @classmethod
+    def _clean_object(cls, value: Any) -> Any:
+        return _clean(value)
 
     def check(self) -> None:
         super().check()
-        if self.messages[-1].role == "assistant":
-            where = f"messages.{len(self.messages) - 1}"
-            raise BadRequest(f"{where}: the last message must not be the assistant's", where)
+        last = len(self.messages) - 1
+        if has_calls(self.messages[last]):
+            where = f"messages.{last}"
+            raise BadRequest(f"{where}: results of its calls must follow", where)
 
-    def chat(self) -> Chat:
-        """Raises BadRequest."""
-        return validate(Chat, self._values())
+    def chat(self, variables: Collection[str], has_thoughts: bool) -> Chat:
+        """`variables`: that the model's chat template uses; `has_thoughts`: whether it knows any.
+        Raises BadRequest.
+        """
+        thinking = self.thinking.in_chat(variables, has_thoughts) if self.thinking else {}
+        output = self.output_config.in_chat(variables) if self.output_config else {}
+        return validate(MessagesChat, {**self._values(), **thinking, **output})
 
     def _values(self) -> dict[str, Any]:
-        """The parameters of the chat."""
+        """The parameters of the chat, but for those that depend on the model."""
         messages = list(to_chat(self.messages))
         if self.system:
             messages.insert(0, {"role": "system", "content": text_of(self.system)})
-        return {"model": self.model, "messages": messages}
+        return {
+            "model": self.model,
+            "messages": messages,
+            # The API's way to say how the answer begins.
+            "continue_final_message": self.messages[-1].role == "assistant",
+            **tools_in_chat(self.tools, self.tool_choice),
+        }
 
 
 class MessageRequest(Conversation, Generation):
@@ -110,7 +174,7 @@ class MessageRequest(Conversation, Generation):
     @field_validator("metadata", mode="before")
     @classmethod
     def _clean_metadata(cls, value: Any) -> Any:
-        return without_nulls(value) if isinstance(value, dict) else value
+        return _clean(value)
 
     def _values(self) -> dict[str, Any]:
         shared = self.model_fields_set & Generation.model_fields.keys()
@@ -122,11 +186,15 @@ class MessageRequest(Conversation, Generation):
         }
 
 
-def message(body: dict[str, Any]) -> Chat:
+def message(body: dict[str, Any]) -> MessageRequest:
     """Raises BadRequest."""
-    return validate(MessageRequest, body).chat()
+    return validate(MessageRequest, body)
 
 
-def count(body: dict[str, Any]) -> Chat:
+def count(body: dict[str, Any]) -> Conversation:
     """Raises BadRequest."""
-    return validate(Conversation, body).chat()
+    return validate(Conversation, body)
+
+
+def _clean(value: Any) -> Any:
+    return without_nulls(value) if isinstance(value, dict) else value

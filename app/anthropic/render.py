@@ -1,6 +1,7 @@
 """Events to response bodies. Pure: plain dictionaries, in the shapes of Anthropic's API."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,13 +14,21 @@ from app.chat.blocks import Block, Blocks, Closed, Grown, Opened, Step
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of a message before it begins."""
+
+    identifier: str
+    model: str
+    prompt_tokens: int
+    stop_strings: tuple[str, ...]
+
+
 class MessageRender:
     """One message: the bodies of its stream as its events come, and the whole of it."""
 
-    def __init__(self, identifier: str, model: str, prompt_tokens: int, answer: Answer) -> None:
-        self._identifier = identifier
-        self._model = model
-        self._prompt_tokens = prompt_tokens
+    def __init__(self, head: Head, answer: Answer) -> None:
+        self._head = head
         self._answer = answer
         self._blocks = Blocks()
         self._has_begun = False
@@ -42,10 +51,10 @@ class MessageRender:
     def whole(self) -> dict[str, Any]:
         """The message as far as it has come."""
         return {
-            "id": self._identifier,
+            "id": self._head.identifier,
             "type": "message",
             "role": "assistant",
-            "model": self._model,
+            "model": self._head.model,
             "content": [self._content(block) for block in self._blocks.blocks],
             **self._ending(),
             "usage": self._usage(),
@@ -86,10 +95,13 @@ class MessageRender:
         """Clients send thoughts back only with one. There is nothing to prove: any text is taken
         back.
         """
-        return self._identifier
+        return self._head.identifier
 
     def _ending(self) -> dict[str, Any]:
         """Why it ended; a `stop_reason` of null has not, or not by itself."""
+        finished = self._answer.finished
+        if finished is not None and finished.stop_reason in self._head.stop_strings:
+            return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop_reason}
         reason = _STOP_REASONS.get(self._answer.finish_reason)
         return {"stop_reason": reason, "stop_sequence": None}
 
@@ -98,10 +110,11 @@ class MessageRender:
         finished = self._answer.finished
         cached_tokens = finished.cached_tokens if finished else 0
         return {
-            "input_tokens": self._prompt_tokens - cached_tokens,
+            "input_tokens": self._head.prompt_tokens - cached_tokens,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached_tokens,
             "output_tokens": finished.new_tokens if finished else 0,
+            "output_tokens_details": {"thinking_tokens": self._answer.reasoning_tokens},
         }
 
 

@@ -54,14 +54,16 @@ def create_message() -> flask.Response:
     """Answer a conversation, in Anthropic's shape."""
     request = generation.receive(parse.message)
     model = services().models.get(request.model)
-    with generation.names_of(request):
-        ready = prompt.prepare(request, model)
+    chat = request.chat(prompt.variables(model), prompt.has_thoughts(model))
+    with generation.names_of(chat):
+        ready = prompt.prepare(chat, model)
         identifier = f"msg_{uuid.uuid4().hex}"
         job = f"{identifier}-0"
-        answer = Answer(ready.parser(), partial(model.cancel, job))
-        num_tokens = len(ready.token_ids)
-        message = render.MessageRender(identifier, model.config.name, num_tokens, answer)
-        reader = generation.submit(request, model, [ready.token_ids], [job], request.stream)
+        answer = Answer(ready.parser(), partial(model.cancel, job), chat.include_reasoning)
+        head = render.Head(identifier, model.config.name, len(ready.token_ids), tuple(chat.stop))
+        message = render.MessageRender(head, answer)
+        tokens = [ready.token_ids]
+        reader = generation.submit(chat, model, tokens, [job], chat.stream, ready.fit)
     if request.stream:
         return stream_response(reader, message, NamedEvents(), services().settings.heartbeat)
     return whole_response(reader, lambda events: deque(message(events), maxlen=0), message.whole)
@@ -78,8 +80,9 @@ def count_tokens() -> flask.Response:
     """Count the tokens of a conversation as the model gets it."""
     request = generation.receive(parse.count)
     model = services().models.get(request.model)
-    with generation.names_of(request):
-        return json_response({"input_tokens": prompt.count(request, model)})
+    chat = request.chat(prompt.variables(model), prompt.has_thoughts(model))
+    with generation.names_of(chat):
+        return json_response({"input_tokens": prompt.count(chat, model)})
 
 
 def describe_model(model: engine.Engine) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A conversation to its prompt, and to what is to be made of the answer. Request threads."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,10 +62,7 @@ def prepare(request: Chat, model: engine.Engine) -> Prompt:
     model.check_room(request.n, len(texts) // 16 * request.n)
     model.tokenizer.check_length(texts, model.info.max_seq_len)
     text = render(request, model)
-    settings, template = services().settings, _template(model)
-    tags = Tags(settings.reasoning_start, settings.reasoning_end)
-    if request.reasoning_budget is not None:
-        text = _with_thoughts(text, tags, template)
+    settings, template, tags = services().settings, _template(model), _tags()
     is_reasoning = all(tags) and _is_reasoning(request, text, tags)
     format = _format(template, settings) or GENERIC
     tokenizer = model.tokenizer
@@ -95,7 +92,6 @@ def count(request: Chat, model: engine.Engine) -> int:
 def render(request: Chat, model: engine.Engine) -> str:
     """The text of the prompt, escaped as its tokenizer takes it. Raises InvalidJob."""
     template = _template(model)
-    variables = _variables(request, template)
     messages = [message.template_form() for message in request.messages]
     if "developer" not in template.source:
         messages = [
@@ -113,11 +109,28 @@ def render(request: Chat, model: engine.Engine) -> str:
         messages,
         tools,
         request.documents,
-        variables,
+        _variables(request, template),
         add_generation_prompt,
         request.continue_final_message,
     )
-    return template.render(conversation, model.tokenizer.escape)
+    text = template.render(conversation, model.tokenizer.escape)
+    return text if request.reasoning_budget is None else _with_thoughts(text, model)
+
+
+def variables(model: engine.Engine) -> Collection[str]:
+    """That the model's chat template uses."""
+    return _template(model).variables
+
+
+def has_thoughts(model: engine.Engine) -> bool:
+    """Whether the model's chat template knows thoughts between the server's tags."""
+    tags = _tags()
+    return all(tags) and tags.start in _template(model).source
+
+
+def _tags() -> Tags:
+    settings = services().settings
+    return Tags(settings.reasoning_start, settings.reasoning_end)
 
 
 def _template(model: engine.Engine) -> ChatTemplate:
@@ -151,11 +164,12 @@ def _is_reasoning(request: Chat, text: str, tags: Tags) -> bool:
     return text.rstrip().endswith(tags.start)
 
 
-def _with_thoughts(text: str, tags: Tags, template: ChatTemplate) -> str:
+def _with_thoughts(text: str, model: engine.Engine) -> str:
     """The prompt, in which thoughts are open, or their end would be forced into an answer without
     any. Raises InvalidJob where that can't be.
     """
-    if not all(tags) or tags.start not in template.source:
+    tags = _tags()
+    if not has_thoughts(model):
         message = "the model's chat template knows no thoughts between the server's tags"
         raise engine.InvalidJob(message, "reasoning_budget")
     if text.rstrip().endswith(tags.start):

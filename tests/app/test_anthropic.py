@@ -1,16 +1,26 @@
 """POST /v1/messages over a scripted backend."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import engine
+from app.anthropic import parse
 from engine.messages import Chunk, Failed, Started
-from tests.scripted import ScriptedBackend, finished
+from tests.scripted import ScriptedBackend, finished, says
 
 URL = "/v1/messages"
 HELLO = {"max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
 USER = [{"role": "user", "content": "Hello"}]
+
+
+CALL = {"type": "tool_use", "id": "call_1", "name": "add", "input": {"a": 1, "b": None}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "default": None}}}
+TOOLS = [
+    {"name": "add", "description": "Adds.", "input_schema": SCHEMA},
+    {"type": "custom", "name": "sub", "input_schema": {"type": "object"}},
+]
 
 
 def events(response):
@@ -48,6 +58,7 @@ def test_a_message_has_the_shape_of_the_api(make_client):
         "output_tokens": 2,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
+        "output_tokens_details": {"thinking_tokens": 0},
     }
     assert body == {
         "type": "message",
@@ -89,6 +100,7 @@ def test_a_stream_has_the_events_of_the_api_in_order(make_client):
                 "output_tokens": 2,
                 "cache_creation_input_tokens": 0,
                 "cache_read_input_tokens": 0,
+                "output_tokens_details": {"thinking_tokens": 0},
             },
         },
         {"type": "message_stop"},
@@ -128,6 +140,18 @@ def test_a_stream_that_fails_ends_with_an_error_event(make_client):
     assert delta["type"] == "content_block_delta"
     assert last.pop("request_id").startswith("req_")
     assert last == {"type": "error", "error": {"type": "api_error", "message": "bad luck"}}
+
+
+def test_the_stop_sequence_that_ended_a_message_is_told(make_client):
+    def script(job):
+        yield Chunk(job.identifier, "x", (0,))
+        yield replace(finished(job, 1, "stop"), stop_reason="b")
+
+    client = make_client(ScriptedBackend(script))
+    body = client.post(URL, json={**HELLO, "stop_sequences": ["a", "b"]}).json
+    assert (body["stop_reason"], body["stop_sequence"]) == ("stop_sequence", "b")
+    body = client.post(URL, json=HELLO).json  # it was something else that is called so
+    assert (body["stop_reason"], body["stop_sequence"]) == ("end_turn", None)
 
 
 def test_a_message_that_fails_is_an_error(make_client):
@@ -180,6 +204,7 @@ def test_what_asks_for_nothing_is_taken(make_client):
         "tools": [],
         "tool_choice": {"type": "auto"},
         "thinking": {"type": "disabled"},
+        "output_config": {"effort": "high", "format": None},
         "container": None,
         "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
         "messages": [
@@ -231,6 +256,214 @@ def test_tokens_are_counted_without_a_job(make_client):
     assert response.json == {"input_tokens": len(backend.enqueued[0].prompt)}
 
 
+THINKS_AND_CALLS = says(
+    "<think>",
+    "One",
+    " more.",
+    "</think>",
+    "Sure.",
+    '<tool_call>{"name": "add", "arguments": {"a": 1,',
+    ' "b": null}}</tool_call>',
+)
+
+
+def test_thoughts_text_and_calls_are_blocks(make_client):
+    client = make_client(ScriptedBackend(THINKS_AND_CALLS))
+    body = client.post(URL, json={**HELLO, "tools": TOOLS}).json
+    thinking, text, call = body["content"]
+    assert thinking.pop("signature")
+    assert thinking == {"type": "thinking", "thinking": "One more."}
+    assert text == {"type": "text", "text": "Sure."}
+    assert call.pop("id")
+    assert call == {"type": "tool_use", "name": "add", "input": {"a": 1, "b": None}}
+    assert (body["stop_reason"], body["stop_sequence"]) == ("tool_use", None)
+    assert body["usage"]["output_tokens_details"] == {"thinking_tokens": 4}
+
+
+def test_streamed_blocks_follow_each_other(make_client):
+    client = make_client(ScriptedBackend(THINKS_AND_CALLS))
+    bodies = events(client.post(URL, json={**HELLO, "tools": TOOLS, "stream": True}))
+    told = []
+    for body in bodies[1:-2]:
+        told.append((body["index"], body["type"].removeprefix("content_block_")))
+        if body["type"] == "content_block_start":
+            block = body["content_block"]
+            told[-1] += (block["type"], block.get("input"), block.get("name"))
+        elif body["type"] == "content_block_delta":
+            told[-1] += tuple(body["delta"].values())[:2]
+    [signature] = [d[3] for d in told if d[2:3] == ("signature_delta",)]
+    assert signature
+    assert told == [
+        (0, "start", "thinking", None, None),
+        (0, "delta", "thinking_delta", "One"),
+        (0, "delta", "thinking_delta", " more."),
+        (0, "delta", "signature_delta", signature),
+        (0, "stop"),
+        (1, "start", "text", None, None),
+        (1, "delta", "text_delta", "Sure."),
+        (1, "stop"),
+        (2, "start", "tool_use", {}, "add"),
+        (2, "delta", "input_json_delta", '{"a": 1,'),
+        (2, "delta", "input_json_delta", ' "b": null}'),
+        (2, "stop"),
+    ]
+    assert bodies[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_the_input_of_a_call_that_the_limit_cuts_off_is_what_there_is(make_client):
+    script = says('<tool_call>{"name": "add", "arguments": {"a": 1, "b": "tw', reason="length")
+    body = make_client(ScriptedBackend(script)).post(URL, json={**HELLO, "tools": TOOLS}).json
+    assert body["content"][0]["input"] == {"a": 1, "b": "tw"}
+    assert body["stop_reason"] == "max_tokens"
+
+
+@pytest.mark.parameter("tools", "/v1/messages")
+@pytest.mark.parameter("tools[].type", "/v1/messages")
+@pytest.mark.parameter("tools[].name")
+@pytest.mark.parameter("tools[].description")
+@pytest.mark.parameter("tools[].input_schema")
+def test_tools_and_what_they_gave_are_in_the_prompt(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    messages = [
+        *USER,
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "any"},
+                {"type": "text", "text": "Sure."},
+                {**CALL, "caller": {"type": "direct"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "call_1", "content": "three"},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "call_2",
+                    "content": [{"type": "text", "text": "no such thing"}],
+                    "is_error": True,
+                },
+                {"type": "text", "text": "And now?"},
+            ],
+        },
+    ]
+    client.post(URL, json={**HELLO, "messages": messages, "tools": TOOLS})
+    text = prompt_of(client, backend)
+    assert '"description": "Adds."' in text and '"default": null' in text
+    assert text.index("Sure.") < text.index('{"a": 1, "b": null}') < text.index("three")
+    assert text.index("three") < text.index("Error: no such thing") < text.index("And now?")
+
+
+@pytest.mark.parameter("tool_choice", "/v1/messages")
+@pytest.mark.parameter("tool_choice.type", "/v1/messages")
+@pytest.mark.parameter("tool_choice.disable_parallel_tool_use")
+@pytest.mark.parametrize(
+    ("choice", "num_calls", "is_shown"),
+    [
+        (None, 2, True),
+        ({"type": "auto"}, 2, True),
+        ({"type": "auto", "disable_parallel_tool_use": True}, 1, True),
+        ({"type": "none"}, 0, False),
+    ],
+)
+def test_a_choice_of_tools_is_kept(make_client, choice, num_calls, is_shown):
+    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    backend = ScriptedBackend(says(call, call))
+    client = make_client(backend)
+    body = client.post(URL, json={**HELLO, "tools": TOOLS, "tool_choice": choice}).json
+    assert [block["type"] for block in body["content"]].count("tool_use") == num_calls
+    assert ("Adds." in prompt_of(client, backend)) == is_shown
+
+
+def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_template):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template("{{ messages[1].reasoning_content }}"))
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "any"}
+    answer = {"role": "assistant", "content": [thinking, {"type": "text", "text": "Hi"}]}
+    client.post(URL, json={**HELLO, "messages": [*USER, answer, *USER]})
+    assert prompt_of(client, backend) == "Hm."
+
+
+@pytest.mark.parameter("tools[].strict")
+@pytest.mark.parameter("tool_choice.name")
+@pytest.mark.parametrize(
+    ("choice", "must_call", "only"),
+    [({"type": "any"}, True, None), ({"type": "tool", "name": "sub"}, True, "sub")],
+)
+def test_what_must_be_called_is_for_the_chat_to_enforce(choice, must_call, only):
+    tools = [TOOLS[0], {**TOOLS[1], "strict": True}]
+    chat = parse.message({**HELLO, "tools": tools, "tool_choice": choice}).chat((), False)
+    assert [tool.function.strict for tool in chat.tools] == [None, True]
+    assert (chat.offer.must_call, chat.offer.only) == (must_call, only)
+
+
+def test_an_answer_continues_that_of_the_last_message(make_client):
+    backend = ScriptedBackend(says("!"))
+    client = make_client(backend)
+    messages = [*USER, {"role": "assistant", "content": "Hi"}]
+    body = client.post(URL, json={**HELLO, "messages": messages}).json
+    assert prompt_of(client, backend).endswith("assistant\nHi")
+    assert body["content"] == [{"type": "text", "text": "!"}]
+
+
+SWITCH = "{{ messages[0].content }} {{ enable_thinking }} {{ reasoning_effort }}"
+
+
+@pytest.mark.parameter("thinking")
+@pytest.mark.parameter("thinking.type")
+@pytest.mark.parameter("thinking.display")
+@pytest.mark.parametrize(
+    ("thinking", "switch", "has_thoughts"),
+    [
+        (None, "", True),
+        ({"type": "adaptive"}, "True", True),
+        ({"type": "adaptive", "display": "omitted"}, "True", False),
+        ({"type": "disabled"}, "False", False),
+    ],
+)
+def test_thinking_is_switched_on_and_off(
+    make_client, with_template, thinking, switch, has_thoughts
+):
+    backend = ScriptedBackend(THINKS_AND_CALLS)
+    client = make_client(backend, path=with_template(SWITCH))
+    body = client.post(URL, json={**HELLO, "thinking": thinking}).json
+    assert prompt_of(client, backend) == f"Hello {switch} "
+    assert (body["content"][0]["type"] == "thinking") == has_thoughts
+
+
+@pytest.mark.parameter("thinking.budget_tokens")
+@pytest.mark.parametrize(
+    ("thinking", "template", "budget"),
+    [
+        ({"type": "enabled", "budget_tokens": 7}, "{% if false %}<think>{% endif %}", 7),
+        ({"type": "enabled", "budget_tokens": 7}, "no thoughts", None),
+        ({"type": "disabled"}, "{% if false %}<think>{% endif %}", 0),
+        ({"type": "disabled"}, "x{% if enable_thinking %}<think>{% endif %}", None),
+        ({"type": "disabled"}, "no thoughts", None),
+    ],
+)
+def test_thoughts_have_a_budget(make_client, with_template, thinking, template, budget):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template(template))
+    assert client.post(URL, json={**HELLO, "thinking": thinking}).status_code == 200
+    [job] = backend.enqueued
+    assert (job.forced and job.forced.after_tokens) == budget
+    count = client.post(f"{URL}/count_tokens", json={"messages": USER, "thinking": thinking})
+    assert count.json == {"input_tokens": len(job.prompt)}
+
+
+@pytest.mark.parameter("output_config")
+@pytest.mark.parameter("output_config.effort")
+@pytest.mark.parametrize(("effort", "told"), [("low", "low"), ("high", "high"), ("max", "xhigh")])
+def test_the_effort_is_told_to_the_template(make_client, with_template, effort, told):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template(SWITCH))
+    client.post(URL, json={**HELLO, "output_config": {"effort": effort}})
+    assert prompt_of(client, backend) == f"Hello  {told}"
+
+
 def blocks(*contents, role="user"):
     return {"messages": [{"role": role, "content": list(contents)}]}
 
@@ -244,7 +477,8 @@ def blocks(*contents, role="user"):
         ({"messages": ["x"]}, "messages.0: must be a message of role"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0: must be a message of role"),
         ({"messages": [{"role": "user"}]}, "missing parameter: messages.0.content"),
-        ({"messages": [*USER, {"role": "assistant", "content": "I"}]}, "messages.1"),
+        (blocks(CALL, role="assistant"), "messages.0: results of its calls must follow"),
+        (blocks(CALL), "messages.0.content.0: must be a block of type"),
         ({"messages": USER * 2049}, "messages: must be at most 2048"),
         (blocks(), "messages.0.content"),
         (blocks({"type": "image", "source": {}}), "messages.0.content.0: must be a block of type"),
@@ -259,6 +493,22 @@ def blocks(*contents, role="user"):
         ({"cache_control": {"type": "eternal"}}, "cache_control.type"),
         ({"stop_sequences": "x"}, "stop_sequences"),
         ({"temperature": 9}, "temperature"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools.0.type"),
+        ({"tools": [{"name": "add"}]}, "missing parameter: tools.0.input_schema"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two have the name add"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
+        ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice: a name is for type tool"),
+        (
+            {"tool_choice": {"type": "tool", "name": "x"}, "tools": TOOLS},
+            "tool_choice: no tool has the name x",
+        ),
+        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+        ({"thinking": {"type": "enabled"}}, "thinking: budget_tokens is for type enabled"),
+        (
+            {"thinking": {"type": "disabled", "budget_tokens": 9}},
+            "thinking: budget_tokens is for type enabled",
+        ),
+        ({"output_config": {"effort": "low"}}, "the model's chat template doesn't use"),
         ({"container": "x"}, "container is not supported"),
         ({"mcp_servers": [{}]}, "mcp_servers is not supported"),
         ({"stop": ["x"]}, "unknown parameter: stop"),

@@ -76,3 +76,23 @@ def test_a_full_server_is_a_rate_limit_error(start):
         next(iter(stream))
         with pytest.raises(anthropic.RateLimitError):
             client.messages.create(**ASK)
+
+
+def test_tools_go_back_and_forth(client):
+    tool = {"name": "add", "input_schema": {"type": "object"}}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "1"}
+    messages = [
+        *USER,
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    message = client.messages.create(**{**ASK, "messages": messages}, tools=[tool])
+    assert message.stop_reason in ("max_tokens", "end_turn")
+    thinking = {"type": "adaptive"}
+    count = client.messages.count_tokens(
+        model="tiny", messages=messages, tools=[tool], thinking=thinking
+    )
+    assert count.input_tokens == (
+        message.usage.input_tokens + message.usage.cache_read_input_tokens
+    )

@@ -27,8 +27,8 @@ def prompt_of(client, backend):
     return client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
 
 
-@pytest.mark.parameter("tools")
-@pytest.mark.parameter("tools[].type")
+@pytest.mark.parameter("tools", "/v1/chat/completions")
+@pytest.mark.parameter("tools[].type", "/v1/chat/completions")
 @pytest.mark.parameter("tools[].function")
 @pytest.mark.parameter("tools[].function.name")
 def test_calls_of_tools_are_told_apart_from_text(make_client):
@@ -147,7 +147,7 @@ def test_calls_and_results_are_told_to_a_model_without_tools(make_client):
     assert prompt_of(client, backend) == expected
 
 
-@pytest.mark.parameter("tool_choice")
+@pytest.mark.parameter("tool_choice", "/v1/chat/completions")
 def test_with_choice_none_the_model_sees_no_tools_and_calls_are_text(make_client):
     backend = ScriptedBackend(says(*CALL))
     client = make_client(backend)
