@@ -10,7 +10,10 @@ import pydantic_settings
 from pydantic import Field
 
 import engine
+from app.body import BadRequest
 from app.chat.formats import FORMATS
+from app.sampling import Sampled
+from app.validation import validate
 
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory
@@ -111,6 +114,11 @@ class Settings(pydantic_settings.BaseSettings):
     reasoning_end: str = Field(
         "</think>", description="What they end with. Empty: thoughts are not split off."
     )
+    presets: dict[str, dict[str, Any]] = Field(
+        default={},
+        description="By its name, what a request's `preset` says of sampling: in the file a table"
+        " `[presets.NAME]` of parameters of the API.",
+    )
     max_body_bytes: int = Field(
         4 * 1024 * 1024, gt=0, description="Longest request body, in bytes; a longer one gets 413."
     )
@@ -200,6 +208,11 @@ class Settings(pydantic_settings.BaseSettings):
         description="`DEBUG`, `INFO`, `WARNING` or `ERROR`.",
     )
 
+    @pydantic.field_validator("presets")
+    @classmethod
+    def _are_sampling(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {name: _read_preset(name, preset) for name, preset in value.items()}
+
     @pydantic.field_validator("bind")
     @classmethod
     def _is_address(cls, value: str) -> str:
@@ -258,6 +271,13 @@ class Settings(pydantic_settings.BaseSettings):
             default_frequency_penalty=self.default_frequency_penalty,
             default_stop_on_loop=self.default_stop_on_loop,
         )
+
+
+def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return validate(Sampled, preset).model_dump(exclude_unset=True)
+    except BadRequest as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def read_settings(**overrides: Any) -> Settings:

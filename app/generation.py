@@ -68,7 +68,10 @@ def receive(
     client.limit_sends(settings.send_timeout)
     with client.receiving(settings.body_timeout):
         body = read(settings.max_body_bytes)
-    return parse_body(body)
+    request = parse_body(body)
+    if isinstance(request, Generation):
+        return request.with_preset(settings.presets)
+    return request
 
 
 @contextlib.contextmanager
@@ -114,6 +117,7 @@ def submit(
                 identifier, prompt, max_new_tokens, choice, model.config, client, request_id()
             )
         )
+    jobs = [request.tokenized(job, model.tokenizer, model.info.max_seq_len) for job in jobs]
     identifier = identifiers[0].rpartition("-")[0]
     if fit is not None:
         jobs = [fit(job) for job in jobs]

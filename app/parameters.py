@@ -1,23 +1,21 @@
 """What a request can ask of a generation, whatever its wire format. Pure."""
 
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, field_validator
 
 import engine
 from app.body import BadRequest
 from app.constraint import Constrained
-from app.validation import Finite, without_nulls
+from app.sampling import Sampled, TokenId
+from app.validation import MAX_SHOWN, Finite, without_nulls
 
 MAX_LOGPROBS = 20  # likeliest tokens to show beside each: OpenAI's
 
-MAX_BIASED = 1024  # tokens of one request
-
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
-Bias = Annotated[float, Field(ge=-100, le=100)]
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
 StopStrings = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
 
@@ -34,7 +32,7 @@ class StreamOptions(BaseModel):
     include_obfuscation: Literal[False] | None = None
 
 
-class Generation(Constrained):
+class Generation(Constrained, Sampled):
     """What all requests for text have in common."""
 
     default_max_tokens: ClassVar[int | None] = None
@@ -43,11 +41,6 @@ class Generation(Constrained):
         "prediction": (),
         "service_tier": ("auto", "default"),
         "store": (False,),
-    }
-
-    kinds: ClassVar[dict[str, str]] = {
-        "logit_bias": f"must have at most {MAX_BIASED} token ids, each a string, with numbers from"
-        " -100 to 100"
     }
 
     model: ModelName = None
@@ -62,48 +55,6 @@ class Generation(Constrained):
         le=128,
         description="Choices of each prompt, each a job of its own. Refused if the jobs are more"
         " than the server ever holds.",
-    )
-    temperature: float = Field(1.0, ge=0, le=5, description="Below 0.01: greedy.")
-    top_p: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Draw from the smallest set of the likeliest tokens that has this probability.",
-    )
-    top_k: int = Field(
-        0, ge=-1, le=100_000, description="Draw from the likeliest so many. -1 or 0: off."
-    )
-    min_p: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Draw from tokens at least this share as likely as the likeliest.",
-    )
-    repetition_penalty: float | None = Field(
-        None,
-        ge=0.1,
-        le=10,
-        description="Divides logits of tokens of prompt and completion (multiplies negative ones)."
-        " Default: the setting `default_repetition_penalty`.",
-    )
-    frequency_penalty: float | None = Field(
-        None,
-        ge=-2,
-        le=2,
-        description="Taken from a token's logit for each time it is in the completion. Default:"
-        " the setting `default_frequency_penalty`.",
-    )
-    presence_penalty: float = Field(
-        0.0,
-        ge=-2,
-        le=2,
-        description="Taken from a token's logit once if it is in the completion.",
-    )
-    logit_bias: dict[TokenKey, Bias] = Field(
-        default={},
-        max_length=MAX_BIASED,
-        description='Added to the logits of tokens: `{"17": -100}` all but forbids one. Refused'
-        " outside the vocabulary.",
     )
     stop: StopStrings = Field(
         default=[],
@@ -148,6 +99,11 @@ class Generation(Constrained):
         description="Have the answer tell how long it took for what, see Timings. Refused for"
         " streams of bare text.",
     )
+    preset: str | None = Field(
+        None,
+        description="Name of a preset of the server's configuration: what it says of sampling"
+        " holds where the request says nothing. Refused if there is none of that name.",
+    )
     priority: int = Field(
         0,
         ge=-(2**31),
@@ -187,6 +143,18 @@ class Generation(Constrained):
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options needs stream: true", "stream_options")
 
+    def with_preset(self, presets: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Raises BadRequest."""
+        if self.preset is None:
+            return self
+        if self.preset not in presets:
+            raise BadRequest(f"preset: there is none called {self.preset[:MAX_SHOWN]}", "preset")
+        preset = presets[self.preset].items()
+        added = {name: value for name, value in preset if name not in self.model_fields_set}
+        request = self.model_copy(update=added)
+        request.check()
+        return request
+
     @property
     def asked_tokens(self) -> int | None:
         """New tokens asked for; None leaves it to the server."""
@@ -219,6 +187,7 @@ class Generation(Constrained):
             "max_new_tokens": "max_tokens",
             "min_new_tokens": "min_tokens",
             "constraint": self.name_of_constraint,
+            "healing": "token_healing",
         }
 
     @property
@@ -242,18 +211,8 @@ class Generation(Constrained):
             identifier=identifier,
             prompt=prompt,
             max_new_tokens=max_new_tokens,
-            sampling=engine.Sampling(
-                temperature=self.temperature,
-                top_k=max(self.top_k, 0),
-                top_p=self.top_p,
-                min_p=self.min_p,
-                repetition_penalty=_given(
-                    self.repetition_penalty, config.default_repetition_penalty
-                ),
-                frequency_penalty=_given(self.frequency_penalty, config.default_frequency_penalty),
-                presence_penalty=self.presence_penalty,
-                logit_bias=tuple((int(token), bias) for token, bias in self.logit_bias.items()),
-                seed=None if self.seed is None else self.seed + choice,
+            sampling=replace(
+                self.sampling(config), seed=None if self.seed is None else self.seed + choice
             ),
             stop_strings=tuple(self.stop),
             stop_token_ids=tuple(self.stop_token_ids),

@@ -8,8 +8,10 @@ from functools import cached_property, partial
 import tokenizers
 
 from engine.errors import InvalidJob, ModelError, PromptTooLong
+from engine.messages import Healing
 from engine.model_dir import ModelDir
 from engine.pieces import read_pieces
+from engine.vocabulary import Vocabulary
 
 ESCAPE = "\ufdd0"  # a noncharacter: no text is allowed to hold it
 USUAL_LENGTH = 6  # characters a token, at most, of what is encoded without a look at its length
@@ -107,6 +109,29 @@ class Tokenizer:
         """Text of `token_ids`, by default without special tokens."""
         texts: list[str] = self._special.decode_batch([list(token_ids)], skip_special)
         return texts[0]
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.pieces)
+
+    def heal(self, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], Healing]:
+        """A prompt without its last token, and what brings that back. Raises InvalidJob."""
+        *_, last = prompt
+        try:
+            text = self.piece(last).decode()
+        except UnicodeDecodeError:
+            raise InvalidJob("the prompt ends in a part of a character", "healing") from None
+        if not text or len(prompt) == 1:
+            raise InvalidJob("the prompt ends in a special token, or is one token", "healing")
+        return prompt[:-1], Healing(text, self.vocabulary.beginning_with(text.encode()))
+
+    def breakers(self, texts: Sequence[str]) -> tuple[int, ...]:
+        """Tokens that contain one of `texts`; where none does, the last token of the text."""
+        token_ids: set[int] = set()
+        for text in texts:
+            found = self.vocabulary.containing(text.encode())
+            token_ids.update(found or self._ordinary(text)[-1:])
+        return tuple(sorted(token_ids))
 
     def piece(self, token_id: int) -> bytes:
         """What a token adds to the text: nothing for a special token, or an id without a token."""

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from app.parameters import TokenId
+from app.sampling import TokenId
 from app.text.request import Switch, Text, called, without_idle
 from app.validation import Parameters, validate
 
@@ -12,11 +12,17 @@ from app.validation import Parameters, validate
 KOBOLD = {
     "ignore_eos": "bypass_eos",
     "max_tokens": "max_length",
+    "dry_range": "dry_penalty_last_n",
+    "mirostat_mode": "mirostat",
     "repetition_penalty": "rep_pen",
+    "repetition_penalty_range": "rep_pen_range",
     "seed": "sampler_seed",
     "stop": "stop_sequence",
+    "typical_p": "typical",
 }
 TEXTGEN = {
+    "cfg_scale": "guidance_scale",
+    "dry_range": "dry_penalty_last_n",
     "max_tokens": "max_new_tokens",
     "min_tokens": "min_length",
     "stop": "stopping_strings",
@@ -38,6 +44,7 @@ KOBOLD_SWITCHES = (
 TEXTGEN_SWITCHES = (
     *_EVERYWHERE,
     Switch("dynamic_temperature", 0, ("dynatemp_low", "dynatemp_high", "dynatemp_exponent")),
+    Switch("guidance_scale", 1, ("negative_prompt",)),
     Switch("mirostat_mode", 0, _MIROSTAT),
     Switch("repetition_penalty", 1, ("repetition_penalty_range",)),
 )
@@ -46,14 +53,8 @@ _ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     **Text.neutral,
     "ban_eos_token": _NO,
-    "banned_strings": ([], ""),
     "banned_tokens": ([], ""),
-    "dry_multiplier": _ZERO,
-    "smoothing_factor": _ZERO,
     "stream": (True, False),  # the route says it
-    "tfs": _ONE,
-    "top_a": _ZERO,
-    "xtc_probability": _ZERO,
 }
 
 PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template themselves."
@@ -74,14 +75,12 @@ class Kobold(Text):
         "grammar_retain_state": _NO,
         "images": ([],),
         "memory": ("",),
-        "mirostat": _ZERO,
         "quiet": (True, False),  # no prompt is ever printed
         "render_special": _NO,
         "sampler_order": ([6, 5, 0, 1, 3, 4, 2],),  # that of the filters here
         "singleline": _NO,
         "soft_prompt": ("",),
         "trim_stop": (True,),
-        "typical": _ONE,
         "use_authors_note": _NO,
         "use_default_badwordsids": _NO,
         "use_memory": _NO,
@@ -114,25 +113,20 @@ class Textgen(Text):
         "auto_max_new_tokens": _NO,
         "custom_token_bans": ("",),
         "do_sample": (True,),
-        "dynamic_temperature": _NO,
+        "dynamic_temperature": (True, False),  # the bounds say it
         "early_stopping": _NO,
         "encoder_repetition_penalty": _ONE,
         "epsilon_cutoff": _ZERO,
         "eta_cutoff": _ZERO,
         "grammar_string": ("",),
-        "guidance_scale": _ONE,
         "length_penalty": _ONE,
         "max_tokens_second": _ZERO,
-        "mirostat_mode": _ZERO,
         "n": (1,),
-        "negative_prompt": ("",),
         "no_repeat_ngram_size": _ZERO,
         "num_beams": (1,),
         "penalty_alpha": _ZERO,
         "preset": ("None",),
         "skip_special_tokens": (True,),
-        "temperature_last": _NO,
-        "typical_p": _ONE,
     }
 
     parse_special: bool = Field(True, description=PARSE_SPECIAL)
@@ -190,5 +184,6 @@ def generate(body: dict[str, Any]) -> Kobold | Textgen:
 
 
 def _without_random(body: dict[str, Any], name: str) -> dict[str, Any]:
-    """Without the seed that stands for a random one."""
-    return {key: value for key, value in body.items() if (key, value) != (name, -1)}
+    """Without the seed that stands for a random one, and texts in the place of empty lists."""
+    idle = ((name, -1), ("banned_strings", ""))
+    return {key: value for key, value in body.items() if (key, value) not in idle}

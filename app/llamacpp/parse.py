@@ -8,7 +8,14 @@ from app.text.request import Switch, Text, called, without_idle
 from app.validation import validate
 
 # What it calls fields of ours that have other names there.
-NAMES = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}
+NAMES = {
+    "dry_range": "dry_penalty_last_n",
+    "max_tokens": "n_predict",
+    "mirostat_mode": "mirostat",
+    "repetition_penalty": "repeat_penalty",
+    "repetition_penalty_range": "repeat_last_n",
+    "tfs": "tfs_z",
+}
 
 SWITCHES = (
     Switch(
@@ -21,7 +28,8 @@ SWITCHES = (
     Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl")),
     Switch("xtc_probability", 0, ("xtc_threshold",)),
 )
-RANDOM = {"n_predict": -1, "seed": -1}  # values that leave it to the server
+# Values that leave it to the server.
+RANDOM: dict[str, Any] = {"logit_bias": [], "n_predict": -1, "seed": -1}
 
 _ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
 
@@ -31,15 +39,12 @@ class LlamaCpp(Text):
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **Text.neutral,
         "cache_prompt": (True,),
-        "dry_multiplier": _ZERO,
         "dynatemp_range": _ZERO,
         "grammar": ("",),
         "id_slot": (-1,),
         "image_data": ([],),
-        "logit_bias": ([], {}),
         "lora": ([],),
         "min_keep": (0,),
-        "mirostat": _ZERO,
         "n": (1,),
         "n_indent": (0,),
         "n_keep": (0,),
@@ -47,10 +52,7 @@ class LlamaCpp(Text):
         "post_sampling_probs": _NO,
         "return_tokens": _NO,
         "t_max_predict_ms": (0,),
-        "tfs_z": _ONE,
         "timings_per_token": _NO,
-        "typical_p": _ONE,
-        "xtc_probability": _ZERO,
     }
 
     parse_special: bool = Field(

@@ -6,7 +6,8 @@ from pydantic import Field, field_validator
 
 from app.body import BadRequest
 from app.chat.request import Chat
-from app.parameters import MAX_LOGPROBS, Scored, TokenId
+from app.parameters import MAX_LOGPROBS, Scored
+from app.sampling import TokenId
 from app.validation import validate
 
 Prompt = (

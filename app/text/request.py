@@ -43,7 +43,14 @@ class Switch(NamedTuple):
     others: tuple[str, ...]
 
 
+# What holds for no tokens at all if this is 0, where ours means all of them.
+_WINDOWS = {"dry_penalty_last_n": "dry_multiplier", "repeat_last_n": "repeat_penalty"}
+
+
 def without_idle(body: dict[str, Any], switches: Sequence[Switch]) -> dict[str, Any]:
     """What clients send along of samplers that are off, taken out."""
     idle = {other for s in switches if body.get(s.name, s.off) == s.off for other in s.others}
+    for window, name in _WINDOWS.items():
+        if body.get(window) == 0:
+            idle |= {window, name}
     return {name: value for name, value in body.items() if name not in idle}

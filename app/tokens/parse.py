@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from app.chat.request import Chat
-from app.parameters import TokenId
+from app.sampling import TokenId
 from app.validation import Parameters, validate
 
 

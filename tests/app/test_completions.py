@@ -131,9 +131,7 @@ def test_defaults_are_those_of_the_api(make_client):
     backend = ScriptedBackend()
     make_client(backend).post(URL, json={"prompt": "x", "temperature": None, "top_k": -1})
     [job] = backend.enqueued
-    assert job.sampling == engine.Sampling(
-        temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0
-    )
+    assert job.sampling == engine.Sampling()
 
 
 def test_whose_share_a_request_takes_is_its_keys_or_its_addresss(make_client):

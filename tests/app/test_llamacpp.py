@@ -111,7 +111,7 @@ def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client):
         ({"prompt": [1, 2]}, "prompt"),
         ({"cache_prompt": False}, "cache_prompt"),
         ({"n_probs": 5}, "n_probs"),
-        ({"repeat_penalty": 1.1, "repeat_last_n": 64}, "repeat_last_n"),
+        ({"repeat_penalty": 1.1, "penalize_nl": True}, "penalize_nl"),
         ({"max_tokens": 5}, "max_tokens"),
     ],
     ids=str,

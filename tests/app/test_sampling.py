@@ -1,0 +1,243 @@
+"""How tokens are drawn: what a request says is what the engine gets."""
+
+import pytest
+
+from app import SettingsError, read_settings
+from engine.model_dir import ModelDir
+from engine.tokenizer import Tokenizer
+from tests.engine.forced import exl2_backend
+from tests.engine.test_exl2 import chain
+from tests.scripted import ScriptedBackend
+
+URL = "/v1/completions"
+
+# By the parameter: its value, what else it needs, and what the engine's Sampling says then.
+GIVEN = {
+    "temperature": (0.4, {}, {"temperature": 0.4}),
+    "temperature_last": (True, {}, {"temperature_last": True}),
+    "dynatemp_low": (0.3, {"dynatemp_high": 2}, {"dynatemp_low": 0.3}),
+    "dynatemp_high": (2.5, {"dynatemp_low": 1}, {"dynatemp_high": 2.5}),
+    "dynatemp_exponent": (1.5, {}, {"dynatemp_exponent": 1.5}),
+    "smoothing_factor": (0.7, {}, {"smoothing_factor": 0.7}),
+    "smoothing_curve": (2.0, {}, {"smoothing_curve": 2.0}),
+    "top_k": (-1, {}, {"top_k": 0}),
+    "top_p": (0.9, {}, {"top_p": 0.9}),
+    "top_a": (0.2, {}, {"top_a": 0.2}),
+    "min_p": (0.1, {}, {"min_p": 0.1}),
+    "tfs": (0.95, {}, {"tfs": 0.95}),
+    "typical_p": (0.8, {}, {"typical_p": 0.8}),
+    "mirostat_mode": (2, {}, {"mirostat": True}),
+    "mirostat_tau": (3.0, {}, {"mirostat_tau": 3.0}),
+    "mirostat_eta": (0.2, {}, {"mirostat_eta": 0.2}),
+    "xtc_probability": (0.5, {}, {"xtc_probability": 0.5}),
+    "xtc_threshold": (0.2, {}, {"xtc_threshold": 0.2}),
+    "skew": (-0.5, {}, {"skew": -0.5}),
+    "repetition_penalty": (1.2, {}, {"repetition_penalty": 1.2}),
+    "repetition_penalty_range": (64, {}, {"repetition_range": 64}),
+    "repetition_decay": (32, {"repetition_penalty_range": 9}, {"repetition_decay": 32}),
+    "frequency_penalty": (-0.5, {}, {"frequency_penalty": -0.5}),
+    "presence_penalty": (-0.3, {}, {"presence_penalty": -0.3}),
+    "dry_multiplier": (0.8, {}, {"dry_multiplier": 0.8}),
+    "dry_base": (2.0, {}, {"dry_base": 2.0}),
+    "dry_allowed_length": (3, {}, {"dry_allowed_length": 3}),
+    "dry_range": (100, {}, {"dry_range": 100}),
+    "logit_bias": ({"5": -2.5, "7": 1}, {}, {"logit_bias": ((5, -2.5), (7, 1.0))}),
+    "banned_token_ids": ([5, 6], {}, {"banned_token_ids": (5, 6)}),
+    "allowed_token_ids": ([5, 6], {}, {"allowed_token_ids": (5, 6)}),
+    "cfg_scale": (1.5, {"negative_prompt": "no"}, {"cfg_scale": 1.5}),
+}
+
+
+@pytest.mark.parameter("temperature")
+@pytest.mark.parameter("temperature_last")
+@pytest.mark.parameter("dynatemp_low")
+@pytest.mark.parameter("dynatemp_high")
+@pytest.mark.parameter("dynatemp_exponent")
+@pytest.mark.parameter("smoothing_factor")
+@pytest.mark.parameter("smoothing_curve")
+@pytest.mark.parameter("top_k")
+@pytest.mark.parameter("top_p")
+@pytest.mark.parameter("top_a")
+@pytest.mark.parameter("min_p")
+@pytest.mark.parameter("tfs")
+@pytest.mark.parameter("typical_p")
+@pytest.mark.parameter("mirostat_mode")
+@pytest.mark.parameter("mirostat_tau")
+@pytest.mark.parameter("mirostat_eta")
+@pytest.mark.parameter("xtc_probability")
+@pytest.mark.parameter("xtc_threshold")
+@pytest.mark.parameter("skew")
+@pytest.mark.parameter("repetition_penalty")
+@pytest.mark.parameter("repetition_penalty_range")
+@pytest.mark.parameter("repetition_decay")
+@pytest.mark.parameter("frequency_penalty")
+@pytest.mark.parameter("presence_penalty")
+@pytest.mark.parameter("dry_multiplier")
+@pytest.mark.parameter("dry_base")
+@pytest.mark.parameter("dry_allowed_length")
+@pytest.mark.parameter("dry_range")
+@pytest.mark.parameter("logit_bias")
+@pytest.mark.parameter("banned_token_ids")
+@pytest.mark.parameter("allowed_token_ids")
+@pytest.mark.parameter("cfg_scale")
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_a_request_says_is_what_the_engine_gets(make_client, name):
+    value, more, expected = GIVEN[name]
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    response = client.post(URL, json={"prompt": "x", name: value, **more})
+    assert response.status_code == 200, response.json
+    [job] = backend.enqueued
+    assert {field: getattr(job.sampling, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"mirostat_mode": 1}, "mirostat_mode"),
+        ({"mirostat_mode": 2, "top_k": 40}, "top_k"),
+        ({"mirostat_mode": 2, "skew": 0.5}, "skew"),
+        ({"mirostat_mode": 2, "temperature": 0}, "temperature"),
+        ({"dynatemp_low": 0.5}, "dynatemp_low"),
+        ({"dynatemp_low": 2, "dynatemp_high": 1}, "dynatemp_low"),
+        ({"repetition_decay": 5}, "repetition_decay"),
+        ({"cfg_scale": 2}, "cfg_scale"),
+        ({"negative_prompt": "no"}, "cfg_scale"),
+        ({"xtc_threshold": 0.6}, "xtc_threshold"),
+        ({"dry_base": 0.5}, "dry_base"),
+        ({"tfs": 1.5}, "tfs"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias"),
+        ({"banned_token_ids": [999999]}, "banned_token_ids"),
+        ({"allowed_token_ids": [999999]}, "allowed_token_ids"),
+        ({"banned_strings": [""]}, "banned_strings.0"),
+        ({"token_healing": True, "prompt": [5]}, "token_healing"),
+        ({"token_healing": True, "prompt": [5, 2]}, "token_healing"),
+        ({"cfg_scale": 2, "negative_prompt": "no " * 3000}, "negative_prompt"),
+        ({"preset": "none such"}, "preset"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_is_wrong_is_refused_by_its_name(make_client, body, param):
+    backend = ScriptedBackend()
+    response = make_client(backend).post(URL, json={"prompt": "x", **body})
+    assert (response.status_code, response.json["error"]["param"]) == (400, param)
+    assert not backend.enqueued
+
+
+@pytest.mark.parameter("dry_penalty_last_n")
+@pytest.mark.parameter("guidance_scale")
+@pytest.mark.parameter("mirostat")
+@pytest.mark.parameter("rep_pen_range")
+@pytest.mark.parameter("repeat_last_n")
+@pytest.mark.parameter("tfs_z")
+@pytest.mark.parameter("typical")
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/api/v1/generate", {"typical": 0.5, "tfs": 0.9}, {"typical_p": 0.5, "tfs": 0.9}),
+        ("/api/v1/generate", {"rep_pen": 1.1, "rep_pen_range": 9}, {"repetition_range": 9}),
+        ("/api/v1/generate", {"mirostat": 2, "mirostat_tau": 3}, {"mirostat": True}),
+        (
+            "/api/v1/generate",
+            {"max_new_tokens": 3, "guidance_scale": 2, "negative_prompt": "no"},
+            {"cfg_scale": 2},
+        ),
+        ("/completion", {"dry_multiplier": 1, "dry_penalty_last_n": 64}, {"dry_range": 64}),
+        ("/completion", {"dry_multiplier": 1, "dry_penalty_last_n": 0}, {"dry_multiplier": 0}),
+        ("/completion", {"repeat_penalty": 1.1, "repeat_last_n": 64}, {"repetition_range": 64}),
+        ("/completion", {"repeat_penalty": 1.1, "repeat_last_n": 0}, {"repetition_penalty": 1}),
+        ("/completion", {"tfs_z": 0.9, "mirostat": 0, "logit_bias": []}, {"tfs": 0.9}),
+    ],
+    ids=str,
+)
+def test_other_names_reach_the_engine_too(make_client, path, body, expected):
+    backend = ScriptedBackend()
+    response = make_client(backend).post(path, json={"prompt": "x", **body})
+    assert response.status_code == 200, response.json
+    [job] = backend.enqueued
+    assert {field: getattr(job.sampling, field) for field in expected} == expected
+
+
+# On the generator
+
+
+@pytest.fixture
+def client(make_client, model_path):
+    def make(logits, **settings):
+        return make_client(exl2_backend(model_path, logits=logits), **settings)
+
+    return make
+
+
+def text(client, **body):
+    response = client.post(URL, json={"max_tokens": 2, "temperature": 0, **body})
+    assert response.status_code == 200, response.json
+    return response.json["choices"][0]["text"]
+
+
+@pytest.mark.parameter("banned_strings")
+def test_a_banned_string_does_not_come(client):
+    made = client(lambda t: {300: 0.0, 301: -1.0})
+    first, second = made.models.get(None).tokenizer.pieces[300:302]
+    assert text(made, prompt="x") == (first * 2).decode()
+    assert text(made, prompt="x", banned_strings=[first.decode()]) == (second * 2).decode()
+
+
+@pytest.mark.parameter("token_healing")
+def test_a_prompt_is_healed(client, model_path):
+    word = Tokenizer(ModelDir.read(model_path)).pieces.index(b" return")
+    made = client(lambda t: {word: 5.0, 300: 6.0})
+    assert text(made, prompt="x re", max_tokens=1, token_healing=True) == "turn"
+
+
+@pytest.mark.parameter("negative_prompt")
+def test_a_negative_prompt_is_steered_away_from(client):
+    made = client(lambda t: {300: 1.0, 301: 0.9} if t != 9 else {300: 1.0, 301: -9.0})
+    plain = text(made, prompt=[5, 6], max_tokens=1)
+    tokenizer = made.models.get(None).tokenizer
+    negative = tokenizer.decode([9])
+    away = text(made, prompt=[5, 6], max_tokens=1, cfg_scale=3, negative_prompt=negative)
+    assert plain == tokenizer.decode([300]) and away == tokenizer.decode([301])
+
+
+@pytest.mark.parameter("dry_sequence_breakers")
+def test_nothing_is_repeated_across_a_breaker(client):
+    made = client(chain(300, 301, 302, 303, 300))
+    breakers = [made.models.get(None).tokenizer.pieces[i].decode() for i in (301, 303)]
+    loop = {"prompt": [300], "max_tokens": 12, "dry_multiplier": 60}
+    assert text(made, **loop, dry_sequence_breakers=breakers) == text(
+        made, prompt=[300], max_tokens=12
+    )
+    assert text(made, **loop, dry_sequence_breakers=[]) != text(made, prompt=[300], max_tokens=12)
+
+
+# Presets
+
+
+@pytest.mark.parameter("preset")
+def test_a_preset_holds_where_the_request_says_nothing(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend, presets={"calm": {"temperature": 0.3, "top_p": 0.5}})
+    body = {"prompt": "x", "preset": "calm", "top_p": 0.9}
+    assert client.post(URL, json=body).status_code == 200
+    [job] = backend.enqueued
+    assert (job.sampling.temperature, job.sampling.top_p) == (0.3, 0.9)
+    body = {"prompt": "x", "preset": "calm", "mirostat_mode": 2}
+    assert client.post(URL, json=body).json["error"]["param"] == "top_p"
+
+
+@pytest.mark.parametrize(
+    ("preset", "message"),
+    [
+        ("temperature = 9", "temperature"),
+        ("max_tokens = 9", "unknown parameter: max_tokens"),
+        ("mirostat_mode = 2\ntop_k = 4", "top_k: mirostat"),
+    ],
+)
+def test_a_wrong_preset_is_named_at_start(tmp_path, monkeypatch, preset, message):
+    (tmp_path / "switchyard.toml").write_text(f"[presets.mine]\n{preset}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=f"setting presets: mine: .*{message}"):
+        read_settings()
