@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Literal
 
 import openai
+import pydantic
 import pytest
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletion
@@ -335,6 +336,21 @@ def test_streamed_calls_of_tools_make_the_whole(client):
     assert "tool_calls.function.arguments.delta" in kinds
     assert choice.finish_reason == "tool_calls"
     assert choice.message.tool_calls[0].function.parsed_arguments["city"] in ("Rome", "Oslo")
+
+
+def test_arguments_come_parsed(client):
+    class get_weather(pydantic.BaseModel):
+        city: Literal["Rome", "Oslo"]
+
+    completion = client.chat.completions.parse(
+        model="tiny",
+        messages=[{"role": "user", "content": "The weather?"}],
+        tools=[openai.pydantic_function_tool(get_weather)],
+        tool_choice="required",
+        parallel_tool_calls=False,
+    )
+    [call] = completion.choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, get_weather)
 
 
 def test_thoughts_come_apart(client):
