@@ -19,6 +19,7 @@ FORM = "application/x-www-form-urlencoded"
 PATH_ARGUMENT = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 
 BODY = (400, 408, 413, 415)  # of every route that reads one
+QUERY = (400, 414)
 GENERATION = (404, 408, 422, 429, 499, 503)  # of every route that submits jobs
 
 MEANINGS = {
@@ -28,6 +29,7 @@ MEANINGS = {
     404: "There is no such thing, or no such model.",
     408: "The body, or the generation, took longer than it may.",
     413: "The body is longer than this server takes.",
+    414: "The query string is longer than the HTTP server takes, which says so in HTML.",
     415: "The body's content type is another one.",
     422: "The Idempotency-Key has come with another request.",
     429: "Too much waits already.",
@@ -64,8 +66,9 @@ class Contract:
     @property
     def statuses(self) -> list[int]:
         """Of all errors."""
-        body = BODY if self.body is not None else (400,) if self.query is not None else ()
-        return sorted({*self.errors, *body, 500} - self.answers.keys())
+        body = BODY if self.body is not None else ()
+        query = QUERY if self.query is not None else ()
+        return sorted({*self.errors, *body, *query, 500} - self.answers.keys())
 
     def types(self) -> Iterator[tuple[Any, Any]]:
         """Each with whether it is "validation" or "serialization"."""
@@ -127,7 +130,8 @@ def document(app: flask.Flask) -> dict[str, Any]:
         path = paths.setdefault(PATH_ARGUMENT.sub(r"{\1}", rule.rule), {})
         view = app.view_functions[rule.endpoint]
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-            path[method.lower()] = _operation(rule, view, contract, schemas)
+            operation = path[method.lower()] = _operation(rule, view, contract, schemas)
+            _describe_input(operation, contract, schemas, definitions["$defs"])
     return {
         "openapi": "3.1.0",
         "info": {
@@ -137,7 +141,7 @@ def document(app: flask.Flask) -> dict[str, Any]:
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "paths": dict(sorted(paths.items())),
-        "components": {"schemas": definitions.get("$defs", {})},
+        "components": {"schemas": definitions["$defs"]},
     }
 
 
@@ -165,14 +169,37 @@ def _operation(
     }
     if description.strip():
         operation["description"] = description.strip()
+    return operation
+
+
+def _describe_input(
+    operation: dict[str, Any], contract: Contract, schemas: Schemas, definitions: dict[str, Any]
+) -> None:
+    """The body, the query string. In a form, or a query string, objects are written in JSON."""
     if contract.body is not None:
         schema = schemas[contract.body, "validation"]
-        media = (JSON, FORM) if contract.is_form else (JSON,)
-        content = {name: {"schema": schema} for name in media}
+        content: dict[str, Any] = {JSON: {"schema": schema}}
+        if contract.is_form:
+            fields = definitions[schema["$ref"].rpartition("/")[2]]["properties"]
+            objects = [name for name, value in fields.items() if _is_object(value)]
+            encoding = {name: {"contentType": JSON} for name in objects}
+            content[FORM] = {"schema": schema, "encoding": encoding}
         operation["requestBody"] = {"required": True, "content": content}
     if contract.query is not None:
-        operation["parameters"] += _query_parameters(contract.query)
-    return operation
+        schema = definitions[schemas[contract.query, "validation"]["$ref"].rpartition("/")[2]]
+        for name, value in schema["properties"].items():
+            is_required = name in schema.get("required", ())
+            parameter: dict[str, Any] = {"name": name, "in": "query", "required": is_required}
+            if _is_object(value):
+                parameter["content"] = {JSON: {"schema": value}}
+            else:
+                parameter["schema"] = value
+            operation["parameters"].append(parameter)
+
+
+def _is_object(schema: dict[str, Any]) -> bool:
+    kinds = [schema, *schema.get("anyOf", ())]
+    return any("$ref" in kind or kind.get("type") == "object" for kind in kinds)
 
 
 def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -189,9 +216,10 @@ def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict
             response["content"] = content
         yield str(status), {**response, **_headers(status)}
     for status in contract.statuses:
-        content = {JSON: {"schema": schemas[contract.error, "serialization"]}}
         response = {"description": MEANINGS[status]}
-        yield str(status), {**response, "content": content, **_headers(status)}
+        if status != 414:  # which never comes as far as the application
+            response["content"] = {JSON: {"schema": schemas[contract.error, "serialization"]}}
+        yield str(status), {**response, **_headers(status)}
 
 
 def _stream(media_type: str, item: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
@@ -210,12 +238,3 @@ def _stream(media_type: str, item: dict[str, Any], error: dict[str, Any]) -> dic
 
 def _headers(status: int) -> dict[str, Any]:
     return {"headers": {**REQUEST_ID, **(RETRY_AFTER if status in (429, 503, 529) else {})}}
-
-
-def _query_parameters(kind: type[BaseModel]) -> list[dict[str, Any]]:
-    schema = kind.model_json_schema(schema_generator=_Schema)
-    required = schema.get("required", [])
-    return [
-        {"name": name, "in": "query", "required": name in required, "schema": value}
-        for name, value in schema["properties"].items()
-    ]

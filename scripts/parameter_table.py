@@ -44,7 +44,7 @@ def rows(api: dict[str, Any]) -> Rows:
     """Of an OpenAPI document, each once, with the paths of all endpoints that have it."""
     definitions = api["components"]["schemas"]
     found: Rows = {}
-    for path, methods in api["paths"].items():
+    for path, methods in sorted(api["paths"].items(), key=_openai_first):
         for operation in methods.values():
             for schema in _objects(operation, definitions):
                 for row in _rows(schema, definitions, "", ()):
@@ -52,6 +52,10 @@ def rows(api: dict[str, Any]) -> Rows:
                     if path not in paths:
                         paths.append(path)
     return found
+
+
+def _openai_first(item: tuple[str, Any]) -> tuple[bool, str]:
+    return not item[0].startswith("/v1/"), item[0]
 
 
 def _objects(operation: dict[str, Any], definitions: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -63,7 +67,12 @@ def _objects(operation: dict[str, Any], definitions: dict[str, Any]) -> Iterator
     query = [p for p in operation["parameters"] if p["in"] == "query"]
     if query:
         yield {
-            "properties": {p["name"]: p["schema"] for p in query},
+            "properties": {
+                p["name"]: p["schema"]
+                if "schema" in p
+                else p["content"]["application/json"]["schema"]
+                for p in query
+            },
             "required": [p["name"] for p in query if p["required"]],
         }
 
@@ -139,11 +148,14 @@ def _code(value: Any) -> str:
 
 def text(api: dict[str, Any]) -> str:
     found = rows(api)
-    counts = Counter(tuple(paths) for row, paths in found.items() if isinstance(row, Row))
-    everywhere = list(counts.most_common(1)[0][0])
+    sets = Counter(map(tuple, found.values()))
+    everywhere = max(sets, key=lambda paths: len(paths) * sets[paths])
 
     def where(paths: list[str]) -> str:
-        return "all" if paths == everywhere else ", ".join(f"`{path}`" for path in paths)
+        lacking = [f"`{path}`" for path in everywhere if path not in paths]
+        if len(lacking) <= 2 and set(paths) <= set(everywhere):
+            return "all" + " but ".join(["", *lacking[:1]]) + " and ".join(["", *lacking[1:]])
+        return ", ".join(f"`{path}`" for path in paths)
 
     taken = [
         f"| `{row.name}` | {row.type} | {row.default} | {where(paths)} | {row.description} |"

@@ -73,6 +73,16 @@ def post(make_client):
         ({"structured_outputs": {"grammar": GBNF}}, BY_GRAMMAR),
     ],
 )
+@pytest.mark.parameter("response_format")
+@pytest.mark.parameter("structured_outputs")
+@pytest.mark.parameter("json_schema")
+@pytest.mark.parameter("regex")
+@pytest.mark.parameter("choice")
+@pytest.mark.parameter("grammar")
+@pytest.mark.parameter("guided_json")
+@pytest.mark.parameter("guided_regex")
+@pytest.mark.parameter("guided_choice")
+@pytest.mark.parameter("guided_grammar")
 def test_every_name_for_a_form_constrains_the_job(post, form, constraint):
     [job] = post(**form)
     assert job.constraint == constraint
