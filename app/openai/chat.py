@@ -49,7 +49,7 @@ class ChatRender:
         logprobs = self._show(told) if told else None
         for part in answer.read(event):
             text = part.text if isinstance(part, Text) else ""
-            yield self._chunk(index, _delta(part), logprobs=logprobs), text
+            yield self._chunk(index, delta(part), logprobs=logprobs), text
             logprobs = None
         if logprobs is not None:  # of tokens whose text is held back, or is no part of the answer
             yield self._chunk(index, {}, logprobs=logprobs), ""
@@ -73,7 +73,7 @@ class ChatRender:
         return {**start(self.head, "chat.completion.chunk"), "choices": [choice]}
 
 
-def _delta(part: Part) -> dict[str, Any]:
+def delta(part: Part) -> dict[str, Any]:
     match part:
         case Text(text):
             return {"content": text}

@@ -20,7 +20,12 @@ class SpokenText(Text):
 
 
 class SpokenChat(Chat):
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**Chat.neutral, **_NEUTRAL}
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **Chat.neutral,
+        **_NEUTRAL,
+        "logprobs": (False,),
+        "top_logprobs": (0,),
+    }
 
 
 class Envelope(Parameters):

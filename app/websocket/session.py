@@ -1,21 +1,27 @@
 """One WebSocket's generations, all on its request thread."""
 
+import itertools
 import logging
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import engine
 from app import generation
 from app.body import BadRequest
 from app.chat import prompt
+from app.chat.answer import Answer
+from app.chat.parts import Part, Text
 from app.client import ClientGone
 from app.deadlines import TimedOut
 from app.errors import describe
-from app.plain.render import GenerateRender
+from app.openai.chat import delta
+from app.openai.render import ending, usage
 from app.reader import Reader
 from app.services import services
-from app.text import answer
+from app.text.answer import submit
 from app.websocket import parse
 from app.websocket.connection import Connection
 
@@ -32,6 +38,7 @@ class Generation:
     identifier: str  # the engine's
     reader: Reader
     model: engine.Engine
+    answer: Answer | None  # of a chat
 
 
 class Session:
@@ -92,17 +99,18 @@ class Session:
             message = f"{MAX_GENERATIONS} generations run on this connection, the most that may"
             raise engine.Full(message)
         model = services().models.get(request.model)
-        identifiers = [f"ws-{uuid.uuid4().hex}-0"]
+        identifier = f"ws-{uuid.uuid4().hex}-0"
         wake = self._connection.wake
         if isinstance(request, parse.SpokenText):
-            reader = answer.submit(request, identifiers, True, wake)
-        else:
-            with generation.names_of(request):
-                ready = prompt.prepare(request, model)
-                reader = generation.submit(
-                    request, model, [ready.token_ids], identifiers, True, ready.fit, wake
-                )
-        return Generation(identifiers[0], reader, model)
+            return Generation(identifier, submit(request, [identifier], True, wake), model, None)
+        with generation.names_of(request):
+            ready = prompt.prepare(request, model)
+            reader = generation.submit(
+                request, model, [ready.token_ids], [identifier], True, ready.fit, wake
+            )
+        end = partial(model.cancel, identifier)
+        answer = Answer(ready.parser(), end, request.include_reasoning)
+        return Generation(identifier, reader, model, answer)
 
     def _cancel(self, identifier: parse.Identifier) -> None:
         """Its end follows, and says so."""
@@ -120,16 +128,14 @@ class Session:
             self._end(identifier)
             self._send_error(identifier, error)
             return
-        render = GenerateRender(running.identifier, running.model.config.name)
-        bodies = [body for body, _ in answer.bodies(render, events)]
-        text = "".join(body["text"] for body in bodies if "text" in body)
-        if text:
-            self._connection.send({"type": "chunk", "id": identifier, **render.delta(text)})
+        for body in _bodies(running.answer, events):
+            self._connection.send({"type": "chunk", "id": identifier, **body})
         for event in events:
             match event:
                 case engine.Finished():
                     self._end(identifier)
-                    self._connection.send({"type": "end", "id": identifier, **render.end(event)})
+                    body = _end_of(event, running.answer)
+                    self._connection.send({"type": "end", "id": identifier, **body})
                 case engine.Failed():
                     self._end(identifier)
                     self._send_error(identifier, event.error)
@@ -143,3 +149,29 @@ class Session:
         if retry_after := kind.headers.get("Retry-After"):
             more["retry_after"] = int(retry_after)
         self._connection.send({"type": "error", "id": identifier, **more})
+
+
+def _bodies(answer: Answer | None, events: Sequence[engine.JobEvent]) -> Iterator[dict[str, Any]]:
+    """What is new; all text that follows each other as one."""
+    parts: Iterator[Part] = (
+        part
+        for event in events
+        for part in (_text_of(event) if answer is None else answer.read(event))
+    )
+    for is_text, group in itertools.groupby(parts, lambda part: isinstance(part, Text)):
+        if is_text:
+            yield {"text": "".join(part.text for part in group if isinstance(part, Text))}
+        else:
+            yield from map(delta, group)
+
+
+def _text_of(event: engine.JobEvent) -> list[Part]:
+    return [Text(event.text)] if isinstance(event, engine.Chunk) and event.text else []
+
+
+def _end_of(finished: engine.Finished, answer: Answer | None) -> dict[str, Any]:
+    body = ending(finished)
+    if answer is None:
+        return {**body, "usage": usage([finished], 1)}
+    reason = {"finish_reason": answer.finish_reason}
+    return {**body, **reason, "usage": usage([finished], 1, answer.reasoning_tokens)}

@@ -7,11 +7,12 @@ import time
 
 from engine.errors import DeviceLost
 from engine.messages import Chunk
-from tests.scripted import ScriptedBackend, count
+from tests.scripted import ScriptedBackend, count, finished
 
 LOSE_DEVICE, HANG = 1001, 1002  # at the third token
 FLOOD = 1003  # tokens of 64 KiB each
 FAIL = 1004  # an iteration, at the hundredth token
+THINK = 1005  # thoughts, then an answer
 
 
 class PacedBackend(ScriptedBackend):
@@ -21,6 +22,11 @@ class PacedBackend(ScriptedBackend):
 
 
 def script(job):
+    if job.sampling.seed == THINK:
+        for text in ("<think>h", "m</think>ye", "s"):
+            yield Chunk(job.identifier, text, (0,))
+        yield finished(job, 3, "stop")
+        return
     for i, event in enumerate(count(job)):
         if i == 3 and job.sampling.seed == LOSE_DEVICE:
             raise DeviceLost("the device is lost")

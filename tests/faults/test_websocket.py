@@ -11,7 +11,7 @@ import requests
 import websocket
 
 from tests.faults.conftest import SCRIPTED
-from tests.faults.paced import FAIL, FLOOD
+from tests.faults.paced import FAIL, FLOOD, THINK
 from tests.live.conftest import FLASK, WAITRESS, Server
 
 LONG = {"prompt": "x", "max_tokens": 2000}  # 20 seconds
@@ -90,7 +90,7 @@ def wait_until_idle(server, timeout=20.0):
 
 
 def text(messages, id):
-    return "".join(m["text"] for m in messages if m["type"] == "chunk" and m["id"] == id)
+    return "".join(m.get("text", "") for m in messages if m["id"] == id)
 
 
 def test_several_generations_run_side_by_side_each_with_its_own_text(client):
@@ -113,6 +113,16 @@ def test_a_conversation_is_answered_too(client):
     client.send("generate", "a", messages=[{"role": "user", "content": "Hi"}], max_tokens=3)
     messages = client.until("a", "end")
     assert text(messages, "a") == "0 1 2 "
+
+
+def test_a_conversations_thoughts_are_told_apart(client):
+    client.send("generate", "a", messages=[{"role": "user", "content": "Hi"}], seed=THINK)
+    messages = client.until("a", "end")
+    assert text(messages, "a") == "yes"
+    assert "".join(m.get("reasoning_content", "") for m in messages) == "hm"
+    last = messages[-1]
+    assert last["finish_reason"] == "stop"
+    assert last["usage"]["completion_tokens_details"]["reasoning_tokens"] >= 1
 
 
 def test_a_cancelled_generation_ends_with_what_there_was_and_the_others_go_on(client):
