@@ -282,6 +282,7 @@ def _submit(
         request = parse.completion({"prompt": prompt, **parameters})
     else:
         request = parse.chat({"messages": messages, **parameters})
+    request = request.with_preset(services().settings.presets)
     model = services().models.get(request.model)
     with generation.names_of(request):
         if isinstance(request, Chat):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import engine
-from app.chat_template import ChatTemplate
+from app import chat_template
 from training import conversations, skills
 from training.conversations import Conversation, draw
 from training.skills import Exchange
@@ -94,14 +94,15 @@ TASKS = {
 
 def answers(model: engine.Engine, items: list[Conversation]) -> list[Answer]:
     """To the last exchange of each; what was answered before is taken from the conversation."""
-    template = ChatTemplate(model.model_dir)
+    template = chat_template.ChatTemplate(model.model_dir)
     streams = []
     for i, item in enumerate(items):
         messages = [{"role": "system", "content": item.system}] if item.system else []
         for exchange in item.exchanges:
             messages.append({"role": "user", "content": exchange.user})
             messages.append({"role": "assistant", "content": exchange.assistant})
-        text = template.render(messages[:-1], model.tokenizer.escape)
+        prompted = chat_template.Conversation(messages[:-1])
+        text = template.render(prompted, model.tokenizer.escape)
         prompt = model.tokenizer.encode_template(text, model.info.max_seq_len)
         sampling = engine.Sampling(temperature=0)
         streams.append(model.submit([engine.Job(str(i), prompt, MAX_NEW_TOKENS, sampling)]))

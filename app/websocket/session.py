@@ -98,6 +98,7 @@ class Session:
         if len(self._running) >= MAX_GENERATIONS:
             message = f"{MAX_GENERATIONS} generations run on this connection, the most that may"
             raise engine.Full(message)
+        request = request.with_preset(services().settings.presets)
         model = services().models.get(request.model)
         identifier = f"ws-{uuid.uuid4().hex}-0"
         wake = self._connection.wake

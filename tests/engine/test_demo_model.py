@@ -51,7 +51,7 @@ def test_transformers_render_and_encode_a_chat_alike(prompt):
         import transformers
 
         theirs = transformers.AutoTokenizer.from_pretrained(DEMO)
-    from app.chat_template import ChatTemplate
+    from app.chat_template import ChatTemplate, Conversation
 
     model_dir = ModelDir.read(DEMO)
     tokenizer = Tokenizer(model_dir)
@@ -59,7 +59,7 @@ def test_transformers_render_and_encode_a_chat_alike(prompt):
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "What is the capital of France?"},
     ]
-    text = ChatTemplate(model_dir).render(messages, tokenizer.escape)
+    text = ChatTemplate(model_dir).render(Conversation(messages), tokenizer.escape)
     expected = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == expected
     expected_ids = theirs(expected, add_special_tokens=False)["input_ids"]

@@ -28,6 +28,10 @@ def backend(model_path):
 
 @pytest.fixture(scope="module")
 def direct(model_path):
+    return direct_logprobs(model_path)
+
+
+def direct_logprobs(model_path):
     """Log-softmax of the model's logits behind each of `token_ids`, float64."""
     tensors = load_file(f"{model_path}/model.safetensors")
     config = json.loads((pathlib.Path(model_path) / "config.json").read_text())

@@ -1,15 +1,19 @@
 """The same backend on a GPU."""
 
+import re
 import threading
+from dataclasses import replace
 
 import pytest
 
 import engine
+from engine import constraints
 from engine.backends import make_backend
 from engine.config import ModelConfig
-from engine.messages import Failed, Finished, Sampling
+from engine.messages import Failed, Finished, PromptLogprobs, Sampling
 from tests.engine.forced import ending, run
 from tests.engine.test_exl2 import GREEDY, free_pages, prompt
+from tests.engine.test_logprobs import direct_logprobs, told
 from tests.scripted import job
 
 pytestmark = pytest.mark.gpu
@@ -48,7 +52,10 @@ def test_jobs_in_a_batch_give_the_texts_that_they_give_alone(backend):
 
 @pytest.mark.parametrize(
     "broken",
-    [{"sampling": Sampling(temperature=None)}, {"prompt": (1, 999_999, 2)}],
+    [
+        {"sampling": Sampling(allowed_token_ids=(5,), banned_token_ids=(5,))},
+        {"prompt": (1, 999_999, 2)},
+    ],
     ids=["sampler", "prefill"],
 )
 def test_a_jobs_own_fault_ends_that_job_alone(backend, broken):
@@ -68,7 +75,7 @@ def test_a_prompt_seen_before_is_not_computed_again(backend):
     )
 
 
-def test_the_filters_run_before_the_compiled_sampler(backend):
+def test_the_filters_run_before_the_draw(backend):
     def text(**sampling):
         one = job("x", 30, prompt=prompt(5, 50), sampling=Sampling(seed=1, **sampling))
         return ending(run(backend, one)["x"]).text
@@ -79,3 +86,55 @@ def test_the_filters_run_before_the_compiled_sampler(backend):
     assert text(temperature=3.0, min_p=1.0) == greedy
     assert text(temperature=3.0) != greedy
     assert text(temperature=3.0, top_p=0.9) == text(temperature=3.0, top_p=0.9)
+
+
+def test_logprobs_are_those_of_a_direct_pass_within_float16(backend, model_path):
+    one = job("x", 8, prompt=prompt(7, 400), prompt_logprobs=1, num_logprobs=3, sampling=GREEDY)
+    events = run(backend, one)["x"]
+    [scores] = [event.logprobs for event in events if isinstance(event, PromptLogprobs)]
+    ids, drawn = told(events)
+    token_ids = [*one.prompt, *ids]
+    rows = direct_logprobs(model_path)(token_ids)
+    expected = [rows[i - 1][token_ids[i]].item() for i in range(1, len(token_ids))]
+    found = [entry.logprob for entry in [*scores[1:], *drawn]]
+    assert found == pytest.approx(expected, abs=0.05)
+
+
+def test_a_constraint_holds_on_a_gpu_beside_free_jobs(backend):
+    form = constraints.regex("[a-f]{3}-[0-9]{4}")
+    hot = Sampling(temperature=1.5, seed=1)
+    jobs = [job(f"bound{i}", 40, prompt=prompt(i, 50), sampling=hot) for i in range(8)]
+    jobs = [replace(one, constraint=form) for one in jobs]
+    free = [job(f"free{i}", 20, prompt=prompt(i, 60), sampling=hot) for i in range(8)]
+    events = run(backend, *jobs, *free)
+    for one in jobs:
+        assert re.fullmatch("[a-f]{3}-[0-9]{4}", ending(events[one.identifier]).text)
+    assert all(isinstance(events[one.identifier][-1], Finished) for one in free)
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_guidance_by_a_negative_prompt_changes_the_text(backend):
+    def text(**more):
+        scale = Sampling(temperature=0.0, cfg_scale=4.0 if more else 1.0)
+        one = job("x", 30, prompt=prompt(5, 700), sampling=scale, **more)
+        return ending(run(backend, one)["x"]).text
+
+    guided = text(negative_prompt=prompt(6, 600))
+    assert guided == text(negative_prompt=prompt(6, 600)) != text()
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_every_setting_of_the_sampler_is_drawn_from_on_a_gpu(backend):
+    settings = [
+        {"top_k": 5, "top_p": 0.9, "min_p": 0.05, "top_a": 0.1, "tfs": 0.9, "typical_p": 0.9},
+        {"xtc_probability": 0.5, "dry_multiplier": 0.8, "smoothing_factor": 0.3, "skew": 0.5},
+        {"mirostat": True, "repetition_penalty": 1.2, "frequency_penalty": 0.5},
+        {"dynatemp_low": 0.5, "dynatemp_high": 1.5, "logit_bias": ((5, 3.0),)},
+        {"banned_token_ids": (5, 6), "presence_penalty": -0.5, "temperature_last": True},
+    ]
+    jobs = [
+        job(f"job{i}", 30, prompt=prompt(i, 50), sampling=Sampling(seed=i, **more))
+        for i, more in enumerate(settings)
+    ]
+    together = run(backend, *jobs)
+    assert all(isinstance(together[one.identifier][-1], Finished) for one in jobs)
