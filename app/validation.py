@@ -101,8 +101,23 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
         request = kind.model_validate(given)
     except ValidationError as error:
         raise _explain(error, given, kind.kinds) from None
-    request.check()
+    try:
+        request.check()
+    except BadRequest as error:
+        raise _as_called(error, kind.names_of_fields()) from None
     return request
+
+
+def _as_called(error: BadRequest, names: dict[str, str]) -> BadRequest:
+    """The error of a field by the name that clients have for it."""
+    field, dot, rest = (error.param or "").partition(".")
+    name = names.get(field, field)
+    if name == field:
+        return error
+    message = str(error)
+    if message.startswith(field):
+        message = name + message.removeprefix(field)
+    return BadRequest(message, name + dot + rest, error.code)
 
 
 def without_nulls(value: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ KOBOLD = {
 TEXTGEN = {
     "cfg_scale": "guidance_scale",
     "dry_range": "dry_penalty_last_n",
+    "grammar": "grammar_string",
     "max_tokens": "max_new_tokens",
     "min_tokens": "min_length",
     "stop": "stopping_strings",
@@ -54,6 +55,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     **Text.neutral,
     "ban_eos_token": _NO,
     "banned_tokens": ([], ""),
+    "logprobs": _NO,
     "stream": (True, False),  # the route says it
 }
 
@@ -71,7 +73,6 @@ class Kobold(Text):
         "frmtrmblln": _NO,
         "frmtrmspch": _NO,
         "frmttriminc": _NO,
-        "grammar": ("",),
         "grammar_retain_state": _NO,
         "images": ([],),
         "memory": ("",),
@@ -80,7 +81,7 @@ class Kobold(Text):
         "sampler_order": ([6, 5, 0, 1, 3, 4, 2],),  # that of the filters here
         "singleline": _NO,
         "soft_prompt": ("",),
-        "trim_stop": (True,),
+        "trim_stop": (True, False),  # see `kobold`
         "use_authors_note": _NO,
         "use_default_badwordsids": _NO,
         "use_memory": _NO,
@@ -118,7 +119,6 @@ class Textgen(Text):
         "encoder_repetition_penalty": _ONE,
         "epsilon_cutoff": _ZERO,
         "eta_cutoff": _ZERO,
-        "grammar_string": ("",),
         "length_penalty": _ONE,
         "max_tokens_second": _ZERO,
         "n": (1,),
@@ -164,13 +164,19 @@ class DecodeTokens(Parameters):
 
 def kobold(body: dict[str, Any]) -> Kobold:
     """Raises BadRequest."""
-    given = _without_random(without_idle(body, KOBOLD_SWITCHES), "sampler_seed")
+    given = without_idle(
+        body, KOBOLD_SWITCHES, {"banned_strings": "", "grammar": "", "sampler_seed": -1}
+    )
+    if given.get("trim_stop") is False:
+        given = {**given, "include_stop_str_in_output": True}
     return validate(Kobold, given)
 
 
 def textgen(body: dict[str, Any]) -> Textgen:
     """Raises BadRequest."""
-    given = _without_random(without_idle(body, TEXTGEN_SWITCHES), "seed")
+    given = without_idle(
+        body, TEXTGEN_SWITCHES, {"banned_strings": "", "grammar_string": "", "seed": -1}
+    )
     if given.get("do_sample") is False:
         given = {**given, "do_sample": True, "temperature": 0.0}
     return validate(Textgen, given)
@@ -181,9 +187,3 @@ def generate(body: dict[str, Any]) -> Kobold | Textgen:
     BadRequest.
     """
     return textgen(body) if "max_new_tokens" in body else kobold(body)
-
-
-def _without_random(body: dict[str, Any], name: str) -> dict[str, Any]:
-    """Without the seed that stands for a random one, and texts in the place of empty lists."""
-    idle = ((name, -1), ("banned_strings", ""))
-    return {key: value for key, value in body.items() if (key, value) not in idle}

@@ -29,7 +29,7 @@ SWITCHES = (
     Switch("xtc_probability", 0, ("xtc_threshold",)),
 )
 # Values that leave it to the server.
-RANDOM: dict[str, Any] = {"logit_bias": [], "n_predict": -1, "seed": -1}
+UNSET: dict[str, Any] = {"grammar": "", "logit_bias": [], "n_predict": -1, "seed": -1}
 
 _ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
 
@@ -40,7 +40,6 @@ class LlamaCpp(Text):
         **Text.neutral,
         "cache_prompt": (True,),
         "dynatemp_range": _ZERO,
-        "grammar": ("",),
         "id_slot": (-1,),
         "image_data": ([],),
         "lora": ([],),
@@ -63,5 +62,4 @@ class LlamaCpp(Text):
 
 def completion(body: dict[str, Any]) -> LlamaCpp:
     """Raises BadRequest."""
-    given = without_idle(body, SWITCHES)
-    return validate(LlamaCpp, {k: v for k, v in given.items() if k not in RANDOM or v != RANDOM[k]})
+    return validate(LlamaCpp, without_idle(body, SWITCHES, UNSET))

@@ -10,13 +10,13 @@ from app.body import dumps
 from app.errors import describe
 from app.generation import Choice
 from app.openai.bodies import FinishReason, Usage
-from app.openai.render import usage
+from app.openai.render import ending, usage
 from app.streaming import ServerSentEvents
 
 
 class GenerateEnd(TypedDict):
     finish_reason: FinishReason
-    stop_reason: NotRequired[str]
+    stop_reason: NotRequired[str | int]
     usage: Usage
 
 
@@ -43,12 +43,7 @@ class GenerateRender:
         return {"text": text}
 
     def end(self, finished: engine.Finished) -> dict[str, Any]:
-        reason = {} if finished.stop_reason is None else {"stop_reason": finished.stop_reason}
-        return {
-            "finish_reason": finished.finish_reason,
-            **reason,
-            "usage": usage([finished], 1),
-        }
+        return {**ending(finished), "usage": usage([finished], 1)}
 
 
 class NamedEvents(ServerSentEvents):

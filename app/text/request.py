@@ -47,10 +47,18 @@ class Switch(NamedTuple):
 _WINDOWS = {"dry_penalty_last_n": "dry_multiplier", "repeat_last_n": "repeat_penalty"}
 
 
-def without_idle(body: dict[str, Any], switches: Sequence[Switch]) -> dict[str, Any]:
-    """What clients send along of samplers that are off, taken out."""
+def without_idle(
+    body: dict[str, Any], switches: Sequence[Switch], unset: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Without what clients send along of samplers that are off, and without what has the value that
+    stands for none.
+    """
     idle = {other for s in switches if body.get(s.name, s.off) == s.off for other in s.others}
     for window, name in _WINDOWS.items():
         if body.get(window) == 0:
             idle |= {window, name}
-    return {name: value for name, value in body.items() if name not in idle}
+    return {
+        name: value
+        for name, value in body.items()
+        if name not in idle and not (name in unset and value == unset[name])
+    }

@@ -47,6 +47,7 @@ STRINGS = {
     "min_p": "",
     "user": "true",
     "stream": "false",
+    "store": "false",
 }
 VALUES = {
     "prompt": "123",
@@ -98,7 +99,7 @@ def fields(job):
         ("prompt=x&stop_token_ids=a", "stop_token_ids.0", "invalid_value"),
         ("prompt=x&n=2", "n", "unsupported_parameter"),
         ("prompt=x&temprature=1", "temprature", "unknown_parameter"),
-        ("prompt=x&response_format=json", "response_format", "invalid_value"),
+        ("prompt=x&service_tier=flex", "service_tier", "unsupported_parameter"),
         ("prompt=x&messages=[]", "messages", "unknown_parameter"),
         ("prompt=%ff", None, "invalid_query"),
         ("&".join(f"a{i}=1" for i in range(200)), None, "invalid_query"),

@@ -114,10 +114,12 @@ def test_its_names_reach_the_job(make_client):
         "rep_pen": 1.1,
         "sampler_seed": 5,
         "stop_sequence": ["END"],
+        "trim_stop": False,
         "bypass_eos": True,
     }
     job, _ = job_of(make_client, body)
     assert (job.max_new_tokens, job.stop_strings, job.ignore_eos) == (7, ("END",), True)
+    assert job.include_stop
     assert (job.sampling.repetition_penalty, job.sampling.seed) == (1.1, 5)
 
 
@@ -139,6 +141,19 @@ def test_textgens_names_reach_the_job(make_client):
     assert (job.max_new_tokens, job.stop_strings, job.min_new_tokens) == (7, ("END",), 2)
     assert (job.sampling.repetition_penalty, job.sampling.seed) == (1.1, 5)
     assert job.sampling.temperature == 0
+
+
+@pytest.mark.parameter("grammar_string")
+@pytest.mark.parametrize(
+    ("limit", "name"), [("max_length", "grammar"), ("max_new_tokens", "grammar_string")]
+)
+def test_a_grammar_constrains_the_text(make_client, limit, name):
+    grammar = 'root ::= "yes" | "no"'
+    job, _ = job_of(make_client, {"prompt": "x", limit: 3, name: grammar})
+    assert job.constraint is not None
+    client = make_client(ScriptedBackend())
+    wrong = client.post(GENERATE, json={"prompt": "x", limit: 3, name: "root ::= ("})
+    assert wrong.status_code == 400 and wrong.json["error"]["param"] == name
 
 
 def test_textgens_samplers_may_be_said_to_be_off(make_client):
