@@ -10,14 +10,15 @@ from tests.conftest import DEMO, ROOT
 
 
 def test_schemathesis_finds_nothing(start, tmp_path):
-    """With few examples; scripts/contract tries many."""
+    """With few examples, drawn at random; scripts/contract tries many, and all borders."""
     server = start(model=DEMO).wait_until_ready()
     command = [
         str(pathlib.Path(sys.executable).parent / "schemathesis"),
         "run",
         f"{server.url}/openapi.json",
         *("--exclude-path-regex", "/admin/drain$"),  # ends the server
-        *("--max-examples", "10", "--seed", "1", "--no-shrink", "--no-color"),
+        *("--phases", "fuzzing,stateful", "--max-examples", "8"),
+        *("--seed", "1", "--no-shrink", "--no-color"),
     ]
     environment = {
         **os.environ,
@@ -28,4 +29,4 @@ def test_schemathesis_finds_nothing(start, tmp_path):
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert int(re.search(r"(\d+) generated", run.stdout)[1]) > 500
+    assert int(re.search(r"(\d+) generated", run.stdout)[1]) > 200
