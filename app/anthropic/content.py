@@ -8,13 +8,11 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from pydantic_core import to_json
 
 from app.chat.request import MAX_MESSAGES, MAX_PARTS
-from app.validation import TAG, Finite, without_nulls
+from app.validation import TAG, Finite, Object, without_nulls
 
 
-class CacheControl(BaseModel):
+class CacheControl(Object):
     """What it asks for is done anyway: the cache keeps every prefix as long as there is room."""
-
-    model_config = Finite
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
@@ -39,9 +37,7 @@ class ThinkingBlock(BaseModel):
     signature: str = ""  # any will do: nothing here depends on who wrote the thoughts
 
 
-class Caller(BaseModel):
-    model_config = Finite
-
+class Caller(Object):
     type: Literal["direct"]
 
 
