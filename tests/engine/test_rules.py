@@ -304,7 +304,7 @@ def deep(number):
 
 
 HOSTILE = {
-    "references": lambda: constraints.json_schema(chain(20_000)),
+    "references": lambda: constraints.json_schema(chain(10_000)),
     "depth": lambda: constraints.json_schema(deep(20_000)),
     "some depth": lambda: constraints.json_schema(deep(500)),
     "choices": lambda: constraints.json_schema(
@@ -360,10 +360,11 @@ def test_a_grammar_is_compiled_once(grammars, monkeypatch):
     compiled = []
     compile_it = grammars._compile
     monkeypatch.setattr(grammars, "_compile", lambda g: compiled.append(g) or compile_it(g))
-    first, second = grammars.matcher(constraint.grammar), grammars.matcher(constraint.grammar)
+    for _ in range(3):  # made, found, found: each at the beginning
+        assert grammars.matcher(constraint.grammar).consume_token(
+            grammars.tokenizer.tokenize_str("c")[0]
+        )
     assert len(compiled) == 1
-    first.consume_token(grammars.tokenizer.tokenize_str("c")[0])
-    assert second.compute_bitmask() != first.compute_bitmask()
 
 
 def test_the_oldest_grammar_is_dropped_first(grammars, monkeypatch):
