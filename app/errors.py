@@ -42,6 +42,9 @@ class AnthropicErrorBody(TypedDict):
     request_id: str
 
 
+EitherErrorBody = ErrorBody | AnthropicErrorBody
+
+
 class Kind(NamedTuple):
     status: int
     type: str
@@ -135,9 +138,12 @@ def describe_to_anthropic(error: Exception, request_id: str) -> tuple[Kind, dict
     if kind.code == "overloaded":
         kind = kind._replace(status=529)
     fault = _TYPES.get(kind.status, "invalid_request_error" if kind.status < 500 else "api_error")
+    message, param = body["error"]["message"], body["error"]["param"]
+    if param is not None and param not in message:  # nothing else would name it
+        message = f"{param}: {message}"
     return kind, {
         "type": "error",
-        "error": {"type": fault, "message": body["error"]["message"]},
+        "error": {"type": fault, "message": message},
         "request_id": request_id,
     }
 

@@ -25,6 +25,7 @@ from app import (
     origins,
     plain,
     request_id,
+    responses,
     streams,
     tokens,
     websocket,
@@ -231,6 +232,7 @@ def install(
         api.before_request(call)
     for part in (
         openai,
+        responses,
         anthropic,
         plain,
         tokens,

@@ -1,6 +1,8 @@
 """JSON objects to pydantic models, with errors in words of the API. Pure."""
 
+import contextlib
 import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -108,7 +110,16 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
     return request
 
 
-def _as_called(error: BadRequest, names: dict[str, str]) -> BadRequest:
+@contextlib.contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """Have errors call parameters by other names, as the request did that they were made of."""
+    try:
+        yield
+    except BadRequest as error:
+        raise _as_called(error, names) from None
+
+
+def _as_called(error: BadRequest, names: Mapping[str, str]) -> BadRequest:
     """The error of a field by the name that clients have for it."""
     field, dot, rest = (error.param or "").partition(".")
     name = names.get(field, field)

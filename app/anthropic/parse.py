@@ -19,14 +19,22 @@ from app.anthropic.tools import Thinking, Tool, ToolChoice, tools_in_chat
 from app.body import BadRequest
 from app.chat.request import MAX_MESSAGES, Chat
 from app.chat.tools import MAX_TOOLS
+from app.constraint import ResponseFormat
 from app.parameters import Generation, ModelName, StopString, StreamOptions, Tokens
-from app.validation import Finite, Parameters, validate, without_nulls
+from app.validation import Finite, Parameters, renaming, validate, without_nulls
 
 
 class Metadata(BaseModel):
     model_config = Finite
 
     user_id: str | None = Field(None, description="In the server's log at level DEBUG.")
+
+
+class OutputFormat(BaseModel):
+    model_config = Finite
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
 
 
 class OutputConfig(BaseModel):
@@ -38,11 +46,29 @@ class OutputConfig(BaseModel):
         " for `high`, the default.",
     )
 
+    format: OutputFormat | None = Field(
+        None, description="The answer is JSON that is valid by the `schema` in it."
+    )
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _clean_format(cls, value: Any) -> Any:
+        return _clean(value)
+
     def in_chat(self, variables: Collection[str]) -> dict[str, Any]:
         """`variables`: that the model's chat template uses."""
-        if self.effort is None or (self.effort == "high" and "reasoning_effort" not in variables):
-            return {}
-        return {"reasoning_effort": "xhigh" if self.effort == "max" else self.effort}
+        effort: str | None = self.effort
+        if effort == "high" and "reasoning_effort" not in variables:
+            effort = None
+        schema = {"schema": self.format.schema_} if self.format is not None else None
+        form = {"type": "json_schema", "json_schema": schema}
+        return {
+            "reasoning_effort": "xhigh" if effort == "max" else effort,
+            "response_format": form if schema is not None else None,
+        }
+
+
+FORMAT = "output_config.format"
 
 
 class MessagesChat(Chat):
@@ -52,6 +78,8 @@ class MessagesChat(Chat):
             **super().names,
             "reasoning_budget": "thinking.budget_tokens",
             "reasoning_effort": "output_config.effort",
+            "response_format": FORMAT,
+            "constraint": FORMAT,
         }
 
 
@@ -127,7 +155,9 @@ class Conversation(Parameters):
         """
         thinking = self.thinking.in_chat(variables, has_thoughts) if self.thinking else {}
         output = self.output_config.in_chat(variables) if self.output_config else {}
-        return validate(MessagesChat, {**self._values(), **thinking, **output})
+        values = {**self._values(), **thinking, **output}
+        with renaming({"response_format": FORMAT}):
+            return validate(MessagesChat, values)
 
     def _values(self) -> dict[str, Any]:
         """The parameters of the chat, but for those that depend on the model."""
@@ -156,6 +186,8 @@ class MessageRequest(Conversation, Generation):
 
     # These have other names here, or no place in the answer: not to be asked for.
     n: ClassVar[int] = 1  # type: ignore[misc]
+    response_format: ClassVar[ResponseFormat | None] = None  # type: ignore[misc]
+    timings: ClassVar[bool] = False  # type: ignore[misc]
     stop: ClassVar[list[str]] = []  # type: ignore[misc]
     stream_options: ClassVar[StreamOptions | None] = None  # type: ignore[misc]
     user: ClassVar[str | None] = None  # type: ignore[misc]

@@ -19,7 +19,7 @@ from app.chat import prompt
 from app.chat.answer import Answer
 from app.chat.request import Chat
 from app.contract import GENERATION, declares
-from app.errors import expects_anthropic
+from app.errors import EitherErrorBody, expects_anthropic
 from app.openai import bodies, chat, parse, render
 from app.openai.logprobs import TokenNames
 from app.parameters import Generation, Scored
@@ -109,7 +109,7 @@ def create_embedding() -> flask.Response:
 
 
 @blueprint.get("/models")
-@declares({200: bodies.ModelList | AnthropicModelList})
+@declares({200: bodies.ModelList | AnthropicModelList}, error=EitherErrorBody)
 def list_models() -> flask.Response:
     """The models that are served.
 
@@ -121,7 +121,7 @@ def list_models() -> flask.Response:
 
 
 @blueprint.get("/models/<path:model>")
-@declares({200: bodies.ModelBody | AnthropicModel}, errors=(404,))
+@declares({200: bodies.ModelBody | AnthropicModel}, errors=(404,), error=EitherErrorBody)
 def retrieve_model(model: str) -> flask.Response:
     """One of the models."""
     return json_response(_describe_model(model))

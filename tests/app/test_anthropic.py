@@ -237,7 +237,7 @@ def test_turns_and_the_system_prompt_go_through_the_models_template(make_client)
     )
 
 
-@pytest.mark.parameter("metadata")
+@pytest.mark.parameter("metadata", "/v1/messages")
 @pytest.mark.parameter("metadata.user_id")
 def test_the_user_is_in_the_log(make_client, caplog):
     client = make_client(ScriptedBackend())
@@ -386,7 +386,7 @@ def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_temp
     assert prompt_of(client, backend) == "Hm."
 
 
-@pytest.mark.parameter("tools[].strict")
+@pytest.mark.parameter("tools[].strict", "/v1/messages")
 @pytest.mark.parameter("tool_choice.name")
 @pytest.mark.parametrize(
     ("choice", "must_call", "only"),
@@ -464,6 +464,18 @@ def test_the_effort_is_told_to_the_template(make_client, with_template, effort, 
     assert prompt_of(client, backend) == f"Hello  {told}"
 
 
+@pytest.mark.parameter("output_config.format")
+def test_the_form_of_the_answer_constrains_the_job(make_client):
+    backend = ScriptedBackend()
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    client = make_client(backend)
+    response = client.post(URL, json={**HELLO, "output_config": {"format": form}})
+    assert response.status_code == 200 and backend.enqueued[0].constraint is not None
+    form["schema"] = {"type": "nothing"}
+    response = client.post(URL, json={**HELLO, "output_config": {"format": form}})
+    assert error_of(response)["message"].startswith("output_config.format: ")
+
+
 def blocks(*contents, role="user"):
     return {"messages": [{"role": role, "content": list(contents)}]}
 
@@ -508,11 +520,12 @@ def blocks(*contents, role="user"):
             {"thinking": {"type": "disabled", "budget_tokens": 9}},
             "thinking: budget_tokens is for type enabled",
         ),
-        ({"output_config": {"effort": "low"}}, "the model's chat template doesn't use"),
+        ({"output_config": {"effort": "low"}}, "output_config.effort: the model's chat template"),
         ({"container": "x"}, "container is not supported"),
         ({"mcp_servers": [{}]}, "mcp_servers is not supported"),
         ({"stop": ["x"]}, "unknown parameter: stop"),
         ({"n": 2}, "unknown parameter: n"),
+        ({"timings": True}, "unknown parameter: timings"),
         ({"user": "x"}, "unknown parameter: user"),
         ({"metadata": {"name": "x"}}, "unknown parameter: metadata.name"),
         ({"stream": True, "stream_options": {}}, "unknown parameter: stream_options"),
@@ -527,7 +540,8 @@ def test_what_is_wrong_is_named(make_client, change, says):
 
 def test_what_does_not_fit_the_context_is_a_bad_request(make_client):
     response = make_client(ScriptedBackend()).post(URL, json={**HELLO, "max_tokens": 5000})
-    assert "context of 2048 tokens" in error_of(response)["message"]
+    message = error_of(response)["message"]
+    assert message.startswith("max_tokens: ") and "context of 2048 tokens" in message
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_a_key_aborts_its_own_clients_generation_and_no_other(make_client):
 
 
 @pytest.mark.parameter("prompt", "/api/extra/tokencount")
-@pytest.mark.parameter("text")
+@pytest.mark.parameter("text", "/v1/internal/encode")
 @pytest.mark.parameter("tokens", "/v1/internal/decode")
 def test_tokens_are_counted_as_those_of_a_prompt(make_client):
     job, _ = job_of(make_client, {"prompt": "Hello", "max_length": 1})

@@ -96,3 +96,23 @@ def test_tools_go_back_and_forth(client):
     assert count.input_tokens == (
         message.usage.input_tokens + message.usage.cache_read_input_tokens
     )
+
+
+def test_a_call_that_must_be_made_is_streamed(client):
+    properties = {"on": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": ["on"]}
+    schema["additionalProperties"] = False
+    tool = {"name": "switch", "input_schema": schema, "strict": True}
+    ask = {**ASK, "max_tokens": 400, "tools": [tool], "tool_choice": {"type": "any"}}
+    with client.messages.stream(**ask, extra_body={"temperature": 0}) as stream:
+        final = stream.get_final_message()
+    call = final.content[-1]
+    assert (final.stop_reason, call.type, call.name) == ("tool_use", "tool_use", "switch")
+    assert isinstance(call.input["on"], bool)
+
+
+def test_a_stop_sequence_is_told(client):
+    ask = {**ASK, "max_tokens": 8, "extra_body": {"temperature": 0, "ignore_eos": True}}
+    text = client.messages.create(**ask).content[0].text
+    message = client.messages.create(**ask, stop_sequences=[text[3:5]])
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", text[3:5])

@@ -1,0 +1,318 @@
+"""POST /v1/responses over a scripted backend."""
+
+import json
+
+import pytest
+
+import engine
+from app.responses import parse
+from engine.messages import Chunk, Failed, Started
+from tests.scripted import ScriptedBackend, finished, says
+
+URL = "/v1/responses"
+HELLO = {"input": "Hello", "max_output_tokens": 2}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "default": None}}}
+TOOL = {"type": "function", "name": "add", "description": "Adds.", "parameters": SCHEMA}
+THINKS_AND_CALLS = says(
+    "<think>",
+    "Hm.",
+    "</think>",
+    "Sure.",
+    '<tool_call>{"name": "add", "arguments": {"a": 1,',
+    ' "b": 2}}</tool_call>',
+)
+
+
+def events(response):
+    """The bodies of a stream of named events, which are numbered in order."""
+    assert response.status_code == 200 and response.mimetype == "text/event-stream"
+    bodies = []
+    for event in response.get_data(as_text=True).removesuffix("\n\n").split("\n\n"):
+        name, data = event.split("\n")
+        bodies.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {bodies[-1]['type']}"
+    assert [body.pop("sequence_number") for body in bodies] == list(range(len(bodies)))
+    return bodies
+
+
+def prompt_of(client, backend):
+    [job] = backend.enqueued
+    return client.models.get().tokenizer.decode(job.prompt)
+
+
+@pytest.mark.parameter("max_output_tokens")
+def test_a_response_has_the_shape_of_the_api(make_client):
+    body = make_client(ScriptedBackend()).post(URL, json=HELLO).json
+    assert body["id"].startswith("resp_") and body["object"] == "response"
+    [item] = body["output"]
+    assert item.pop("id").startswith("msg_")
+    assert item == {
+        "type": "message",
+        "role": "assistant",
+        "status": "incomplete",
+        "content": [
+            {"type": "output_text", "text": "0 1 ", "annotations": [], "logprobs": []},
+        ],
+    }
+    assert (body["status"], body["error"]) == ("incomplete", None)
+    assert body["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert body["max_output_tokens"] == 2 and body["store"] is False
+    usage = body["usage"]
+    assert usage["output_tokens"] == 2 and usage["input_tokens"] > 5
+    assert usage["total_tokens"] == usage["input_tokens"] + 2
+    assert usage["output_tokens_details"] == {"reasoning_tokens": 0}
+
+
+def test_a_stream_has_the_events_of_the_api_in_order(make_client):
+    client = make_client(ScriptedBackend(THINKS_AND_CALLS))
+    bodies = events(client.post(URL, json={"input": "Hello", "tools": [TOOL], "stream": True}))
+    assert [body["type"].removeprefix("response.") for body in bodies] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert [b["output_index"] for b in bodies[2:-1]] == [0] * 6 + [1] * 6 + [2] * 5
+    added = [b["item"] for b in bodies if b["type"] == "response.output_item.added"]
+    done = [b["item"] for b in bodies if b["type"] == "response.output_item.done"]
+    assert {item["status"] for item in added} == {"in_progress"}
+    assert [item["id"] for item in added] == [item["id"] for item in done]
+    assert bodies[-1]["response"]["output"] == done
+    assert (bodies[5]["text"], bodies[11]["text"]) == ("Hm.", "Sure.")
+    assert bodies[10]["delta"] == "Sure." and bodies[10]["logprobs"] == []
+    assert bodies[15]["delta"] + bodies[16]["delta"] == bodies[17]["arguments"]
+    assert bodies[0]["response"]["status"] == "in_progress"
+    assert bodies[0]["response"]["output"] == [] and bodies[0]["response"]["usage"] is None
+
+
+def test_thoughts_text_and_calls_are_items(make_client):
+    client = make_client(ScriptedBackend(THINKS_AND_CALLS))
+    body = client.post(URL, json={"input": "Hello", "tools": [TOOL]}).json
+    reasoning, message, call = body["output"]
+    assert reasoning["summary"] == []
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Hm."}]
+    assert message["content"][0]["text"] == "Sure."
+    assert (call["type"], call["name"]) == ("function_call", "add")
+    assert json.loads(call["arguments"]) == {"a": 1, "b": 2} and call["call_id"]
+    assert body["status"] == "completed" and body["completed_at"] >= body["created_at"]
+    assert body["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
+
+
+def test_a_stream_that_fails_ends_with_the_whole_response(make_client):
+    def script(job):
+        yield Started(job.identifier)
+        yield Chunk(job.identifier, "x", (0,))
+        yield Failed(job.identifier, engine.JobFailed("bad luck"))
+
+    client = make_client(ScriptedBackend(script))
+    *_, last = events(client.post(URL, json={**HELLO, "stream": True}))
+    assert last["type"] == "response.failed"
+    assert last["response"]["status"] == "failed"
+    assert last["response"]["error"] == {"code": "server_error", "message": "bad luck"}
+    assert last["response"]["output"][0]["content"][0]["text"] == "x"
+
+
+def test_an_operator_cancels_a_response(make_client):
+    def script(job):
+        yield Started(job.identifier)
+        yield finished(job, 0, "cancelled")
+
+    client = make_client(ScriptedBackend(script))
+    assert client.post(URL, json=HELLO).json["status"] == "cancelled"
+    *_, last = events(client.post(URL, json={**HELLO, "stream": True}))
+    assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
+
+
+@pytest.mark.parameter("input")
+@pytest.mark.parameter("input[].name")
+@pytest.mark.parameter("input[].arguments")
+@pytest.mark.parameter("instructions")
+@pytest.mark.parameter("tools[].parameters")
+def test_items_and_tools_are_in_the_prompt(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    request = {
+        **HELLO,
+        "instructions": "Be brief.",
+        "tools": [TOOL],
+        "input": [
+            {"role": "user", "content": "What is it?"},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
+            {
+                "type": "message",
+                "id": "msg_1",
+                "role": "assistant",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}],
+            },
+            {
+                "type": "function_call",
+                "call_id": "call_1",
+                "name": "add",
+                "arguments": '{"a": 1}',
+                "id": "fc_1",
+                "status": "completed",
+            },
+            {"type": "function_call_output", "call_id": "call_1", "output": "three"},
+            {"role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
+        ],
+    }
+    assert client.post(URL, json=request).status_code == 200
+    text = prompt_of(client, backend)
+    assert '"description": "Adds."' in text and '"default": null' in text
+    told = ["Be brief.", "What is it?", "Let me see.", '{"a": 1}', "three", "And now?"]
+    assert sorted(told, key=text.index) == told
+    assert text.count("assistant\n") == 2  # one answer, and the one to come
+
+
+def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_template):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template("{{ messages[1].reasoning_content }}"))
+    content = [{"type": "reasoning_text", "text": "Hm."}]
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "content": content}
+    items = [
+        {"role": "user", "content": "x"},
+        reasoning,
+        {"role": "assistant", "content": "y"},
+        {"role": "user", "content": "z"},
+    ]
+    client.post(URL, json={**HELLO, "input": items})
+    assert prompt_of(client, backend) == "Hm."
+
+
+@pytest.mark.parameter("metadata", "/v1/responses")
+@pytest.mark.parameter("prompt_cache_key")
+@pytest.mark.parameter("safety_identifier")
+@pytest.mark.parameter("include")
+def test_what_was_asked_for_is_told_again(make_client):
+    asked = {
+        "instructions": "Be brief.",
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": False,
+        "prompt_cache_key": "key",
+        "safety_identifier": "somebody",
+        "temperature": 0.5,
+        "tools": [TOOL],
+        "tool_choice": "none",
+        "top_p": 0.9,
+        "user": "me",
+    }
+    taken = {
+        "background": False,
+        "include": ["reasoning.encrypted_content"],
+        "previous_response_id": None,
+        "service_tier": "auto",
+        "store": False,
+        "truncation": "disabled",
+    }
+    body = make_client(ScriptedBackend()).post(URL, json={**HELLO, **asked, **taken}).json
+    assert {name: body[name] for name in asked} == asked
+
+
+@pytest.mark.parameter("tools[].strict", "/v1/responses")
+@pytest.mark.parameter("tool_choice", "/v1/responses")
+@pytest.mark.parametrize(
+    ("choice", "must_call", "only"),
+    [
+        ("auto", False, None),
+        ("required", True, None),
+        ({"type": "function", "name": "add"}, True, "add"),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "function", "name": "add"}],
+            },
+            True,
+            None,
+        ),
+    ],
+)
+def test_a_choice_of_tools_is_for_the_chat_to_enforce(choice, must_call, only):
+    request = {**HELLO, "tools": [{**TOOL, "strict": True}], "tool_choice": choice}
+    chat = parse.response(request).chat()
+    assert chat.tools[0].function.strict is True
+    assert (chat.offer.must_call, chat.offer.only) == (must_call, only)
+
+
+@pytest.mark.parameter("text", "/v1/responses")
+@pytest.mark.parameter("text.format")
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_object"},
+        {"type": "json_schema", "name": "pair", "schema": {"type": "object"}},
+    ],
+)
+def test_the_form_of_the_answer_constrains_the_job(make_client, form):
+    backend = ScriptedBackend()
+    body = make_client(backend).post(URL, json={**HELLO, "text": {"format": form}}).json
+    assert backend.enqueued[0].constraint is not None
+    assert body["text"]["format"] == form
+
+
+@pytest.mark.parameter("reasoning")
+@pytest.mark.parameter("reasoning.effort")
+def test_the_effort_is_told_to_the_template(make_client, with_template):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template("{{ reasoning_effort }}"))
+    reasoning = {"effort": "low", "summary": "auto"}
+    body = client.post(URL, json={**HELLO, "reasoning": reasoning}).json
+    assert prompt_of(client, backend) == "low" and body["reasoning"]["effort"] == "low"
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
+        ({"input": [{"type": "reasoning", "encrypted_content": "x"}]}, "input.0.encrypted_content"),
+        (
+            {"input": [{"type": "function_call", "call_id": "a", "name": "b", "arguments": "{"}]},
+            "input.0.arguments",
+        ),
+        ({"input": [{"role": "user", "content": "x"}] * 2049}, "input"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": 5000}, "max_output_tokens"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"n": 2}, "n"),
+        ({"timings": True}, "timings"),
+        ({"background": True}, "background"),
+        ({"conversation": "x"}, "conversation"),
+        ({"previous_response_id": "x"}, "previous_response_id"),
+        ({"store": True}, "store"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"tools": [{"type": "web_search", "name": "x"}]}, "tools.0.type"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
+        ({"response_format": {"type": "text"}}, "response_format"),
+        ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        ({"include": ["file_search_call.results"]}, "include.0"),
+    ],
+)
+def test_what_is_wrong_is_named(make_client, change, param):
+    backend = ScriptedBackend()
+    response = make_client(backend).post(URL, json={**HELLO, **change})
+    assert response.status_code == 400 and not backend.enqueued
+    assert response.json["error"]["param"] == param
