@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 import engine
 from app.body import BadRequest
@@ -217,6 +217,14 @@ class Sampled(Parameters):
         description="What to be guided away from. Refused without `cfg_scale`, and if longer than"
         " the context. Takes a second place and as many pages.",
     )
+
+    @field_validator("logit_bias", mode="before", json_schema_input_type=dict[TokenKey, Bias])
+    @classmethod
+    def _few(cls, value: Any) -> Any:
+        """Before each of very many is looked at."""
+        if isinstance(value, dict) and len(value) > MAX_BIASED:
+            raise ValueError("too many")
+        return value
 
     def check(self) -> None:
         super().check()

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 import engine
 from app import generation
+from app.answers import repeatable
 from app.body import BadRequest, json_response
 from app.contract import GENERATION, declares
 from app.identity import share_of
@@ -65,6 +66,7 @@ class ModelInfo(TypedDict):
 
 @blueprint.post("/api/v1/generate")
 @declares({200: render.KoboldBody}, body=parse.Kobold | parse.Textgen, errors=GENERATION)
+@repeatable
 def generate() -> flask.Response:
     """Continue a prompt, as KoboldAI has it, or text-generation-webui with `max_new_tokens`."""
     request = generation.receive(parse.generate)
@@ -79,6 +81,7 @@ def generate() -> flask.Response:
     streams={ServerSentEvents.mimetype: render.KoboldChunk},
     errors=GENERATION,
 )
+@repeatable
 def stream() -> flask.Response:
     """Continue a prompt, as a stream, as KoboldCpp has it."""
     request = generation.receive(parse.kobold)

@@ -5,6 +5,7 @@ import uuid
 import flask
 
 from app import generation
+from app.answers import repeatable
 from app.contract import GENERATION, declares
 from app.llamacpp import parse, render
 from app.services import services
@@ -21,6 +22,7 @@ blueprint = flask.Blueprint("switchyard_llamacpp", __name__)
     streams={ServerSentEvents.mimetype: render.LlamaCppChunk | render.LlamaCppBody},
     errors=GENERATION,
 )
+@repeatable
 def complete() -> flask.Response:
     """Continue a prompt, as llama.cpp's server has it."""
     request = generation.receive(parse.completion)

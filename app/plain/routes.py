@@ -7,6 +7,7 @@ import flask
 import werkzeug.exceptions
 
 from app import generation, origins
+from app.answers import repeatable
 from app.body import read_json
 from app.contract import GENERATION, declares
 from app.form import read_form, read_query
@@ -32,6 +33,7 @@ blueprint.before_request(origins.check)
     streams=STREAMS,
     errors=(403, *GENERATION),
 )
+@repeatable
 def create_text() -> flask.Response:
     """Continue a prompt, given as JSON or as a form."""
     return _answer(generation.receive(parse.generate, _read_body))
