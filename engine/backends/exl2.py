@@ -368,6 +368,6 @@ def _failed(identifier: str, error: Exception | None) -> Failed:
     if error is None:
         return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
     fault = explain(error)
-    if isinstance(fault, Failure):
+    if isinstance(fault, Failure | InvalidJob):
         return Failed(identifier, fault)
     return Failed(identifier, JobFailed(f"{type(error).__name__}: {error}"))

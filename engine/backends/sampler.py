@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from engine.backends import filters, penalties
-from engine.errors import JobFailed
+from engine.errors import InvalidJob, JobFailed
 from engine.messages import Job
 from engine.sampling import BannedString
 
@@ -54,7 +54,8 @@ class Sampler:
 
     def draw(self, logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
         """The next token, (1, 1), by `logits`, (1, vocabulary with padding), float32, which are
-        changed; `token_ids`: of prompt and completion, (1, tokens). Raises JobFailed.
+        changed; `token_ids`: of prompt and completion, (1, tokens). Raises JobFailed, or
+        InvalidJob where what it asks for leaves no token.
         """
         if self._vocab_size < logits.shape[-1]:
             logits[:, self._vocab_size :] = -math.inf
@@ -204,7 +205,7 @@ class _Bans:
 
 def _check(top: float) -> None:
     if top == -math.inf:
-        raise JobFailed("no token is left to choose from: all are banned")
+        raise InvalidJob("no token is left to choose from: all are banned")
     if not math.isfinite(top):
         raise JobFailed("the model's logits are not numbers")
 

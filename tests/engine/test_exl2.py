@@ -268,7 +268,7 @@ def test_a_job_with_no_token_left_to_choose_from_ends_alone(forced):
     backend = forced(lambda t: {5: 0.0})
     bad = job("bad", 5, sampling=Sampling(allowed_token_ids=(5,), banned_token_ids=(5,)))
     events = run(backend, bad, job("good", 5))
-    assert isinstance(events["bad"][-1], Failed)
+    assert isinstance(events["bad"][-1].error, engine.InvalidJob)  # its own fault: 400
     assert str(events["bad"][-1].error) == "no token is left to choose from: all are banned"
     assert events["good"][-1].new_tokens == 5
 

@@ -36,10 +36,12 @@ MEANING = {
     "structured_outputs",
     *("json_schema", "regex", "choice", "grammar"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt"),
+    *("preset", "dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt"),
     *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
-ENDS = {"ignore_eos", "min_tokens"}  # not with what ends the text by itself
+TOKENS = {"stop_token_ids", "allowed_token_ids", "banned_token_ids", "prompt", "tokens"}
+# Not with what ends the text by itself, or allows few texts.
+ENDS = {"ignore_eos", "min_tokens", "token_healing", "allowed_token_ids", "banned_strings"}
 
 
 @schemathesis.hook
@@ -124,7 +126,7 @@ def fit(body):
         body.pop("min_tokens", None)
     if "timeout" in body:
         body["timeout"] = 20  # what ends in time is for other tests
-    for name in {"stop_token_ids", "prompt", "tokens"} & body.keys():
+    for name in TOKENS & body.keys():
         body[name] = known_tokens(body[name])
     if "messages" in body:
         body["messages"] = [fit_message(message) for message in body["messages"]]
