@@ -13,6 +13,7 @@ import werkzeug.exceptions
 import engine
 from app.body import BadRequest, dumps, read_bytes
 from app.client import Client
+from app.contract import REPEATABLE
 from app.identity import share_of
 from app.reader import Reader
 from app.services import services
@@ -85,7 +86,7 @@ def begin(reader: Reader, writer: Writer, keep: float) -> Reading:
 
 def repeatable(view: View[Arguments]) -> View[Arguments]:
     """A view whose requests may come again: with an Idempotency-Key, for the same answer, or with
-    a Last-Event-ID, for the rest of a stream.
+    a Last-Event-ID, for the rest of a stream. Below what declares its contract.
     """
 
     @functools.wraps(view)
@@ -98,6 +99,7 @@ def repeatable(view: View[Arguments]) -> View[Arguments]:
             return view(*args, **kwargs)
         return _answer_once(key, lambda: view(*args, **kwargs))
 
+    setattr(answer, REPEATABLE, True)
     return answer
 
 

@@ -42,7 +42,7 @@ def read_json(max_bytes: int) -> dict[str, Any]:
 
 
 def read_bytes(max_bytes: int) -> bytes:
-    """Raises BadRequest, or werkzeug's 413."""
+    """As it came; once read, at no cost. Raises BadRequest, or werkzeug's 413."""
     flask.request.max_content_length = max_bytes
     try:
         return flask.request.get_data()

@@ -4,7 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import flask
@@ -18,9 +18,10 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 PATH_ARGUMENT = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 
+REPEATABLE = "switchyard_repeatable"  # an attribute of views with two more statuses
 BODY = (400, 408, 413, 415)  # of every route that reads one
 QUERY = (400, 414)
-GENERATION = (404, 408, 422, 429, 499, 503)  # of every route that submits jobs
+GENERATION = (404, 408, 429, 499, 503)  # of every route that submits jobs
 
 MEANINGS = {
     204: "There is nothing more.",
@@ -103,6 +104,10 @@ def declares(
 
     def declare(view: View) -> View:
         _contracts[view] = contract
+        if getattr(view, REPEATABLE, False):
+            _contracts[view] = replace(
+                contract, answers={**answers, 204: None}, errors=(*errors, 422)
+            )
         return view
 
     return declare

@@ -1,7 +1,7 @@
 """Events to bodies of KoboldAI's API. Pure."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
@@ -11,6 +11,7 @@ from app.errors import describe
 from app.generation import Choice
 from app.openai.bodies import FinishReason
 from app.streaming import ServerSentEvents
+from app.timings import TimingsBody
 
 
 class KoboldResult(TypedDict):
@@ -22,11 +23,13 @@ class KoboldResult(TypedDict):
 
 class KoboldBody(TypedDict):
     results: list[KoboldResult]
+    timings: NotRequired[TimingsBody]
 
 
 class KoboldChunk(TypedDict):
     token: str
     finish_reason: FinishReason | None
+    timings: NotRequired[TimingsBody]
 
 
 class KoboldRender:

@@ -1,13 +1,14 @@
 """Events to bodies of llama.cpp's /completion. Pure."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 import engine
 from app.generation import Choice
 from app.streaming import ServerSentEvents
+from app.timings import TimingsBody
 
 
 class LlamaCppChunk(TypedDict):
@@ -29,6 +30,7 @@ class LlamaCppBody(TypedDict):
     tokens_evaluated: int
     tokens_cached: int
     truncated: Literal[False]
+    timings: NotRequired[TimingsBody]
 
 
 class LlamaCppRender:

@@ -12,12 +12,14 @@ from app.generation import Choice
 from app.openai.bodies import FinishReason, Usage
 from app.openai.render import ending, usage
 from app.streaming import ServerSentEvents
+from app.timings import TimingsBody
 
 
 class GenerateEnd(TypedDict):
     finish_reason: FinishReason
     stop_reason: NotRequired[str | int]
     usage: Usage
+    timings: NotRequired[TimingsBody]
 
 
 class GenerateBody(GenerateEnd):
@@ -48,13 +50,13 @@ class GenerateRender:
 
 class NamedEvents(ServerSentEvents):
     """For a browser's EventSource, which must learn of the end: events `message`, and at last one
-    `end` or `error`. It has been given an id, and sends that when it connects again.
+    `end` or `error`. It is given an id, and sends that when it connects again.
     """
 
     end = b""
 
-    def __init__(self, identifier: str) -> None:
-        self._id = b"id: " + identifier.encode() + b"\n"
+    def __init__(self, identifier: str | None) -> None:
+        self._id = f"id: {identifier}\n".encode() if identifier else b""
 
     def frame(self, body: dict[str, Any], text: str) -> bytes:
         return self._event(b"event: end\n" if "finish_reason" in body else b"", body)

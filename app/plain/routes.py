@@ -50,12 +50,17 @@ def get_text() -> flask.Response:
     """Continue a prompt, given in the query string; with `stream=true` for an EventSource."""
     if flask.request.method == "HEAD":  # which should cost nothing
         raise werkzeug.exceptions.MethodNotAllowed(["GET", "POST"])
-    if "Last-Event-ID" in flask.request.headers:
+    if "Last-Event-ID" in flask.request.headers and not services().settings.resume_timeout:
         # An EventSource, which connects again after every end: this tells it not to.
         return flask.Response(status=204)
-    response = _answer(generation.receive(parse.generate, lambda _: read_query(parse.Generate)))
+    response = _answer_query()
     response.headers["Cache-Control"] = "no-store"
     return response
+
+
+@repeatable
+def _answer_query() -> flask.Response:
+    return _answer(generation.receive(parse.generate, lambda _: read_query(parse.Generate)))
 
 
 def _read_body(max_bytes: int) -> dict[str, Any]:
@@ -69,6 +74,8 @@ def _answer(request: parse.Generate) -> flask.Response:
     identifier = f"gen-{uuid.uuid4().hex}"
     framing = choose_framing(flask.request.accept_mimetypes) if request.stream else None
     if isinstance(framing, ServerSentEvents):
-        framing = render.NamedEvents(identifier)
+        # One id is enough for an EventSource to say that it comes again.
+        is_resumable = services().settings.resume_timeout > 0
+        framing = render.NamedEvents(None if is_resumable else identifier)
     bodies = render.GenerateRender(identifier, model.config.name)
     return answer(request, identifier, bodies, framing)

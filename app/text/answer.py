@@ -13,8 +13,10 @@ from app.body import BadRequest
 from app.generation import Choice
 from app.reader import Reader
 from app.services import services
-from app.streaming import Framing, stream_response
+from app.streaming import Framing, PlainText, stream_response
+from app.streaming import Render as Bodies
 from app.text.request import Text
+from app.timings import WithTimings, timings
 
 
 class Render(Protocol):
@@ -65,13 +67,22 @@ def answer(
     """`framing`: of a stream, else None. Raises what `submit` and `whole_response` do."""
     if framing is not None and request.n > 1:
         raise BadRequest("a stream has room for one choice only", request.names["n"])
+    if isinstance(framing, PlainText) and request.timings:
+        raise BadRequest("Accept: text/plain has no room for timings", "timings")
     identifiers = [f"{identifier}-{i}" for i in range(request.n)]
     reader = submit(request, identifiers, framing is not None, None)
     if framing is not None:
-        heartbeat = services().settings.heartbeat
-        return stream_response(reader, lambda events: bodies(render, events), framing, heartbeat)
+        stream: Bodies = partial(bodies, render)
+        if request.timings:
+            stream = WithTimings(stream, identifiers, request.n)
+        return stream_response(reader, stream, framing, services().settings.heartbeat)
     choices = {name: Choice() for name in identifiers}
-    whole = partial(render.whole, list(choices.values()))
+
+    def whole() -> dict[str, Any]:
+        finished = [c.finished for c in choices.values() if c.finished is not None]
+        more = {"timings": timings(finished, request.n)} if request.timings else {}
+        return {**render.whole(list(choices.values())), **more}
+
     return whole_response(reader, partial(generation.gather, choices), whole)
 
 

@@ -12,7 +12,7 @@ from app.validation import Parameters, validate
 
 Identifier = int | str
 
-_NEUTRAL = {"n": (1,), "stream": (True,)}  # there is no other way here
+_NEUTRAL = {"n": (1,), "stream": (True,), "timings": (False,)}  # there is no other way here
 
 
 class SpokenText(Text):

@@ -1,5 +1,6 @@
 """Streams that their client loses, and takes up again."""
 
+import json
 import time
 
 import pytest
@@ -273,3 +274,34 @@ def test_readers_of_what_others_read_already_are_bounded(open_stream, gate):
     gate.open()
     for other in others:
         assert streamed.texts + other.read().texts == WHOLE
+
+
+def test_an_event_source_goes_on_by_itself(make_client, gate, drop):
+    """It asks for the same again by GET, with the id that the last event had."""
+    client = make_client(ScriptedBackend(gate=gate), resume_timeout=FOR_EVER, heartbeat=0.1)
+    gate.step(STARTED + 2)
+    url = "/generate?prompt=x&max_tokens=6&stream=true"
+    streamed = Streamed(client.get(url)).read(2)
+    drop(streamed)
+    gate.open()
+    rest = Streamed(client.get(url, headers={"Last-Event-ID": streamed.last_id})).read()
+    texts = [json.loads(data).get("text") for _, data in [*streamed.events, *rest.events]]
+    assert texts == [*WHOLE[:-1], None]
+    assert client.get(url, headers={"Last-Event-ID": rest.last_id}).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"prompt": "x"}),
+        ("/completion", {"prompt": "x"}),
+        ("/api/v1/generate", {"prompt": "x", "max_length": 3}),
+        ("/api/extra/generate/stream", {"prompt": "x", "max_length": 3}),
+    ],
+)
+def test_every_endpoint_takes_keys(make_client, path, body):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    first, second = (client.post(path, json=body, headers={"Idempotency-Key": "k"}) for _ in "12")
+    assert first.status_code == 200 and first.data == second.data
+    assert len(backend.enqueued) == 1

@@ -8,6 +8,11 @@ from engine.messages import Timings
 from tests.app.conftest import frames
 from tests.scripted import ScriptedBackend, finished, job
 
+TEXTS = {
+    "/generate": {"prompt": "x", "max_tokens": 3, "stream": True},
+    "/completion": {"prompt": "x", "n_predict": 3, "stream": True},
+    "/api/extra/generate/stream": {"prompt": "x", "max_length": 3},
+}
 PATHS = {
     "/v1/completions": {"prompt": [1, 2, 3], "max_tokens": 3},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3},
@@ -66,8 +71,18 @@ def test_the_last_body_of_a_stream_tells_them_if_asked(make_client, path, with_u
     assert not any("timings" in other for other in others)
 
 
-def test_bare_text_has_no_room_for_them(make_client):
+@pytest.mark.parametrize("path", TEXTS)
+def test_the_legacy_routes_tell_them_too(make_client, path):
+    client = make_client(ScriptedBackend())
+    streamed = client.post(path, json={**TEXTS[path], "timings": True}).text
+    *others, last = [line for line in streamed.splitlines() if line.startswith("data: {")]
+    assert '"timings":{"queue_ms":' in last
+    assert not any("timings" in other for other in others)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/generate"])
+def test_bare_text_has_no_room_for_them(make_client, path):
     client = make_client(ScriptedBackend())
     body = {"prompt": "x", "stream": True, "timings": True}
-    response = client.post("/v1/completions", json=body, headers={"Accept": "text/plain"})
+    response = client.post(path, json=body, headers={"Accept": "text/plain"})
     assert response.status_code == 400 and response.json["error"]["param"] == "timings"
