@@ -118,15 +118,6 @@ def test_every_parameter_reaches_the_job(make_client):
     )
 
 
-@pytest.mark.parameter("logit_bias")
-def test_biases_of_tokens_reach_the_job(make_client):
-    backend = ScriptedBackend()
-    request = {"prompt": "x", "logit_bias": {"5": -100, "17": 2.5, "0": 100}}
-    make_client(backend).post(URL, json=request)
-    [job] = backend.enqueued
-    assert job.sampling.logit_bias == ((5, -100), (17, 2.5), (0, 100))
-
-
 def test_defaults_are_those_of_the_api(make_client):
     backend = ScriptedBackend()
     make_client(backend).post(URL, json={"prompt": "x", "temperature": None, "top_k": -1})

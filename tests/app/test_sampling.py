@@ -107,7 +107,7 @@ def test_what_a_request_says_is_what_the_engine_gets(make_client, name):
         ({"dry_base": 0.5}, "dry_base"),
         ({"tfs": 1.5}, "tfs"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
-        ({"logit_bias": {"5": 101}}, "logit_bias.5"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
         ({"banned_token_ids": [999999]}, "banned_token_ids"),
         ({"allowed_token_ids": [999999]}, "allowed_token_ids"),
