@@ -148,7 +148,8 @@ def to_chat(items: Sequence[AnyItem]) -> Iterator[dict[str, Any]]:
             answer = {}
         match item:
             case Reasoning():
-                answer["reasoning_content"] = _joined(item.content or item.summary)
+                if text := _joined(item.content or item.summary):
+                    answer["reasoning_content"] = text
             case FunctionCall():
                 function = {"name": item.name, "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}

@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
 
+from app.body import BadRequest
 from app.chat.request import Chat
 from app.chat.tools import MAX_TOOLS, Function, Name
 from app.constraint import ResponseFormat
@@ -200,6 +201,8 @@ class ResponseRequest(Generation):
             messages = list(to_chat(self.input))
         if self.instructions:
             messages.insert(0, {"role": "system", "content": self.instructions})
+        if not messages:
+            raise BadRequest("input: there is no text in it", "input")
         values |= {
             "messages": messages,
             "max_completion_tokens": self.max_output_tokens,

@@ -283,6 +283,7 @@ def test_the_effort_is_told_to_the_template(make_client, with_template):
         ({"input": None}, "input"),
         ({"input": ""}, "input"),
         ({"input": []}, "input"),
+        ({"input": [{"type": "reasoning", "id": "r", "summary": []}]}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
         ({"input": [{"type": "reasoning", "encrypted_content": "x"}]}, "input.0.encrypted_content"),

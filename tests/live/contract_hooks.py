@@ -37,6 +37,7 @@ MEANING = {
     *("json_schema", "regex", "choice", "grammar"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
     *("preset", "dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt"),
+    "input",  # of thoughts without a text, with nothing to answer
     *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
 TOKENS = {"stop_token_ids", "allowed_token_ids", "banned_token_ids", "prompt", "tokens"}
@@ -106,6 +107,7 @@ def fit(body):
     body.pop("model", None)
     meant = sorted(MEANING & body.keys())
     kept = zlib.crc32(repr(sorted(body.items())).encode()) % (len(meant) + 1)
+    body.pop("mirostat_mode", None)  # takes the place of others
     dropped = {*meant} - {*meant[kept : kept + 1]}
     if len(meant) > len(dropped):
         dropped |= ENDS
@@ -151,6 +153,9 @@ def fit_message(message):
     else:
         message.pop("tool_call_id", None)
     message.setdefault("content", "x")
+    if isinstance(message["content"], list):  # calls and results of tools must follow each other
+        texts = [part for part in message["content"] if part["type"] == "text"]
+        message["content"] = texts or "x"
     return message
 
 
