@@ -42,12 +42,10 @@ def test_threads_that_each_iterate_get_each_others_text(model_path, jobs, alone)
     texts = {}
 
     def request(one, first):
-        from engine.backends.exl2_job import Exl2Job
-
         pieces = []
         for step in range(2):
             if (step == 0) == first:
-                generator.enqueue(Exl2Job(one, (), backend._tokenizer, 512))
+                generator.enqueue(backend._make_job(one))
             turn.wait(20)
         for step in range(2 * one.max_new_tokens):
             if (step % 2 == 0) == first:
