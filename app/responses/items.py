@@ -97,8 +97,8 @@ class Reasoning(Item):
     """Thoughts that were sent back. Encrypted ones are none of ours, and can't be read."""
 
     type: Literal["reasoning"]
-    summary: list[ReasoningText] = []
-    content: list[ReasoningText] = []
+    summary: list[ReasoningText] = Field(default=[], fail_fast=True)
+    content: list[ReasoningText] = Field(default=[], fail_fast=True)
 
 
 AnyItem = Annotated[

@@ -29,7 +29,7 @@ class AllowedTools(BaseModel):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[NamedFunction] = Field(min_length=1, max_length=MAX_TOOLS)
+    tools: list[NamedFunction] = Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
 
 
 def _kind(value: Any) -> str:
@@ -79,6 +79,7 @@ class Thinking(BaseModel):
 
 
 FORMAT = "text.format"
+MAX_METADATA = 16  # OpenAI's
 
 
 class ResponsesChat(Chat):
@@ -163,7 +164,7 @@ class ResponseRequest(Generation):
         description="Without effect: thoughts come in full, and can be sent back as they are.",
     )
     metadata: dict[str, str] = Field(
-        default={}, max_length=16, description="Told again in the answer."
+        default={}, max_length=MAX_METADATA, description="Told again in the answer."
     )
     prompt_cache_key: str | None = Field(
         None, description="Told again; the cache keeps every prefix as long as there is room."
@@ -174,6 +175,13 @@ class ResponseRequest(Generation):
     @classmethod
     def _clean_input(cls, value: Any) -> Any:
         return clean(value) if isinstance(value, list) else value
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _is_small(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_METADATA:  # before all are looked at
+            raise ValueError(f"must have at most {MAX_METADATA} entries")
+        return value
 
     @field_validator("text", "reasoning", mode="before")
     @classmethod

@@ -251,6 +251,15 @@ def test_a_choice_of_tools_is_for_the_chat_to_enforce(choice, must_call, only):
     assert (chat.offer.must_call, chat.offer.only) == (must_call, only)
 
 
+def test_calls_that_must_not_be_parallel_are_one(make_client):
+    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    client = make_client(ScriptedBackend(says(call, call)))
+    request = {"input": "Hello", "tools": [TOOL]}
+    for is_parallel, num_calls in ((True, 2), (False, 1)):
+        body = client.post(URL, json={**request, "parallel_tool_calls": is_parallel}).json
+        assert len(body["output"]) == num_calls
+
+
 @pytest.mark.parameter("text", "/v1/responses")
 @pytest.mark.parameter("text.format")
 @pytest.mark.parametrize(
@@ -293,6 +302,7 @@ def test_the_effort_is_told_to_the_template(make_client, with_template):
         ),
         ({"input": [{"role": "user", "content": "x"}] * 2049}, "input"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"metadata": {f"a{i}": 0 for i in range(100_000)}}, "metadata"),
         ({"max_output_tokens": 5000}, "max_output_tokens"),
         ({"max_tokens": 5}, "max_tokens"),
         ({"n": 2}, "n"),
