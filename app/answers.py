@@ -21,6 +21,7 @@ from app.transcript import Reading, Transcript, Writer
 from app.transcripts import Claim
 from app.watch import Watch
 
+NEWS = 5  # looks for a comment, from one heartbeat to the next
 PROBE = 0.1  # seconds between writes to a client that may have left
 MAX_KEY = 255  # characters of an Idempotency-Key
 CLAIM = "switchyard.claim"  # in the environ of a request with one
@@ -34,6 +35,7 @@ class WholeWriter:
 
     mimetype = "application/json"
     heartbeat = None
+    comment = b""
     is_numbered = False
 
     def __init__(
@@ -142,7 +144,7 @@ def stream(reading: Reading, writer: Writer, heartbeat: float) -> flask.Response
     except BaseException:
         reading.close()
         raise
-    writes = _writes(reading, first, writer.heartbeat or b"", heartbeat)
+    writes = _writes(reading, first, writer, heartbeat)
     response = flask.Response(writes, mimetype=writer.mimetype)
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
@@ -172,18 +174,22 @@ def _first_frames(reading: Reading, timeout: float) -> list[bytes]:
 
 
 def _writes(
-    reading: Reading, frames: list[bytes], nothing: bytes, heartbeat: float
+    reading: Reading, frames: list[bytes], writer: Writer, heartbeat: float
 ) -> Iterator[bytes]:
     """All that has piled up, as one write."""
     last_write = -math.inf  # the client has waited for a heartbeat already if nothing is here
+    comment = b""
     while True:
         interval = min(heartbeat, PROBE) if reading.is_half_closed else heartbeat
-        if frames or time.monotonic() - last_write >= interval:
-            yield b"".join(frames) or nothing  # also if empty: that sends the headers
+        is_news = writer.comment not in (b"", comment)
+        if frames or is_news or time.monotonic() - last_write >= interval:
+            comment = writer.comment
+            # Also if empty: that sends the headers.
+            yield b"".join(frames) or comment or writer.heartbeat or b""
             last_write = time.monotonic()
         if reading.is_finished:
             return
-        frames = reading.take(interval)
+        frames = reading.take(min(interval, heartbeat / NEWS))
 
 
 def _answer_once(key: str, view: Callable[[], flask.Response]) -> flask.Response:

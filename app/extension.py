@@ -48,6 +48,7 @@ MEANINGLESS = (
     "best_of",
     "echo",
     "timings",
+    "return_progress",
     "logprobs",
     "top_logprobs",
     "tools",

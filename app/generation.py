@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import flask
@@ -20,6 +22,8 @@ from app.validation import Request
 from app.watch import Watch
 
 logger = logging.getLogger(__name__)
+
+NEWS = 5  # questions where a job stands, from one heartbeat of a stream to the next
 
 
 class Named(Protocol):
@@ -118,9 +122,9 @@ def submit(
             )
         )
     jobs = [request.tokenized(job, model.tokenizer, model.info.max_seq_len) for job in jobs]
-    identifier = identifiers[0].rpartition("-")[0]
     if fit is not None:
         jobs = [fit(job) for job in jobs]
+    interval = settings.heartbeat / NEWS
     reader = Reader(
         model.submit(jobs, wake),
         Watch(Client(environ), serves_half_closed=is_streamed),
@@ -130,11 +134,17 @@ def submit(
             request.timeout or settings.total_timeout,
         ),
         prompt_tokens=sum(map(len, prompts)),
-        identifier=identifier,
+        identifiers=identifiers,
         request_id=request_id(),
+        queued=partial(model.queued, max_age=interval),
+        interval=interval if is_streamed and wake is None else math.inf,
     )
     logger.debug(
-        "%s, request %s: %d jobs for user %r", identifier, request_id(), len(jobs), request.user
+        "%s, request %s: %d jobs for user %r",
+        reader.identifier,
+        request_id(),
+        len(jobs),
+        request.user,
     )
     return reader
 

@@ -94,6 +94,11 @@ class Generation(Constrained, Sampled):
     stream_options: StreamOptions | None = Field(
         None, description="How to stream. Refused without `stream`."
     )
+    return_progress: bool = Field(
+        False,
+        description="Have a stream tell how far the prompt is, see Progress. Refused without"
+        " `stream`, and for bare text.",
+    )
     timings: bool = Field(
         False,
         description="Have the answer tell how long it took for what, see Timings. Refused for"
@@ -142,6 +147,8 @@ class Generation(Constrained, Sampled):
         super().check()
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options needs stream: true", "stream_options")
+        if self.return_progress and not self.stream:
+            raise BadRequest("return_progress needs stream: true", "return_progress")
 
     def with_preset(self, presets: Mapping[str, Mapping[str, Any]]) -> Self:
         """Raises BadRequest."""

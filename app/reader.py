@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import engine
 from app.deadlines import Deadlines, TimedOut
@@ -21,17 +21,25 @@ class Reader:
         watch: Watch,
         deadlines: Deadlines,
         prompt_tokens: int,
-        identifier: str,
+        identifiers: Sequence[str],
         request_id: str,
+        queued: Callable[[str], engine.Queued | None],
+        interval: float,
     ) -> None:
-        """`identifier` is the response's."""
-        self.identifier = identifier
+        """`identifiers` of the jobs. `queued` tells of one where it waits: asked every `interval`
+        seconds until one has started, what is new becomes an event.
+        """
+        self.identifier = identifiers[0].rpartition("-")[0]  # the response's
         self.watch: Watch | None = watch  # None: others look after those who read
         self._stream = stream
         self._deadlines = deadlines
         self._prompt_tokens = prompt_tokens
         self._new_tokens = 0
-        self._name = f"{identifier}, request {request_id}"  # in the log
+        self._queued = queued
+        self._interval = interval
+        self._next_question = time.monotonic() + interval
+        self._waiting: dict[str, engine.Queued | None] = dict.fromkeys(identifiers)
+        self._name = f"{self.identifier}, request {request_id}"  # in the log
 
     @property
     def is_finished(self) -> bool:
@@ -55,18 +63,40 @@ class Reader:
         """Nothing also when a deadline has come, which is told the next time."""
         now = time.monotonic()
         self._check_deadlines(now)
-        events = self._stream.take(max(min(timeout, self._deadlines.next - now), 0))
+        if self._waiting and now >= self._next_question and (news := self._ask(now)):
+            return news
+        wait = min(timeout, self._deadlines.next - now)
+        if self._waiting:
+            wait = min(wait, self._next_question - now)
+        events = self._stream.take(max(wait, 0))
         if events:
             self._note(events)
         return events
+
+    def _ask(self, now: float) -> list[engine.JobEvent]:
+        """Where the jobs stand that wait, if they have moved."""
+        news: list[engine.JobEvent] = []
+        self._next_question = now + self._interval
+        for identifier, before in self._waiting.items():
+            queued = self._queued(identifier)
+            if queued is not None and queued != before:
+                self._waiting[identifier] = queued
+                news.append(queued)
+        return news
 
     def _note(self, events: list[engine.JobEvent]) -> None:
         self._deadlines.note(events)
         for event in events:
             match event:
+                case engine.Started() | engine.Finished():
+                    self._waiting.clear()
+                case engine.PutBack():
+                    self._waiting[event.identifier] = None
                 case engine.Chunk():
+                    self._waiting.clear()
                     self._new_tokens += len(event.token_ids)
                 case engine.Failed():
+                    self._waiting.clear()
                     logger.warning("%s: %s", self._name, event.error)
 
     def _check_deadlines(self, now: float) -> None:

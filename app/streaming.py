@@ -13,6 +13,7 @@ import engine
 from app.answers import begin, stream
 from app.body import dumps
 from app.errors import describe
+from app.progress import tell
 from app.reader import Reader
 from app.services import services
 
@@ -106,8 +107,12 @@ class StreamWriter:
         self._framing = framing
         self._identifier = identifier
         self._count = 0
+        self.comment = b""
 
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
+        if self.mimetype == EVENTS and events:
+            progress = tell(events[-1])
+            self.comment = f": {progress}\n\n".encode() if progress else b""
         return self._number(self._framing.frame(body, text) for body, text in self._render(events))
 
     def end(self) -> list[bytes]:

@@ -22,6 +22,10 @@ class Writer(Protocol):
         """What keeps the connection open; None if the body comes in one piece."""
 
     @property
+    def comment(self) -> bytes:
+        """How far the answer is, for who waits for its first frame; of no consequence."""
+
+    @property
     def is_numbered(self) -> bool:
         """Whether frames say which they are."""
 

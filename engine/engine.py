@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -37,6 +38,7 @@ from engine.messages import (
     Loaded,
     ModelInfo,
     PendingList,
+    Queued,
     Recovered,
     Recovering,
     Stop,
@@ -86,6 +88,7 @@ class Engine:
         self._rate = CompletionRate()
         self._serials = itertools.count(1)  # of questions which jobs wait
         self._pending_list = PendingList(0, ())  # the newest answer
+        self._asked = -math.inf  # when `queued` has asked last
         self._on_stopped: list[Callable[[Engine], None]] = []
 
     # Any thread
@@ -116,14 +119,30 @@ class Engine:
         """
         places: dict[str, int] = {}
         with self._changed:
-            if any(held.state == "pending" for held in self._held.values()):
-                serial = next(self._serials)
-                self._link.send(ListPending(serial))
-                if self._changed.wait_for(lambda: self._has_answer(serial), timeout):
-                    identifiers = self._pending_list.identifiers
-                    places = {identifier: i for i, identifier in enumerate(identifiers, 1)}
+            waits = any(held.state == "pending" for held in self._held.values())
+            if waits and self._ask_pending(timeout):
+                identifiers = self._pending_list.identifiers
+                places = {identifier: i for i, identifier in enumerate(identifiers, 1)}
             page_size = self._info.page_size if self._info is not None else PAGE_SIZE
             return [held.tell(places.get(i), page_size) for i, held in self._held.items()]
+
+    def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
+        """Where a job stands among those that wait, as of `max_age` seconds ago at the most; None
+        if it doesn't wait, or the engine thread doesn't answer within `timeout` seconds. However
+        many ask, that thread is asked once in `max_age` seconds.
+        """
+        with self._changed:
+            held = self._held.get(identifier)
+            if held is None or held.state != "pending":
+                return None
+            now = time.monotonic()
+            if now - self._asked >= max_age:
+                self._asked = now
+                self._ask_pending(timeout)
+            if identifier not in self._pending_list.identifiers:
+                return None
+            place = self._pending_list.identifiers.index(identifier) + 1
+            return Queued(identifier, place, len(held.job.prompt))
 
     @property
     def info(self) -> ModelInfo:
@@ -358,6 +377,12 @@ class Engine:
             )
         if job.prompt_logprobs is not None:
             raise InvalidJob("a prompt can't be scored beside a negative one", "negative_prompt")
+
+    def _ask_pending(self, timeout: float) -> bool:
+        """Which jobs wait; whether there is an answer. Under the lock, which it lets go."""
+        serial = next(self._serials)
+        self._link.send(ListPending(serial))
+        return self._changed.wait_for(lambda: self._has_answer(serial), timeout)
 
     def _has_answer(self, serial: int) -> bool:
         return self._pending_list.serial >= serial or self._state == "stopped"

@@ -185,10 +185,20 @@ class PutBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """Where the job stands among those that wait, 1 is next. Told by `Engine.queued`."""
+
+    identifier: str
+    place: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prefill:
     identifier: str
-    done_tokens: int
+    done_tokens: int  # with those that the cache had
     total_tokens: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,5 +260,5 @@ class Failed:
     error: EngineError
 
 
-JobEvent = Started | PutBack | Prefill | PromptLogprobs | Chunk | Finished | Failed
+JobEvent = Started | PutBack | Queued | Prefill | PromptLogprobs | Chunk | Finished | Failed
 Event = Loaded | Stopped | Recovering | Recovered | Hanging | Zombies | PendingList | JobEvent

@@ -10,6 +10,7 @@ from app.body import dumps
 from app.errors import describe
 from app.generation import Choice
 from app.openai.bodies import FinishReason
+from app.progress import PromptProgress
 from app.streaming import ServerSentEvents
 from app.timings import TimingsBody
 
@@ -30,6 +31,7 @@ class KoboldChunk(TypedDict):
     token: str
     finish_reason: FinishReason | None
     timings: NotRequired[TimingsBody]
+    prompt_progress: NotRequired[PromptProgress]
 
 
 class KoboldRender:

@@ -7,6 +7,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 import engine
 from app.generation import Choice
+from app.progress import PromptProgress
 from app.streaming import ServerSentEvents
 from app.timings import TimingsBody
 
@@ -15,6 +16,7 @@ class LlamaCppChunk(TypedDict):
     index: int
     content: str
     stop: Literal[False]
+    prompt_progress: NotRequired[PromptProgress]
 
 
 class LlamaCppBody(TypedDict):

@@ -4,6 +4,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
+from app.progress import PromptProgress
 from app.timings import TimingsBody
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -50,6 +51,7 @@ class CompletionBody(TypedDict):
     model: str
     choices: list[CompletionChoice]
     usage: NotRequired[Usage | None]
+    prompt_progress: NotRequired[PromptProgress]
     timings: NotRequired[TimingsBody]
 
 
@@ -140,6 +142,7 @@ class ChatChunk(TypedDict):
     model: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
+    prompt_progress: NotRequired[PromptProgress]
     timings: NotRequired[TimingsBody]
 
 

@@ -56,6 +56,9 @@ class ChatRender:
         if answer.finished is not None:
             yield self._chunk(index, {}, _ending(answer)), ""
 
+    def empty(self, index: int) -> dict[str, Any]:
+        return self._chunk(index, {})
+
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {**start(self.head, "chat.completion.chunk"), "choices": [], "usage": usage}
 

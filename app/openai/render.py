@@ -68,6 +68,9 @@ class Render(Protocol):
     ) -> Iterator[tuple[dict[str, Any], str]]:
         """More of a choice, or its end, each with the text in it."""
 
+    def empty(self, index: int) -> dict[str, Any]:
+        """A body of a choice that says nothing."""
+
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The body behind all choices, when usage was asked for."""
 
@@ -106,6 +109,9 @@ class CompletionRender:
             case engine.Finished(stop_token=stop_token):
                 shown = self._show(index, [stop_token]) if stop_token else None
                 yield self._body([self._choice(index, "", event, shown)]), ""
+
+    def empty(self, index: int) -> dict[str, Any]:
+        return self._body([self._choice(index, "", None, None)])
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         return self._body([], usage=usage)

@@ -23,6 +23,7 @@ from app.errors import EitherErrorBody, expects_anthropic
 from app.openai import bodies, chat, parse, render
 from app.openai.logprobs import TokenNames
 from app.parameters import Generation, Scored
+from app.progress import WithProgress
 from app.services import services
 from app.streaming import (
     Framing,
@@ -147,6 +148,8 @@ def _answer(
         )
         if request.timings:
             stream = WithTimings(stream, identifiers, request.num_jobs)
+        if request.return_progress:
+            stream = WithProgress(stream, identifiers, body.empty)
         return stream_response(reader, stream, framing, services().settings.heartbeat)
 
     def whole() -> dict[str, Any]:
@@ -172,6 +175,8 @@ def _framing(request: Generation, num_choices: int) -> Framing | None:
             raise BadRequest(f"{no_room} usage", "stream_options")
         if request.timings:
             raise BadRequest(f"{no_room} timings", "timings")
+        if request.return_progress:
+            raise BadRequest(f"{no_room} progress", "return_progress")
         if request.asked_logprobs is not None:
             raise BadRequest(f"{no_room} logprobs", "logprobs")
         if isinstance(request, Chat) and request.offer.tools:

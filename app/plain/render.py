@@ -11,6 +11,7 @@ from app.errors import describe
 from app.generation import Choice
 from app.openai.bodies import FinishReason, Usage
 from app.openai.render import ending, usage
+from app.progress import PromptProgress
 from app.streaming import ServerSentEvents
 from app.timings import TimingsBody
 
@@ -30,6 +31,7 @@ class GenerateBody(GenerateEnd):
 
 class GenerateChunk(TypedDict):
     text: str
+    prompt_progress: NotRequired[PromptProgress]
 
 
 class GenerateRender:

@@ -11,6 +11,7 @@ from app import generation
 from app.answers import whole_response
 from app.body import BadRequest
 from app.generation import Choice
+from app.progress import WithProgress
 from app.reader import Reader
 from app.services import services
 from app.streaming import Framing, PlainText, stream_response
@@ -69,12 +70,16 @@ def answer(
         raise BadRequest("a stream has room for one choice only", request.names["n"])
     if isinstance(framing, PlainText) and request.timings:
         raise BadRequest("Accept: text/plain has no room for timings", "timings")
+    if isinstance(framing, PlainText) and request.return_progress:
+        raise BadRequest("Accept: text/plain has no room for progress", "return_progress")
     identifiers = [f"{identifier}-{i}" for i in range(request.n)]
     reader = submit(request, identifiers, framing is not None, None)
     if framing is not None:
         stream: Bodies = partial(bodies, render)
         if request.timings:
             stream = WithTimings(stream, identifiers, request.n)
+        if request.return_progress:
+            stream = WithProgress(stream, identifiers, lambda _: render.delta(""))
         return stream_response(reader, stream, framing, services().settings.heartbeat)
     choices = {name: Choice() for name in identifiers}
 

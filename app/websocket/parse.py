@@ -12,7 +12,12 @@ from app.validation import Parameters, validate
 
 Identifier = int | str
 
-_NEUTRAL = {"n": (1,), "stream": (True,), "timings": (False,)}  # there is no other way here
+_NEUTRAL = {  # there is no other way here
+    "n": (1,),
+    "return_progress": (False,),
+    "stream": (True,),
+    "timings": (False,),
+}
 
 
 class SpokenText(Text):

@@ -304,7 +304,9 @@ class Exl2Backend:
             case "started":
                 return [Started(identifier)]
             case "prefill":
-                return [Prefill(identifier, result["curr_progress"], result["max_progress"])]
+                cached = job.cached_pages * PAGE_SIZE + job.cached_tokens
+                done, total = result["curr_progress"], result["max_progress"]
+                return [Prefill(identifier, done, total, cached)]
             case "scored":
                 return self._scored_events(job, is_last=result["eos"])
             case "error":
