@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -10,7 +10,7 @@ import engine
 from app.body import BadRequest
 from app.constraint import Constrained
 from app.sampling import Sampled, TokenId
-from app.validation import MAX_SHOWN, Finite, without_nulls
+from app.validation import MAX_SHOWN, Finite, Off, without_nulls
 
 MAX_LOGPROBS = 20  # likeliest tokens to show beside each: OpenAI's
 
@@ -29,7 +29,7 @@ class StreamOptions(BaseModel):
     model_config = Finite
 
     include_usage: bool | None = Field(None, description="A last frame with `usage`.")
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Off | None = None
 
 
 class Generation(Constrained, Sampled):

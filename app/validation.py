@@ -3,9 +3,9 @@
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from app.body import BadRequest
 
@@ -57,6 +57,15 @@ class Object(BaseModel):
             if name in given and _is_one_of(given[name], values):
                 del given[name]
         return given
+
+
+def _off(value: Any) -> Any:
+    if value is not False:  # which 0 equals
+        raise ValueError("must be false")
+    return value
+
+
+Off = Annotated[Literal[False], BeforeValidator(_off)]
 
 
 class Parameters(BaseModel):

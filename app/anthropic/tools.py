@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from app.anthropic.content import CacheControl
 from app.chat.tools import Name
-from app.validation import Finite
+from app.validation import Finite, Off
 
 
 class Tool(BaseModel):
@@ -24,7 +24,7 @@ class Tool(BaseModel):
     )
     cache_control: CacheControl | None = None
     eager_input_streaming: bool | None = None  # it always comes as it is generated
-    defer_loading: Literal[False] | None = None
+    defer_loading: Off | None = None
     allowed_callers: list[Literal["direct"]] | None = None
 
     def in_chat(self) -> dict[str, Any]:

@@ -34,7 +34,6 @@ _MIROSTAT = ("mirostat_tau", "mirostat_eta")
 _EVERYWHERE = (
     Switch("dry_multiplier", 0, _DRY),
     Switch("smoothing_factor", 0, ("smoothing_curve",)),
-    Switch("xtc_probability", 0, ("xtc_threshold",)),
 )
 KOBOLD_SWITCHES = (
     *_EVERYWHERE,

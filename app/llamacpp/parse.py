@@ -26,7 +26,6 @@ SWITCHES = (
     Switch("dynatemp_range", 0, ("dynatemp_exponent",)),
     Switch("mirostat", 0, ("mirostat_tau", "mirostat_eta")),
     Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl")),
-    Switch("xtc_probability", 0, ("xtc_threshold",)),
 )
 # Values that leave it to the server.
 UNSET: dict[str, Any] = {"grammar": "", "logit_bias": [], "n_predict": -1, "seed": -1}

@@ -36,10 +36,12 @@ MEANING = {
     "structured_outputs",
     *("json_schema", "regex", "choice", "grammar"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("preset", "dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt"),
+    "preset",
     "input",  # of thoughts without a text, with nothing to answer
     *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
+# Which need each other, and in order, the first pair.
+PAIRS = ("dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt")
 TOKENS = {"stop_token_ids", "allowed_token_ids", "banned_token_ids", "prompt", "tokens"}
 # Not with what ends the text by itself, or allows few texts.
 ENDS = {"ignore_eos", "min_tokens", "token_healing", "allowed_token_ids", "banned_strings"}
@@ -107,7 +109,8 @@ def fit(body):
     body.pop("model", None)
     meant = sorted(MEANING & body.keys())
     kept = zlib.crc32(repr(sorted(body.items())).encode()) % (len(meant) + 1)
-    body.pop("mirostat_mode", None)  # takes the place of others
+    for name in ("mirostat_mode", *PAIRS):  # the former takes the place of others
+        body.pop(name, None)
     dropped = {*meant} - {*meant[kept : kept + 1]}
     if len(meant) > len(dropped):
         dropped |= ENDS
