@@ -158,7 +158,7 @@ def _whole(reading: Reading, writer: Writer) -> flask.Response:
     frames: list[bytes] = []
     try:
         while not reading.is_finished:
-            frames += reading.take()
+            frames += reading.take_first()
     finally:
         reading.close()
     return flask.Response(b"".join(frames), mimetype=writer.mimetype)
@@ -167,7 +167,7 @@ def _whole(reading: Reading, writer: Writer) -> flask.Response:
 def _first_frames(reading: Reading, timeout: float) -> list[bytes]:
     deadline = time.monotonic() + timeout
     while True:
-        frames = reading.take(max(deadline - time.monotonic(), 0))
+        frames = reading.take_first(max(deadline - time.monotonic(), 0))
         # Half-closed: a write must tell whether anybody is there.
         if frames or reading.is_half_closed or time.monotonic() >= deadline:
             return frames

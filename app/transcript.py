@@ -188,17 +188,24 @@ class Reading:
     def take(self, timeout: float = math.inf) -> list[bytes]:
         """Wait for frames, at most `timeout` seconds, or until the client becomes half-closed.
 
-        Raises ClientGone, or what went wrong before there was any frame.
+        Raises ClientGone.
         """
         frames = self._watch.wait(
             lambda seconds: self._transcript.take(self._position, seconds),
             lambda: self.is_finished,
             timeout,
         )
-        if self._transcript.error is not None and self._transcript.has_nothing_but_error:
-            raise self._transcript.error.with_traceback(None)
         self._position += len(frames)
         return list(frames)
+
+    def take_first(self, timeout: float = math.inf) -> list[bytes]:
+        """Likewise, while the answer has no status yet: raises what went wrong before there was any
+        frame, too.
+        """
+        frames = self.take(timeout)
+        if self._transcript.error is not None and self._transcript.has_nothing_but_error:
+            raise self._transcript.error.with_traceback(None)
+        return frames
 
     def close(self) -> None:
         """Harmless when called again."""

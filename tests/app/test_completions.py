@@ -302,6 +302,22 @@ def test_heartbeats_come_while_a_job_waits(make_client):
     assert b'"text":"0 "' in rest and rest.endswith(b"data: [DONE]\n\n")
 
 
+def test_a_job_that_fails_behind_heartbeats_ends_with_an_error_event(make_client):
+    def script(job):
+        yield engine.Failed(job.identifier, engine.JobFailed("broken"))
+
+    gate = Gate()
+    client = make_client(ScriptedBackend(script, gate=gate), heartbeat=0.01)
+    response = client.post(URL, json={"prompt": "x", "stream": True})
+    writes = iter(response.response)
+    assert next(writes) == b": heartbeat\n\n"
+    gate.open()
+    rest = b"".join(writes).replace(b": heartbeat\n\n", b"")
+    error, done = rest.split(b"\n\n", 1)
+    assert json.loads(error.removeprefix(b"data: "))["error"]["message"] == "broken"
+    assert done == b"data: [DONE]\n\n"
+
+
 def test_bare_text_has_no_heartbeat_but_an_empty_write_sends_its_status(make_client):
     gate = Gate()
     client = make_client(ScriptedBackend(gate=gate), heartbeat=0.01)
