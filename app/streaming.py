@@ -110,7 +110,7 @@ class StreamWriter:
         self.comment = b""
 
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
-        if self.mimetype == EVENTS and events:
+        if self.heartbeat.startswith(b":") and events:  # else it is no comment, but an event
             progress = tell(events[-1])
             self.comment = f": {progress}\n\n".encode() if progress else b""
         return self._number(self._framing.frame(body, text) for body, text in self._render(events))

@@ -345,7 +345,7 @@ def test_heartbeats_come_during_a_long_prefill(make_client):
     client = make_client(ScriptedBackend(script, gate=gate), heartbeat=0.01)
     gate.step(50)
     response = client.post(URL, json={"prompt": "x", "max_tokens": 1, "stream": True})
-    assert next(iter(response.response)) == b": heartbeat\n\n"
+    assert next(iter(response.response)).startswith(b": ")
     gate.open()
     response.close()
 
