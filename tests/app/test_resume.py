@@ -276,12 +276,13 @@ def test_readers_of_what_others_read_already_are_bounded(open_stream, gate):
         assert streamed.texts + other.read().texts == WHOLE
 
 
-def test_an_event_source_goes_on_by_itself(make_client, gate, drop):
+@pytest.mark.parametrize("num_events", [1, 2])
+def test_an_event_source_goes_on_by_itself(make_client, gate, drop, num_events):
     """It asks for the same again by GET, with the id that the last event had."""
     client = make_client(ScriptedBackend(gate=gate), resume_timeout=FOR_EVER, heartbeat=0.1)
-    gate.step(STARTED + 2)
+    gate.step(STARTED + num_events)
     url = "/generate?prompt=x&max_tokens=6&stream=true"
-    streamed = Streamed(client.get(url)).read(2)
+    streamed = Streamed(client.get(url)).read(num_events)
     drop(streamed)
     gate.open()
     rest = Streamed(client.get(url, headers={"Last-Event-ID": streamed.last_id})).read()

@@ -49,6 +49,7 @@ def test_a_job_waits_computes_its_prompt_and_decodes(clock):
 def test_a_job_that_was_put_back_has_waited_until_its_last_start(clock):
     steps = (100, "start"), (101, PutBack("a")), (105, "start"), (106, TOKEN), (107, END)
     assert run(clock, *steps) == Timings(15, 1, 1)
+    assert run(clock, (100, "start"), (101, PutBack("a")), (107, END)) == Timings(17, 0, 0)
 
 
 def test_a_job_that_ends_before_its_first_token_has_not_decoded(clock):
