@@ -178,7 +178,7 @@ class Sampled(Parameters):
     )
     logit_bias: dict[TokenKey, Bias] = Field(
         default={},
-        json_schema_extra={"maxProperties": MAX_BIASED},
+        json_schema_extra={"maxProperties": MAX_BIASED, "additionalProperties": False},
         description="Token ids to what is added to their logits. Refused outside the vocabulary.",
     )
     banned_token_ids: list[TokenId] = Field(

@@ -109,7 +109,8 @@ def fit(body):
     body.pop("model", None)
     meant = sorted(MEANING & body.keys())
     kept = zlib.crc32(repr(sorted(body.items())).encode()) % (len(meant) + 1)
-    for name in ("mirostat_mode", *PAIRS):  # the former takes the place of others
+    # The first takes the place of others, the second depends on the prompt's last token.
+    for name in ("mirostat_mode", "token_healing", *PAIRS):
         body.pop(name, None)
     dropped = {*meant} - {*meant[kept : kept + 1]}
     if len(meant) > len(dropped):
