@@ -203,7 +203,8 @@ class Sampled(Parameters):
     token_healing: bool = Field(
         False,
         description="Take the last token of the prompt back, and begin with one that begins as it"
-        " does. Refused where that is special, no whole character, or all of the prompt.",
+        " does. Refused where that is special, no whole character, or all of the prompt, and beside"
+        " `logprobs`.",
     )
     cfg_scale: float = Field(
         1.0,

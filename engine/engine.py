@@ -340,6 +340,11 @@ class Engine:
                 "min_new_tokens",
             )
         self.max_new_tokens(len(job.prompt), job.max_new_tokens)
+        if job.healing is not None and (job.num_logprobs, job.prompt_logprobs) != (None, None):
+            raise InvalidJob(
+                "logprobs can't be told beside token healing: a token of the prompt is taken back",
+                "healing",
+            )
         if job.negative_prompt:
             self._check_pair(job, info)
         if job.constraint is not None:

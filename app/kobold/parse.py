@@ -1,9 +1,13 @@
 """Requests of KoboldAI's and text-generation-webui's APIs. Pure."""
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+import engine
+from app.body import BadRequest
 from app.sampling import TokenId
 from app.text.request import Switch, Text, called, without_idle
 from app.validation import Parameters, validate
@@ -28,6 +32,10 @@ TEXTGEN = {
     "min_tokens": "min_length",
     "stop": "stopping_strings",
 }
+
+# KoboldAI's numbers of samplers in the order in which they apply here, and with `temperature_last`.
+_ORDER = (6, 5, 0, 2, 1, 3, 4)
+_HEAT_LAST = (6, 0, 2, 1, 3, 4, 5)
 
 _DRY = ("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers")
 _MIROSTAT = ("mirostat_tau", "mirostat_eta")
@@ -77,7 +85,6 @@ class Kobold(Text):
         "memory": ("",),
         "quiet": (True, False),  # no prompt is ever printed
         "render_special": _NO,
-        "sampler_order": ([6, 5, 0, 1, 3, 4, 2],),  # that of the filters here
         "singleline": _NO,
         "soft_prompt": ("",),
         "trim_stop": (True, False),  # see `kobold`
@@ -90,6 +97,14 @@ class Kobold(Text):
     }
 
     parse_special: bool = Field(True, description=PARSE_SPECIAL)
+    sampler_order: list[Annotated[int, Field(ge=0, le=6)]] | None = Field(
+        None,
+        min_length=7,
+        max_length=7,
+        description="Of top-k (0), top-a (1), top-p (2), tail-free (3), typical (4), temperature"
+        " (5) and repetition penalty (6). Refused unless those that are on come in the order 6, 5,"
+        " 0, 2, 1, 3, 4, or with 5 at the end.",
+    )
     max_context_length: int | None = Field(
         None,
         ge=1,
@@ -98,6 +113,36 @@ class Kobold(Text):
         " not cut.",
     )
     genkey: str = Field("", max_length=1000, description="By which the same client may abort it.")
+
+    def check(self) -> None:
+        super().check()
+        if not (self._asks_for(_ORDER) or self._asks_for(_HEAT_LAST)):
+            order = ", ".join(map(str, _ORDER))
+            raise BadRequest(
+                f"sampler_order: what is on must come in the order {order}, or with 5 at the end",
+                "sampler_order",
+            )
+
+    def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
+        sampling = super().sampling(config)
+        return sampling if self._asks_for(_ORDER) else replace(sampling, temperature_last=True)
+
+    def _asks_for(self, order: Sequence[int]) -> bool:
+        """Whether `sampler_order` makes no difference to it."""
+        if self.sampler_order is None:
+            return order is _ORDER
+        is_on = (
+            self.top_k > 0,
+            self.top_a > 0,
+            self.top_p < 1,
+            self.tfs < 1,
+            self.typical_p < 1,
+            True,
+            self.repetition_penalty not in (None, 1),
+        )
+        asked = [i for i in self.sampler_order if is_on[i]]
+        is_whole = sorted(self.sampler_order) == list(range(7))
+        return is_whole and asked == [i for i in order if is_on[i]]
 
     @property
     def max_context(self) -> tuple[int, str] | None:
@@ -112,7 +157,7 @@ class Textgen(Text):
         "add_bos_token": (True,),
         "auto_max_new_tokens": _NO,
         "custom_token_bans": ("",),
-        "do_sample": (True,),
+        "do_sample": (True, False),  # false: greedy, see `generate`
         "dynamic_temperature": (True, False),  # the bounds say it
         "early_stopping": _NO,
         "encoder_repetition_penalty": _ONE,
@@ -176,6 +221,11 @@ def textgen(body: dict[str, Any]) -> Textgen:
     given = without_idle(
         body, TEXTGEN_SWITCHES, {"banned_strings": "", "grammar_string": "", "seed": -1}
     )
+    is_bounded = {"dynatemp_low", "dynatemp_high"} <= given.keys()
+    if given.get("dynamic_temperature") is True and not is_bounded:
+        raise BadRequest(
+            "dynamic_temperature needs dynatemp_low and dynatemp_high", "dynamic_temperature"
+        )
     if given.get("do_sample") is False:
         given = {**given, "do_sample": True, "temperature": 0.0}
     return validate(Textgen, given)

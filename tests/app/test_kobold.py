@@ -196,7 +196,17 @@ def test_a_limit_of_the_context_is_kept_by_refusal(make_client, limit, context):
         ({"rep_pen": 1.1, "rep_pen_slope": 0.7}, "rep_pen_slope", "unknown_parameter"),
         ({"tfs": 1.9}, "tfs", "invalid_value"),
         ({"mirostat": 1}, "mirostat", "invalid_value"),
-        ({"sampler_order": [6, 0, 1, 3, 4, 2, 5]}, "sampler_order", "unsupported_parameter"),
+        (
+            {"sampler_order": [0, 6, 1, 3, 4, 2, 5], "rep_pen": 1.2, "top_k": 5},
+            "sampler_order",
+            "invalid_value",
+        ),
+        (
+            {"sampler_order": [6, 0, 5, 1, 3, 4, 2], "top_k": 5, "top_p": 0.5},
+            "sampler_order",
+            "invalid_value",
+        ),
+        ({"sampler_order": [6, 5, 0, 0, 1, 3, 4]}, "sampler_order", "invalid_value"),
         ({"memory": "once"}, "memory", "unsupported_parameter"),
         ({"stop_sequence": [""]}, "stop_sequence.0", "invalid_value"),
         ({"max_tokens": 5}, "max_tokens", "unknown_parameter"),
@@ -310,3 +320,18 @@ def test_what_is_wrong_is_named(make_client, path, body, param):
 )
 def test_what_clients_ask_before_they_generate(make_client, path, body):
     assert make_client(ScriptedBackend()).get(path).json == body
+
+
+@pytest.mark.parametrize(
+    ("order", "is_last"),
+    [([6, 5, 0, 1, 3, 4, 2], False), ([6, 0, 1, 3, 4, 2, 5], True), ([5, 6, 4, 2, 0, 1, 3], False)],
+)
+@pytest.mark.parameter("sampler_order")
+def test_an_order_of_samplers_counts_as_far_as_they_are_on(make_client, order, is_last):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    body = {"prompt": "x", "max_length": 1, "temperature": 0.5, "top_p": 0.9}
+    answer = client.post("/api/v1/generate", json={**body, "sampler_order": order})
+    assert answer.status_code == 200, answer.json
+    [job] = backend.enqueued
+    assert job.sampling.temperature_last is is_last

@@ -113,6 +113,8 @@ def test_what_a_request_says_is_what_the_engine_gets(make_client, name):
         ({"allowed_token_ids": [999999]}, "allowed_token_ids"),
         ({"banned_strings": [""]}, "banned_strings.0"),
         ({"token_healing": True, "prompt": [5]}, "token_healing"),
+        ({"token_healing": True, "prompt": "a b c", "logprobs": 1}, "token_healing"),
+        ({"token_healing": True, "prompt": "a b c", "logprobs": 1, "echo": True}, "token_healing"),
         ({"token_healing": True, "prompt": [5, 2]}, "token_healing"),
         ({"cfg_scale": 2, "negative_prompt": "no " * 3000}, "negative_prompt"),
         ({"preset": "none such"}, "preset"),

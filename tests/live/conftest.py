@@ -30,7 +30,7 @@ def free_port():
 class Server:
     """`command` with settings in its environment; `output` is what it has printed."""
 
-    def __init__(self, command, directory, port=None, **settings):
+    def __init__(self, command, directory, port=None, cwd=None, **settings):
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = directory / f"server-{self.port}.log"
@@ -41,7 +41,7 @@ class Server:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [part.format(port=self.port) for part in command],
-                cwd=directory,
+                cwd=cwd or directory,
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

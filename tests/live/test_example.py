@@ -8,18 +8,18 @@ import requests
 
 from tests.live.conftest import ROOT, Server, free_port
 
-EXAMPLE = str(ROOT / "examples" / "helpdesk")
-
 
 @pytest.fixture(scope="module")
 def helpdesk(tmp_path_factory):
     port = free_port()
-    command = [sys.executable, "-m", "gunicorn", "--pythonpath", str(ROOT), "--chdir", EXAMPLE]
-    command += ["--threads", "32", "--bind", f"127.0.0.1:{port}", "helpdesk:app"]
-    server = Server(command, tmp_path_factory.mktemp("helpdesk"), port)
+    command = [sys.executable, "-m", "gunicorn", "--pythonpath", "../..", "--threads", "32"]
+    command += ["--bind", f"127.0.0.1:{port}", "helpdesk:app"]
+    log = tmp_path_factory.mktemp("helpdesk")
+    server = Server(command, log, port, cwd=ROOT / "examples" / "helpdesk")
     server.wait_until_answers("/login")
     yield server
     assert server.stop() == 0, server.output
+    assert "Switchyard serves" not in server.output  # which its own server would say
 
 
 @pytest.fixture
