@@ -51,18 +51,18 @@ def test_jobs_in_a_batch_give_the_texts_that_they_give_alone(backend):
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "expected"),
     [
-        {"sampling": Sampling(allowed_token_ids=(5,), banned_token_ids=(5,))},
-        {"prompt": (1, 999_999, 2)},
+        ({"sampling": Sampling(allowed_token_ids=(5,), banned_token_ids=(5,))}, engine.InvalidJob),
+        ({"prompt": (1, 999_999, 2)}, engine.JobFailed),
     ],
     ids=["sampler", "prefill"],
 )
-def test_a_jobs_own_fault_ends_that_job_alone(backend, broken):
+def test_a_jobs_own_fault_ends_that_job_alone(backend, broken, expected):
     others = [job(f"job{i}", 15, prompt=prompt(i, 300), sampling=GREEDY) for i in range(3)]
     events = run(backend, others[0], job("broken", 15, **broken), *others[1:])
     last = events["broken"][-1]
-    assert isinstance(last, Failed) and isinstance(last.error, engine.JobFailed)
+    assert isinstance(last, Failed) and isinstance(last.error, expected)
     assert all(isinstance(events[other.identifier][-1], Finished) for other in others)
     assert free_pages(backend) == backend._generator.max_pages
 
