@@ -192,7 +192,7 @@ class Sampled(Parameters):
         max_length=4096,
         fail_fast=True,
         description="The only tokens that may be drawn; the end only if it is one of them. Refused"
-        " outside the vocabulary. None: all.",
+        " outside the vocabulary. An empty list counts as not given.",
     )
     banned_strings: list[BannedText] = Field(
         default=[],
