@@ -28,7 +28,9 @@ class Answer(Choice):
 
     @property
     def finish_reason(self) -> str:
-        """What the engine says, but for calls of tools. "" as long as it goes on."""
+        """What the engine says, but for calls of tools: an answer that was ended here is
+        "cancelled" to the engine. "" as long as it goes on.
+        """
         if self.finished is None:
             return ""
         is_ended = self.finished.finish_reason == "stop" or self._parser.is_over

@@ -49,7 +49,7 @@ class ResponseRender:
                 for step in self._blocks.add(part):
                     yield from self._bodies(step)
             if isinstance(event, engine.Finished):
-                self._end(_STATUSES.get(event.finish_reason, "completed"))
+                self._end(_STATUSES.get(self._answer.finish_reason, "completed"))
                 for step in self._blocks.close():
                     yield from self._bodies(step)
                 kind = "completed" if self._status == "completed" else "incomplete"

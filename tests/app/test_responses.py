@@ -260,6 +260,25 @@ def test_calls_that_must_not_be_parallel_are_one(make_client):
         assert len(body["output"]) == num_calls
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("text", "status", "item_status"),
+    [
+        ('<tool_call>{"name": "add", "arguments": {"a": 7}', "completed", "completed"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 7', "cancelled", "incomplete"),
+    ],
+)
+def test_an_answer_that_is_ended_with_its_only_call_is_not_an_operators_end(
+    make_client, text, status, item_status, stream
+):
+    client = make_client(ScriptedBackend(says(text, reason="cancelled")))
+    request = {"input": "Hello", "tools": [TOOL], "parallel_tool_calls": False}
+    response = client.post(URL, json={**request, "stream": stream})
+    body = events(response)[-1]["response"] if stream else response.json
+    assert body["status"] == status and body["output"][0]["status"] == item_status
+    assert (body["completed_at"] is None) == (status == "cancelled")
+
+
 @pytest.mark.parameter("text", "/v1/responses")
 @pytest.mark.parameter("text.format")
 @pytest.mark.parametrize(
