@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import engine
 from engine.messages import (
@@ -191,13 +192,15 @@ def job(identifier: str = "a", max_new_tokens: int = 3, **more: object) -> engin
     return engine.Job(identifier, prompt, max_new_tokens, **more)
 
 
-def says(*pieces: str, reason: FinishReason = "stop") -> Script:
+def says(
+    *pieces: str, reason: FinishReason = "stop", stop_reason: str | int | None = None
+) -> Script:
     """These texts, a token each, and the end."""
 
     def script(job: Job) -> Iterable[JobEvent]:
         yield Started(job.identifier)
         for i, piece in enumerate(pieces):
             yield Chunk(job.identifier, piece, (i,))
-        yield finished(job, len(pieces), reason)
+        yield replace(finished(job, len(pieces), reason), stop_reason=stop_reason)
 
     return script

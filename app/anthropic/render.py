@@ -99,11 +99,11 @@ class MessageRender:
 
     def _ending(self) -> dict[str, Any]:
         """Why it ended; a `stop_reason` of null has not, or not by itself."""
-        finished = self._answer.finished
-        if finished is not None and finished.stop_reason in self._head.stop_strings:
-            return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop_reason}
-        reason = _STOP_REASONS.get(self._answer.finish_reason)
-        return {"stop_reason": reason, "stop_sequence": None}
+        reason = self._answer.finish_reason
+        stop = self._answer.finished.stop_reason if self._answer.finished else None
+        if reason == "stop" and stop in self._head.stop_strings:
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+        return {"stop_reason": _STOP_REASONS.get(reason), "stop_sequence": None}
 
     def _usage(self) -> dict[str, Any]:
         """Of the prompt, what came from the cache is counted apart, as the API does."""

@@ -27,13 +27,21 @@ class Answer(Choice):
         return self._parser.reasoning_tokens
 
     @property
+    def is_in_call(self) -> bool:
+        """Whether it is, or has ended, in the middle of a call."""
+        return self._parser.is_in_call
+
+    @property
     def finish_reason(self) -> str:
         """What the engine says, but for calls of tools: an answer that was ended here is
         "cancelled" to the engine. "" as long as it goes on.
         """
         if self.finished is None:
             return ""
-        is_ended = self.finished.finish_reason == "stop" or self._parser.is_over
+        is_ended = self._parser.is_over
+        if self.finished.finish_reason == "stop":
+            # What a model ends itself in the middle of a call is all of its call.
+            is_ended = self.finished.stop_reason is None or not self.is_in_call
         return "tool_calls" if self._has_calls and is_ended else self.finished.finish_reason
 
     def add(self, event: engine.JobEvent) -> None:

@@ -65,6 +65,11 @@ class PartParser:
         """Whether the last of `max_calls` is complete."""
         return self._state == self._nothing
 
+    @property
+    def is_in_call(self) -> bool:
+        """Whether arguments have begun that haven't ended."""
+        return self._state == self._arguments
+
     def push(self, text: str, num_tokens: int = 0) -> list[Part]:
         """`num_tokens`: of which the text consists."""
         if self._state in (self._opening, self._thoughts) or self._is_before_thoughts:

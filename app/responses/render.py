@@ -49,7 +49,7 @@ class ResponseRender:
                 for step in self._blocks.add(part):
                     yield from self._bodies(step)
             if isinstance(event, engine.Finished):
-                self._end(_STATUSES.get(self._answer.finish_reason, "completed"))
+                self._end(self._final_status())
                 for step in self._blocks.close():
                     yield from self._bodies(step)
                 kind = "completed" if self._status == "completed" else "incomplete"
@@ -63,7 +63,7 @@ class ResponseRender:
 
     def whole(self) -> dict[str, Any]:
         """The response as far as it has come."""
-        is_limited = self._status == "incomplete"
+        is_limited = self._answer.finish_reason == "length"
         return {
             "id": self._head.identifier,
             "object": "response",
@@ -77,6 +77,16 @@ class ResponseRender:
             "usage": self._usage(),
             **self._head.echo,
         }
+
+    def _final_status(self) -> str:
+        match self._answer.finish_reason:
+            case "cancelled":
+                return "cancelled"
+            case "length":
+                return "incomplete"
+            case "stop" if self._answer.is_in_call:
+                return "incomplete"
+        return "completed"
 
     def _end(self, status: str) -> None:
         self._status = status
@@ -139,7 +149,8 @@ class ResponseRender:
         if is_last and self._is_open:
             status = "in_progress"
         elif is_last and self._status in ("incomplete", "cancelled", "failed"):
-            status = "incomplete"
+            is_whole = block.kind == "call" and not self._answer.is_in_call
+            status = "completed" if is_whole else "incomplete"
         item = {"id": self._identifiers[block.index], "status": status}
         match block.kind:
             case "text":
@@ -175,9 +186,6 @@ class ResponseRender:
     def _event(self, kind: str, **more: Any) -> Body:
         self._sequence_number += 1
         return {"type": kind, "sequence_number": self._sequence_number, **more}, ""
-
-
-_STATUSES = {"length": "incomplete", "cancelled": "cancelled"}
 
 
 def _at(block: Block) -> dict[str, Any]:

@@ -317,6 +317,31 @@ def test_the_input_of_a_call_that_the_limit_cuts_off_is_what_there_is(make_clien
     assert body["stop_reason"] == "max_tokens"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "stop", "ending"),
+    [
+        ('{"a": 7', "}", ("stop_sequence", "}")),
+        ('{"a": 7}', "</tool_call>", ("tool_use", None)),
+    ],
+)
+def test_a_stop_sequence_ends_a_message_unless_its_calls_are_complete(
+    make_client, arguments, stop, ending, stream
+):
+    text = '<tool_call>{"name": "add", "arguments": ' + arguments
+    client = make_client(ScriptedBackend(says(text, stop_reason=stop)))
+    request = {**HELLO, "tools": TOOLS, "stop_sequences": [stop], "stream": stream}
+    response = client.post(URL, json=request)
+    if stream:
+        *_, piece, _, end, _ = events(response)
+        assert piece["delta"]["partial_json"] == arguments
+        end = end["delta"]
+    else:
+        end = response.json
+        assert end["content"][0]["input"] == {"a": 7}
+    assert (end["stop_reason"], end["stop_sequence"]) == ending
+
+
 @pytest.mark.parameter("tools", "/v1/messages")
 @pytest.mark.parameter("tools[].type", "/v1/messages")
 @pytest.mark.parameter("tools[].name")

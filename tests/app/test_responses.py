@@ -279,6 +279,33 @@ def test_an_answer_that_is_ended_with_its_only_call_is_not_an_operators_end(
     assert (body["completed_at"] is None) == (status == "cancelled")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "more", "status", "details", "item_status"),
+    [
+        ('{"a": 7', {"stop_reason": "}"}, "incomplete", None, "incomplete"),
+        ('{"a": 7', {"reason": "length"}, "incomplete", "max_output_tokens", "incomplete"),
+        ('{"a": 7}', {"reason": "length"}, "incomplete", "max_output_tokens", "completed"),
+        ('{"a": 7}', {"stop_reason": "</tool_call>"}, "completed", None, "completed"),
+    ],
+)
+def test_a_call_that_is_cut_off_is_incomplete(
+    make_client, arguments, more, status, details, item_status, stream
+):
+    text = '<tool_call>{"name": "add", "arguments": ' + arguments
+    client = make_client(ScriptedBackend(says(text, **more)))
+    response = client.post(URL, json={"input": "Hello", "tools": [TOOL], "stream": stream})
+    body = response.json
+    if stream:
+        last = events(response)[-1]
+        body = last["response"]
+        assert last["type"] == f"response.{status}"
+    [call] = body["output"]
+    assert (call["arguments"], call["status"]) == (arguments, item_status)
+    assert body["status"] == status
+    assert body["incomplete_details"] == (details and {"reason": details})
+
+
 @pytest.mark.parameter("text", "/v1/responses")
 @pytest.mark.parameter("text.format")
 @pytest.mark.parametrize(

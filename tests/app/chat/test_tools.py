@@ -79,6 +79,27 @@ def test_a_call_cut_off_by_the_limit_says_so(make_client):
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": '
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("pieces", "stop_reason", "reason"),
+    [
+        (CALL[:2], '"', "stop"),
+        (CALL[:2], 5, "stop"),
+        (CALL[:2], "loop", "stop"),
+        ((*CALLS[:-1], CALLS[-1][:-14]), "}", "stop"),  # the second of two
+        (CALL[:2], None, "tool_calls"),  # the model's own end
+        (CALL, "</tool_call>", "tool_calls"),
+    ],
+)
+def test_a_call_that_a_stop_cuts_off_is_not_told_as_one_to_make(
+    make_client, pieces, stop_reason, reason, stream
+):
+    client = make_client(ScriptedBackend(says(*pieces, stop_reason=stop_reason)))
+    response = client.post(URL, json={**QUESTION, "stream": stream})
+    [choice] = frames(response)[-1]["choices"] if stream else response.json["choices"]
+    assert (choice["finish_reason"], choice.get("stop_reason")) == (reason, stop_reason)
+
+
 @pytest.mark.parameter("parallel_tool_calls")
 @pytest.mark.parametrize("stream", [False, True])
 def test_without_parallel_calls_the_job_ends_with_the_first(make_client, stream):
