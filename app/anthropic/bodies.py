@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 
@@ -46,6 +47,7 @@ class MessageBody(TypedDict):
     usage: MessageUsage
 
 
+@with_config(ConfigDict(extra="allow"))
 class MessageEvent(TypedDict):
     """Of a stream. What else it holds depends on its type."""
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 
@@ -59,6 +60,7 @@ class ResponseBody(Asked):
     usage: ResponseUsage | None
 
 
+@with_config(ConfigDict(extra="allow"))
 class ResponseEvent(TypedDict):
     """Of a stream. What else it holds depends on its type."""
 

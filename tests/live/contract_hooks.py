@@ -134,6 +134,9 @@ def fit(body):
         body["timeout"] = 20  # what ends in time is for other tests
     for name in TOKENS & body.keys():
         body[name] = known_tokens(body[name])
+    biases = body.pop("logit_bias", {})  # of a query string: a text
+    if isinstance(biases, dict) and biases:
+        body["logit_bias"] = {str(int(name) % VOCABULARY): bias for name, bias in biases.items()}
     if "messages" in body:
         body["messages"] = [fit_message(message) for message in body["messages"]]
         last = body["messages"][-1]
