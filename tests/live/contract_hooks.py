@@ -24,6 +24,7 @@ MOST = {
 # ... which parameters are for nothing without another one, ...
 NEEDS = {
     "stream_options": "stream",
+    "return_progress": "stream",
     "top_logprobs": "logprobs",
     "return_tokens_as_token_ids": "logprobs",
     "tool_choice": "tools",
