@@ -21,6 +21,8 @@ def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
     """Have the JSON schema of a model admit what is taken out of objects before the model sees
     them: nulls, by any name, and values that ask for nothing.
     """
+    for name in getattr(kind, "withheld", ()):
+        del schema["properties"][kind.model_fields[name].alias or name]
     required = schema.get("required", ())
     for name, value in schema.get("properties", {}).items():
         if name not in required and {"type": "null"} not in value.get("anyOf", ()):
@@ -77,6 +79,10 @@ class Parameters(BaseModel):
     # nothing: those are taken, all others refused.
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}
 
+    # Fields of a base class that aren't to be asked for here: they have other names, or no place in
+    # the answer. They keep their defaults.
+    withheld: ClassVar[frozenset[str]] = frozenset()
+
     # Why, or what to use instead, where it isn't plain.
     reasons: ClassVar[dict[str, str]] = {}
 
@@ -86,8 +92,9 @@ class Parameters(BaseModel):
 
     @classmethod
     def names_of_fields(cls) -> dict[str, str]:
-        """What clients call each field."""
-        return {name: field.alias or name for name, field in cls.model_fields.items()}
+        """What clients call each field that they may give."""
+        fields = cls.model_fields.items()
+        return {name: field.alias or name for name, field in fields if name not in cls.withheld}
 
     def check(self) -> None:
         """Raises BadRequest where parameters contradict each other."""

@@ -19,8 +19,7 @@ from app.anthropic.tools import Thinking, Tool, ToolChoice, tools_in_chat
 from app.body import BadRequest
 from app.chat.request import MAX_MESSAGES, Chat
 from app.chat.tools import MAX_TOOLS
-from app.constraint import ResponseFormat
-from app.parameters import Generation, ModelName, StopString, StreamOptions, Tokens
+from app.parameters import Generation, ModelName, StopString, Tokens
 from app.validation import Finite, Parameters, renaming, validate, without_nulls
 
 
@@ -184,13 +183,9 @@ class MessageRequest(Conversation, Generation):
         "service_tier": ("auto", "standard_only"),
     }
 
-    # These have other names here, or no place in the answer: not to be asked for.
-    n: ClassVar[int] = 1  # type: ignore[misc]
-    response_format: ClassVar[ResponseFormat | None] = None  # type: ignore[misc]
-    timings: ClassVar[bool] = False  # type: ignore[misc]
-    stop: ClassVar[list[str]] = []  # type: ignore[misc]
-    stream_options: ClassVar[StreamOptions | None] = None  # type: ignore[misc]
-    user: ClassVar[str | None] = None  # type: ignore[misc]
+    withheld: ClassVar[frozenset[str]] = frozenset(
+        {"n", "response_format", "return_progress", "stop", "stream_options", "timings", "user"}
+    )
 
     max_tokens: Tokens = Field(
         description="Most new tokens. Refused if they and the prompt exceed the context."

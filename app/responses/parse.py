@@ -7,8 +7,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
 from app.body import BadRequest
 from app.chat.request import Chat
 from app.chat.tools import MAX_TOOLS, Function, Name
-from app.constraint import ResponseFormat
-from app.parameters import Generation, StreamOptions, Tokens
+from app.parameters import Generation, Tokens
 from app.responses.items import AnyItem, clean, to_chat
 from app.validation import TAG, Finite, renaming, validate, without_nulls
 
@@ -120,12 +119,9 @@ class ResponseRequest(Generation):
         "truncation": "what doesn't fit the context is refused",
     }
 
-    # These have other names here, or no place in the answer.
-    n: ClassVar[int] = 1  # type: ignore[misc]
-    max_tokens: ClassVar[int | None] = None  # type: ignore[misc]
-    response_format: ClassVar[ResponseFormat | None] = None  # type: ignore[misc]
-    timings: ClassVar[bool] = False  # type: ignore[misc]
-    stream_options: ClassVar[StreamOptions | None] = None  # type: ignore[misc]
+    withheld: ClassVar[frozenset[str]] = frozenset(
+        {"max_tokens", "n", "response_format", "return_progress", "stream_options", "timings"}
+    )
 
     input: Annotated[
         Annotated[str, Field(min_length=1), Tag(f"{TAG}string")]

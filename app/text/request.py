@@ -1,7 +1,7 @@
 """What a request for one prompt's continuation asks for. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -11,6 +11,8 @@ from app.validation import Finite
 
 class Text(Generation):
     """One prompt. Without `max_tokens` the server's own default holds."""
+
+    withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # usage is always told
 
     prompt: str = Field(min_length=1, description="The text to continue.")
     parse_special: bool = Field(

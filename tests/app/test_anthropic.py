@@ -551,6 +551,7 @@ def blocks(*contents, role="user"):
         ({"stop": ["x"]}, "unknown parameter: stop"),
         ({"n": 2}, "unknown parameter: n"),
         ({"timings": True}, "unknown parameter: timings"),
+        ({"stream": True, "return_progress": True}, "unknown parameter: return_progress"),
         ({"user": "x"}, "unknown parameter: user"),
         ({"metadata": {"name": "x"}}, "unknown parameter: metadata.name"),
         ({"stream": True, "stream_options": {}}, "unknown parameter: stream_options"),

@@ -101,6 +101,11 @@ def fields(job):
         ("prompt=x&temprature=1", "temprature", "unknown_parameter"),
         ("prompt=x&service_tier=flex", "service_tier", "unsupported_parameter"),
         ("prompt=x&messages=[]", "messages", "unknown_parameter"),
+        (
+            'prompt=x&stream=1&stream_options={"include_usage":true}',
+            "stream_options",
+            "unknown_parameter",
+        ),
         ("prompt=%ff", None, "invalid_query"),
         ("&".join(f"a{i}=1" for i in range(200)), None, "invalid_query"),
     ],

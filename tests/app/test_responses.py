@@ -353,6 +353,7 @@ def test_the_effort_is_told_to_the_template(make_client, with_template):
         ({"max_tokens": 5}, "max_tokens"),
         ({"n": 2}, "n"),
         ({"timings": True}, "timings"),
+        ({"stream": True, "return_progress": True}, "return_progress"),
         ({"background": True}, "background"),
         ({"conversation": "x"}, "conversation"),
         ({"previous_response_id": "x"}, "previous_response_id"),
