@@ -1,12 +1,11 @@
 """The constraint of one job: which tokens may come next. Engine thread, but for the pool."""
 
-import math
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
 import torch
 from llguidance import LLMatcher
 
+from engine.backends.rules import Among, Without
 from engine.backends.watch import Watch
 from engine.grammars import Grammars
 from engine.messages import Constraint
@@ -34,27 +33,23 @@ class Matcher:
         self._watch = Watch(constraint.after)
         self._overshooting: dict[int, list[int]] = {}
         self._matcher: LLMatcher | None = None
-        self._forbidden: Future[torch.Tensor] = pool.submit(self._begin)
+        self._allowed: Future[torch.Tensor] = pool.submit(self._begin)
 
     @property
     def is_ready(self) -> bool:
         """Whether the next mask can be had at once."""
-        return self._forbidden.done()
+        return self._allowed.done()
 
     def wait(self) -> None:
         """Raises whatever came in the way of the mask."""
-        self._forbidden.result(MASK_TIMEOUT)
+        self._allowed.result(MASK_TIMEOUT)
 
-    def mask(self, logits: torch.Tensor) -> None:
-        """Set to -inf what may not come next, in place. `logits`: (padded vocabulary,)."""
-        forbidden = self._forbidden.result(MASK_TIMEOUT)
+    def limit(self) -> Among | Without:
+        allowed = self._allowed.result(MASK_TIMEOUT)
         if self._watch.has_come:
-            logits[: len(forbidden)].masked_fill_(forbidden, -math.inf)
-            logits[len(forbidden) :] = -math.inf
-        else:
-            logits[self._grammars.tokenizer.eos_tokens] = -math.inf
-            for length in self._watch.begun:
-                logits[self._overshooting.get(length, [])] = -math.inf
+            return Among(allowed)
+        begun = [i for n in self._watch.begun for i in self._overshooting.get(n, [])]
+        return Without([*self._grammars.tokenizer.eos_tokens, *begun])
 
     def accept(self, token_id: int) -> None:
         """The next token, which is no end. Raises ArithmeticError if it wasn't allowed."""
@@ -67,7 +62,7 @@ class Matcher:
             raise ArithmeticError(f"token {token_id} breaks the constraint")
         self.is_done = self._matcher.is_stopped()
         if not self.is_done:
-            self._forbidden = self._pool.submit(self._compute)
+            self._allowed = self._pool.submit(self._compute)
 
     # In the pool
 
@@ -79,7 +74,7 @@ class Matcher:
 
     def _compute(self) -> torch.Tensor:
         assert self._matcher is not None
-        allowed = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8)
+        bits = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise ArithmeticError(f"the constraint: {self._matcher.get_error()[:1000]}")
-        return torch.from_numpy(allowed == 0)
+        return torch.frombuffer(bytearray(bits), dtype=torch.uint8)

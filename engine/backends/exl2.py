@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
-from exllamav2.generator import ExLlamaV2DynamicGenerator
 from safetensors import SafetensorError, safe_open
 
 from engine.backends.constraint import Matcher
 from engine.backends.exl2_job import Exl2Job
 from engine.backends.faults import explain
 from engine.backends.forcing import Forcing
+from engine.backends.generator import Generator
+from engine.backends.rules import Rule
 from engine.backends.sampler import Sampler
 from engine.config import PAGE_SIZE, ModelConfig
 from engine.errors import (
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 CHUNK_SIZES = {"cpu": 64, "cuda": 512}
 LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait
 MASK_THREADS = 4  # of one model
+WARM_UP = 32  # tokens
 MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
 
 Load = Callable[[ExLlamaV2Config, int], tuple[Any, Any]]  # cache tokens -> model, cache
@@ -92,7 +94,7 @@ class Exl2Backend:
         if self._grammars is None:
             self._grammars = Grammars(Tokenizer(model_dir))
         self._generator = self._make_generator()
-        self._generator.warmup()
+        self._prove()
         self._masks = _start_pool(f"masks-{self._config.name}", MASK_THREADS)
         return ModelInfo(
             max_seq_len=exl2_config.max_seq_len,
@@ -183,7 +185,7 @@ class Exl2Backend:
 
     def rebuild(self) -> None:
         self._begin_recovery()
-        self._drop_generator()
+        self._generator = None
         self._generator = self._make_generator()
         self._prove()
 
@@ -195,7 +197,7 @@ class Exl2Backend:
 
     def close(self) -> None:
         self._jobs.clear()
-        self._drop_generator()
+        self._generator = None
         if self._masks is not None:
             self._masks.shutdown(cancel_futures=True)
         if self._model is not None:
@@ -209,27 +211,28 @@ class Exl2Backend:
 
     def _prove(self) -> None:
         """Generate something, so that no job has to find out. Leaves the page table empty."""
+        job = Job("warm-up", tuple(range(WARM_UP)), max_new_tokens=WARM_UP, ignore_eos=True)
+        sampler = Sampler(job, (), self._pieces, ())
+        self._generator.enqueue(Exl2Job(job, (), sampler, self._tokenizer, self._chunk_size))
         try:
-            self._generator.warmup()
+            while self._generator.num_remaining_jobs():
+                for result in self._generator.iterate():
+                    if result["stage"] == "error":
+                        raise result["error"]
         except Exception as error:
             raise explain(error) from error
+        self._generator.reset_page_table()
 
     def _make_generator(self) -> Any:
-        return ExLlamaV2DynamicGenerator(
+        return Generator(
+            device=torch.device(self._device),
+            vocab_size=self._tokenizer.get_vocab_size(),
             model=self._model,
             cache=self._cache,
             tokenizer=self._tokenizer,
             max_batch_size=self._config.max_batch_size,
             max_chunk_size=self._model.config.max_input_len,
-            max_sampling_threads=1 if self._device == "cpu" else 16,
-            filter_background_eval=False,
         )
-
-    def _drop_generator(self) -> None:
-        generator, self._generator = self._generator, None
-        pool = getattr(generator, "sampling_pool", None)  # not even an attribute with one thread
-        if pool is not None:
-            pool.shutdown()
 
     def _read_config(self) -> Any:
         _check_weights(self._config.path)
@@ -257,14 +260,13 @@ class Exl2Backend:
         assert self._grammars is not None and self._masks is not None
         stop_token_ids = {*job.stop_token_ids, *(() if job.ignore_eos else self._eos_token_ids)}
         stops = sorted(stop_token_ids)
-        vocab_size = self._tokenizer.get_vocab_size()
-        sampler = Sampler(job, stops, self._pieces, self._newline_ids, vocab_size)
-        rules: list[Matcher | Forcing] = []
+        rules: list[Rule] = []
         if job.constraint is not None:
             rules.append(Matcher(job.constraint, self._grammars, self._masks))
         if job.forced is not None:
             rules.append(Forcing(job.forced, self._grammars.pieces))
-        return Exl2Job(job, stops, sampler, self._tokenizer, self._chunk_size, rules)
+        sampler = Sampler(job, stops, self._pieces, self._newline_ids, rules)
+        return Exl2Job(job, stops, sampler, self._tokenizer, self._chunk_size)
 
     def _release(self, identifier: str) -> Exl2Job:
         job = self._jobs.pop(identifier)

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from exllamav2 import ExLlamaV2Tokenizer
 from exllamav2.generator import ExLlamaV2DynamicJob
+from exllamav2.generator.dynamic import _tensor_hash_checksum
 
-from engine.backends.constraint import Matcher
 from engine.backends.detokenizer import Detokenizer
-from engine.backends.forcing import Forcing
+from engine.backends.draw import check
 from engine.backends.logprobs import ROWS, score_chunk, token_logprobs
-from engine.backends.penalties import guide
 from engine.backends.sampler import Sampler
 from engine.messages import Chunk, Job, TokenLogprob
 
@@ -46,11 +45,8 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         sampler: Sampler,
         tokenizer: ExLlamaV2Tokenizer,
         chunk_size: int,
-        rules: Sequence[Matcher | Forcing] = (),
     ) -> None:
-        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode. `rules` say
-        which tokens may come, a later one whatever those before it do.
-        """
+        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode."""
         self.job = job
         self.error: Exception | None = None
         self.num_sampled = 0
@@ -64,11 +60,16 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         )
         self.stop_strings_utf32_offsets = None  # there are none: don't look for them
         self.sequences: list[Any]
-        self._sampler = sampler
+        self.sampler = sampler
+        self.is_active = False  # it has pages
+        self.is_decoding = False  # its prompt has been computed
+        self.is_moved = False  # other pages hold its sequences than those of its row
+        self.row = 0  # in the generator's table of pages, if it is there
+        self._unnoted: list[int] = []  # tokens that sequences and pages don't know of yet
+        self._num_until_border = 0  # of a page, in tokens
+        self._logprob: TokenLogprob | None = None  # of the token that was drawn
         self._detokenizer = Detokenizer(tokenizer, job)
         self._chunk_size = chunk_size
-        self._rules = rules
-        self._raw_logits: torch.Tensor | None = None  # of the token to be drawn
         self._logprobs: list[TokenLogprob] = []  # of tokens that have not been told
         self.prompt_logprobs: list[TokenLogprob | None] = [None]  # nothing precedes the first
         self.is_scored = job.prompt_logprobs is None  # or its prompt's logprobs have been told
@@ -86,9 +87,8 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
 
     def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
         super().prepare_for_queue(generator, serial_number)
-        if (
-            self.job.prompt_logprobs is not None
-        ):  # pages of its own: no logits come with cached ones
+        if self.job.prompt_logprobs is not None:
+            # Pages of its own: no logits come with cached ones.
             for sequence in self.sequences:
                 sequence.new_unique_pages += len(sequence.page_hashes)
                 sequence.page_hashes = []
@@ -99,20 +99,23 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         return self.job.max_new_tokens > 0 and bool(super().is_prefill_done())
 
     def prefill(self, results: list[dict[str, Any]]) -> None:
-        if self.error is not None:
+        if self.error is not None or (self.is_decoding and self.is_scored):
             return
         try:
-            is_anybody_decoding = any(j.is_prefill_done() for j in self.generator.active_jobs)
+            is_anybody_decoding = any(j.is_decoding for j in self.generator.active_jobs)
             if not self.is_scored:
                 size = self._chunk_size if is_anybody_decoding else self.generator.max_chunk_size
                 self._score_chunk(size, results)
             elif is_anybody_decoding:
                 # Not before its rules are compiled: those that decode would wait for them, too. A
                 # prompt of one token has no prefill to put off.
-                if self.is_prefill_done() or all(rule.is_ready for rule in self._rules):
+                if self.is_prefill_done() or all(rule.is_ready for rule in self.sampler.rules):
                     self._prefill_chunk(self._chunk_size, results)
             else:
                 self._prefill_chunk(None, results)
+            if self.is_prefill_done() and not self.is_decoding:
+                self.is_decoding = True
+                self._find_border()
         except Exception as error:
             self._fail(error, results)
 
@@ -164,75 +167,166 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
             result["curr_progress"] = sum(s.kv_position for s in pair)
             result["max_progress"] = sum(len(s.sequence_ids) - 1 for s in pair)
 
-    def receive_logits(self, logits: torch.Tensor) -> Any:
-        """Sample from `logits`, (sequences, 1, padded vocabulary). May run in a sampling thread."""
+    # Decoding, by a `Generator`
+
+    def last_id(self, sequence: int = 0) -> int:
+        """The newest token of a sequence, whose keys and values have not been computed."""
+        if self._unnoted:
+            return self._unnoted[-1]
+        ids = self.sequences[sequence].sequence_ids
+        return int(ids.torch_slice(len(ids) - 1, None).item())
+
+    def position(self, sequence: int = 0) -> int:
+        """Of that token."""
+        position: int = self.sequences[sequence].kv_position
+        return position + len(self._unnoted)
+
+    def ends_with(self, token_id: int) -> bool:
+        """Whether it is plain that a token ends the job. If not, it may still do so."""
+        return (
+            token_id < 0
+            or token_id in self.stop_tokens
+            or self.num_sampled + 1 >= self.max_new_tokens
+        )
+
+    def accept(
+        self, token_id: int, logprob: TokenLogprob | None, results: list[dict[str, Any]]
+    ) -> bool:
+        """The next token, or below 0 why there is none; whether the job has ended."""
         try:
-            if self.job.num_logprobs is not None:
-                vocab_size = self.generator.model.config.vocab_size
-                self._raw_logits = logits[0, :, :vocab_size].clone()
-            row = logits[:, 0]
-            if self.job.negative_prompt:
-                row = guide(row, self.job.sampling.cfg_scale)
-            for rule in self._rules:
-                rule.mask(row.view(-1))
-            token = self._sampler.draw(row, self.sequences[0].sequence_ids.torch())
+            if self.sampler.error is not None:
+                raise self.sampler.error
+            check(token_id)
+            self.num_sampled += 1
+            self._unnoted.append(token_id)
+            if len(self._unnoted) >= self._num_until_border:
+                self._note_tokens()
+            result = self._result("streaming")
+            if token_id in self.stop_tokens:
+                result["eos"], result["eos_reason"] = True, "stop_token"
+            elif self.num_sampled >= self.max_new_tokens:
+                result["eos"], result["eos_reason"] = True, "max_new_tokens"
+            is_last = self._tell(result, token_id, logprob)
         except Exception as error:
-            self.error = error
-            token = torch.zeros((1, 1), dtype=torch.long)
-        return token, None, None, None, False
+            self._fail(error, results)
+            return True
+        results.append(result)
+        return is_last
+
+    def allocate_pages(self) -> None:
+        super().allocate_pages()
+        self.is_active = True
+
+    def deallocate_pages(self) -> None:
+        """Once: what has been computed can be found by others."""
+        if self.is_active:
+            self.is_active = False
+            self._note_tokens()
+        super().deallocate_pages()
+
+    def _find_border(self) -> None:
+        """How many more tokens there are until a page is full."""
+        size = self.generator.page_size
+        self._num_until_border = min(size - s.kv_position % size for s in self.sequences)
+
+    def _note_tokens(self) -> None:
+        """Let sequences and pages know of new tokens: seldom, since it takes tensor operations.
+
+        They never reach beyond a page's border.
+        """
+        if not self._unnoted:
+            return
+        size = self.generator.page_size
+        new_ids = torch.tensor([self._unnoted], dtype=torch.long)
+        self._unnoted.clear()
+        for sequence in self.sequences:
+            start = sequence.kv_position
+            end = start + new_ids.shape[-1]
+            sequence.sequence_ids.append(new_ids)
+            sequence.kv_position = end
+            page = sequence.allocated_pages[start // size]
+            first, page.kv_position = start % size, end - start // size * size
+            page.sequence[:, first : page.kv_position] = sequence.sequence_ids.torch_slice(
+                start, end
+            )
+            page.can_revert = False
+            if page.kv_position == size:
+                self._share_page(sequence, start // size)
+        self._find_border()
+
+    def _share_page(self, sequence: Any, index: int) -> None:
+        """A page is full: it can be found by its hash; one that was there before takes its place.
+        As ExLlamaV2DynamicJob.receive_sample does.
+        """
+        pages, generator = sequence.allocated_pages, self.generator
+        page, size = pages[index], generator.page_size
+        ids = sequence.sequence_ids.torch_slice(index * size, (index + 1) * size)
+        phash = _tensor_hash_checksum(ids, pages[index - 1].phash if index else None)
+        if phash in generator.referenced_pages:
+            serial = page.access_serial
+            page.sub_ref()
+            pages[index] = generator.referenced_pages[phash]
+            pages[index].add_ref(serial)
+            sequence.block_index_tensor = None
+            self.is_moved = True
+        else:
+            if phash in generator.unreferenced_pages:
+                generator.unreferenced_pages[phash].clear()
+            page.update_hash(phash)
+        pages[index + 1].prev_hash = phash
+        pages[index + 1].can_revert = False
+
+    # Decoding, by the library's generator: where it guesses ahead, or has no pages
+
+    def receive_logits(self, logits: torch.Tensor) -> Any:
+        """Draw from `logits`, (1, 1, padded vocabulary)."""
+        drawn = self.generator.draw([self.sampler], logits[:, 0], None)
+        self._logprob = drawn.logprobs[0]
+        return torch.tensor([drawn.token_ids]), None, None, None, False
 
     def receive_sample(
         self, logits: torch.Tensor, next_token: torch.Tensor, *rest: Any
     ) -> tuple[bool, torch.Tensor]:
         """Accept a token; (whether the job has ended, the token)."""
         results: list[dict[str, Any]] = rest[-2]
-        if self.error is None:
-            num_before = len(results)
-            try:
-                self.num_sampled += 1
-                token: torch.Tensor = super().receive_sample(logits, next_token, *rest)[1]
-                token_id = int(next_token.item())
-                self._obey(results[-1], token_id)
-                return self._tell(results[-1], token_id), token
-            except Exception as error:
-                self.error = error
-                del results[num_before:]
-        self._fail(self.error, results)
-        return True, next_token  # as at a stop: the generator frees the pages
+        num_before = len(results)
+        try:
+            if self.sampler.error is not None:
+                raise self.sampler.error
+            token_id = int(next_token.item())
+            check(token_id)
+            self.num_sampled += 1
+            token: torch.Tensor = super().receive_sample(logits, next_token, *rest)[1]
+            self.held_text = ""  # ours is another
+            self.held_tokens.clear()
+            return self._tell(results[-1], token_id, self._logprob), token
+        except Exception as error:
+            del results[num_before:]
+            self._fail(error, results)
+            return True, next_token  # as at a stop: the generator frees the pages
 
-    def _obey(self, result: dict[str, Any], token_id: int) -> None:
-        """Show the token to the rules, which may let no other follow."""
-        if result.get("eos_reason") == "stop_token":
-            return
-        for rule in self._rules:
-            rule.accept(token_id)
-            if rule.is_done:
-                result["eos"], result["eos_reason"] = True, "end_filter"  # the generator's word
-
-    def _tell(self, result: dict[str, Any], token_id: int) -> bool:
-        """Text and tokens of our own in place of the generator's, which forgets those that it
-        held back; whether the job has ended.
-        """
-        self.held_text = ""
-        self.held_tokens.clear()
+    def _tell(self, result: dict[str, Any], token_id: int, logprob: TokenLogprob | None) -> bool:
+        """Complete the result of a token; whether the job has ended."""
         is_stop_token = result.get("eos_reason") == "stop_token"
-        logprobs: list[TokenLogprob] = []
-        if self._raw_logits is not None:
-            logprobs = token_logprobs(self._raw_logits, [token_id], self.job.num_logprobs or 0)
+        self.sampler.accept(token_id)
+        if not is_stop_token and self.sampler.rules and self.sampler.obey(token_id):
+            result["eos"], result["eos_reason"] = True, "end_filter"  # the generator's word
         if is_stop_token:
             text, token_ids = self._detokenizer.flush()
-            result["stop_token"] = next(iter(logprobs), None)
+            result["stop_token"] = logprob
             if token_id in self.job.stop_token_ids:
                 result["stop_reason"] = token_id
         else:
-            self._logprobs += logprobs
+            if logprob is not None:
+                self._logprobs.append(logprob)
             text, token_ids = self._detokenizer.push(token_id, is_last=result["eos"])
         if self._detokenizer.stop_string is not None:
             result["eos"], result["eos_reason"] = True, "stop_string"
             result["stop_reason"] = self._detokenizer.stop_string
         result["chunk"] = self._chunk(text, token_ids)
-        result["new_tokens"] = self.num_sampled - is_stop_token
-        result["cached_tokens"] = self.num_cached
+        if result["eos"]:
+            result["new_tokens"] = self.num_sampled - is_stop_token
+            result["cached_tokens"] = self.num_cached
         is_last: bool = result["eos"]
         return is_last
 

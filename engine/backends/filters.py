@@ -1,8 +1,9 @@
 """Which tokens may be drawn, as published: on rows of logits, (rows, vocabulary), float32.
 
 Each sets what it excludes to -inf, in place; ties at a border are kept, and never is everything
-excluded. Not the library's own, whose top_p drops the token that crosses the limit and keeps less
-likely ones, and whose min_p and top_a let a stale candidate back in.
+excluded. Where it says so, a parameter may be a column, (rows, 1). Not the library's own, whose
+top_p drops the token that crosses the limit and keeps less likely ones, and whose min_p and top_a
+let a stale candidate back in.
 """
 
 import math
@@ -14,25 +15,42 @@ CANDIDATES = 256  # what is kept is rarely more, and to find that many is cheape
 NEGLIGIBLE = 1e-10  # a probability that may be left out of a sort
 
 
-def top_k(logits: torch.Tensor, count: int) -> None:
-    if count < logits.shape[-1]:
-        best = logits.topk(count, sorted=False).values
-        _exclude_below(logits, best.amin(-1, keepdim=True))
-
-
-def top_p(logits: torch.Tensor, limit: float) -> None:
-    """The smallest set of the likeliest tokens with at least that much probability (Holtzman et al.
-    2020, "The Curious Case of Neural Text Degeneration").
+def top_k(
+    logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None = None
+) -> torch.Tensor | None:
+    """`count`: as a column, with `max_count`, the highest of it; 0: all. Returns what is left of
+    each row's `max_count` highest, sorted, for `top_p`, if that many are fewer than all.
     """
+    most = min(max_count if max_count is not None else int(count), logits.shape[-1])
+    if most == logits.shape[-1] and not isinstance(count, torch.Tensor):
+        return None
+    counts = torch.as_tensor(count, device=logits.device).clamp(max=logits.shape[-1])
+    best = logits.topk(most).values
+    border = best.gather(-1, (counts.long() - 1).clamp(min=0).expand(len(logits), 1))
+    border = border.masked_fill(counts == 0, -math.inf)
+    _exclude_below(logits, border)
+    return best.masked_fill_(best < border, -math.inf)
+
+
+def top_p(
+    logits: torch.Tensor, limit: float | torch.Tensor, best: torch.Tensor | None = None
+) -> None:
+    """The smallest set of the likeliest tokens with at least that much probability (Holtzman et al.
+    2020, "The Curious Case of Neural Text Degeneration"). `limit`: as a column, inf: all. `best`:
+    the highest of each row, sorted, where no other, but for equal ones, is left.
+    """
+    limits = torch.as_tensor(limit, device=logits.device)
     log_total = logits.logsumexp(-1, keepdim=True)
     size = logits.shape[-1]
-    for count in (min(CANDIDATES, size), size):
-        best = logits.topk(count).values
-        before = _before((best - log_total).exp())
-        num_kept = (before < limit).sum(-1, keepdim=True)
-        if (num_kept < count).all():
+    for count in (min(CANDIDATES, size), size) if best is None else (best.shape[-1],):
+        highest = logits.topk(count).values if best is None else best
+        is_kept = _before((highest - log_total).exp()) < limits
+        if best is not None or count == size:
             break
-    _exclude_below(logits, best.gather(-1, num_kept.clamp(min=1) - 1))
+        if not (is_kept[:, -1:] & limits.isfinite()).any():  # each limit is reached among them
+            break
+    border = highest.gather(-1, is_kept.sum(-1, keepdim=True).clamp(min=1) - 1)
+    _exclude_below(logits, border.masked_fill(limits.isinf(), -math.inf))
 
 
 def top_a(logits: torch.Tensor, factor: float) -> None:
@@ -42,9 +60,12 @@ def top_a(logits: torch.Tensor, factor: float) -> None:
     _exclude_below(logits, torch.minimum(2 * top - log_total + math.log(factor), top))
 
 
-def min_p(logits: torch.Tensor, factor: float) -> None:
-    """At least that share of the highest probability (Nguyen et al. 2024, "Min-p Sampling")."""
-    _exclude_below(logits, logits.amax(-1, keepdim=True) + math.log(factor))
+def min_p(logits: torch.Tensor, factor: float | torch.Tensor) -> None:
+    """At least that share of the highest probability (Nguyen et al. 2024, "Min-p Sampling").
+    `factor`: as a column, 0: all.
+    """
+    factors = torch.as_tensor(factor, dtype=logits.dtype, device=logits.device)
+    _exclude_below(logits, logits.amax(-1, keepdim=True) + factors.log())
 
 
 def tail_free(logits: torch.Tensor, limit: float) -> None:
@@ -118,7 +139,7 @@ def smooth(logits: torch.Tensor, factor: float, curve: float) -> None:
     logits.copy_((smoothed + top).masked_fill_(logits.isneginf(), -math.inf))
 
 
-def heat(logits: torch.Tensor, temperature: float) -> None:
+def heat(logits: torch.Tensor, temperature: float | torch.Tensor) -> None:
     logits.div_(temperature)
 
 

@@ -1,9 +1,6 @@
 """Tokens that must come where the model doesn't get to a text in time. Engine thread."""
 
-import math
-
-import torch
-
+from engine.backends.rules import Only
 from engine.backends.watch import Watch
 from engine.messages import Forced
 
@@ -21,26 +18,15 @@ class Forcing:
         self._num_tokens = 0
         self._next = 0  # of the forced tokens
 
-    @property
-    def token_id(self) -> int | None:
-        """The only one that may come next, if one must."""
+    def limit(self) -> Only | None:
         is_on = self._next or (
             self._num_tokens >= self._forced.after_tokens and not self._watch.has_come
         )
-        return self._forced.token_ids[self._next] if is_on and self._is_left else None
-
-    def mask(self, logits: torch.Tensor) -> None:
-        """In place. `logits`: (padded vocabulary,)."""
-        if (token_id := self.token_id) is not None:
-            logits.fill_(-math.inf)
-            logits[token_id] = 0.0
+        is_left = self._next < len(self._forced.token_ids)
+        return Only(self._forced.token_ids[self._next]) if is_on and is_left else None
 
     def accept(self, token_id: int) -> None:
-        if self.token_id is not None:
+        if self.limit() is not None:
             self._next += 1
         self._num_tokens += 1
         self._watch.add(self._pieces[token_id])
-
-    @property
-    def _is_left(self) -> bool:
-        return self._next < len(self._forced.token_ids)

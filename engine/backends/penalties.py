@@ -1,5 +1,5 @@
 """What lowers or raises the logits of certain tokens before any filter: in place, on rows of
-logits, (rows, vocabulary), float32; token ids of the text so far as (rows, tokens).
+logits, (rows, vocabulary), float32. Parameters are columns, (rows, 1), unless said otherwise.
 """
 
 import math
@@ -12,43 +12,58 @@ MAX_DRY = 1e30  # what float32 can still subtract
 
 
 def penalize_repetition(
-    logits: torch.Tensor, token_ids: torch.Tensor, penalty: float, full: int, decay: int
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    ages: torch.Tensor,
+    penalty: torch.Tensor,
+    full: torch.Tensor,
+    decay: torch.Tensor,
 ) -> None:
     """Divide positive logits of tokens that occurred, multiply negative ones (Keskar et al. 2019,
     "CTRL"). In full for the last `full` tokens, -1 for all; fading over `decay` before (exllamav2).
+
+    `token_ids`: of prompt and completion, (rows, tokens); `ages`: how many came after each, below
+    0 where there is none.
     """
-    if full >= 0:
-        token_ids = token_ids[:, max(token_ids.shape[-1] - full - decay, 0) :]
-    count = token_ids.shape[-1]
-    if count == 0:
-        return
-    factor: float | torch.Tensor = penalty
-    if decay and 0 <= full < count:
-        age = torch.arange(count - 1, -1, -1)
-        factor = 1 + (penalty - 1) * (1 - (age - full).clamp(min=0) / decay)
+    beyond = (ages - full).clamp(min=0)
+    fading = (1 - beyond / decay.clamp(min=1)).clamp(min=0)
+    strength = torch.where((ages < full) | (full < 0), 1.0, torch.where(decay > 0, fading, 0.0))
+    factor = 1 + (penalty - 1) * strength.masked_fill(ages < 0, 0.0)
     values = logits.gather(-1, token_ids)
     penalized = torch.where(values > 0, values / factor, values * factor)
-    # A token's strongest penalty counts, that of its newest place.
-    strongest = "amin" if penalty > 1 else "amax"
-    logits.scatter_reduce_(-1, token_ids, penalized, strongest, include_self=False)
+    _keep_strongest(logits, token_ids, penalized, penalty > 1)
 
 
 def penalize_frequency(
-    logits: torch.Tensor, token_ids: torch.Tensor, frequency: float, presence: float
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    is_counted: torch.Tensor,
+    frequency: torch.Tensor,
+    presence: torch.Tensor,
 ) -> None:
-    """Take `presence` from tokens that occurred, and `frequency` for each time (OpenAI's API)."""
-    if token_ids.shape[-1] == 0:
-        return
-    if presence:
-        logits.scatter_(-1, token_ids, logits.gather(-1, token_ids) - presence)
-    if frequency:
-        logits.scatter_add_(-1, token_ids, torch.full(token_ids.shape, -frequency))
+    """Take `presence` from tokens that occurred, and `frequency` for each time (OpenAI's API).
+    `token_ids`, `is_counted`: (rows, tokens).
+    """
+    lowered = logits.gather(-1, token_ids) - presence * is_counted
+    _keep_strongest(logits, token_ids, lowered, presence > 0)
+    logits.scatter_add_(-1, token_ids, -frequency * is_counted)
+
+
+def _keep_strongest(
+    logits: torch.Tensor, token_ids: torch.Tensor, values: torch.Tensor, is_lowering: torch.Tensor
+) -> None:
+    """Write `values` where the same token may stand several times: the lowest counts, or the
+    highest. That of a place which changes nothing is the token's own.
+    """
+    lowest = logits.scatter_reduce(-1, token_ids, values, "amin", include_self=False)
+    highest = logits.scatter_reduce(-1, token_ids, values, "amax", include_self=False)
+    torch.where(is_lowering, lowest, highest, out=logits)
 
 
 def penalize_continuations(
     logits: torch.Tensor,
-    token_ids: torch.Tensor,
-    is_breaker: torch.Tensor,
+    token_ids: np.ndarray,
+    is_breaker: np.ndarray,
     multiplier: float,
     base: float,
     allowed_length: int,
@@ -56,8 +71,10 @@ def penalize_continuations(
     """DRY, of one row: take multiplier * base ** (length - allowed_length) from each token that
     would go on a repetition of at least `allowed_length` tokens, by the longest such. Nothing is
     repeated across a breaker (Weidmann 2024, pull request 5637 of text-generation-webui).
+
+    `token_ids`: (tokens,); `is_breaker`: (vocabulary,).
     """
-    ids, breaks = token_ids[0].numpy(), is_breaker.numpy()
+    ids, breaks = token_ids, is_breaker
     if ids.size < 2 or breaks[ids[-1]]:
         return
     ends = np.flatnonzero(ids[:-1] == ids[-1])
@@ -77,21 +94,22 @@ def penalize_continuations(
     if not repeated.size:
         return
     excess = torch.from_numpy((lengths[repeated] - allowed_length).astype(np.float64))
-    penalties = (multiplier * base**excess).clamp(max=MAX_DRY).float()[None]
-    following = torch.from_numpy(ids[ends[repeated] + 1])[None]
+    penalties = (multiplier * base**excess).clamp(max=MAX_DRY).float()[None].to(logits.device)
+    following = torch.from_numpy(ids[ends[repeated] + 1])[None].to(logits.device)
     penalized = logits.gather(-1, following) - penalties
     logits.scatter_reduce_(-1, following, penalized, "amin", include_self=False)
 
 
-def guide(logits: torch.Tensor, scale: float) -> torch.Tensor:
-    """Classifier-free guidance (Sanchez et al. 2023, "Stay on topic"): from (2, vocabulary), behind
-    the prompt and behind the negative prompt, one row.
+def guide(logits: torch.Tensor, negative: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Classifier-free guidance (Sanchez et al. 2023, "Stay on topic"): logits behind the prompts
+    and behind the negative prompts, combined.
     """
-    logprobs = logits.log_softmax(-1)
-    return torch.lerp(logprobs[1:], logprobs[:1], scale)
+    wanted, unwanted = logits.log_softmax(-1), negative.log_softmax(-1)
+    return unwanted + scale * (wanted - unwanted)
 
 
 def keep_only(logits: torch.Tensor, token_ids: torch.Tensor) -> None:
+    """`token_ids`: (tokens,), for all rows."""
     kept = logits[:, token_ids]
     logits.fill_(-math.inf)
     logits[:, token_ids] = kept

@@ -1,28 +1,24 @@
-"""The next token of a job: what its Sampling asks for, step by step, on the row of its logits.
+"""What the draws of one job depend on: what its Sampling asks for, and its tokens so far.
 
-Runs in a sampling thread, inside `generator.iterate()`.
+Engine thread. `draw.Draw` makes the draws, for all jobs together.
 """
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
-import torch
+import numpy as np
 
-from engine.backends import filters, penalties
-from engine.errors import InvalidJob, JobFailed
+from engine.backends.rules import Rule
 from engine.messages import Job
 from engine.sampling import BannedString
 
 GREEDY_BELOW = 0.01  # temperature; the library's own border
 
-Step = Callable[[torch.Tensor], None]
-
 
 class Sampler:
-    """Draws the tokens of one job: one draw a token, from a generator of its own, so that the same
-    seed gives the same text in any company.
+    """One draw a token, from a generator of its own, so that the same seed gives the same text in
+    any company.
     """
 
     def __init__(
@@ -31,152 +27,110 @@ class Sampler:
         stop_token_ids: Sequence[int],
         pieces: Sequence[bytes],
         newline_ids: Sequence[int],
-        vocab_size: int,
+        rules: Sequence[Rule] = (),
     ) -> None:
-        """`vocab_size`: of the tokenizer; logits beyond it are of no token. `newline_ids`: tokens
-        that are a line's end.
+        """`newline_ids`: tokens that are a line's end. `rules` say which tokens may come, a later
+        one whatever those before it do.
         """
-        sampling = self._sampling = job.sampling
-        self._vocab_size = vocab_size
-        self._num_prompt = len(job.prompt)
+        s = self.sampling = job.sampling
+        self.rules = rules
+        self.num_logprobs = job.num_logprobs
+        self.is_pair = bool(job.negative_prompt)
+        self.num_prompt = len(job.prompt)
+        self.num_drawn = 0
+        self.error: Exception | None = None  # that a rule has raised
+        self.is_heated = s.dynatemp_high > 0
+        self.is_greedy = s.temperature < GREEDY_BELOW and not self.is_heated
+        # What can't change which token is the likeliest is left out where that one is taken.
+        self.is_filtered = not self.is_greedy or bool(s.temperature_last and s.xtc_probability)
+        self.is_penalized = bool(
+            s.repetition_penalty != 1.0 or s.frequency_penalty or s.presence_penalty
+        )
+        self.is_masked = bool(
+            s.dry_multiplier
+            or s.logit_bias
+            or s.banned_token_ids
+            or s.allowed_token_ids
+            or s.banned_strings
+            or job.min_new_tokens
+            or job.healing
+        )
+        self.is_rare = bool(  # asks for a filter that is applied row by row
+            s.smoothing_factor
+            or self.is_heated
+            or s.temperature_last
+            or s.top_a
+            or s.tfs < 1
+            or s.typical_p < 1
+            or s.xtc_probability
+            or s.mirostat
+            or s.skew
+        )
+        self.temperature = 1.0
+        if not (self.is_greedy or self.is_heated or s.temperature_last):
+            self.temperature = s.temperature
+        self.protected = [*stop_token_ids, *newline_ids]
+        self.max_surprise = 2 * s.mirostat_tau  # bits
+        self.is_excluding = False  # whether XTC is done this time
+        self.token_ids: list[int] = []  # prompt and completion, where they are asked for
+        if self.is_penalized or s.dry_multiplier:
+            self.token_ids += job.prompt
         self._min_tokens = job.min_new_tokens
         self._stop_token_ids = list(stop_token_ids)
-        self._first_ids = torch.tensor(job.healing.token_ids) if job.healing else None
+        self._first_ids = job.healing.token_ids if job.healing else ()
         # Unsigned: Python's generator takes the absolute value, and -1 would be 1.
-        self._random = random.Random(None if sampling.seed is None else sampling.seed % 2**64)
-        self._protected = torch.tensor([*stop_token_ids, *newline_ids], dtype=torch.long)
-        self._max_surprise = 2 * sampling.mirostat_tau
-        self._bans = _Bans(sampling.banned_strings, pieces) if sampling.banned_strings else None
-        self._is_heated = sampling.dynatemp_high > 0
-        self._is_greedy = sampling.temperature < GREEDY_BELOW and not self._is_heated
-        self._penalties = self._make_penalties()
-        self._filters = self._make_filters()
+        self._random = random.Random(None if s.seed is None else s.seed % 2**64)
+        self._bans = _Bans(s.banned_strings, pieces) if s.banned_strings else None
+        self._is_breaker: np.ndarray | None = None
 
-    def draw(self, logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-        """The next token, (1, 1), by `logits`, (1, vocabulary with padding), float32, which are
-        changed; `token_ids`: of prompt and completion, (1, tokens). Raises JobFailed, or
-        InvalidJob where what it asks for leaves no token.
-        """
-        if self._vocab_size < logits.shape[-1]:
-            logits[:, self._vocab_size :] = -math.inf
-        num_drawn = token_ids.shape[-1] - self._num_prompt
-        for penalize in self._penalties:
-            penalize(logits, token_ids)
-        if num_drawn < self._min_tokens:
-            logits[:, self._stop_token_ids] = -math.inf
-        if num_drawn == 0 and self._first_ids is not None:
-            penalties.keep_only(logits, self._first_ids)
+    def point(self) -> float:
+        """In [0, 1), for the next draw."""
+        if self.sampling.xtc_probability:
+            self.is_excluding = self._random.random() < self.sampling.xtc_probability
+        return 0.0 if self.is_greedy else self._random.random()
+
+    @property
+    def banned(self) -> Iterator[Sequence[int]]:
+        """Tokens that may not come next."""
+        yield self.sampling.banned_token_ids
+        if self.num_drawn < self._min_tokens:
+            yield self._stop_token_ids
         if self._bans is not None:
-            self._bans.mask(logits)
-        _check(logits.amax().item())
-        for step in self._filters:
-            step(logits)
-        token = self._choose(logits)
+            yield from self._bans.token_ids()
+
+    @property
+    def allowed(self) -> Iterator[Sequence[int]]:
+        """If any, no other may come next."""
+        if self.sampling.allowed_token_ids:
+            yield self.sampling.allowed_token_ids
+        if self.num_drawn == 0 and self._first_ids:
+            yield self._first_ids
+
+    def is_breaker(self, vocab_size: int) -> np.ndarray:
+        """Of each token, whether DRY begins anew behind it."""
+        if self._is_breaker is None:
+            self._is_breaker = np.zeros(vocab_size, dtype=np.bool_)
+            self._is_breaker[list(self.sampling.dry_breakers)] = True
+        return self._is_breaker
+
+    def note_logprob(self, logprob: float) -> None:
+        """Of the token drawn, among those that were left, in nats: for mirostat."""
+        surprise = -logprob / math.log(2)
+        self.max_surprise -= self.sampling.mirostat_eta * (surprise - self.sampling.mirostat_tau)
+
+    def accept(self, token_id: int) -> None:
+        """The next token. Not its rules': see `obey`."""
+        self.num_drawn += 1
+        if self.token_ids:
+            self.token_ids.append(token_id)
         if self._bans is not None:
-            self._bans.note(int(token.item()))
-        return token
+            self._bans.note(token_id)
 
-    def _choose(self, logits: torch.Tensor) -> torch.Tensor:
-        sampling = self._sampling
-        if self._is_greedy:
-            return logits.argmax(-1, keepdim=True)
-        if sampling.mirostat:
-            filters.mirostat(logits, self._max_surprise)
-        point = torch.tensor([[self._random.random()]], dtype=torch.float64)
-        token = filters.draw(logits, point, sampling.skew)
-        if sampling.mirostat:  # by the probability among those that were left, as llama.cpp
-            surprise = -logits.log_softmax(-1).gather(-1, token).item() / math.log(2)
-            self._max_surprise -= sampling.mirostat_eta * (surprise - sampling.mirostat_tau)
-        return token
-
-    def _make_penalties(self) -> list[Callable[[torch.Tensor, torch.Tensor], None]]:
-        sampling = self._sampling
-        steps: list[Callable[[torch.Tensor, torch.Tensor], None]] = []
-        if sampling.repetition_penalty != 1.0:
-            steps.append(
-                partial(
-                    penalties.penalize_repetition,
-                    penalty=sampling.repetition_penalty,
-                    full=sampling.repetition_range,
-                    decay=sampling.repetition_decay,
-                )
-            )
-        if sampling.frequency_penalty or sampling.presence_penalty:
-            steps.append(self._penalize_completion)
-        if sampling.dry_multiplier:
-            steps.append(self._make_dry())
-        if sampling.logit_bias:
-            steps.append(self._make_bias())
-        if sampling.banned_token_ids:
-            banned = torch.tensor(sampling.banned_token_ids)
-            steps.append(lambda logits, _: _fill(logits, banned))
-        if sampling.allowed_token_ids:
-            allowed = torch.tensor(sampling.allowed_token_ids)
-            steps.append(lambda logits, _: penalties.keep_only(logits, allowed))
-        return steps
-
-    def _penalize_completion(self, logits: torch.Tensor, token_ids: torch.Tensor) -> None:
-        penalties.penalize_frequency(
-            logits,
-            token_ids[:, self._num_prompt :],
-            self._sampling.frequency_penalty,
-            self._sampling.presence_penalty,
-        )
-
-    def _make_dry(self) -> Callable[[torch.Tensor, torch.Tensor], None]:
-        sampling = self._sampling
-        is_breaker = torch.zeros(self._vocab_size, dtype=torch.bool)
-        is_breaker[list(sampling.dry_breakers)] = True
-        return lambda logits, token_ids: penalties.penalize_continuations(
-            logits,
-            token_ids[:, -sampling.dry_range :],  # 0: all
-            is_breaker,
-            sampling.dry_multiplier,
-            sampling.dry_base,
-            sampling.dry_allowed_length,
-        )
-
-    def _make_bias(self) -> Callable[[torch.Tensor, torch.Tensor], None]:
-        ids, values = zip(*self._sampling.logit_bias, strict=True)
-        biased, bias = torch.tensor(ids)[None], torch.tensor(values)[None]
-        return lambda logits, _: _discard(logits.scatter_add_(-1, biased, bias))
-
-    def _make_filters(self) -> list[Step]:
-        """In the order of application. What can't change which token is the likeliest is left out
-        where that one is taken.
-        """
-        s = self._sampling
-        heat = self._make_heat()
-        if self._is_greedy and not (s.temperature_last and s.xtc_probability):
-            return []
-        steps: list[Step | None] = [
-            partial(filters.smooth, factor=s.smoothing_factor, curve=s.smoothing_curve)
-            if s.smoothing_factor
-            else None,
-            None if s.temperature_last else heat,
-            partial(filters.top_k, count=s.top_k) if s.top_k else None,
-            partial(filters.top_p, limit=s.top_p) if s.top_p < 1 else None,
-            partial(filters.top_a, factor=s.top_a) if s.top_a else None,
-            partial(filters.min_p, factor=s.min_p) if s.min_p else None,
-            partial(filters.tail_free, limit=s.tfs) if s.tfs < 1 else None,
-            partial(filters.typical, limit=s.typical_p) if s.typical_p < 1 else None,
-            self._exclude_top_choices if s.xtc_probability else None,
-            heat if s.temperature_last else None,
-        ]
-        return [step for step in steps if step is not None]
-
-    def _make_heat(self) -> Step | None:
-        s = self._sampling
-        if self._is_heated:
-            low, high, exponent = s.dynatemp_low, s.dynatemp_high, s.dynatemp_exponent
-            return partial(filters.heat_by_entropy, low=low, high=high, exponent=exponent)
-        if self._is_greedy or s.temperature == 1.0:
-            return None
-        return partial(filters.heat, temperature=s.temperature)
-
-    def _exclude_top_choices(self, logits: torch.Tensor) -> None:
-        if self._random.random() < self._sampling.xtc_probability:
-            filters.exclude_top_choices(logits, self._sampling.xtc_threshold, self._protected)
+    def obey(self, token_id: int) -> bool:
+        """Show the rules a token that is no end; whether none may follow."""
+        for rule in self.rules:
+            rule.accept(token_id)
+        return any(rule.is_done for rule in self.rules)
 
 
 class _Bans:
@@ -189,30 +143,14 @@ class _Bans:
         self._pieces = pieces
         self._tail = b""  # of the completion, as long as a banned string's beginning may be
         self._max_tail = max(len(string.data) for string in banned) - 1
-        self._containing = torch.tensor([i for s in banned for i in s.containing], dtype=torch.long)
 
-    def mask(self, logits: torch.Tensor) -> None:
-        _fill(logits, self._containing)
+    def token_ids(self) -> Iterator[Sequence[int]]:
         for string in self._banned:
+            yield string.containing
             for length in range(1, min(len(string.data) - 1, len(self._tail)) + 1):
                 if string.completing[length] and self._tail.endswith(string.data[:length]):
-                    _fill(logits, torch.tensor(string.completing[length]))
+                    yield string.completing[length]
 
     def note(self, token_id: int) -> None:
         tail = self._tail + (self._pieces[token_id] if token_id < len(self._pieces) else b"")
         self._tail = tail[-self._max_tail :] if self._max_tail else b""
-
-
-def _check(top: float) -> None:
-    if top == -math.inf:
-        raise InvalidJob("no token is left to choose from: all are banned")
-    if not math.isfinite(top):
-        raise JobFailed("the model's logits are not numbers")
-
-
-def _fill(logits: torch.Tensor, token_ids: torch.Tensor) -> None:
-    logits.index_fill_(-1, token_ids, -math.inf)
-
-
-def _discard(_: object) -> None:
-    """Of a step, whose result is what it did in place."""

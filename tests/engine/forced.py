@@ -38,9 +38,12 @@ class ForcedModel:
         pass
 
 
-def exl2_backend(path, wrap=None, logits=None, before=None, **config) -> Backend:
+def exl2_backend(
+    path, wrap=None, logits=None, before=None, is_overlapping=False, **config
+) -> Backend:
     """The real generator on the CPU: over the model at `path`, its `forward_chunk` wrapped by
-    `wrap`, or over a ForcedModel with its configuration.
+    `wrap`, or over a ForcedModel with its configuration. `is_overlapping`: in the order in which
+    it works on a GPU.
     """
     cpu.install()
     from engine.backends.cpu.cache import CpuCache
@@ -56,7 +59,13 @@ def exl2_backend(path, wrap=None, logits=None, before=None, **config) -> Backend
             model.forward_chunk = wrap(model.forward_chunk)
         return model, cache
 
-    return Exl2Backend(ModelConfig(path=path, name="test", **config), "cpu", load)
+    class TestedBackend(Exl2Backend):
+        def _make_generator(self):
+            generator = super()._make_generator()
+            generator.is_overlapping = is_overlapping
+            return generator
+
+    return TestedBackend(ModelConfig(path=path, name="test", **config), "cpu", load)
 
 
 def run(backend, *jobs, limit=5000):

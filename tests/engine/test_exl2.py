@@ -18,21 +18,29 @@ from tests.scripted import job
 GREEDY = Sampling(temperature=0.0)
 
 
+@pytest.fixture(scope="module", params=[False, True], ids=["in turn", "overlapping"])
+def is_overlapping(request):
+    """Whether the generator works in the order of a GPU, where host and device do so at once."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def backend(model_path):
-    backend = exl2_backend(model_path)
+def backend(model_path, is_overlapping):
+    backend = exl2_backend(model_path, is_overlapping=is_overlapping)
     backend.open()
     yield backend
     backend.close()
 
 
 @pytest.fixture
-def forced(model_path):
+def forced(model_path, is_overlapping):
     """The generator over a ForcedModel."""
     opened = []
 
     def make(logits, before=None, **config):
-        backend = exl2_backend(model_path, logits=logits, before=before, **config)
+        backend = exl2_backend(
+            model_path, logits=logits, before=before, is_overlapping=is_overlapping, **config
+        )
         backend.open()
         opened.append(backend)
         return backend
@@ -100,17 +108,13 @@ def test_a_context_that_the_cache_cannot_hold_is_told(model_path, caplog):
     assert "context of 2048 tokens" in record.getMessage() and "1024" in record.getMessage()
 
 
-def test_a_closed_backend_has_no_sampling_threads_and_no_weights(model_path):
-    forced = exl2_backend(model_path)
-    backend = type(forced)(forced._config, "cuda", forced._load)  # on the CPU there is no pool
+def test_a_closed_backend_has_no_weights(model_path):
+    backend = exl2_backend(model_path)
     backend.open()
-    run(backend, *(job(f"job{i}", 3, sampling=GREEDY) for i in range(4)))
-    pool, model = backend._generator.sampling_pool, backend._generator.model
-    assert pool._threads and model._weights is not None
+    model = backend._generator.model
+    assert model._weights is not None
     backend.close()
     backend.close()
-    with pytest.raises(RuntimeError, match="shutdown"):
-        pool.submit(print)
     assert model._weights is None
 
 

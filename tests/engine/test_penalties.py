@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,10 +16,16 @@ texts = st.lists(st.integers(0, SIZE - 1), max_size=30)
 few = st.lists(st.integers(0, 3), max_size=40)  # repeats itself
 
 
-def changed(values, text, change, *args):
-    logits = torch.tensor([values])
-    change(logits, torch.tensor([text], dtype=torch.long), *args)
-    return logits[0].tolist()
+def rows_of(text):
+    """Token ids and ages, as penalties get them, of another text and of `text`."""
+    other = [*text, 0, 1]
+    token_ids = torch.tensor([other, [*text, 3, 3]])  # what is beyond its end doesn't count
+    lengths = torch.tensor([[len(other)], [len(text)]])
+    return token_ids, lengths - 1 - torch.arange(len(other))
+
+
+def column(value):
+    return torch.tensor([[1.5], [value]])
 
 
 def near(left, right):
@@ -40,19 +47,31 @@ def test_repetition(values, text, penalty, full, decay):
         factor = 1 + (penalty - 1) * strength
         value = values[token]
         expected[token] = value / factor if value > 0 else value * factor
-    assert near(
-        changed(values, text, penalties.penalize_repetition, penalty, full, decay), expected
-    )
+    logits = torch.tensor([values[::-1], values])
+    columns = [column(value) for value in (penalty, full, decay)]
+    penalties.penalize_repetition(logits, *rows_of(text), *columns)
+    assert near(logits[1].tolist(), expected)
 
 
 @SOME
-@given(logits_of, texts, st.floats(-2, 2), st.floats(-2, 2))
-def test_frequency_and_presence(values, text, frequency, presence):
+@given(logits_of, texts, st.integers(0, 30), st.floats(-2, 2), st.floats(-2, 2))
+def test_frequency_and_presence_in_the_completion(values, text, num_new, frequency, presence):
+    completion = text[max(len(text) - num_new, 0) :]
     expected = [
-        value - frequency * text.count(token) - presence * (token in text)
+        value - frequency * completion.count(token) - presence * (token in completion)
         for token, value in enumerate(values)
     ]
-    assert near(changed(values, text, penalties.penalize_frequency, frequency, presence), expected)
+    logits = torch.tensor([values[::-1], values])
+    token_ids, ages = rows_of(text)
+    is_counted = (ages >= 0) & (ages < num_new)
+    penalties.penalize_frequency(logits, token_ids, is_counted, column(frequency), column(presence))
+    assert near(logits[1].tolist(), expected)
+
+
+def continued(values, text, *args):
+    logits = torch.tensor([values])
+    penalties.penalize_continuations(logits, np.array(text, dtype=np.int64), *args)
+    return logits[0].tolist()
 
 
 def repeated(text, token, breakers):
@@ -82,7 +101,7 @@ def repeated(text, token, breakers):
     st.integers(1, 5),
 )
 def test_dry(values, text, breakers, multiplier, base, allowed):
-    is_breaker = torch.zeros(SIZE, dtype=torch.bool)
+    is_breaker = np.zeros(SIZE, dtype=np.bool_)
     is_breaker[list(breakers)] = True
     expected = list(values)
     for token in range(SIZE):
@@ -90,21 +109,20 @@ def test_dry(values, text, breakers, multiplier, base, allowed):
         if length >= allowed and token not in breakers:
             expected[token] -= multiplier * base ** (length - allowed)
     args = (is_breaker, multiplier, base, allowed)
-    assert near(changed(values, text, penalties.penalize_continuations, *args), expected)
+    assert near(continued(values, text, *args), expected)
 
 
 def test_dry_of_a_very_long_repetition_is_finite():
-    is_breaker = torch.zeros(SIZE, dtype=torch.bool)
-    [*_, last] = changed(
-        [0.0] * SIZE, [SIZE - 1] * 500, penalties.penalize_continuations, is_breaker, 5.0, 8.0, 2
-    )
+    is_breaker = np.zeros(SIZE, dtype=np.bool_)
+    [*_, last] = continued([0.0] * SIZE, [SIZE - 1] * 500, is_breaker, 5.0, 8.0, 2)
     assert -1e31 < last < -1e29
 
 
 @SOME
 @given(logits_of, logits_of, st.floats(-1, 4))
 def test_guidance(wanted, unwanted, scale):
-    row = penalties.guide(torch.tensor([wanted, unwanted]), scale)
+    rows = torch.tensor([wanted, unwanted]), torch.tensor([unwanted, wanted])
+    row = penalties.guide(*rows, torch.tensor([[scale], [0.5]]))
     a, b = (
         torch.tensor(v, dtype=torch.float64).log_softmax(-1).tolist() for v in (wanted, unwanted)
     )

@@ -271,9 +271,9 @@ def test_forced_tokens_come_one_after_the_other_though_the_text_comes_with_them(
     forcing = Forcing(Forced(1, grammars.pieces[400].decode(), (400, 500)), grammars.pieces)
     forcing.accept(300)
     seen = []
-    while (token_id := forcing.token_id) is not None:
-        seen.append(token_id)
-        forcing.accept(token_id)
+    while (limit := forcing.limit()) is not None:
+        seen.append(limit.token_id)
+        forcing.accept(limit.token_id)
     assert seen == [400, 500]
 
 
