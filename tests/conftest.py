@@ -7,7 +7,16 @@ import sys
 import threading
 import time
 
+import hypothesis
 import pytest
+
+# A slow machine is no fault.
+hypothesis.settings.register_profile(
+    "switchyard",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("switchyard")
 
 ROOT = pathlib.Path(__file__).parent.parent
 DEMO = str(ROOT / "models" / "demo")  # the embedded model, for tests that read what it says
@@ -17,7 +26,7 @@ DEMO = str(ROOT / "models" / "demo")  # the embedded model, for tests that read 
 def no_thread_is_left():
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 20
     while left := [t for t in threading.enumerate() if t not in before and t.is_alive()]:
         if time.monotonic() > deadline:
             pytest.fail(f"threads left: {left}")

@@ -32,7 +32,7 @@ SWITCHED_OFF = {
     "xtc_mask": NONE,
 }
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 def sample(logits, **arguments):
@@ -113,7 +113,7 @@ def expected_match(text, strings):
     return -1
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.text("aé\U0001f600", min_size=1, max_size=7),
     st.lists(st.text("aé\U0001f600", min_size=1, max_size=4), min_size=1, max_size=3),
@@ -189,7 +189,7 @@ def penalized(sequence, row, penalty, sustain, decay, frequency, presence):
     return row
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(-1, 9), max_size=30),
     st.floats(0.5, 2.0),

@@ -52,7 +52,7 @@ def expected(pieces, stop_strings, min_new_tokens):
     return text[: min(starts, default=len(text))], bool(starts)
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(
     st.lists(st.text("ab ", max_size=3), min_size=1, max_size=12),
     st.lists(short, max_size=4),

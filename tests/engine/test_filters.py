@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.backends import filters
 
-SOME = settings(max_examples=60, deadline=None)
+SOME = settings(max_examples=60)
 # Logits from flat to peaked, of few tokens and of more than the filters look at first.
 rows = st.tuples(
     st.integers(0, 10**6), st.sampled_from([1, 2, 3, 8, 300, 700]), st.sampled_from([0.1, 1, 4])

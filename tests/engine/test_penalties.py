@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.backends import penalties
 
-SOME = settings(max_examples=150, deadline=None)
+SOME = settings(max_examples=150)
 SIZE = 12  # of the vocabulary
 logits_of = st.lists(st.floats(-5, 5, width=32), min_size=SIZE, max_size=SIZE)
 texts = st.lists(st.integers(0, SIZE - 1), max_size=30)

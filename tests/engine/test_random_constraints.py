@@ -35,7 +35,6 @@ def draw(strategy, number):
         max_examples=number,
         database=None,
         derandomize=True,
-        deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

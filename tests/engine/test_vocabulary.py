@@ -9,7 +9,7 @@ data = st.binary(max_size=4).map(lambda d: bytes(b % 3 + 97 for b in d))
 vocabularies = st.lists(data, min_size=1, max_size=30)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(vocabularies, data)
 def test_tokens_that_begin_with_a_text_and_those_that_contain_it(pieces, text):
     vocabulary = Vocabulary(pieces)
@@ -20,7 +20,7 @@ def test_tokens_that_begin_with_a_text_and_those_that_contain_it(pieces, text):
         assert set(vocabulary.containing(text)) == contains
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(vocabularies, data.filter(bool), data)
 def test_a_banned_string_tells_which_tokens_would_complete_it(pieces, text, tail):
     banned = Vocabulary(pieces).ban(text.decode())

@@ -210,7 +210,7 @@ class Machine:
             assert self.has_given_up or self.engine.state in ("ready", "recovering")
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(st.lists(OPERATIONS, min_size=12, max_size=50), st.integers(0, 100))
 def test_every_job_ends_once_with_its_own_text_whatever_comes(operations, drain_at):
     machine = Machine()
