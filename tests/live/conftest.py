@@ -1,5 +1,6 @@
 """A real gunicorn, in a process of its own, on a free port."""
 
+import atexit
 import contextlib
 import os
 import pathlib
@@ -21,10 +22,19 @@ WAITRESS = [
 ]
 
 
+_places = []  # sockets, so that no other test and no connection gets the ports meanwhile
+
+
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """One that stays this process's until it ends; a server that sets SO_REUSEADDR may listen."""
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind(("127.0.0.1", 0))
+    _places.append(place)
+    return place.getsockname()[1]
+
+
+atexit.register(lambda: [place.close() for place in _places])
 
 
 class Server:
@@ -51,21 +61,21 @@ class Server:
     def output(self):
         return self._log.read_text()
 
-    def wait_until_ready(self, timeout=60):
+    def wait_until_ready(self, timeout=120):
         return self.wait_until_answers("/health/ready", timeout)
 
-    def wait_until_answers(self, path, timeout=60):
+    def wait_until_answers(self, path, timeout=120):
         """With a 200."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(requests.ConnectionError):
+            with contextlib.suppress(requests.ConnectionError, requests.Timeout):
                 if requests.get(f"{self.url}{path}", timeout=10).status_code == 200:
                     return self
             time.sleep(0.1)
         pytest.fail(f"the server did not become ready:\n{self.output}")
 
     def post(self, path, body, **more):
-        return requests.post(f"{self.url}{path}", json=body, timeout=60, **more)
+        return requests.post(f"{self.url}{path}", json=body, timeout=120, **more)
 
     def stop(self, number=signal.SIGTERM):
         if self.process.poll() is None:
