@@ -13,12 +13,19 @@ LOSE_DEVICE, HANG = 1001, 1002  # at the third token
 FLOOD = 1003  # tokens of 64 KiB each
 FAIL = 1004  # an iteration, at the hundredth token
 THINK = 1005  # thoughts, then an answer
+FAIL_LATER = 1006  # an iteration, once the job is cancelled
 
 
 class PacedBackend(ScriptedBackend):
     def iterate(self):
         time.sleep(0.01)
         return super().iterate()
+
+    def cancel(self, identifier):
+        [job] = [job for job in self.enqueued if job.identifier == identifier]
+        if job.sampling.seed == FAIL_LATER:
+            self.iterate_error = RuntimeError("an iteration fails")
+        return super().cancel(identifier)
 
 
 def script(job):

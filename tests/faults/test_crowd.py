@@ -8,7 +8,7 @@ import time
 import requests
 
 from tests.faults.conftest import SCRIPTED
-from tests.faults.paced import FAIL
+from tests.faults.paced import FAIL_LATER
 from tests.live.test_serving import in_threads
 
 URL = "/v1/completions"
@@ -45,30 +45,43 @@ def test_an_iteration_that_fails_ends_each_stream_once_and_those_that_wait_go_on
     server = start(SCRIPTED, max_batch_size=32, max_pending=8).wait_until_ready()
 
     def ask(body):
-        with server.post(URL, {"prompt": "x", "stream": True, **body}, stream=True) as response:
+        headers = {"X-Request-Id": "victim"} if body["seed"] == FAIL_LATER else {}
+        body = {"prompt": "x", "stream": True, **body}
+        with server.post(URL, body, stream=True, headers=headers) as response:
             lines = [line for line in response.iter_lines() if line.startswith(b"data: ")]
         assert lines[-1] == b"data: [DONE]"
         bodies = [json.loads(line[6:]) for line in lines[:-1]]
         return [body["error"]["code"] for body in bodies if "error" in body], bodies[-1]
 
     def begin(body):
+        if body is None:  # who ends one of the 32 once the others wait, upon which all fail
+            [victim] = [row["id"] for row in wait_for(40) if row["request_id"] == "victim"]
+            return requests.delete(f"{server.url}/v1/requests/{victim}", timeout=60).status_code
         if body["max_tokens"] == 5:  # one that waits
-            deadline = time.monotonic() + 20
-            while num_requests(server) < 32:
-                assert time.monotonic() < deadline
+            wait_for(32)
         return ask(body)
 
-    running = [{"max_tokens": 1000, "seed": FAIL if i == 7 else 0} for i in range(32)]
+    def wait_for(count):
+        """The list, once it is as long, and all have tokens that may."""
+        deadline = time.monotonic() + 60
+        while True:
+            rows = requests.get(f"{server.url}/v1/requests", timeout=60).json()["data"]
+            if len(rows) >= count and sum(row["completion_tokens"] > 0 for row in rows) == 32:
+                return rows
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    running = [{"max_tokens": 2000, "seed": FAIL_LATER if i == 7 else 0} for i in range(32)]
     waiting = [{"max_tokens": 5, "seed": 0} for _ in range(8)]
-    results = in_threads(begin, [*running, *waiting])
-    ended = time.monotonic()
+    *results, status = in_threads(begin, [*running, *waiting, None])
+    assert status == 200
+    codes, last = results.pop(7)
+    assert codes == [] and last["choices"][0]["finish_reason"] == "cancelled"
+    deadline = time.monotonic() + 20
     while requests.get(f"{server.url}/health/ready", timeout=10).status_code != 200:
-        assert time.monotonic() < ended + 2
-    assert [codes for codes, _ in results[:32]] == [["batch_failed"]] * 32
-    for codes, last in results[32:]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [codes for codes, _ in results[:31]] == [["batch_failed"]] * 31
+    for codes, last in results[31:]:
         assert codes == [] and last["choices"][0]["finish_reason"] == "length"
     assert server.post(URL, {"prompt": "x", "max_tokens": 3}).status_code == 200
-
-
-def num_requests(server):
-    return len(requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"])
