@@ -130,12 +130,12 @@ def ask(make_client):
         thread.join(20)
 
 
-def listed(client, count):
-    """The list, once it has `count` rows that tell what they should when all has started."""
+def listed(client, count, active=1):
+    """The list, once it has `count` rows, the first of them `active` and with tokens."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         data = client.get("/v1/requests").json["data"]
-        if len(data) == count and data[0]["completion_tokens"] > 0:
+        if len(data) == count and all(row["completion_tokens"] > 0 for row in data[:active]):
             return data
         time.sleep(0.01)  # else the list takes the engine thread's time
     raise AssertionError(data)

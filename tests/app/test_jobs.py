@@ -35,7 +35,7 @@ def test_requests_are_listed_with_their_state_and_place(make_client, ask):
 def test_a_cancelled_requests_client_gets_what_there_is(make_client, ask, stream):
     client = make_client(ScriptedBackend(ticking))
     answer = ask(client, {**LONG, "n": 2, "stream": stream})
-    identifier = listed(client, 2)[0]["id"]
+    identifier = listed(client, 2, active=2)[0]["id"]
     response = client.delete(f"/v1/requests/{identifier}")
     assert response.json == {"id": identifier, "object": "request", "cancelled": 2}
     answered = answer.get(timeout=20)

@@ -161,7 +161,7 @@ def test_what_has_ended_is_forgotten_in_time(make_client):
 
 
 def test_deadlines_hold_while_nobody_reads(make_client, drop):
-    client = make_client(ScriptedBackend(ticking), resume_timeout=FOR_EVER, total_timeout=0.5)
+    client = make_client(ScriptedBackend(ticking), resume_timeout=FOR_EVER, total_timeout=1)
     streamed = Streamed(client.post(URL, json=LONG)).read(1)
     drop(streamed).join(20)
     wait_until_empty(client)

@@ -12,8 +12,8 @@ from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
 def take_all(stream):
     events = []
     while not stream.is_finished:
-        taken = stream.take(20)
-        assert taken, "no event in 20 s"
+        taken = stream.take(120)
+        assert taken, "no event in 120 s"
         events += taken
     return events
 

@@ -46,11 +46,11 @@ def test_threads_that_each_iterate_get_each_others_text(model_path, jobs, alone)
         for step in range(2):
             if (step == 0) == first:
                 generator.enqueue(backend._make_job(one))
-            turn.wait(20)
+            turn.wait(60)
         for step in range(2 * one.max_new_tokens):
             if (step % 2 == 0) == first:
                 pieces += [result.get("text", "") for result in generator.iterate()]
-            turn.wait(20)
+            turn.wait(60)
         texts[one.identifier] = "".join(pieces)
 
     pair = jobs[:2]
@@ -58,7 +58,7 @@ def test_threads_that_each_iterate_get_each_others_text(model_path, jobs, alone)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     backend.close()
     mixed = [texts[one.identifier] != alone[one.identifier] for one in pair]
     assert mixed == [True, True]
@@ -81,7 +81,7 @@ def test_request_threads_of_an_engine_get_their_own_text_alone(
     texts = {}
 
     def request(one):
-        barrier.wait(20)
+        barrier.wait(60)
         stream = model.submit([one])
         events = take_all(stream)
         assert {event.identifier for event in events} == {one.identifier}
@@ -91,7 +91,7 @@ def test_request_threads_of_an_engine_get_their_own_text_alone(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert texts == alone
     assert len(set(alone.values())) > NUM_THREADS / 2
     assert callers == {"engine-scripted"}

@@ -68,9 +68,9 @@ def test_a_job_that_starts_over_is_listed_as_waiting_and_goes_first(make_engine)
     backend.iterate_errors = [RuntimeError("x")]
     backend.recovering.clear()
     gate.step()
-    events = stream.take(20)
+    events = stream.take(120)
     while not any(isinstance(event, PutBack) for event in events):
-        events += stream.take(20)
+        events += stream.take(120)
     assert [(j.identifier, j.state) for j in model.jobs(0)] == [
         ("a", "pending"),
         ("short", "pending"),
@@ -276,7 +276,7 @@ def test_nothing_is_kept_of_jobs_that_have_ended(make_engine):
     for i in range(20):
         take_all(model.submit([job(f"job{i}")]))
     stream = model.submit([job("endless", 10**3)])
-    stream.take(20)
+    stream.take(120)
     stream.close()
     assert model.close(timeout=20)
     batch = model._link._batch

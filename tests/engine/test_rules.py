@@ -339,7 +339,7 @@ def test_a_hostile_grammar_is_refused_in_time(grammars, name):
     begin = time.thread_time()
     with pytest.raises(engine.InvalidJob):
         grammars.matcher(HOSTILE[name]().grammar)
-    assert time.thread_time() - begin < 2  # of this thread, whatever runs beside it
+    assert time.thread_time() - begin < 5  # of this thread, whatever runs beside it
 
 
 @pytest.mark.parametrize("make", [lambda: chain(600), lambda: deep(60)])

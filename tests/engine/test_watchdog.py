@@ -60,7 +60,7 @@ def hanging(make_engine):
         gate = Gate()
         gates.append(gate)
         backend = ScriptedBackend(gate=gate, max_active=1)
-        model = make_engine(backend, hang_timeout=1.0, **config)
+        model = make_engine(backend, hang_timeout=2.0, **config)
         streams = [model.submit([job("active")])]
         gate.wait_until_held()
         streams.append(model.submit([job("waiting")]))
@@ -115,7 +115,7 @@ def test_a_hanging_cancel_is_noticed_as_well(make_engine):
         return cancel(identifier)
 
     backend.cancel = hanging_cancel
-    model = make_engine(backend, hang_timeout=1.0)
+    model = make_engine(backend, hang_timeout=2.0)
     streams = [model.submit([job("a", 100), job("b", 100)])]
     gate.wait_until_held()
     model.cancel("a")
@@ -128,7 +128,7 @@ def test_a_hanging_cancel_is_noticed_as_well(make_engine):
 
 
 def test_a_hang_without_end_stops_the_engine_for_its_supervisor(hanging):
-    model, _, gate, streams = hanging(hang_exit=1.5)
+    model, _, gate, streams = hanging(hang_exit=3.0)
     models = engine.Models([model])
     assert models.wait_until_stopped(20) is model
     assert model.state == "stopped" and "does not return" in str(model.error)
@@ -173,12 +173,12 @@ def test_a_reload_may_take_longer_than_a_hang(make_engine):
     reload, reloading = backend.reload, threading.Event()
 
     def slow_reload():
-        assert not reloading.wait(1.5)
+        assert not reloading.wait(2.5)
         reload()
 
     backend.reload = slow_reload
     slow_reload.__name__ = "reload"
-    model = make_engine(backend, hang_timeout=0.5)
+    model = make_engine(backend, hang_timeout=1.0)
     stream = model.submit([job("a")])
     gate.open()
     assert text(take_all(stream)) == "0 1 2 "

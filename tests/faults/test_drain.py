@@ -38,6 +38,13 @@ def end(server, how):
             assert requests.post(f"{server.url}{how}", timeout=10).status_code == 202
 
 
+def wait_until_not_ready(server):
+    deadline = time.monotonic() + 20
+    while get(server, "/health/ready")[0] == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def get(server, path):
     response = requests.get(f"{server.url}{path}", timeout=10)
     return response.status_code, response.json()
@@ -45,7 +52,7 @@ def get(server, path):
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "Ctrl-C", "/admin/drain"])
 def test_every_stream_ends_with_done_and_newcomers_are_told(start, how):
-    server = start(SCRIPTED, grace=4).wait_until_ready()
+    server = start(SCRIPTED, grace=8).wait_until_ready()
     results, started = [], threading.Semaphore(0)
     threads = [
         threading.Thread(target=stream, args=(server, max_tokens, results, started))
@@ -54,13 +61,10 @@ def test_every_stream_ends_with_done_and_newcomers_are_told(start, how):
     for thread in threads:
         thread.start()
     for _ in threads:
-        started.acquire(timeout=30)
+        assert started.acquire(timeout=30)
     end(server, how)
-    deadline = time.monotonic() + 3
-    while get(server, "/health/ready")[0] == 200:
-        assert time.monotonic() < deadline
-    refused = 0
-    while time.monotonic() < deadline - 0.5:  # within the grace
+    wait_until_not_ready(server)
+    for _ in range(3):  # within the grace
         response = server.post(URL, {"prompt": "x"})
         assert response.status_code == 503
         assert int(response.headers["Retry-After"]) >= 1
@@ -68,9 +72,6 @@ def test_every_stream_ends_with_done_and_newcomers_are_told(start, how):
         assert get(server, "/health/live")[0] == 200
         status, body = get(server, "/health/ready")
         assert status == 503 and body["models"]["tiny"] == "draining"
-        refused += 1
-        time.sleep(0.1)
-    assert refused
     for thread in threads:
         thread.join(30)
     assert len(results) == 32
@@ -87,7 +88,7 @@ def test_a_supervisor_may_drain_before_or_after_its_signal(start, second):
     results, started = [], threading.Semaphore(0)
     thread = threading.Thread(target=stream, args=(server, 200, results, started))
     thread.start()
-    started.acquire(timeout=30)
+    assert started.acquire(timeout=30)
     end(server, "/admin/drain")
     end(server, second)
     thread.join(30)
@@ -102,14 +103,13 @@ def test_a_second_signal_ends_at_once(start, second):
     results, started = [], threading.Semaphore(0)
     thread = threading.Thread(target=stream, args=(server, 2000, results, started))
     thread.start()
-    started.acquire(timeout=30)
+    assert started.acquire(timeout=30)
     server.process.send_signal(signal.SIGTERM)
-    while get(server, "/health/ready")[0] == 200:
-        time.sleep(0.05)
+    wait_until_not_ready(server)
     begin = time.monotonic()
     server.process.send_signal(second)
     assert server.process.wait(20) == 0
-    assert time.monotonic() - begin < 8  # of 20 that the stream would take
+    assert time.monotonic() - begin < 15  # of 20 that the stream would take
     thread.join(20)
     [(_, last)] = results
     assert last["error"]["code"] == "shutting_down"
@@ -119,7 +119,7 @@ def test_an_idle_server_ends_soon(start):
     server = start(SCRIPTED, grace=60).wait_until_ready()
     begin = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 30  # of 60
 
 
 def test_readers_that_have_stopped_do_not_delay_the_end(start):
@@ -129,7 +129,7 @@ def test_readers_that_have_stopped_do_not_delay_the_end(start):
     assert stalled.recv(10)
     begin = time.monotonic()
     assert server.stop() == 0
-    assert 2 < time.monotonic() - begin < 12
+    assert 2 < time.monotonic() - begin < 60  # of 600
     stalled.close()
 
 

@@ -41,7 +41,7 @@ def test_a_killed_worker_is_replaced(start):
 
 def test_a_worker_that_stands_still_is_replaced(start):
     """gunicorn's main thread in the worker tells the master that it lives."""
-    server = start([*SCRIPTED, "--timeout", "3"]).wait_until_ready()
+    server = start([*SCRIPTED, "--timeout", "10"]).wait_until_ready()
     worker = worker_of(server)
     os.kill(worker, signal.SIGSTOP)
     wait_for_another(server, worker)
@@ -61,7 +61,7 @@ def test_a_worker_whose_engine_is_lost_ends_its_streams_and_is_replaced(start):
 
 
 def test_a_worker_whose_step_hangs_answers_and_is_replaced(start):
-    server = start(SCRIPTED, hang_timeout=1, hang_exit=5).wait_until_ready()
+    server = start(SCRIPTED, hang_timeout=2, hang_exit=12).wait_until_ready()
     worker = worker_of(server)
     response = server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": HANG})
     assert response.status_code >= 500

@@ -49,6 +49,15 @@ class Client:
             messages.append(self.receive())
         return messages
 
+    def ends(self, *ids):
+        """The last messages of all of these generations, in whatever order they come."""
+        ends = {}
+        while len(ends) < len(ids):
+            message = self.receive()
+            if message["type"] in ("end", "error"):
+                ends[message["id"]] = message
+        return [ends[id] for id in ids]
+
     def close_code(self):
         """Read to the end; the code that the server closes with."""
         while True:
@@ -130,9 +139,8 @@ def test_a_cancelled_generation_ends_with_what_there_was_and_the_others_go_on(cl
     client.send("generate", "b", prompt="x", max_tokens=100)
     client.until("a", "chunk")
     client.send("cancel", "a")
-    messages = client.until("a", "end")
-    assert messages[-1]["finish_reason"] == "cancelled"
-    assert client.until("b", "end")[-1]["finish_reason"] == "length"
+    a, b = client.ends("a", "b")
+    assert (a["finish_reason"], b["finish_reason"]) == ("cancelled", "length")
 
 
 def test_a_failed_generation_is_an_error_of_its_own(client):
@@ -143,12 +151,12 @@ def test_a_failed_generation_is_an_error_of_its_own(client):
 
 
 def test_a_deadline_ends_one_generation(client):
-    client.send("generate", "a", **LONG, timeout=0.5)
-    client.send("generate", "b", prompt="x", max_tokens=150)
-    last = client.until("a", "error", "end")[-1]
-    assert (last["type"], last["status"], last["error"]["code"]) == ("error", 408, "total_timeout")
-    assert last["error"]["usage"]["completion_tokens"] > 0
-    assert client.until("b", "end")
+    client.send("generate", "a", **LONG, timeout=2)
+    client.send("generate", "b", prompt="x", max_tokens=300)
+    a, b = client.ends("a", "b")
+    assert (a["type"], a["status"], a["error"]["code"]) == ("error", 408, "total_timeout")
+    assert a["error"]["usage"]["completion_tokens"] > 0
+    assert b["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize(
@@ -202,11 +210,12 @@ def test_a_binary_message_is_answered_too(client):
 
 
 def test_an_id_in_use_is_refused_without_ending_the_one_at_work(client):
-    client.send("generate", "a", prompt="x", max_tokens=100)
-    client.send("generate", "a", prompt="x", max_tokens=100)
-    messages = client.until("a", "end")
-    [error] = [m for m in messages if m["type"] == "error"]
-    assert (error["id"], error["error"]["param"]) == (None, "id")
+    client.send("generate", "a", **LONG)
+    client.send("generate", "a", **LONG)
+    error = client.until(None, "error")[-1]
+    assert error["error"]["param"] == "id"
+    client.send("cancel", "a")
+    assert client.until("a", "end")[-1]["finish_reason"] == "cancelled"
     client.send("generate", "a", prompt="x", max_tokens=1)  # it is free again
     assert client.until("a", "end")
 
@@ -238,7 +247,7 @@ def test_who_leaves_has_all_jobs_cancelled_within_a_second(server, way):
     wait_until_idle(server)
     seconds = time.monotonic() - begin
     print(f"{way}: idle after {seconds:.2f} s")
-    assert seconds < 3  # of 20 that they would take; a second when nobody else is at work here
+    assert seconds < 10  # of 20 that they would take; a second when nobody else is at work here
     client.close()
 
 
@@ -333,7 +342,7 @@ def test_what_is_no_handshake_is_refused_in_http(server, headers, status, messag
 
 
 def test_a_drain_ends_idle_connections_at_once_and_the_others_with_an_error(start):
-    server = start(SCRIPTED, grace=3).wait_until_ready()
+    server = start(SCRIPTED, grace=8).wait_until_ready()
     idle, short, long = Client(server), Client(server), Client(server)
     short.send("generate", 1, prompt="x", max_tokens=100)
     long.send("generate", 1, **LONG)
@@ -343,7 +352,7 @@ def test_a_drain_ends_idle_connections_at_once_and_the_others_with_an_error(star
     server.process.terminate()
     assert idle.receive()["error"]["code"] == "overloaded"
     assert idle.close_code() == 1001
-    assert time.monotonic() - begin < 2.5  # before the grace is over
+    assert time.monotonic() - begin < 7  # before the grace is over
     short.send("generate", 2, prompt="x")
     assert short.until(2, "error")[-1]["status"] == 503
     assert short.until(1, "end", "error")[-1]["type"] == "end"

@@ -241,7 +241,7 @@ def test_an_idle_server_uses_no_cpu(server):
     time.sleep(4)
     used = (cpu_seconds() - before) / 4
     print(f"idle: {used:.1%} of a core")
-    assert used < 0.02
+    assert used < 0.1  # a loop that asks a thousand times a second is more
 
 
 def children(pid):
