@@ -1,9 +1,10 @@
-"""Write a small Llama with random weights, in Hugging Face layout, to try and to test a server.
+"""Write a Llama with random weights, in Hugging Face layout, to try, to test, to measure a server.
 
 Its text is noise, but everything about it is real: a byte-level BPE tokenizer learned from the
 Python sources of this machine, special tokens, a chat template. exllamav2 loads it on a GPU too:
-keep the head dimension at 64 (hidden size / heads), the hidden size a multiple of 128, the
-vocabulary of 32.
+keep the head dimension at 64 or 128 (hidden size / heads), the hidden size a multiple of 128, the
+vocabulary of 32. With --exl2 the matrices are quantized as exllamav2 converts them, 4 bits a weight
+and 6 in the head, but written at once: their speed is that of a converted model.
 """
 
 import argparse
@@ -34,6 +35,21 @@ CHAT_TEMPLATE = """\
 {%- endif %}"""
 
 CORPUS_BYTES = 1 << 20  # of source text the tokenizer learns from
+
+SIZES = (
+    *("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads"),
+    *("vocab_size", "max_positions"),
+)
+SHAPES = {
+    "small": (256, 512, 4, 4, 2, 4096, 2048),
+    "1b": (2048, 5632, 22, 32, 4, 32000, 8192),  # TinyLlama's
+    "8b": (4096, 14336, 32, 32, 8, 128256, 8192),  # Llama 3's
+}
+
+BITS, HEAD_BITS = 4, 6  # of a weight, with --exl2
+QUANTIZATION = {"quant_method": "exl2", "version": "0.3.2", "bits": BITS, "head_bits": HEAD_BITS}
+GROUP_SIZE = 128  # inputs that share a scale
+SCALE = 10  # of every group, of 16; exllamav2 multiplies by the square of one more, over 256
 
 
 def make_model(directory: Path, args: argparse.Namespace) -> None:
@@ -110,6 +126,16 @@ def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
         values = torch.randn(outputs, inputs, generator=generator)
         return values.mul_(scale / inputs**0.5).half()
 
+    def matrix(
+        name: str, outputs: int, inputs: int, scale: float = 1.0, bits: int = BITS
+    ) -> dict[str, torch.Tensor]:
+        if not args.exl2:
+            return {f"{name}.weight": random(outputs, inputs, scale)}
+        return {
+            f"{name}.{part}": tensor
+            for part, tensor in quantized(outputs, inputs, scale, bits, generator).items()
+        }
+
     def ones() -> torch.Tensor:
         return torch.ones(hidden, dtype=torch.float16)
 
@@ -119,19 +145,43 @@ def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
         layer = f"model.layers.{i}."
         tensors |= {
             f"{layer}input_layernorm.weight": ones(),
-            f"{layer}self_attn.q_proj.weight": random(args.num_heads * head_dim, hidden),
-            f"{layer}self_attn.k_proj.weight": random(args.num_kv_heads * head_dim, hidden),
-            f"{layer}self_attn.v_proj.weight": random(args.num_kv_heads * head_dim, hidden),
-            f"{layer}self_attn.o_proj.weight": random(hidden, args.num_heads * head_dim, residual),
+            **matrix(f"{layer}self_attn.q_proj", args.num_heads * head_dim, hidden),
+            **matrix(f"{layer}self_attn.k_proj", args.num_kv_heads * head_dim, hidden),
+            **matrix(f"{layer}self_attn.v_proj", args.num_kv_heads * head_dim, hidden),
+            **matrix(f"{layer}self_attn.o_proj", hidden, args.num_heads * head_dim, residual),
             f"{layer}post_attention_layernorm.weight": ones(),
-            f"{layer}mlp.gate_proj.weight": random(inner, hidden),
-            f"{layer}mlp.up_proj.weight": random(inner, hidden),
-            f"{layer}mlp.down_proj.weight": random(hidden, inner, residual),
+            **matrix(f"{layer}mlp.gate_proj", inner, hidden),
+            **matrix(f"{layer}mlp.up_proj", inner, hidden),
+            **matrix(f"{layer}mlp.down_proj", hidden, inner, residual),
         }
     tensors["model.norm.weight"] = ones()
     # Logits far enough apart that greedy text doesn't hang on the last bit of a float.
-    tensors["lm_head.weight"] = random(args.vocab_size, hidden, 3.0)
+    tensors |= matrix("lm_head", args.vocab_size, hidden, 3.0, HEAD_BITS)
     return tensors
+
+
+def quantized(
+    outputs: int, inputs: int, scale: float, bits: int, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """A matrix as EXL2 stores it, of uniform random codes of which each stands for itself less
+    2 ** (bits - 1). Its weights have the standard deviation of the float16 ones.
+    """
+    num_groups = inputs // GROUP_SIZE
+    deviation = ((4**bits - 1) / 12) ** 0.5
+    scale_max = scale / inputs**0.5 / deviation * 256 / (SCALE + 1) ** 2
+    starts = [i * GROUP_SIZE * bits // 32 for i in range(num_groups)]
+    eight_scales = int.from_bytes(bytes([SCALE * 0x11] * 4), "little", signed=True)
+    return {
+        "q_weight": torch.randint(
+            *(-(2**31), 2**31, (inputs * bits // 32, outputs)),
+            dtype=torch.int32,
+            generator=generator,
+        ),
+        "q_groups": torch.tensor([n for start in starts for n in (bits, start)]).short(),
+        "q_invperm": torch.randperm(inputs, generator=generator).int(),
+        "q_scale": torch.full((num_groups, outputs // 8), eight_scales, dtype=torch.int32),
+        "q_scale_max": torch.full((num_groups,), scale_max).half(),
+    }
 
 
 def model_config(args: argparse.Namespace, ids: dict[str, int]) -> dict[str, Any]:
@@ -156,6 +206,7 @@ def model_config(args: argparse.Namespace, ids: dict[str, int]) -> dict[str, Any
         "eos_token_id": ids[EOS],
         "pad_token_id": ids[PAD],
         "torch_dtype": "float16",
+        **({"quantization_config": QUANTIZATION} if args.exl2 else {}),
     }
 
 
@@ -177,26 +228,17 @@ def parse_args() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dir", type=Path, metavar="DIR", help="must not exist, or be empty")
-    sizes = {
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_layers": 4,
-        "num_heads": 4,
-        "num_kv_heads": 2,
-        "vocab_size": 4096,
-        "max_positions": 2048,
-    }
-    for name, default in sizes.items():
+    parser.add_argument("--shape", choices=SHAPES, default="small", help="default %(default)s")
+    for name in SIZES:
         parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=int,
-            default=default,
-            metavar="N",
-            help="default %(default)s",
+            f"--{name.replace('_', '-')}", type=int, metavar="N", help="default: the shape's"
         )
+    parser.add_argument("--exl2", action="store_true", help="quantized, for a GPU")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the weights")
     args = parser.parse_args()
-    for name in sizes:
+    for name, default in zip(SIZES, SHAPES[args.shape], strict=True):
+        if getattr(args, name) is None:
+            setattr(args, name, default)
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     smallest = len(SPECIAL) + 256
@@ -204,6 +246,8 @@ def parse_args() -> argparse.Namespace:
         parser.error(f"--vocab-size must be at least {smallest}: special tokens and all bytes")
     if args.hidden_size % args.num_heads or args.num_heads % args.num_kv_heads:
         parser.error("--hidden-size must divide by --num-heads, and those by --num-kv-heads")
+    if args.exl2 and (args.hidden_size % GROUP_SIZE or args.intermediate_size % GROUP_SIZE):
+        parser.error(f"--exl2: sizes must be multiples of {GROUP_SIZE}")
     if args.dir.exists() and (not args.dir.is_dir() or any(args.dir.iterdir())):
         parser.error(f"{args.dir} exists already")
     return args
@@ -212,9 +256,10 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     make_model(args.dir, args)
+    weights = "EXL2 weights" if args.exl2 else "weights"
     print(
         f"{args.dir}: Llama of {args.num_layers} layers, hidden size {args.hidden_size}, "
-        f"{args.vocab_size} tokens, random weights from seed {args.seed}"
+        f"{args.vocab_size} tokens, random {weights} from seed {args.seed}"
     )
 
 

@@ -10,6 +10,7 @@ import sys
 import jinja2
 import pytest
 import tokenizers
+import torch
 from safetensors import safe_open
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "make_model.py"
@@ -175,3 +176,41 @@ def test_an_interrupted_run_leaves_nothing(script, main, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         main(tmp_path / "model", *SMALL)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_exl2_is_written_as_exllamav2s_converter_does(main, tmp_path):
+    converted = pathlib.Path(__file__).parents[2] / "models" / "demo-exl2"
+    config = json.loads((converted / "config.json").read_text())
+    sizes = ("hidden_size", "intermediate_size", "vocab_size")
+    arguments = [word for n in sizes for word in (f"--{n.replace('_', '-')}", str(config[n]))]
+    main(tmp_path / "exl2", "--exl2", "--num-layers", "1", *arguments)
+    with safe_open(converted / "output.safetensors", "pt") as tensors:
+        expected = {
+            name: (tensors.get_tensor(name).dtype, tuple(tensors.get_tensor(name).shape))
+            for name in tensors.keys()  # noqa: SIM118
+        }
+    with safe_open(tmp_path / "exl2" / "model.safetensors", "pt") as tensors:
+        names = set(tensors.keys())
+        assert names == {n for n in expected if "layers." not in n or "layers.0." in n}
+        for name in names:
+            found = tensors.get_tensor(name)
+            assert found.dtype == expected[name][0], name
+            if not name.endswith(("q_weight", "q_groups", "q_scale", "q_scale_max")):  # mixed bits
+                assert tuple(found.shape) == expected[name][1], name
+    quantization = json.loads((tmp_path / "exl2" / "config.json").read_text())
+    assert quantization["quantization_config"]["quant_method"] == "exl2"
+
+
+def test_exl2_weights_have_the_deviation_of_the_others(script):
+    generator = torch.Generator().manual_seed(0)
+    tensors = script.quantized(256, 512, 1.0, 4, generator)
+    words = tensors["q_weight"].to(torch.int64) & 0xFFFFFFFF
+    codes = torch.stack([(words >> shift) & 15 for shift in range(0, 32, 4)]) - 8
+    scale = tensors["q_scale_max"][0].float() * (script.SCALE + 1) ** 2 / 256
+    assert (codes * scale).std() == pytest.approx(512**-0.5, rel=0.02)
+
+
+def test_a_shape_is_a_start_that_other_sizes_change(main, tmp_path):
+    main(tmp_path / "model", "--shape", "1b", "--num-layers", "1", "--vocab-size", "512")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert (config["hidden_size"], config["num_hidden_layers"]) == (2048, 1)
