@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""How fast does a server stream to 1, 8, 32 clients at once?
+"""How fast does a server stream to 1, 8, 32, 64, 128, 256 clients at once?
 
-    python benchmarks/serve.py http://127.0.0.1:8000 [--streams 1,8,32] [--bare MODEL_DIR]
+    python benchmarks/serve.py http://127.0.0.1:8000 [NAME=URL ...] [--streams 1,8,32]
 
-Works against any server with OpenAI's /v1/completions. With --bare, the generator by itself, with
-nothing around it, does the same work in turns with the server, and the last column is the share of
-its speed that clients of the server get; the server must then serve that model on this machine.
+Each client asks again as soon as it has its answer. Works against any server with OpenAI's
+/v1/completions; several are measured in turns, and the last column is the speed of each by that of
+the first, the median of the rounds' ratios. With --engine MODEL_DIR, the first is an engine thread
+in a process of its own here, with the SWITCHYARD_* settings of this environment and no HTTP.
+
+A gap is the time between two reads that brought tokens. `client` is the share of a core that
+this program took: near 100% it measures itself.
 """
 
 import argparse
+import collections
+import itertools
 import json
 import pathlib
-import random
 import statistics
 import subprocess
 import sys
@@ -21,135 +26,169 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.client import percentile, post_all  # noqa: E402
+from benchmarks import load  # noqa: E402
+from benchmarks.client import Client, percentile  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 
-ROUNDS = 7  # the median counts
-WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "import", "class", "def")
+FIXED = {"ignore_eos": True}  # not of OpenAI's API: where the server takes it
 
 
-def prompts(count, num_words, seed):
-    rng = random.Random(seed)
-    return [" ".join(rng.choice(WORDS) for _ in range(num_words)) for _ in range(count)]
+class Round:
+    """What was seen between `begin` and `end`, in seconds since the first request."""
+
+    def __init__(self, readings, begin, end, client):
+        self.client = client  # its share of a core
+        self.faults = collections.Counter(r.fault for r in readings if r.fault)
+        self.num_short = 0  # fewer tokens than were asked for
+        self.first, self.gaps, tokens = [], [], 0.0
+        for reading in readings:
+            if reading.fault or not reading.arrivals:
+                continue
+            times = [t for t, _ in reading.arrivals]
+            frames = sum(n for _, n in reading.arrivals)
+            inside = sum(n for t, n in reading.arrivals if begin <= t < end)
+            usage = reading.usage
+            total = usage["completion_tokens"] if usage else frames
+            tokens += total * inside / frames
+            self.num_short += total < reading.body["max_tokens"]
+            if begin <= reading.begin < end:
+                self.first.append(1e3 * (times[0] - reading.begin))
+            self.gaps += [1e3 * (b - a) for a, b in itertools.pairwise(times) if begin <= a < end]
+        self.rate = tokens / (end - begin)
 
 
-def measure(args, num_streams, seed):
-    """(tokens a second, readings) of one round."""
-    bodies = [
-        {
-            "model": args.model,
+class Server:
+    def __init__(self, name, url, args):
+        self.name = name
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self.client = Client(self._url, "/v1/completions", args.api_key)
+        self._temperature = args.temperature
+        self._model = args.model or self._first_model(args.api_key)
+        self._extra = FIXED
+        for extra in (FIXED, {}):  # warms up, too
+            [reading] = self.client.post([self._body("Once", 16, extra)], 1)
+            if not reading.fault:
+                break
+        if reading.fault:
+            sys.exit(f"{name}: {reading.fault}")
+        self._extra = extra
+        if not extra:
+            print(f"# {name} refuses ignore_eos: its texts end where they like")
+
+    def _first_model(self, key):
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        request = urllib.request.Request(f"{self._url}/v1/models", headers=headers)
+        with urllib.request.urlopen(request) as response:
+            return json.load(response)["data"][0]["id"]
+
+    def _body(self, prompt, new_tokens, extra):
+        return {
+            "model": self._model,
             "prompt": prompt,
-            "max_tokens": args.max_tokens,
-            "temperature": args.temperature,
-            "ignore_eos": True,
+            "max_tokens": new_tokens,
+            "temperature": self._temperature,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **extra,
         }
-        for prompt in prompts(num_streams, args.prompt_words, seed)
-    ]
-    readings = post_all(args.url, "/v1/completions", bodies)
-    failed = [reading.data for reading in readings if reading.status != 200]
-    if failed:
-        sys.exit(f"{len(failed)} requests failed, the first with:\n{failed[0].decode()}")
-    tokens = sum(reading.usage["completion_tokens"] for reading in readings)
-    return tokens / max(reading.end for reading in readings), readings
+
+    def bodies(self, mix, seed):
+        return (self._body(*request, self._extra) for request in mix.requests(seed))
+
+    def measure(self, args, num_streams, seed):
+        bodies = self.bodies(load.Load.read(args), seed)
+        end = args.warm + args.seconds
+        begin, cpu = time.perf_counter(), time.process_time()
+        readings = list(self.client.post(load.within(end, bodies), num_streams))
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        return Round(readings, args.warm, end, cpu / seconds)
+
+    def stop(self):
+        pass
 
 
-def bare(args):
-    """Serve rounds that stdin asks for, as `streams seed`, by the generator alone."""
-    from engine.backends import make_backend
-    from engine.config import ModelConfig
+class EngineAlone:
+    """benchmarks/alone.py, which answers a line with a line."""
 
-    config = ModelConfig(path=args.bare, name="bare", max_batch_size=args.max_batch_size)
-    backend = make_backend(config)
-    backend.open()
-    from exllamav2.generator import ExLlamaV2DynamicJob, ExLlamaV2Sampler
+    name = "engine"
 
-    generator, tokenizer = backend._generator, backend._tokenizer
-    print("ready", flush=True)
-    for line in sys.stdin:
-        num_streams, seed = map(int, line.split())
-        for prompt in prompts(num_streams, args.prompt_words, seed):
-            settings = ExLlamaV2Sampler.Settings(
-                temperature=args.temperature, top_k=0, top_p=0, token_repetition_penalty=1.0
-            )
-            ids = tokenizer.encode(prompt, add_bos=True)
-            job = ExLlamaV2DynamicJob(ids, max_new_tokens=args.max_tokens, gen_settings=settings)
-            generator.enqueue(job)
-        begin = time.perf_counter()
-        while generator.num_remaining_jobs():
-            generator.iterate()
-        print(num_streams * args.max_tokens / (time.perf_counter() - begin), flush=True)
-    backend.close()
-
-
-class Bare:
-    """`bare` in a process of its own, idle between rounds as the server is."""
-
-    def __init__(self):
-        command = [sys.executable, *sys.argv, "--bare-worker"]
+    def __init__(self, path):
+        command = [sys.executable, str(ROOT / "benchmarks" / "alone.py"), path]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-        while self._process.stdout.readline().strip() != "ready":  # libraries print, too
-            if self._process.poll() is not None:
-                sys.exit("the bare generator did not start")
+        self._answer()
 
-    def measure(self, num_streams, seed):
-        self._process.stdin.write(f"{num_streams} {seed}\n")
+    def measure(self, args, num_streams, seed):
+        names = ("prompt_words", "new_tokens", "warm", "seconds", "temperature")
+        values = {name: getattr(args, name) for name in names}
+        question = {"num_streams": num_streams, "seed": seed, **values}
+        self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+        found = Round([], args.warm, args.warm + args.seconds, 0.0)
+        found.rate = self._answer()["rate"]
+        return found
 
     def stop(self):
         self._process.stdin.close()
         self._process.wait()
+
+    def _answer(self):
+        for line in self._process.stdout:
+            if line.startswith("{"):  # libraries print, too
+                return json.loads(line)
+        sys.exit("the engine alone has ended")
+
+
+def describe(rounds, first):
+    """`first`: the rounds that these are compared with."""
+    line = f"{statistics.median(r.rate for r in rounds):9.1f} tok/s"
+    for name, values in (
+        ("first token", [x for r in rounds for x in r.first]),
+        ("gap", [x for r in rounds for x in r.gaps]),
+    ):
+        if values:
+            p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
+            line += f"  {name} p50 {p50:7.1f} ms p99 {p99:7.1f} ms"
+    if rounds[0].first:
+        line += f"  client {max(r.client for r in rounds):4.0%}"
+    if rounds is not first:
+        ratios = [a.rate / b.rate for a, b in zip(rounds, first, strict=True)]
+        line += f"  ratio {statistics.median(ratios):5.3f}"
+    if num_short := sum(r.num_short for r in rounds):
+        line += f"  {num_short} shorter than asked for"
+    errors = sum((r.faults for r in rounds), collections.Counter())
+    return line + f"  {errors.total()} errors", errors
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("url")
+    parser.add_argument("servers", nargs="+", metavar="URL", help="or NAME=URL")
+    parser.add_argument("--engine", metavar="MODEL_DIR")
     parser.add_argument("--model", help="default: the first that the server lists")
-    parser.add_argument("--streams", default="1,8,32")
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--prompt-words", type=int, default=48)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--bare", metavar="MODEL_DIR")
-    parser.add_argument("--max-batch-size", type=int, default=32, help="of the bare generator")
-    parser.add_argument("--bare-worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--api-key")
+    parser.add_argument("--streams", default="1,8,32,64,128,256")
+    parser.add_argument("--temperature", type=float, default=0.8)
+    load.add_arguments(parser)
     args = parser.parse_args()
-    if args.bare_worker:
-        return bare(args)
-    args.url = args.url.rstrip("/").removesuffix("/v1")
-    if args.model is None:
-        with urllib.request.urlopen(f"{args.url}/v1/models") as response:
-            args.model = json.load(response)["data"][0]["id"]
     header()
-    alone = Bare() if args.bare else None
-    measure(args, 1, 0)  # warm up
+    targets = [EngineAlone(args.engine)] if args.engine else []
+    for text in args.servers:
+        name, _, url = text.partition("=") if "=" in text else (text, "", text)
+        targets.append(Server(name, url, args))
     for n in map(int, args.streams.split(",")):
-        rates, bare_rates, first, gaps = [], [], [], []
-        for seed in range(1, ROUNDS + 1):
-            rate, readings = measure(args, n, 1000 * n + seed)
-            rates.append(rate)
-            first += [1e3 * r.arrivals[0] for r in readings]
-            for r in readings:
-                gaps += [1e3 * (b - a) for a, b in zip(r.arrivals, r.arrivals[1:], strict=False)]
-            if alone is not None:
-                bare_rates.append(alone.measure(n, 1000 * n + seed))
-        line = f"streams {n:4d}  {statistics.median(rates):8.1f} tok/s"
-        for name, values in (("first token", first), ("gap", gaps)):
-            p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
-            line += f"  {name} p50 {p50:6.1f} ms p99 {p99:6.1f} ms"
-        if bare_rates:
-            shares = [a / b for a, b in zip(rates, bare_rates, strict=True)]
-            line += (
-                f"  bare {statistics.median(bare_rates):8.1f} tok/s"
-                f"  share {statistics.median(shares):.0%}"
-            )
-        print(line, flush=True)
-    if alone is not None:
-        alone.stop()
+        rounds = {target.name: [] for target in targets}
+        for seed in range(args.rounds):
+            for target in targets:
+                rounds[target.name].append(target.measure(args, n, 1000 * n + seed))
+        for name, found in rounds.items():
+            line, errors = describe(found, rounds[targets[0].name])
+            print(f"streams {n:4d}  {name:8}{line}", flush=True)
+            for error, count in errors.most_common(3):
+                print(f"  {count} times: {error}")
+    for target in targets:
+        target.stop()
 
 
 if __name__ == "__main__":
