@@ -3,7 +3,7 @@
 import os
 import pathlib
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import pydantic_settings
@@ -45,8 +45,24 @@ class Settings(pydantic_settings.BaseSettings):
     max_seq_len: int | None = Field(
         None, description="Longest prompt and completion together, in tokens. Default: the model's."
     )
-    cache_tokens: int = Field(
-        16384, description="Tokens that the cache holds for all jobs together, a multiple of 256."
+    cache_tokens: int | Literal["auto"] = Field(
+        16384,
+        description="Tokens that the cache holds for all jobs together, a multiple of 256; or"
+        " `auto`: all that GPUs have memory for, up to `max_batch_size` contexts.",
+    )
+    cache_mode: Annotated[list[engine.CacheMode], pydantic_settings.NoDecode] = Field(
+        ["float16"],
+        description="How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`."
+        " Several: the first with which everything fits into memory. In the environment with"
+        " commas between them.",
+    )
+    gpu_reserve: float = Field(
+        0.5, description="GiB of each GPU that are left free, at least 0.25."
+    )
+    gpu_split: list[float] = Field(
+        [],
+        description="GiB of weights on each GPU, in their order. Empty: each is filled before the"
+        " next.",
     )
     max_batch_size: int = Field(
         32, le=4096, description="Most jobs that generate at the same time."
@@ -208,6 +224,11 @@ class Settings(pydantic_settings.BaseSettings):
         description="`DEBUG`, `INFO`, `WARNING` or `ERROR`.",
     )
 
+    @pydantic.field_validator("cache_mode", mode="before")
+    @classmethod
+    def _split_at_commas(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
     @pydantic.field_validator("presets")
     @classmethod
     def _are_sampling(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -258,6 +279,9 @@ class Settings(pydantic_settings.BaseSettings):
             device=self.device,
             max_seq_len=self.max_seq_len,
             cache_tokens=self.cache_tokens,
+            cache_mode=tuple(self.cache_mode),
+            gpu_reserve=self.gpu_reserve,
+            gpu_split=tuple(self.gpu_split),
             max_batch_size=self.max_batch_size,
             max_pending=self.max_pending,
             max_pending_tokens=self.max_pending_tokens,

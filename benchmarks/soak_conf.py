@@ -22,8 +22,8 @@ def post_fork(server, worker):
 
     make_backend = engine.models.make_backend
 
-    def make_faulty_backend(config, grammars):
-        backend = make_backend(config, grammars)
+    def make_faulty_backend(*args):
+        backend = make_backend(*args)
         backend._load = _faulty(backend._load)
         _backends.append(backend)
         return backend
@@ -44,8 +44,8 @@ def _faulty(load):
     left = 0
 
     def load_faulty(*args):
-        model, cache = load(*args)
-        forward = model.forward_chunk
+        loaded = load(*args)
+        forward = loaded.model.forward_chunk
 
         def forward_chunk(*args, **kwargs):
             nonlocal left
@@ -56,8 +56,8 @@ def _faulty(load):
                 raise RuntimeError("a fault that the soak test asked for")
             return forward(*args, **kwargs)
 
-        model.forward_chunk = forward_chunk
-        return model, cache
+        loaded.model.forward_chunk = forward_chunk
+        return loaded
 
     return load_faulty
 

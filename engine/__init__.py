@@ -1,7 +1,7 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
 from engine import constraints
-from engine.config import ModelConfig
+from engine.config import CacheMode, ModelConfig
 from engine.engine import Engine, State
 from engine.errors import (
     BatchFailed,
@@ -52,6 +52,7 @@ __all__ = [
     "ESCAPE",
     "BannedString",
     "BatchFailed",
+    "CacheMode",
     "Chunk",
     "Closed",
     "Constraint",

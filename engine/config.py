@@ -7,8 +7,10 @@ from typing import Literal
 from engine.errors import ModelError
 
 PAGE_SIZE = 256  # tokens in a page of the cache; exllamav2's, not a choice
+MIN_GPU_RESERVE = 0.25  # GiB that exllamav2's loader keeps free itself
 
 Device = Literal["auto", "cuda", "cpu"]
+CacheMode = Literal["float16", "8bit", "Q8", "Q6", "Q4"]  # exllamav2's names
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,11 @@ class ModelConfig:
     name: str
     device: Device = "auto"
     max_seq_len: int | None = None  # None: what the model was made for
-    cache_tokens: int = 16384  # shared by all active jobs, in pages of 256
+    # Shared by all active jobs, in pages of 256. "auto": what memory is left.
+    cache_tokens: int | Literal["auto"] = 16384
+    cache_mode: tuple[CacheMode, ...] = ("float16",)  # the first with which all fits
+    gpu_reserve: float = 0.5  # GiB of each GPU that stay free
+    gpu_split: tuple[float, ...] = ()  # GiB of weights on each GPU; (): as they have room
     max_batch_size: int = 32  # most active jobs
     max_pending: int = 64  # most jobs that wait for a place in the batch
     max_pending_tokens: int = 131072  # of their prompts together; a job comes in where none waits
@@ -35,8 +41,13 @@ class ModelConfig:
     default_stop_on_loop: bool = False
 
     def __post_init__(self) -> None:
-        if self.cache_tokens % PAGE_SIZE or self.cache_tokens < PAGE_SIZE:
-            raise ModelError(f"cache_tokens must be a multiple of {PAGE_SIZE}", "cache_tokens")
+        if self.cache_tokens != "auto" and (
+            self.cache_tokens % PAGE_SIZE or self.cache_tokens < PAGE_SIZE
+        ):
+            raise ModelError(
+                f"cache_tokens must be a multiple of {PAGE_SIZE}, or auto", "cache_tokens"
+            )
+        self._check_gpus()
         if self.max_chunk_size is not None and self.max_chunk_size < 16:
             raise ModelError("max_chunk_size must be at least 16 tokens", "max_chunk_size")
         if self.max_seq_len is not None and self.max_seq_len < PAGE_SIZE:
@@ -58,6 +69,22 @@ class ModelConfig:
             raise ModelError("hang_timeout must be above 0, hang_exit not less", "hang_timeout")
         if self.max_pending < 0:
             raise ModelError("max_pending must not be negative", "max_pending")
+
+    def _check_gpus(self) -> None:
+        if not self.cache_mode or len(set(self.cache_mode)) < len(self.cache_mode):
+            raise ModelError("cache_mode must name one or more, none of them twice", "cache_mode")
+        if "8bit" in self.cache_mode:
+            raise ModelError(
+                "cache_mode 8bit: ExLlamaV2's dynamic generator can't work with this cache; Q8 is"
+                " as small",
+                "cache_mode",
+            )
+        if not MIN_GPU_RESERVE <= self.gpu_reserve < math.inf:
+            raise ModelError(f"gpu_reserve must be at least {MIN_GPU_RESERVE} GiB", "gpu_reserve")
+        if not all(0 <= size < math.inf for size in self.gpu_split) or (
+            self.gpu_split and not any(self.gpu_split)
+        ):
+            raise ModelError("gpu_split must be GiB for each GPU, not all 0", "gpu_split")
 
     @property
     def max_jobs(self) -> int:

@@ -124,6 +124,7 @@ class ModelInfo:
     page_size: int
     num_pages: int
     device: str
+    cache_mode: str = "float32"  # how the cache holds keys and values
 
 
 @dataclass(frozen=True, slots=True)

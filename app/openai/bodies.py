@@ -146,11 +146,19 @@ class ChatChunk(TypedDict):
     timings: NotRequired[TimingsBody]
 
 
+class ModelMeta(TypedDict, total=False):
+    device: str
+    max_seq_len: int
+    cache_tokens: int
+    cache_mode: str
+
+
 class ModelBody(TypedDict):
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    meta: ModelMeta
 
 
 class ModelList(TypedDict):

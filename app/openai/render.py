@@ -185,8 +185,9 @@ class StreamRender:
                     yield from self._render.more(index, event)
 
 
-def model(name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": "switchyard"}
+def model(name: str, created: int, meta: dict[str, object]) -> dict[str, Any]:
+    head = {"id": name, "object": "model", "created": created, "owned_by": "switchyard"}
+    return {**head, "meta": meta}
 
 
 def models(data: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -208,4 +208,18 @@ def _describe_model(name: str) -> dict[str, object]:
     model = services().models.get(name)
     if expects_anthropic():
         return anthropic.describe_model(model)
-    return render.model(name, model.model_dir.created)
+    return render.model(name, model.model_dir.created, _meta(model))
+
+
+def _meta(model: engine.Engine) -> dict[str, object]:
+    """What is known of a model once it is loaded."""
+    try:
+        info = model.info
+    except engine.Refused:
+        return {}
+    return {
+        "device": info.device,
+        "max_seq_len": info.max_seq_len,
+        "cache_tokens": info.num_pages * info.page_size,
+        "cache_mode": info.cache_mode,
+    }

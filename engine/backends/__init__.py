@@ -1,9 +1,13 @@
 """What an engine thread may drive. Nothing heavy is imported before `make_backend` is called."""
 
+from dataclasses import fields
+
 from engine.backends.base import Backend
 from engine.config import ModelConfig
 from engine.errors import ModelError
 from engine.grammars import Grammars
+
+GPU_SETTINGS = ("cache_mode", "gpu_reserve", "gpu_split")
 
 
 def make_backend(config: ModelConfig, grammars: Grammars | None = None) -> Backend:
@@ -21,10 +25,20 @@ def make_backend(config: ModelConfig, grammars: Grammars | None = None) -> Backe
     if device == "cpu":
         from engine.backends import cpu
 
+        _refuse_gpu_settings(config)
         cpu.install()  # before exllamav2 is imported
         from engine.backends.cpu.loader import load
     else:
-        from engine.backends.cuda import load
+        from engine.backends.cuda.loader import load
     from engine.backends.exl2 import Exl2Backend
 
     return Exl2Backend(config, device, load, grammars)
+
+
+def _refuse_gpu_settings(config: ModelConfig) -> None:
+    """What the CPU backend would have to ignore."""
+    for field in fields(config):
+        if field.name in GPU_SETTINGS and getattr(config, field.name) != field.default:
+            raise ModelError(f"{field.name} is for GPUs, and the device is cpu", field.name)
+    if config.cache_tokens == "auto":
+        raise ModelError("cache_tokens auto is for GPUs, and the device is cpu", "cache_tokens")

@@ -17,6 +17,7 @@ from engine.backends.exl2_job import Exl2Job
 from engine.backends.faults import explain
 from engine.backends.forcing import Forcing
 from engine.backends.generator import Generator
+from engine.backends.loaded import Loaded
 from engine.backends.rules import Rule
 from engine.backends.sampler import Sampler
 from engine.config import PAGE_SIZE, ModelConfig
@@ -53,9 +54,10 @@ CHUNK_SIZES = {"cpu": 64, "cuda": 512}
 LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait
 MASK_THREADS = 4  # of one model
 WARM_UP = 32  # tokens
+MAX_STEP = 8  # tokens of a job in one step; more than one where some are guessed
 MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
 
-Load = Callable[[ExLlamaV2Config, int], tuple[Any, Any]]  # cache tokens -> model, cache
+Load = Callable[[ModelConfig, ExLlamaV2Config], Loaded]
 
 
 class Exl2Backend:
@@ -69,8 +71,7 @@ class Exl2Backend:
         self._masks: ThreadPoolExecutor | None = None
         self._device = device
         self._load = load
-        self._model: Any = None
-        self._cache: Any = None
+        self._loaded: Loaded | None = None
         self._generator: Any = None
         self._tokenizer: Any = None
         self._eos_token_ids: tuple[int, ...] = ()
@@ -83,7 +84,8 @@ class Exl2Backend:
     def open(self) -> ModelInfo:
         model_dir = ModelDir.read(self._config.path)
         exl2_config = self._read_config()
-        self._model, self._cache = self._load(exl2_config, self._config.cache_tokens)
+        loaded = self._loaded = self._load(self._config, exl2_config)
+        self._warn_of_a_small_cache(exl2_config.max_seq_len, loaded.cache.max_seq_len)
         self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
         self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
         self._pieces = read_pieces(self._tokenizer.tokenizer_model.hf_tokenizer)
@@ -102,6 +104,7 @@ class Exl2Backend:
             page_size=PAGE_SIZE,
             num_pages=self._generator.max_pages,
             device=self._device,
+            cache_mode=loaded.cache_mode,
         )
 
     def has_room(self, job: Job) -> bool:
@@ -192,7 +195,6 @@ class Exl2Backend:
     def reload(self) -> None:
         self._begin_recovery()
         self.close()
-        torch.cuda.empty_cache()
         self.open()
 
     def close(self) -> None:
@@ -200,10 +202,11 @@ class Exl2Backend:
         self._generator = None
         if self._masks is not None:
             self._masks.shutdown(cancel_futures=True)
-        if self._model is not None:
-            self._model.unload()
-        self._model = self._cache = self._tokenizer = None
+        if self._loaded is not None:
+            self._loaded.unload()
+        self._loaded = self._tokenizer = None
         gc.collect()
+        torch.cuda.empty_cache()
 
     def _begin_recovery(self) -> None:
         self._jobs.clear()
@@ -224,14 +227,17 @@ class Exl2Backend:
         self._generator.reset_page_table()
 
     def _make_generator(self) -> Any:
+        loaded = self._loaded
+        assert loaded is not None
         return Generator(
             device=torch.device(self._device),
             vocab_size=self._tokenizer.get_vocab_size(),
-            model=self._model,
-            cache=self._cache,
+            model=loaded.model,
+            cache=loaded.cache,
             tokenizer=self._tokenizer,
             max_batch_size=self._config.max_batch_size,
-            max_chunk_size=self._model.config.max_input_len,
+            max_q_size=MAX_STEP,
+            max_chunk_size=loaded.model.config.max_input_len,
         )
 
     def _read_config(self) -> Any:
@@ -244,17 +250,21 @@ class Exl2Backend:
             raise ModelError(f"a context of {native} tokens is less than a page of {PAGE_SIZE}")
         # Whole pages: the loader cuts the longest input to this, and that must be whole pages.
         config.max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
-        if config.max_seq_len > self._config.cache_tokens:
+        chunk_size = -(-max(self._chunk_size, LONE_CHUNK_SIZE) // PAGE_SIZE) * PAGE_SIZE
+        config.max_input_len = min(chunk_size, config.max_seq_len)
+        # Work space is reserved for so many inputs: each place in the batch takes a few tokens.
+        most = MAX_STEP * self._config.max_batch_size
+        config.max_batch_size = -(-most // config.max_input_len)
+        return config
+
+    def _warn_of_a_small_cache(self, max_seq_len: int, cache_tokens: int) -> None:
+        if max_seq_len > cache_tokens:
             logger.warning(
                 "the context of %d tokens is more than the cache of %d: longer requests are"
                 " refused unless cache_tokens is raised",
-                config.max_seq_len,
-                self._config.cache_tokens,
+                max_seq_len,
+                cache_tokens,
             )
-        chunk_size = -(-max(self._chunk_size, LONE_CHUNK_SIZE) // PAGE_SIZE) * PAGE_SIZE
-        config.max_input_len = min(chunk_size, config.max_seq_len)
-        config.max_batch_size = self._config.max_batch_size
-        return config
 
     def _make_job(self, job: Job) -> Exl2Job:
         assert self._grammars is not None and self._masks is not None

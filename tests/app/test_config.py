@@ -74,6 +74,13 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
     [
         {"cache_tokens": 1000},
         {"cache_tokens": 0},
+        {"cache_mode": []},
+        {"cache_mode": ["Q4", "Q4"]},
+        {"cache_mode": ["Q8", "8bit"]},
+        {"gpu_reserve": 0.1},
+        {"gpu_reserve": float("inf")},
+        {"gpu_split": [0.0]},
+        {"gpu_split": [-1.0, 4.0]},
         {"max_chunk_size": 15},
         {"max_seq_len": 100},
         {"max_batch_size": 0},
@@ -92,6 +99,18 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
 def test_what_the_engine_cannot_honour_is_named(wrong):
     with pytest.raises(engine.ModelError, match=next(iter(wrong))):
         read_settings(**wrong).engine_config()
+
+
+def test_cache_modes_are_a_list_or_have_commas_between_them(monkeypatch, elsewhere):
+    (elsewhere / "switchyard.toml").write_text("cache_mode = ['Q8', 'Q4']\ncache_tokens = 'auto'")
+    settings = read_settings()
+    assert (settings.cache_mode, settings.cache_tokens) == (["Q8", "Q4"], "auto")
+    monkeypatch.setenv("SWITCHYARD_CACHE_MODE", "float16, Q6")
+    monkeypatch.setenv("SWITCHYARD_CACHE_TOKENS", "512")
+    settings = read_settings()
+    assert (settings.cache_mode, settings.cache_tokens) == (["float16", "Q6"], 512)
+    with pytest.raises(SettingsError, match="cache_mode"):
+        read_settings(cache_mode="Q5")
 
 
 def test_there_are_more_threads_than_jobs():

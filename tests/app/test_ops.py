@@ -107,4 +107,18 @@ def test_models_are_listed_and_retrieved(make_client):
     assert body["object"] == "list"
     assert model["id"] == "scripted" and model["object"] == "model"
     assert isinstance(model["created"], int) and model["owned_by"] == "switchyard"
+    assert model["meta"] == {
+        "device": "scripted",
+        "max_seq_len": 2048,
+        "cache_tokens": 16384,
+        "cache_mode": "float32",
+    }
     assert client.get("/v1/models/scripted").json == model
+
+
+def test_a_model_that_loads_has_nothing_to_tell_yet(make_client):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make_client(backend, wait=False)
+    assert client.get("/v1/models/scripted").json["meta"] == {}
+    backend.opening.set()

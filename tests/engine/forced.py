@@ -49,15 +49,16 @@ def exl2_backend(
     from engine.backends.cpu.cache import CpuCache
     from engine.backends.cpu.loader import load as load_cpu
     from engine.backends.exl2 import Exl2Backend
+    from engine.backends.loaded import Loaded
 
-    def load(exl2_config, cache_tokens):
+    def load(config, exl2_config):
         if logits is not None:
             model = ForcedModel(exl2_config, logits, before)
-            return model, CpuCache(model, max_seq_len=cache_tokens)
-        model, cache = load_cpu(exl2_config, cache_tokens)
+            return Loaded(model, CpuCache(model, max_seq_len=config.cache_tokens), "float32")
+        loaded = load_cpu(config, exl2_config)
         if wrap is not None:
-            model.forward_chunk = wrap(model.forward_chunk)
-        return model, cache
+            loaded.model.forward_chunk = wrap(loaded.model.forward_chunk)
+        return loaded
 
     class TestedBackend(Exl2Backend):
         def _make_generator(self):

@@ -175,14 +175,14 @@ def test_a_job_that_starts_over_begins_its_constraint_anew(backend):
 
 
 def test_a_failed_step_that_is_tried_again_keeps_the_constraint(backend, monkeypatch):
-    forward, failures = backend._model.forward_chunk, iter([False, False, True, False, True])
+    forward, failures = backend._loaded.model.forward_chunk, iter([False, False, True, False, True])
 
     def fail_twice(*args, **kwargs):
         if next(failures, False):
             raise RuntimeError("a step failed")
         return forward(*args, **kwargs)
 
-    monkeypatch.setattr(backend._model, "forward_chunk", fail_twice)
+    monkeypatch.setattr(backend._loaded.model, "forward_chunk", fail_twice)
     assert (
         ending(run(backend, job("a", 50, prompt=(1, 300), constraint=PATTERN))["a"]).text
         == "ababab"

@@ -1,15 +1,16 @@
 """Model and cache without a GPU. Import after `install()`."""
 
-from typing import Any
-
 from exllamav2 import ExLlamaV2Config
 
 from engine.backends.cpu.cache import CpuCache
 from engine.backends.cpu.llama import CpuLlama
+from engine.backends.loaded import Loaded
+from engine.config import ModelConfig
 
 
-def load(config: ExLlamaV2Config, cache_tokens: int) -> tuple[Any, Any]:
+def load(config: ModelConfig, exl2_config: ExLlamaV2Config) -> Loaded:
     """The model and its float32 cache. Raises ModelError."""
-    model = CpuLlama(config)
+    assert config.cache_tokens != "auto", "make_backend refuses it"
+    model = CpuLlama(exl2_config)
     model.load()
-    return model, CpuCache(model, max_seq_len=cache_tokens)
+    return Loaded(model, CpuCache(model, max_seq_len=config.cache_tokens), "float32")

@@ -1,0 +1,1 @@
+"""Models on GPUs, as ExLlamaV2 loads them."""

@@ -1,0 +1,196 @@
+"""Which cache has room on GPUs, by arithmetic: there need not be any."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import engine
+from engine.backends import cpu
+from engine.backends.cuda.memory import GIB, Footprint, Memory
+from engine.config import ModelConfig
+
+MIB = 2**20
+# 10 layers of 100 MiB; a token takes 40 KiB of float16 cache.
+LAYERS = ((50 * MIB, True), (50 * MIB, False)) * 10
+MODEL = Footprint(LAYERS, fixed=100 * MIB, num_kv_heads=8, head_dim=128)
+
+
+def memory(*free, footprints=(MODEL,), context=4096, **config):
+    """Of GPUs with so many GiB free."""
+    model_config = ModelConfig("path", "name", gpu_reserve=0.5, **config)
+    return Memory(model_config, footprints, [int(size * GIB) for size in free], context)
+
+
+@pytest.fixture
+def loader(monkeypatch):
+    """The loader as on a machine with one GPU, of which `free` bytes are free."""
+    cpu.install()
+    from engine.backends.cuda import loader
+
+    state = SimpleNamespace(free=0, module=loader)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (state.free, 2 * state.free))
+    return state
+
+
+def exl2_config(path):
+    from exllamav2 import ExLlamaV2Config
+
+    config = ExLlamaV2Config(path)
+    config.max_input_len = 512
+    return config
+
+
+@pytest.mark.parametrize(
+    ("mode", "size"), [("float16", 4096), ("Q8", 2176), ("Q6", 1664), ("Q4", 1152)]
+)
+def test_a_token_takes_of_a_layer_what_exllamav2_allocates(mode, size):
+    """8 heads of 128: 1024 numbers of keys, as many of values, 64 scales of two bytes."""
+    assert MODEL.layer_cache(mode, 1) == size
+    assert MODEL.cache(mode, 256) == 2560 * size
+    assert MODEL.beside(mode, 1) == 100 * MIB + (0 if mode == "float16" else 4096)
+
+
+@pytest.mark.parametrize("mode", ["float16", "Q8", "Q6", "Q4"])
+def test_the_formula_is_the_size_of_exllamav2s_own_tensors(loader, model_path, mode):
+    from exllamav2 import ExLlamaV2
+
+    model = ExLlamaV2(exl2_config(model_path))
+    footprint = loader.module.measure(model)
+    model.cache_map = dict.fromkeys(range(model.config.num_hidden_layers), "cpu")
+    cache = loader.module.CACHES[mode](model, max_seq_len=512)
+    states = sum(tensor.nbytes for tensor in cache.all_tensors())
+    assert footprint.cache(mode, 512) == states
+    scratch = [t.nbytes for pair in getattr(cache, "temp_tensors", {}).values() for t in pair]
+    assert footprint.beside(mode, 512) - footprint.fixed == sum(scratch)
+
+
+def test_the_weights_are_those_of_the_files_but_for_the_embedding(loader, model_path):
+    from exllamav2 import ExLlamaV2
+    from safetensors import safe_open
+
+    footprint = loader.module.measure(ExLlamaV2(exl2_config(model_path)))
+    with safe_open(f"{model_path}/model.safetensors", framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    del tensors["model.embed_tokens.weight"]
+    assert footprint.weights == pytest.approx(
+        sum(t.numel() * 2 for t in tensors.values()), rel=0.01
+    )
+
+
+def test_the_first_mode_that_has_room_is_taken():
+    modes = ("float16", "Q8", "Q4")
+    # 1000 MiB of weights, 100 beside; 16384 tokens: 640 MiB, quantized 340 + 64, 180 + 64.
+    assert memory(3, cache_mode=modes).caches()[0] == ("float16", 16384)
+    assert memory(2.1, cache_mode=modes).caches() == [("Q8", 16384), ("Q4", 16384)]
+    assert memory(1.9, cache_mode=modes).caches() == [("Q4", 16384)]
+    with pytest.raises(engine.ModelError):
+        memory(1.7, cache_mode=modes).caches()
+
+
+def test_a_refusal_says_what_would_fit():
+    with pytest.raises(engine.ModelError) as caught:
+        memory(2.0).caches()
+    message = str(caught.value)
+    assert "1.0 GiB of weights, 0.6 GiB of cache (float16, 16384 tokens)" in message
+    assert "2.0 GiB of the GPUs are free" in message
+    [tokens] = [
+        int(part.rpartition(" ")[2])
+        for part in message.partition("fit: ")[2].split(", or ")
+        if part.startswith("cache_mode float16")
+    ]
+    assert memory(2.0, cache_tokens=tokens).caches() == [("float16", tokens)]
+    with pytest.raises(engine.ModelError):
+        memory(2.0, cache_tokens=tokens + 256).caches()
+    assert "cache_mode Q4 with cache_tokens 16384" in message
+
+
+def test_weights_without_room_are_refused_whatever_the_cache():
+    with pytest.raises(engine.ModelError, match="No cache would fit"):
+        memory(1.5, cache_tokens="auto", cache_mode=("float16", "Q4")).caches()
+
+
+def test_auto_takes_what_is_left():
+    [(mode, tokens)] = memory(3, cache_tokens="auto").caches()
+    assert mode == "float16" and tokens % 256 == 0
+    room = 3 * GIB - GIB // 2 - 1100 * MIB
+    assert room - 256 * 40960 < tokens * 40960 <= room
+
+
+def test_auto_takes_no_more_than_the_batch_can_use():
+    assert memory(300, cache_tokens="auto", max_batch_size=2).caches() == [("float16", 8192)]
+
+
+def test_auto_prefers_a_mode_that_holds_a_whole_context():
+    modes = ("float16", "Q8", "Q4")
+    found = memory(2.1, cache_tokens="auto", cache_mode=modes, context=15000).caches()
+    assert [mode for mode, _ in found] == ["Q8", "Q4"]
+    [(mode, tokens)] = memory(2.1, cache_tokens="auto", cache_mode=modes, context=90000).caches()
+    assert mode == "Q4" and 20000 < tokens < 90000
+
+
+def test_layers_go_to_the_next_gpu_when_one_is_full():
+    assert memory(1.2).place("float16", 4096) == []
+    first, second = memory(1.25, 1.25).place("float16", 4096)
+    assert second < first <= 0.75 * GIB
+    assert first + second == 1000 * MIB + 160 * MIB + 2 * 100 * MIB
+
+
+def test_a_split_counts_the_weights_alone():
+    first, second = memory(3, 3, gpu_split=(0.61, 3)).place("float16", 4096)
+    assert first == 500 * MIB + 5 * 16 * MIB + 100 * MIB
+    assert second == first
+    assert memory(3, 3, gpu_split=(0.4, 0.4)).place("float16", 4096) == []
+    assert memory(1.0, 3, gpu_split=(0.61, 3)).place("float16", 16384) == []  # no room for a cache
+
+
+def test_positions_that_overflow_in_quantized_caches_are_not_offered():
+    """2 ** 31 / 1024 = 2,097,152 tokens."""
+    assert memory(400, context=2**22).place("Q4", 2**21) == []
+    assert memory(400, context=2**22).place("float16", 2**21)
+
+
+def test_a_draft_model_takes_its_part():
+    small = Footprint(LAYERS[:4], fixed=10 * MIB, num_kv_heads=8, head_dim=128)
+    [used] = memory(4, footprints=(small, MODEL)).place("float16", 4096)
+    assert used == 1000 * MIB + 160 * MIB + 100 * MIB + 200 * MIB + 32 * MIB + 10 * MIB
+
+
+def test_the_next_mode_is_tried_where_memory_runs_out_after_all(loader, model_path, monkeypatch):
+    tried = []
+
+    def run_out(config, exl2_config, mode, tokens):
+        tried.append((mode, tokens))
+        if mode != "Q4":
+            raise RuntimeError("Insufficient VRAM for model and cache")
+        return SimpleNamespace(cache_mode=mode)
+
+    monkeypatch.setattr(loader.module, "_load", run_out)
+    loader.free = 4 * GIB
+    config = ModelConfig(model_path, "name", cache_mode=("float16", "Q8", "Q4"), cache_tokens=512)
+    assert loader.module.load(config, exl2_config(model_path)).cache_mode == "Q4"
+    assert tried == [("float16", 512), ("Q8", 512), ("Q4", 512)]
+    with pytest.raises(engine.ModelError, match="less memory than it seemed"):
+        loader.module.load(
+            ModelConfig(model_path, "name", cache_mode=("Q6", "Q8")), exl2_config(model_path)
+        )
+
+
+def test_a_gpu_that_is_full_is_told_before_anything_is_loaded(loader, model_path):
+    with pytest.raises(engine.ModelError, match="No cache would fit"):
+        loader.module.load(ModelConfig(model_path, "name"), exl2_config(model_path))
+    with pytest.raises(engine.ModelError, match="gpu_split names 2 GPUs, there are 1"):
+        loader.module.load(
+            ModelConfig(model_path, "name", gpu_split=(1, 1)), exl2_config(model_path)
+        )
+
+
+@pytest.mark.parametrize(
+    "setting", [{"cache_mode": ("Q8",)}, {"gpu_split": (1.0,)}, {"cache_tokens": "auto"}], ids=str
+)
+def test_what_is_for_gpus_is_refused_without_one(model_path, setting):
+    from engine.backends import make_backend
+
+    with pytest.raises(engine.ModelError, match=next(iter(setting))):
+        make_backend(ModelConfig(model_path, "name", device="cpu", **setting))
