@@ -45,6 +45,16 @@ class Settings(pydantic_settings.BaseSettings):
     max_seq_len: int | None = Field(
         None, description="Longest prompt and completion together, in tokens. Default: the model's."
     )
+    rope_scale: float | None = Field(
+        None,
+        description="Divides the positions of tokens, for a longer context of models that were"
+        " trained with it. GPUs only. Default: the model's.",
+    )
+    rope_alpha: float | None = Field(
+        None,
+        description="NTK scaling of the rotary embedding, for a longer context without training."
+        " GPUs only. Default: none.",
+    )
     cache_tokens: int | Literal["auto"] = Field(
         16384,
         description="Tokens that the cache holds for all jobs together, a multiple of 256; or"
@@ -278,6 +288,8 @@ class Settings(pydantic_settings.BaseSettings):
             name=self.model_name,
             device=self.device,
             max_seq_len=self.max_seq_len,
+            rope_scale=self.rope_scale,
+            rope_alpha=self.rope_alpha,
             cache_tokens=self.cache_tokens,
             cache_mode=tuple(self.cache_mode),
             gpu_reserve=self.gpu_reserve,

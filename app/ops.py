@@ -37,6 +37,7 @@ class Unready(TypedDict):
     status: Literal["unready"]
     models: dict[str, engine.State]
     reasons: dict[str, str]
+    progress: dict[str, float]
 
 
 class DrainBegun(TypedDict):
@@ -63,7 +64,10 @@ def ready() -> flask.Response:
         for name, state in states.items()
         if state != "ready"
     }
-    body = {"status": "unready", "models": states, "reasons": reasons}
+    progress = {
+        name: round(share, 3) for name in states if (share := models.get(name).progress) is not None
+    }
+    body = {"status": "unready", "models": states, "reasons": reasons, "progress": progress}
     return json_response(body, 503, {"Retry-After": "1"})
 
 

@@ -21,6 +21,8 @@ class ModelConfig:
     name: str
     device: Device = "auto"
     max_seq_len: int | None = None  # None: what the model was made for
+    rope_scale: float | None = None  # positions are divided by it
+    rope_alpha: float | None = None  # NTK: the base of the rotary embedding grows with it
     # Shared by all active jobs, in pages of 256. "auto": what memory is left.
     cache_tokens: int | Literal["auto"] = 16384
     cache_mode: tuple[CacheMode, ...] = ("float16",)  # the first with which all fits
@@ -73,6 +75,9 @@ class ModelConfig:
     def _check_gpus(self) -> None:
         if not self.cache_mode or len(set(self.cache_mode)) < len(self.cache_mode):
             raise ModelError("cache_mode must name one or more, none of them twice", "cache_mode")
+        for name in ("rope_scale", "rope_alpha"):
+            if not 0 < (getattr(self, name) or 1.0) < math.inf:
+                raise ModelError(f"{name} must be above 0", name)
         if "8bit" in self.cache_mode:
             raise ModelError(
                 "cache_mode 8bit: ExLlamaV2's dynamic generator can't work with this cache; Q8 is"

@@ -36,6 +36,7 @@ from engine.messages import (
     JobEvent,
     ListPending,
     Loaded,
+    LoadProgress,
     ModelInfo,
     PendingList,
     Queued,
@@ -82,6 +83,7 @@ class Engine:
         self._state: State = "loading"
         self._trouble: Trouble | None = None
         self._info: ModelInfo | None = None
+        self._progress: float | None = None
         self._error: EngineError | None = None
         self._held: dict[str, Held] = {}  # jobs that have not ended
         self._num_zombies = 0
@@ -102,6 +104,11 @@ class Engine:
     def error(self) -> EngineError | None:
         """From what it recovers, where it hangs, or why it has stopped, unless it was told to."""
         return self._error
+
+    @property
+    def progress(self) -> float | None:
+        """Of a load, from 0 to 1. None where nothing is known of it."""
+        return self._progress if self._state == "loading" else None
 
     @property
     def num_jobs(self) -> int:
@@ -267,6 +274,8 @@ class Engine:
         with self._changed:
             for event in events if self._state != "stopped" else ():
                 match event:
+                    case LoadProgress(share):
+                        self._progress = share
                     case Loaded(info):
                         self._info = info
                         if self._state == "loading":

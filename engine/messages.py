@@ -128,6 +128,11 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadProgress:
+    share: float  # from 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     info: ModelInfo
 
@@ -262,4 +267,14 @@ class Failed:
 
 
 JobEvent = Started | PutBack | Queued | Prefill | PromptLogprobs | Chunk | Finished | Failed
-Event = Loaded | Stopped | Recovering | Recovered | Hanging | Zombies | PendingList | JobEvent
+Event = (
+    LoadProgress
+    | Loaded
+    | Stopped
+    | Recovering
+    | Recovered
+    | Hanging
+    | Zombies
+    | PendingList
+    | JobEvent
+)

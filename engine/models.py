@@ -11,6 +11,7 @@ from engine.engine import Engine
 from engine.errors import ModelNotFound
 from engine.grammars import Grammars
 from engine.link import Deliver, Link
+from engine.messages import LoadProgress
 from engine.model_dir import ModelDir
 from engine.thread import EngineThread
 from engine.tokenizer import Tokenizer
@@ -22,7 +23,10 @@ def open_engine(config: ModelConfig) -> Engine:
     grammars = Grammars(Tokenizer(ModelDir.read(config.path)))
 
     def make_link(deliver: Deliver) -> Link:
-        return EngineThread(config, lambda: make_backend(config, grammars), deliver)
+        def tell_progress(share: float) -> None:
+            deliver([LoadProgress(share)])
+
+        return EngineThread(config, lambda: make_backend(config, grammars, tell_progress), deliver)
 
     return Engine(config, make_link, grammars)
 

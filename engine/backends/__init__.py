@@ -1,5 +1,6 @@
 """What an engine thread may drive. Nothing heavy is imported before `make_backend` is called."""
 
+from collections.abc import Callable
 from dataclasses import fields
 
 from engine.backends.base import Backend
@@ -7,13 +8,17 @@ from engine.config import ModelConfig
 from engine.errors import ModelError
 from engine.grammars import Grammars
 
-GPU_SETTINGS = ("cache_mode", "gpu_reserve", "gpu_split")
+GPU_SETTINGS = ("cache_mode", "gpu_reserve", "gpu_split", "rope_alpha", "rope_scale")
 
 
-def make_backend(config: ModelConfig, grammars: Grammars | None = None) -> Backend:
+def make_backend(
+    config: ModelConfig,
+    grammars: Grammars | None = None,
+    tell_progress: Callable[[float], None] | None = None,
+) -> Backend:
     """The backend for the device that `config` asks for. Called on the engine thread: it imports
     torch and exllamav2, which takes seconds. `grammars`: the model's, if there are any already.
-    Raises ModelError.
+    `tell_progress` is called with the share of the model that is loaded. Raises ModelError.
     """
     import torch
 
@@ -32,7 +37,7 @@ def make_backend(config: ModelConfig, grammars: Grammars | None = None) -> Backe
         from engine.backends.cuda.loader import load
     from engine.backends.exl2 import Exl2Backend
 
-    return Exl2Backend(config, device, load, grammars)
+    return Exl2Backend(config, device, load, grammars, tell_progress)
 
 
 def _refuse_gpu_settings(config: ModelConfig) -> None:

@@ -5,19 +5,19 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
 from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
-from safetensors import SafetensorError, safe_open
 
 from engine.backends.constraint import Matcher
+from engine.backends.exl2_config import MAX_STEP, read_config
 from engine.backends.exl2_job import Exl2Job
 from engine.backends.faults import explain
 from engine.backends.forcing import Forcing
 from engine.backends.generator import Generator
 from engine.backends.loaded import Loaded
+from engine.backends.progress import Progress
 from engine.backends.rules import Rule
 from engine.backends.sampler import Sampler
 from engine.config import PAGE_SIZE, ModelConfig
@@ -27,7 +27,6 @@ from engine.errors import (
     Failure,
     InvalidJob,
     JobFailed,
-    ModelError,
     OutOfMemory,
 )
 from engine.grammars import Grammars
@@ -54,23 +53,28 @@ CHUNK_SIZES = {"cpu": 64, "cuda": 512}
 LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait
 MASK_THREADS = 4  # of one model
 WARM_UP = 32  # tokens
-MAX_STEP = 8  # tokens of a job in one step; more than one where some are guessed
 MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
 
-Load = Callable[[ModelConfig, ExLlamaV2Config], Loaded]
+Load = Callable[[ModelConfig, ExLlamaV2Config, Progress], Loaded]
 
 
 class Exl2Backend:
     """Keeps the generator's own queue empty: `has_room` says what it can start at once."""
 
     def __init__(
-        self, config: ModelConfig, device: str, load: Load, grammars: Grammars | None = None
+        self,
+        config: ModelConfig,
+        device: str,
+        load: Load,
+        grammars: Grammars | None = None,
+        tell_progress: Callable[[float], None] | None = None,
     ) -> None:
         self._config = config
         self._grammars = grammars
         self._masks: ThreadPoolExecutor | None = None
         self._device = device
         self._load = load
+        self._tell_progress = tell_progress
         self._loaded: Loaded | None = None
         self._generator: Any = None
         self._tokenizer: Any = None
@@ -83,8 +87,11 @@ class Exl2Backend:
 
     def open(self) -> ModelInfo:
         model_dir = ModelDir.read(self._config.path)
-        exl2_config = self._read_config()
-        loaded = self._loaded = self._load(self._config, exl2_config)
+        exl2_config = read_config(
+            self._config, model_dir, max(self._chunk_size, LONE_CHUNK_SIZE), self._device
+        )
+        with Progress(self._config.name, self._tell_progress) as progress:
+            loaded = self._loaded = self._load(self._config, exl2_config, progress)
         self._warn_of_a_small_cache(exl2_config.max_seq_len, loaded.cache.max_seq_len)
         self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
         self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
@@ -240,23 +247,6 @@ class Exl2Backend:
             max_chunk_size=loaded.model.config.max_input_len,
         )
 
-    def _read_config(self) -> Any:
-        _check_weights(self._config.path)
-        config = ExLlamaV2Config(self._config.path)
-        native, asked = config.max_seq_len, self._config.max_seq_len
-        if asked is not None and asked > native:
-            raise ModelError(f"max_seq_len {asked}: the model was made for {native} tokens")
-        if (asked or native) < PAGE_SIZE:
-            raise ModelError(f"a context of {native} tokens is less than a page of {PAGE_SIZE}")
-        # Whole pages: the loader cuts the longest input to this, and that must be whole pages.
-        config.max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
-        chunk_size = -(-max(self._chunk_size, LONE_CHUNK_SIZE) // PAGE_SIZE) * PAGE_SIZE
-        config.max_input_len = min(chunk_size, config.max_seq_len)
-        # Work space is reserved for so many inputs: each place in the batch takes a few tokens.
-        most = MAX_STEP * self._config.max_batch_size
-        config.max_batch_size = -(-most // config.max_input_len)
-        return config
-
     def _warn_of_a_small_cache(self, max_seq_len: int, cache_tokens: int) -> None:
         if max_seq_len > cache_tokens:
             logger.warning(
@@ -361,16 +351,6 @@ def _start_pool(name: str, num_threads: int) -> ThreadPoolExecutor:
     barrier = threading.Barrier(num_threads)
     list(pool.map(lambda _: barrier.wait(), range(num_threads)))
     return pool
-
-
-def _check_weights(path: str) -> None:
-    """Raises ModelError for a damaged file, whose name the library doesn't tell."""
-    for file in sorted(Path(path).glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except (OSError, SafetensorError) as reason:
-            raise ModelError(f"{file} can't be read: {reason}") from None
 
 
 def _chunks(result: dict[str, Any]) -> list[JobEvent]:

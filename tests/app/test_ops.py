@@ -5,6 +5,7 @@ import threading
 import pytest
 
 import engine
+from engine.messages import LoadProgress
 from tests.scripted import ScriptedBackend
 
 
@@ -16,6 +17,9 @@ def test_live_answers_while_the_model_loads_and_ready_does_not(make_client):
     response = client.get("/health/ready")
     assert response.status_code == 503 and response.json["models"] == {"scripted": "loading"}
     assert response.json["reasons"] == {"scripted": "the model is loading"}
+    assert response.json["progress"] == {}
+    client.models.get().deliver([LoadProgress(0.41999)])
+    assert client.get("/health/ready").json["progress"] == {"scripted": 0.42}
     backend.opening.set()
     assert client.models.wait_until_loaded(20)
     response = client.get("/health/ready")

@@ -51,11 +51,11 @@ def exl2_backend(
     from engine.backends.exl2 import Exl2Backend
     from engine.backends.loaded import Loaded
 
-    def load(config, exl2_config):
+    def load(config, exl2_config, progress):
         if logits is not None:
             model = ForcedModel(exl2_config, logits, before)
             return Loaded(model, CpuCache(model, max_seq_len=config.cache_tokens), "float32")
-        loaded = load_cpu(config, exl2_config)
+        loaded = load_cpu(config, exl2_config, progress)
         if wrap is not None:
             loaded.model.forward_chunk = wrap(loaded.model.forward_chunk)
         return loaded

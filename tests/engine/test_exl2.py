@@ -81,9 +81,9 @@ def test_a_context_of_less_than_a_chunk_limits_the_chunk(model_path):
     backend = exl2_backend(model_path, max_seq_len=256, max_chunk_size=512)
     load = backend._load
 
-    def load_as_on_cuda(config, exl2_config):
+    def load_as_on_cuda(config, exl2_config, progress):
         exl2_config.max_input_len = min(exl2_config.max_input_len, exl2_config.max_seq_len)
-        return load(config, exl2_config)
+        return load(config, exl2_config, progress)
 
     backend._load = load_as_on_cuda
     assert backend.open().max_seq_len == 256

@@ -29,6 +29,7 @@ def loader(monkeypatch):
     from engine.backends.cuda import loader
 
     state = SimpleNamespace(free=0, module=loader)
+    state.load = lambda config: loader.load(config, exl2_config(config.path), lambda *_: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (state.free, 2 * state.free))
     return state
@@ -160,7 +161,7 @@ def test_a_draft_model_takes_its_part():
 def test_the_next_mode_is_tried_where_memory_runs_out_after_all(loader, model_path, monkeypatch):
     tried = []
 
-    def run_out(config, exl2_config, mode, tokens):
+    def run_out(config, exl2_config, mode, tokens, progress):
         tried.append((mode, tokens))
         if mode != "Q4":
             raise RuntimeError("Insufficient VRAM for model and cache")
@@ -169,21 +170,17 @@ def test_the_next_mode_is_tried_where_memory_runs_out_after_all(loader, model_pa
     monkeypatch.setattr(loader.module, "_load", run_out)
     loader.free = 4 * GIB
     config = ModelConfig(model_path, "name", cache_mode=("float16", "Q8", "Q4"), cache_tokens=512)
-    assert loader.module.load(config, exl2_config(model_path)).cache_mode == "Q4"
+    assert loader.load(config).cache_mode == "Q4"
     assert tried == [("float16", 512), ("Q8", 512), ("Q4", 512)]
     with pytest.raises(engine.ModelError, match="less memory than it seemed"):
-        loader.module.load(
-            ModelConfig(model_path, "name", cache_mode=("Q6", "Q8")), exl2_config(model_path)
-        )
+        loader.load(ModelConfig(model_path, "name", cache_mode=("Q6", "Q8")))
 
 
 def test_a_gpu_that_is_full_is_told_before_anything_is_loaded(loader, model_path):
     with pytest.raises(engine.ModelError, match="No cache would fit"):
-        loader.module.load(ModelConfig(model_path, "name"), exl2_config(model_path))
+        loader.load(ModelConfig(model_path, "name"))
     with pytest.raises(engine.ModelError, match="gpu_split names 2 GPUs, there are 1"):
-        loader.module.load(
-            ModelConfig(model_path, "name", gpu_split=(1, 1)), exl2_config(model_path)
-        )
+        loader.load(ModelConfig(model_path, "name", gpu_split=(1, 1)))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from exllamav2 import ExLlamaV2Config
 
+from engine.backends.compatibility import read_rope
 from engine.backends.cpu.attention import PagedAttention
 from engine.backends.cpu.cache import CpuCache
 from engine.backends.cpu.weights import Layer, Progress, Weights, read_weights
@@ -162,16 +163,13 @@ def _rope_theta(config: ExLlamaV2Config, model_config: dict[str, Any]) -> float:
     """Base of the rotary embedding, which ExLlamaV2Config doesn't find where transformers 5
     writes it. Raises ModelError for one that is scaled or partial.
     """
-    rope = model_config.get("rope_parameters") or model_config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        kind = "partial"
-    if kind != "default":
+    rope = read_rope(model_config)
+    if rope.kind != "default":
         raise ModelError(
-            f"the CPU backend has no {kind} rotary embedding, only the default one: "
+            f"the CPU backend has no {rope.kind} rotary embedding, only the default one: "
             "use a CUDA device for this model"
         )
-    return float(rope.get("rope_theta", config.rotary_embedding_base))
+    return float(config.rotary_embedding_base if rope.theta is None else rope.theta)
 
 
 def _rotations(max_seq_len: int, head_dim: int, theta: float) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,7 +33,9 @@ CACHES: dict[CacheMode, Any] = {
 }
 
 
-def load(config: ModelConfig, exl2_config: ExLlamaV2Config) -> Loaded:
+def load(
+    config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callable[[int, int], None]
+) -> Loaded:
     """With the first cache that has room. Raises ModelError if none has."""
     _check_split(config)
     footprint = measure(ExLlamaV2(exl2_config))
@@ -40,7 +43,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config) -> Loaded:
     caches = memory.caches()
     for mode, tokens in caches:
         try:
-            loaded = _load(config, exl2_config, mode, tokens)
+            loaded = _load(config, exl2_config, mode, tokens, progress)
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
@@ -95,14 +98,19 @@ def _check_split(config: ModelConfig) -> None:
 
 
 def _load(
-    config: ModelConfig, exl2_config: ExLlamaV2Config, mode: CacheMode, tokens: int
+    config: ModelConfig,
+    exl2_config: ExLlamaV2Config,
+    mode: CacheMode,
+    tokens: int,
+    progress: Callable[[int, int], None],
 ) -> Loaded:
     model = ExLlamaV2(exl2_config)
     if config.gpu_split:
-        model.load(list(config.gpu_split))
+        model.load(list(config.gpu_split), callback=progress)
         return Loaded(model, CACHES[mode](model, max_seq_len=tokens), mode)
     cache = CACHES[mode](model, max_seq_len=tokens, lazy=True)
-    model.load_autosplit(cache, reserve_vram=int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB))
+    reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
+    model.load_autosplit(cache, reserve_vram=reserve, callback=progress)
     return Loaded(model, cache, mode)
 
 

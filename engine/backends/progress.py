@@ -1,0 +1,55 @@
+"""How far a load is: told over HTTP, and to who watches the server start. Engine thread."""
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+logger = logging.getLogger(__name__)
+
+LOG_EVERY = 5.0  # seconds
+
+
+class Progress:
+    """Draws a bar where stderr is a terminal, else logs a line now and then."""
+
+    def __init__(self, name: str, tell: Callable[[float], None] | None = None) -> None:
+        """`tell` gets the share that is done, from 0 to 1."""
+        self._name = name
+        self._tell = tell
+        self._told_at = time.monotonic()
+        self._exit = contextlib.ExitStack()
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> "Progress":
+        if sys.stderr.isatty():
+            # Refreshed by hand: it would start a thread.
+            bar = Bar(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._bar = self._exit.enter_context(bar)
+            bar.add_task(f"loading {self._name}", total=1.0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._exit.close()
+        self._bar = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many of all modules are loaded."""
+        share = done / total
+        if self._tell is not None:
+            self._tell(share)
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=share, refresh=True)
+        elif (now := time.monotonic()) - self._told_at >= LOG_EVERY:
+            self._told_at = now
+            logger.info("model %s: %.0f %% is loaded", self._name, 100 * share)

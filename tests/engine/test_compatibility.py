@@ -1,0 +1,100 @@
+"""Models that ExLlamaV2 would load and read wrongly."""
+
+import json
+import shutil
+
+import pytest
+
+import engine
+from engine.backends import cpu
+from engine.config import ModelConfig
+from engine.model_dir import ModelDir
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+
+
+@pytest.fixture
+def read(model_path, tmp_path):
+    """The configuration of the small model as on a GPU, after changes of its config.json."""
+    cpu.install()
+    from engine.backends.exl2_config import read_config
+
+    def read(changes, **config):
+        path = shutil.copytree(model_path, tmp_path / "model", dirs_exist_ok=True)
+        content = json.loads((path / "config.json").read_text()) | changes
+        content = {name: value for name, value in content.items() if value is not None}
+        (path / "config.json").write_text(json.dumps(content))
+        model_config = ModelConfig(str(path), "name", **config)
+        return read_config(model_config, ModelDir.read(str(path)), 512, "cuda")
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["NewForCausalLM"]}, "doesn't know the architecture NewForCausalLM"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "no dynamic rotary embedding"),
+        (
+            {"rope_theta": None, "rope_parameters": {**YARN, "rope_theta": 500.0}},
+            "yarn rotary embedding in rope_parameters, where ExLlamaV2 doesn't look",
+        ),
+        ({"rope_parameters": {"type": "linear", "factor": 2.0}}, "linear rotary .* doesn't look"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1.0}, "sliding_attention": {}}},
+            "no layered rotary embedding",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+            "no partial rotary embedding",
+        ),
+        ({"rope_scaling": {**YARN, "beta_fast": 64}}, "beta_fast 64; ExLlamaV2 would take 32"),
+        ({"rope_scaling": {**YARN, "attention_factor": 1.0}}, "attention_factor 1.0"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "weights are in awq"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "GPTQ of 8 bits"),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "gptq",
+                    "bits": 4,
+                    "checkpoint_format": "marlin",
+                }
+            },
+            "Marlin",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_exllamav2_would_read_wrongly_is_refused(read, changes, message):
+    with pytest.raises(engine.ModelError, match=message):
+        read(changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_scaling": {**YARN, "beta_fast": 32, "attention_factor": 1.1386}},
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+        {"quantization_config": {"quant_method": "exl2", "bits": 5.5}},
+        {"architectures": ["MistralForCausalLM"]},
+    ],
+    ids=str,
+)
+def test_what_exllamav2_knows_is_let_through(read, changes):
+    read(changes)
+
+
+def test_a_base_where_transformers_5_writes_it_is_honoured(read):
+    named = {"rope_type": "default", "rope_theta": 70.0}
+    assert read({"rope_theta": None, "rope_parameters": named}).rotary_embedding_base == 70.0
+
+
+def test_a_longer_context_needs_a_scaled_embedding(read):
+    with pytest.raises(engine.ModelError, match="made for 2048 tokens; more need a rope_alpha"):
+        read({}, max_seq_len=4096)
+    assert read({}, max_seq_len=4096, rope_scale=2.0).scale_pos_emb == 2.0
+    config = read({}, max_seq_len=4096, rope_alpha=2.5)
+    assert (config.scale_alpha_value, config.max_seq_len) == (2.5, 4096)
+    with pytest.raises(engine.ModelError, match="made for 2048 tokens"):
+        read({}, max_seq_len=4096, rope_scale=0.5)

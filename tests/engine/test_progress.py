@@ -1,0 +1,46 @@
+"""How far a load is."""
+
+import io
+import logging
+
+import pytest
+
+from engine.backends import make_backend, progress
+from engine.backends.progress import Progress
+from engine.config import ModelConfig
+
+
+def test_a_load_tells_its_share_layer_by_layer(model_path):
+    told = []
+    config = ModelConfig(model_path, "name", device="cpu")
+    backend = make_backend(config, tell_progress=told.append)
+    backend.open()
+    backend.close()
+    assert told == sorted(told) and len(told) > 2
+    assert (told[0], told[-1]) == (0.0, 1.0)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_bar_is_drawn_on_a_terminal_by_no_thread_of_its_own(monkeypatch):
+    """The fixture of all tests sees a thread that is left."""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with Progress("small") as bar:
+        bar(1, 4)
+        drawn = terminal.getvalue()
+    assert "loading small" in drawn and "25%" in drawn
+
+
+@pytest.mark.parametrize(("every", "lines"), [(0.0, 2), (1000.0, 0)])
+def test_lines_are_logged_elsewhere_now_and_then(monkeypatch, caplog, every, lines):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr(progress, "LOG_EVERY", every)
+    with caplog.at_level(logging.INFO), Progress("small") as told:
+        told(1, 4)
+        told(3, 4)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["model small: 25 % is loaded", "model small: 75 % is loaded"][:lines]
