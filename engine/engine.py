@@ -317,6 +317,10 @@ class Engine:
                 self._changed.notify_all()
         for stream, batch in batches.items():
             stream.put(batch)
+        # After all puts: once is enough for a thread that reads many, and each wake costs.
+        for wake in {stream.wake for stream in batches}:
+            if wake is not None:
+                wake()
         for call in self._on_stopped if is_end else ():
             call(self)
 

@@ -19,12 +19,12 @@ class Stream:
         cancel: Callable[[str], None],
         wake: Callable[[], None] | None = None,
     ) -> None:
-        """`wake`, if given, is called after each put, for a thread that reads several streams. It
-        must not block.
+        """`wake`, if given, is called after puts, once for all streams that have the same, for a
+        thread that reads several. It must not block. Who sets it later takes what has come before.
         """
+        self.wake = wake
         self._unfinished = set(identifiers)
         self._cancel = cancel
-        self._wake = wake
         self._closed = False
         self._queue: queue.Queue[Sequence[JobEvent]] = queue.Queue()
 
@@ -33,8 +33,6 @@ class Stream:
     def put(self, events: Sequence[JobEvent]) -> None:
         if not self._closed:  # else nobody reads: don't keep what a cancelled job still emits
             self._queue.put(events)
-            if self._wake is not None:
-                self._wake()
 
     # Request thread
 
@@ -42,6 +40,11 @@ class Stream:
     def is_finished(self) -> bool:
         """Whether every job's last event has been taken."""
         return not self._unfinished
+
+    @property
+    def has_events(self) -> bool:
+        """Whether some wait to be taken."""
+        return not self._queue.empty()
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
         """Wait for events, at most `timeout` seconds; all that have piled up, in order.

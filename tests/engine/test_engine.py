@@ -98,6 +98,24 @@ def test_a_thread_that_reads_several_streams_is_woken_by_each(make_engine):
     assert texts == ["0 1 ", "0 1 "]
 
 
+def test_a_thread_that_reads_several_streams_is_woken_once_an_iteration(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    streams = [model.submit([job("a", 2)])]
+    gate.wait_until_held()  # in the first iteration, which is of a alone
+    streams += [model.submit([job(name, 2)]) for name in ("b", "c")]
+    counts = []  # of the events that are there at each call
+
+    def wake():
+        counts.append(sum(len(stream.take(0)) for stream in streams))
+
+    for stream in streams:
+        stream.wake = wake
+    gate.open()
+    take_all(model.submit([job("d", 20)]))  # ends after them
+    assert counts == [1, 3, 3, 3, 2]
+
+
 def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=1)
