@@ -2,9 +2,7 @@
 
 import functools
 import hashlib
-import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 import flask
@@ -15,14 +13,14 @@ from app.body import BadRequest, dumps, read_bytes
 from app.client import Client
 from app.contract import REPEATABLE
 from app.identity import share_of
+from app.output import Output
 from app.reader import Reader
 from app.services import services
+from app.streamed import Streamed
 from app.transcript import Reading, Transcript, Writer
 from app.transcripts import Claim
 from app.watch import Watch
 
-NEWS = 5  # looks for a comment, from one heartbeat to the next
-PROBE = 0.1  # seconds between writes to a client that may have left
 MAX_KEY = 255  # characters of an Idempotency-Key
 CLAIM = "switchyard.claim"  # in the environ of a request with one
 
@@ -138,18 +136,19 @@ def resume(identifier: str, position: int) -> flask.Response:
 
 
 def stream(reading: Reading, writer: Writer, heartbeat: float) -> flask.Response:
-    """What `reading` brings, as it comes."""
+    """What `reading` brings, as it comes. Raises what goes wrong before its first frame."""
+    output = Output(reading, writer, heartbeat)
     try:
-        first = _first_frames(reading, heartbeat)
+        output.wait_first()
     except BaseException:
         reading.close()
         raise
-    writes = _writes(reading, first, writer, heartbeat)
-    response = flask.Response(writes, mimetype=writer.mimetype)
+    send_timeout = services().settings.send_timeout
+    response = Streamed(output, services().sender, send_timeout, writer.mimetype)
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
-    # Not a finally in _writes: if the client leaves before the first byte, that generator never
-    # starts, and its finally never runs.
+    # Not a finally where it is written: if the client leaves before the first byte, that never
+    # begins, and its finally never runs.
     response.call_on_close(reading.close)
     return response
 
@@ -162,34 +161,6 @@ def _whole(reading: Reading, writer: Writer) -> flask.Response:
     finally:
         reading.close()
     return flask.Response(b"".join(frames), mimetype=writer.mimetype)
-
-
-def _first_frames(reading: Reading, timeout: float) -> list[bytes]:
-    deadline = time.monotonic() + timeout
-    while True:
-        frames = reading.take_first(max(deadline - time.monotonic(), 0))
-        # Half-closed: a write must tell whether anybody is there.
-        if frames or reading.is_half_closed or time.monotonic() >= deadline:
-            return frames
-
-
-def _writes(
-    reading: Reading, frames: list[bytes], writer: Writer, heartbeat: float
-) -> Iterator[bytes]:
-    """All that has piled up, as one write."""
-    last_write = -math.inf  # the client has waited for a heartbeat already if nothing is here
-    comment = b""
-    while True:
-        interval = min(heartbeat, PROBE) if reading.is_half_closed else heartbeat
-        is_news = writer.comment not in (b"", comment)
-        if frames or is_news or time.monotonic() - last_write >= interval:
-            comment = writer.comment
-            # Also if empty: that sends the headers.
-            yield b"".join(frames) or comment or writer.heartbeat or b""
-            last_write = time.monotonic()
-        if reading.is_finished:
-            return
-        frames = reading.take(min(interval, heartbeat / NEWS))
 
 
 def _answer_once(key: str, view: Callable[[], flask.Response]) -> flask.Response:

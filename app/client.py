@@ -5,9 +5,14 @@ import errno
 import select
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
+
+if sys.platform == "linux":
+    import fcntl
+    import termios
 
 Presence = Literal["there", "half-closed", "gone"]
 
@@ -69,6 +74,31 @@ class Client:
         micros = max(int(seconds * 1e6), 1)
         limit = struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def send(self, data: memoryview) -> int:
+        """As much of it as there is room for, which is told. Never waits. Raises ClientGone."""
+        assert self._socket is not None
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            raise ClientGone from None
+
+    def num_untaken(self) -> int:
+        """Bytes on their way that the other end has not acknowledged. 0 where nobody can tell."""
+        if sys.platform != "linux" or self._socket is None:
+            return 0
+        data = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(data, sys.byteorder)
+
+    def cut_off(self) -> None:
+        """Have the connection reset as soon as the server closes it, whatever is on its way."""
+        assert self._socket is not None
+        with contextlib.suppress(OSError):  # gone already
+            now = struct.pack("ii", 1, 0)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
+            self._socket.shutdown(socket.SHUT_RD)
 
     @contextlib.contextmanager
     def receiving(self, seconds: float) -> Iterator[None]:

@@ -31,6 +31,7 @@ class Reader:
         """
         self.identifier = identifiers[0].rpartition("-")[0]  # the response's
         self.watch: Watch | None = watch  # None: others look after those who read
+        self.has_begun = False  # whether there has been text: nothing but the stream is asked then
         self._stream = stream
         self._deadlines = deadlines
         self._prompt_tokens = prompt_tokens
@@ -45,6 +46,15 @@ class Reader:
     def is_finished(self) -> bool:
         """Whether every job's last event has been taken."""
         return self._stream.is_finished
+
+    @property
+    def has_news(self) -> bool:
+        """Whether events wait to be taken."""
+        return self._stream.has_events
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when there is news, from now on. It must not block."""
+        self._stream.wake = wake
 
     def take(self, timeout: float = math.inf) -> Sequence[engine.JobEvent]:
         """Wait for events, at most `timeout` seconds, or until the client becomes half-closed.
@@ -90,9 +100,10 @@ class Reader:
             match event:
                 case engine.Started() | engine.Finished():
                     self._waiting.clear()
-                case engine.PutBack():
+                case engine.PutBack() if not self.has_begun:
                     self._waiting[event.identifier] = None
                 case engine.Chunk():
+                    self.has_begun = True
                     self._waiting.clear()
                     self._new_tokens += len(event.token_ids)
                 case engine.Failed():

@@ -9,6 +9,7 @@ import flask
 import engine
 from app.chat_template import ChatTemplate
 from app.config import Settings
+from app.sender import Sender
 from app.transcripts import Transcripts
 
 KEY = "switchyard"
@@ -22,6 +23,7 @@ class Services:
     websockets: threading.Semaphore  # a place for each that may be open
     terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon
     transcripts: Transcripts = field(default_factory=Transcripts)
+    sender: Sender = field(default_factory=Sender)
 
 
 def services() -> Services:

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import engine
@@ -62,6 +62,7 @@ class Transcript:
         self._has_keeper = False  # whether a thread goes on without a client
         self._last_left = -math.inf
         self._is_abandoned = False
+        self._wake: Callable[[], None] | None = None
         self.num_bytes = 0
         self.is_finished = False
         self.error: Exception | None = None  # why there is no more
@@ -74,6 +75,20 @@ class Transcript:
     @property
     def num_readers(self) -> int:
         return self._num_readers
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there has been text."""
+        return self._reader.has_begun
+
+    def has_news(self, position: int) -> bool:
+        """Whether there may be frames from `position` on."""
+        return self._has(position) or self._reader.has_news
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when there may be new frames, from now on. It must not block."""
+        self._wake = wake
+        self._reader.notify(wake)
 
     def is_over(self, now: float) -> bool:
         """Whether it is not to be read again."""
@@ -161,6 +176,8 @@ class Transcript:
             self.num_bytes += sum(map(len, frames))
             self.error, self.has_nothing_but_error = error, error is not None and is_first
             self.is_finished = is_finished
+        if self.keep and self._wake is not None:  # the thread that drives isn't the only reader's
+            self._wake()
         if is_finished:
             self._reader.close()
 
@@ -184,6 +201,20 @@ class Reading:
         """Whether the last frame has been taken."""
         transcript = self._transcript
         return transcript.is_finished and self._position >= transcript.num_frames
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there has been text."""
+        return self._transcript.has_begun
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there may be frames to take."""
+        return self._transcript.has_news(self._position)
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when there may be, from now on. It must not block."""
+        self._transcript.notify(wake)
 
     def take(self, timeout: float = math.inf) -> list[bytes]:
         """Wait for frames, at most `timeout` seconds, or until the client becomes half-closed.

@@ -12,16 +12,31 @@ import engine
 from app import Settings, create_app
 from engine.config import ModelConfig
 from engine.thread import EngineThread
+from tests.app.gunicorn import OverGunicorn
 from tests.contract import Witness
 from tests.scripted import Gate
 
 
+def pytest_generate_tests(metafunc):
+    """Tests marked `both_ways` are run over each way in which answers may come."""
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    if "both_ways" in marks and "one_way" not in marks and "way" in metafunc.fixturenames:
+        metafunc.parametrize("way", ["iterator", "gunicorn"], indirect=True)
+
+
 @pytest.fixture
-def make_client(model_path):
+def way(request):
+    """By WSGI alone, or to a socket as gunicorn writes."""
+    return getattr(request, "param", "iterator")
+
+
+@pytest.fixture
+def make_client(model_path, way):
     """A Flask test client over a given backend; keyword arguments are settings. Every answer must
     be as /openapi.json says.
     """
     opened = []
+    servers = []
     witness = Witness()
 
     def make(backend, wait=True, path=model_path, terminate=None, **settings):
@@ -36,11 +51,16 @@ def make_client(model_path):
         opened.append(models)
         app = create_app(settings, models, terminate)
         app.after_request(witness)
+        if way == "gunicorn":
+            app.wsgi_app = OverGunicorn(app.wsgi_app, Connection)
+            servers.append(app.wsgi_app)
         client = app.test_client()
         client.models = models
         return client
 
     yield make
+    for server in servers:
+        server.close()
     for models in opened:
         assert models.close(timeout=20)
     assert witness.faults == []

@@ -10,6 +10,8 @@ from app.anthropic import parse
 from engine.messages import Chunk, Failed, Started
 from tests.scripted import ScriptedBackend, finished, says
 
+pytestmark = pytest.mark.both_ways
+
 URL = "/v1/messages"
 HELLO = {"max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
 USER = [{"role": "user", "content": "Hello"}]

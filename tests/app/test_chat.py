@@ -7,6 +7,8 @@ import pytest
 from tests.app.conftest import frames
 from tests.scripted import ScriptedBackend
 
+pytestmark = pytest.mark.both_ways
+
 URL = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 

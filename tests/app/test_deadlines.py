@@ -5,6 +5,8 @@ import pytest
 from tests.app.conftest import frames, wait_until_empty
 from tests.scripted import ScriptedBackend, ticking
 
+pytestmark = pytest.mark.both_ways
+
 URL = "/v1/completions"
 LONG = {"prompt": [1, 2, 3], "max_tokens": 2000}
 

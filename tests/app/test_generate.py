@@ -9,6 +9,8 @@ import engine
 from engine.messages import Chunk, Failed
 from tests.scripted import ScriptedBackend
 
+pytestmark = pytest.mark.both_ways
+
 URL = "/generate"
 FORM = "application/x-www-form-urlencoded"
 PAGE = "https://page.example"

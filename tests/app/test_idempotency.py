@@ -10,6 +10,8 @@ from engine.messages import Chunk, Failed, Started
 from tests.app.conftest import Streamed, listed, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
 
+pytestmark = pytest.mark.both_ways
+
 URL = "/v1/completions"
 CHAT = "/v1/chat/completions"
 KEY = {"Idempotency-Key": "k-1"}

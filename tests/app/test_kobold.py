@@ -8,6 +8,8 @@ import pytest
 from tests.app.conftest import wait_until_empty
 from tests.scripted import Gate, ScriptedBackend, ticking
 
+pytestmark = pytest.mark.both_ways
+
 GENERATE, STREAM, ABORT = "/api/v1/generate", "/api/extra/generate/stream", "/api/extra/abort"
 
 # As KoboldAI Lite and SillyTavern send them, every sampler off.

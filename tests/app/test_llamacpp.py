@@ -8,6 +8,8 @@ import engine
 from engine.messages import Chunk, Failed, Finished
 from tests.scripted import ScriptedBackend
 
+pytestmark = pytest.mark.both_ways
+
 URL = "/completion"
 
 IDLE = {

@@ -9,6 +9,8 @@ from engine.messages import ListPending, Prefill, Started
 from tests.app.conftest import Streamed, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
 
+pytestmark = pytest.mark.both_ways
+
 URL = "/v1/completions"
 CHAT = "/v1/chat/completions"
 LONG = {"prompt": [1, 2, 3], "max_tokens": 2000, "stream": True}

@@ -9,6 +9,8 @@ from app.responses import parse
 from engine.messages import Chunk, Failed, Started
 from tests.scripted import ScriptedBackend, finished, says
 
+pytestmark = pytest.mark.both_ways
+
 URL = "/v1/responses"
 HELLO = {"input": "Hello", "max_output_tokens": 2}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "default": None}}}

@@ -11,6 +11,8 @@ from engine.messages import Chunk, Failed, Started
 from tests.app.conftest import Streamed, listed, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
 
+pytestmark = pytest.mark.both_ways
+
 URL = "/v1/completions"
 ASKED = {"prompt": "x", "max_tokens": 6, "stream": True}
 WHOLE = ["0 ", "1 ", "2 ", "3 ", "4 ", "5 ", ""]

@@ -8,6 +8,8 @@ from engine.messages import Timings
 from tests.app.conftest import frames
 from tests.scripted import ScriptedBackend, finished, job
 
+pytestmark = pytest.mark.both_ways
+
 TEXTS = {
     "/generate": {"prompt": "x", "max_tokens": 3, "stream": True},
     "/completion": {"prompt": "x", "n_predict": 3, "stream": True},

@@ -1,0 +1,151 @@
+"""The one thread that writes streams, where the server lets it: to wake a thread for each token of
+each stream costs several times what the token does.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from app.client import Client, ClientGone
+from app.output import Output
+from app.watch import LOOK
+
+logger = logging.getLogger(__name__)
+
+RETRY = 0.05  # seconds until a socket that was full is tried again
+
+
+class Outlet:
+    """One stream's way out, in chunks of HTTP/1.1."""
+
+    def __init__(self, output: Output, client: Client, send_timeout: float) -> None:
+        self.num_bytes = 0  # of the body
+        self.error: Exception | None = None  # what it has ended with
+        self.ended = threading.Event()
+        self.next_turn = 0.0  # by the monotonic clock, whatever comes
+        self._output = output
+        self._client = client
+        self._send_timeout = send_timeout
+        self._rest = memoryview(b"")  # what the socket had no room for
+        self._num_sent = 0
+        self._num_taken = 0
+        self._waits_since: float | None = None  # for the client to take something
+        self._next_look = 0.0
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when there may be news. It must not block."""
+        self._output.notify(wake)
+
+    # Sender's thread
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to write. While the socket is full it stays where it is."""
+        return not self._rest and self._output.has_news
+
+    def write(self, now: float) -> bool:
+        """What there is, as far as the socket takes it; whether that was the end. Never waits.
+        Raises ClientGone.
+        """
+        if now >= self._next_look:
+            self._look(now)
+        if self._rest:
+            self._send(self._rest)
+        if not self._rest:
+            self._output.wait(0)
+            if piece := self._output.take():
+                self.num_bytes += len(piece)
+                self._send(memoryview(b"%X\r\n%b\r\n" % (len(piece), piece)))
+        patience = RETRY if self._rest else self._output.patience
+        self.next_turn = min(now + patience, self._next_look)
+        return self._output.is_finished and not self._rest
+
+    def _send(self, data: memoryview) -> None:
+        count = self._client.send(data)
+        self._num_sent += count
+        self._rest = data[count:]
+
+    def _look(self, now: float) -> None:
+        """Cut off a client that takes nothing. The socket's own buffer holds megabytes, so that it
+        has room says little.
+        """
+        self._next_look = now + LOOK
+        num_untaken = self._client.num_untaken()
+        before, self._num_taken = self._num_taken, self._num_sent - num_untaken
+        if not (num_untaken or self._rest):
+            self._waits_since = None
+        elif self._waits_since is None or self._num_taken > before:
+            self._waits_since = now
+        elif now - self._waits_since >= self._send_timeout:
+            logger.info("a client has taken nothing for %g seconds", self._send_timeout)
+            self._client.cut_off()
+            raise ClientGone
+
+
+class Sender:
+    """Its thread runs while there are streams to be written."""
+
+    def __init__(self) -> None:
+        # None: there is news of an outlet that has come before.
+        self._inbox: queue.SimpleQueue[Outlet | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards what follows
+        self._num_outlets = 0
+
+    # Any thread
+
+    def wake(self) -> None:
+        self._inbox.put(None)
+
+    # Request threads
+
+    def send(self, outlet: Outlet) -> None:
+        """Returns when all has been written. Raises ClientGone, or what else has gone wrong."""
+        with self._lock:
+            if not self._num_outlets:
+                threading.Thread(target=self._run, name="sender", daemon=True).start()
+            self._num_outlets += 1
+        outlet.notify(self.wake)
+        self._inbox.put(outlet)
+        outlet.ended.wait()
+        if outlet.error is not None:
+            raise outlet.error
+
+    # Sender's thread
+
+    def _run(self) -> None:
+        outlets: set[Outlet] = set()
+        num_left = 1
+        while num_left:
+            next_turn = min((outlet.next_turn for outlet in outlets), default=0.0)
+            outlets.update(self._receive(next_turn - time.monotonic() if outlets else LOOK))
+            now = time.monotonic()
+            turns = [outlet for outlet in outlets if now >= outlet.next_turn or outlet.has_news]
+            ended = [outlet for outlet in turns if self._write(outlet, now)]
+            outlets.difference_update(ended)
+            with self._lock:
+                self._num_outlets -= len(ended)
+                num_left = self._num_outlets
+            for outlet in ended:
+                outlet.ended.set()
+
+    def _receive(self, timeout: float) -> list[Outlet]:
+        """New outlets. Waits for one, or for news, or at most `timeout` seconds."""
+        outlets = []
+        try:
+            item = self._inbox.get(timeout=max(timeout, 0))
+            while True:
+                if item is not None:
+                    outlets.append(item)
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            return outlets
+
+    def _write(self, outlet: Outlet, now: float) -> bool:
+        """Whether it has ended. What goes wrong with one is its own end, not the others'."""
+        try:
+            return outlet.write(now)
+        except Exception as error:
+            outlet.error = error
+            return True
