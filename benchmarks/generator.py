@@ -3,7 +3,7 @@
 
     python benchmarks/generator.py [MODEL_DIR] [--streams 1,8,32,64,128,256] [--profile FILE]
 
-Three ways over the same loaded weights and the same cache, in one process, in turns:
+Three ways over the same weights, in one process, in turns:
 `stock`, ExLlamaV2DynamicGenerator with its own jobs and sampler; `backend`, ours, driven directly;
 `engine`, ours under an engine thread, with a thread that reads all streams. All jobs come at once;
 tokens a second are of the whole round, prompts included; ratios are the median of the rounds'.
@@ -43,13 +43,24 @@ def prompts(num_streams, length, vocab_size, seed):
 
 
 class Stock:
+    """On a GPU over weights of its own, since ours are loaded without the library's graphs."""
+
     def __init__(self, backend, max_batch_size):
+        from exllamav2 import ExLlamaV2, ExLlamaV2Cache, ExLlamaV2Config
         from exllamav2.generator import ExLlamaV2DynamicGenerator
 
-        self._backend = backend
+        model, cache = backend._loaded.model, backend._loaded.cache
+        if backend._device != "cpu":
+            config = ExLlamaV2Config(model.config.model_dir)
+            config.max_seq_len = model.config.max_seq_len
+            config.max_input_len = model.config.max_input_len
+            config.max_batch_size = max_batch_size
+            model = ExLlamaV2(config)
+            cache = ExLlamaV2Cache(model, max_seq_len=cache.max_seq_len, lazy=True)
+            model.load_autosplit(cache)
         self._generator = ExLlamaV2DynamicGenerator(
-            backend._model,
-            backend._cache,
+            model,
+            cache,
             backend._tokenizer,
             max_batch_size=max_batch_size,
             max_sampling_threads=1 if backend._device == "cpu" else 16,

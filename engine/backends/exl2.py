@@ -239,6 +239,7 @@ class Exl2Backend:
         return Generator(
             device=torch.device(self._device),
             vocab_size=self._tokenizer.get_vocab_size(),
+            passes=loaded.passes,
             model=loaded.model,
             cache=loaded.cache,
             tokenizer=self._tokenizer,

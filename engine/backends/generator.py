@@ -14,6 +14,7 @@ from exllamav2.generator import ExLlamaV2DynamicGenerator
 from engine.backends.draw import NOT_NUMBERS, Draw, Drawn
 from engine.backends.exl2_job import Exl2Job
 from engine.backends.faults import explain
+from engine.backends.loaded import Passes
 
 
 class _Step(NamedTuple):
@@ -37,13 +38,18 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
     then a row in that pass for nothing. Speculation, and the mode without pages, are the library's.
     """
 
-    def __init__(self, device: torch.device, vocab_size: int, **settings: Any) -> None:
+    def __init__(
+        self, device: torch.device, vocab_size: int, passes: Passes | None, **settings: Any
+    ) -> None:
         """`vocab_size`: of the tokenizer. `settings`: the library's."""
         super().__init__(**settings, max_sampling_threads=1, filter_background_eval=False)
         self.draw = Draw(vocab_size, device)
         self._device = device
         self.is_overlapping = device.type != "cpu"
         self._is_plain = self.paged and not self.num_draft_tokens
+        self._passes = passes
+        if passes is not None:
+            passes.capture()
         self._step: _Step | None = None  # launched, and its tokens not drawn yet
         max_pages = -(-self.max_seq_len // self.page_size)
         num_rows = self.max_batch_size
@@ -152,7 +158,9 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
     def _forward(
         self, token_ids: Sequence[int], positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary). `pages`: (rows, pages) of the cache."""
+        """Logits, (rows, 1, padded vocabulary). `pages`: of the cache, (rows, pages)."""
+        if self._passes is not None and not self.current_loras:
+            return self._passes.run(token_ids, positions, pages)
         params = self.get_paged_params(
             len(positions),
             torch.from_numpy(pages).contiguous(),

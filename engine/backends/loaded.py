@@ -1,7 +1,25 @@
 """A model in memory, with all that belongs to it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+
+class Passes(Protocol):
+    """A faster way than the model's own to a pass of one token a sequence."""
+
+    def capture(self) -> None:
+        """Get ready, while nothing of the cache is in use."""
+
+    def run(
+        self, token_ids: Sequence[int], positions: Sequence[int], pages: np.ndarray
+    ) -> torch.Tensor:
+        """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `positions`: of
+        the tokens; `pages`: of the cache, (rows, pages), int32.
+        """
 
 
 @dataclass(slots=True)
@@ -9,9 +27,10 @@ class Loaded:
     model: Any
     cache: Any
     cache_mode: str  # how it holds keys and values
+    passes: Passes | None = None
 
     def unload(self) -> None:
         """Let go of all. The memory is free once nobody else holds any of it."""
         if self.model is not None:
             self.model.unload()
-        self.model = self.cache = None
+        self.model = self.cache = self.passes = None

@@ -18,9 +18,10 @@ from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 
 from engine.backends.cuda.memory import GIB, Footprint, Memory
+from engine.backends.cuda.passes import Passes, can_capture
 from engine.backends.faults import explain
 from engine.backends.loaded import Loaded
-from engine.config import MIN_GPU_RESERVE, CacheMode, ModelConfig
+from engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, ModelConfig
 from engine.errors import ModelError, OutOfMemory
 
 logger = logging.getLogger(__name__)
@@ -104,14 +105,21 @@ def _load(
     tokens: int,
     progress: Callable[[int, int], None],
 ) -> Loaded:
+    exl2_config.no_graphs = mode == "float16"  # of single layers: they can't be part of our own
     model = ExLlamaV2(exl2_config)
     if config.gpu_split:
         model.load(list(config.gpu_split), callback=progress)
-        return Loaded(model, CACHES[mode](model, max_seq_len=tokens), mode)
-    cache = CACHES[mode](model, max_seq_len=tokens, lazy=True)
-    reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
-    model.load_autosplit(cache, reserve_vram=reserve, callback=progress)
-    return Loaded(model, cache, mode)
+        cache = CACHES[mode](model, max_seq_len=tokens)
+    else:
+        cache = CACHES[mode](model, max_seq_len=tokens, lazy=True)
+        reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
+        model.load_autosplit(cache, reserve_vram=reserve, callback=progress)
+    passes = (
+        Passes(model, cache, PAGE_SIZE, config.max_batch_size)
+        if can_capture(model, cache)
+        else None
+    )
+    return Loaded(model, cache, mode, passes)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

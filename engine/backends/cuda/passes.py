@@ -1,0 +1,141 @@
+"""Forward passes of one token a sequence on one GPU: as CUDA graphs where the batch is small.
+
+A small batch's pass takes the host longer to launch than the GPU to compute: some ten kernels for
+each layer. A graph is launched as a whole. Engine thread.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from exllamav2.attn import ExLlamaV2Attention
+from exllamav2.device import set_device_streams
+from exllamav2.embedding import ExLlamaV2Embedding
+from exllamav2.ext import exllamav2_ext as ext_c
+from exllamav2.layernorm import ExLlamaV2LayerNorm
+from exllamav2.linear import ExLlamaV2Linear
+from exllamav2.mlp import ExLlamaV2MLP
+from exllamav2.rmsnorm import ExLlamaV2RMSNorm
+
+logger = logging.getLogger(__name__)
+
+PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
+GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)  # a smaller batch is filled up
+SHORT = 2048  # tokens: contexts up to this have graphs of their own, with less work in attention
+
+PLAIN = (
+    ExLlamaV2Attention,
+    ExLlamaV2MLP,
+    ExLlamaV2LayerNorm,
+    ExLlamaV2Linear,
+    ExLlamaV2RMSNorm,
+)
+
+
+def can_capture(model: Any, cache: Any) -> bool:
+    """Whether what a pass does is the same each time: one device, a cache that isn't quantized (to
+    read one depends on its length), no layers of other kinds.
+    """
+    embedding, *modules = model.modules
+    devices = {module.device_idx for module in modules}
+    return (
+        isinstance(embedding, ExLlamaV2Embedding)
+        and all(isinstance(module, PLAIN) for module in modules)
+        and len(devices) == 1
+        and not model.tp_context
+        and cache.q_block == 0
+    )
+
+
+class Passes:
+    """Of a model for which `can_capture` holds."""
+
+    def __init__(self, model: Any, cache: Any, page_size: int, max_rows: int) -> None:
+        """`max_rows`: sequences at once, at most."""
+        self._model = model
+        self._cache = cache
+        self._page_size = page_size
+        self._index: int = model.modules[1].device_idx
+        self._device = torch.device("cuda", self._index)
+        num_pages = -(-model.config.max_seq_len // page_size)
+        self._hidden = torch.zeros(
+            (max_rows, 1, model.config.hidden_size), dtype=torch.half, device=self._device
+        )
+        self._positions = torch.zeros(max_rows, dtype=torch.int32, device=self._device)
+        self._widths = sorted({min(SHORT // page_size, num_pages), num_pages})
+        self._pages = {
+            width: torch.zeros((max_rows, width), dtype=torch.int32, device=self._device)
+            for width in self._widths
+        }
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._sizes = sorted({min(rows, max_rows) for rows in GRAPH_ROWS})
+
+    def capture(self) -> None:
+        """While nothing of the cache is in use: page 0 is written to."""
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        pool = torch.cuda.graph_pool_handle()
+        torch.cuda.synchronize(self._device)
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            for width in self._widths:
+                for rows in reversed(self._sizes):  # the largest first: others fit in its memory
+                    self._compute(rows, self._pages[width][:rows])  # once, to choose kernels
+                    stream.synchronize()
+                    graph = torch.cuda.CUDAGraph()
+                    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                    try:
+                        logits = self._compute(rows, self._pages[width][:rows])
+                    finally:
+                        graph.capture_end()
+                    self._graphs[width, rows] = graph, logits
+        torch.cuda.synchronize(self._device)
+        logger.info("%d graphs of decode steps captured", len(self._graphs))
+
+    def run(
+        self, token_ids: Sequence[int], positions: Sequence[int], pages: np.ndarray
+    ) -> torch.Tensor:
+        """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `positions`: of
+        the tokens; `pages`: of the cache, (rows, pages), int32.
+        """
+        set_device_streams()
+        rows = len(token_ids)
+        width = next(w for w in self._widths if w >= pages.shape[1])
+        size = next((s for s in self._sizes if s >= rows), rows)
+        table = np.zeros((size, width), dtype=np.int32)
+        table[:rows, : pages.shape[1]] = pages
+        table[rows:] = table[0]  # rows that fill it up do what the first does
+        filled = [*positions, *[positions[0]] * (size - rows)]
+        input_ids = torch.tensor([*token_ids, *[token_ids[0]] * (size - rows)])[:, None]
+        self._hidden[:size].copy_(self._model.modules[0].forward(input_ids), non_blocking=True)
+        self._positions[:size].copy_(torch.tensor(filled, dtype=torch.int32), non_blocking=True)
+        self._pages[width][:size].copy_(torch.from_numpy(table), non_blocking=True)
+        captured = self._graphs.get((width, size))
+        if captured is None:
+            return self._compute(size, self._pages[width][:size])[:rows]
+        graph, logits = captured
+        graph.replay()
+        return logits[:rows]
+
+    def _compute(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
+        """As ExLlamaV2.forward_chunk does, with all inputs on the device."""
+        params = ExLlamaV2Attention.PagedParams(
+            batch_size=rows,
+            block_index=torch.zeros((2, 1), dtype=torch.int32),  # of two: never one piece of cache
+            cache_seqlens=torch.zeros(rows, dtype=torch.int32),
+            max_cache_seqlen=0,
+            page_size=self._page_size,
+            q_len=1,
+        )
+        params.block_index = pages
+        params.cache_seqlens = self._positions[:rows]
+        x = self._hidden[:rows]  # changed in place
+        for module in self._model.modules[1:]:
+            x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
+        config = self._model.config
+        if config.final_logit_softcapping:
+            ext_c.softcap_(x, config.final_logit_softcapping)
+        padding = self._model.modules[-1].padding
+        if padding > 0:
+            x[:, :, -padding:] = PADDING_LOGIT
+        return x
