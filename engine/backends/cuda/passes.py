@@ -25,6 +25,9 @@ PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)  # a smaller batch is filled up
 SHORT = 2048  # tokens: contexts up to this have graphs of their own, with less work in attention
 
+MAX_TUNED = 4  # rows up to which exllamav2 measures
+NUM_TUNED = 200
+
 PLAIN = (
     ExLlamaV2Attention,
     ExLlamaV2MLP,
@@ -78,10 +81,11 @@ class Passes:
         pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self._device)
         with torch.inference_mode(), torch.cuda.stream(stream):
+            for rows in self._sizes:
+                self._tune(rows)
+            stream.synchronize()
             for width in self._widths:
                 for rows in reversed(self._sizes):  # the largest first: others fit in its memory
-                    self._compute(rows, self._pages[width][:rows])  # once, to choose kernels
-                    stream.synchronize()
                     graph = torch.cuda.CUDAGraph()
                     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                     try:
@@ -91,6 +95,17 @@ class Passes:
                     self._graphs[width, rows] = graph, logits
         torch.cuda.synchronize(self._device)
         logger.info("%d graphs of decode steps captured", len(self._graphs))
+
+    def _tune(self, rows: int) -> None:
+        """Compute until exllamav2 has chosen its kernels: it does so by taking the time of the
+        first 200 products of each shape, for which it waits, and that can't be captured.
+        """
+        modules = self._model.modules
+        num_passes = 1 if rows > MAX_TUNED else NUM_TUNED // self._model.config.num_hidden_layers
+        for _ in range(num_passes + 1):
+            self._compute(rows, self._pages[self._widths[0]][:rows])
+        for _ in range(NUM_TUNED if rows <= MAX_TUNED else 0):
+            modules[-1].forward(self._hidden[:rows])
 
     def run(
         self, token_ids: Sequence[int], positions: Sequence[int], pages: np.ndarray
