@@ -17,6 +17,7 @@ from engine.backends.history import History
 from engine.backends.logprobs import token_logprobs
 from engine.backends.rules import Among, Only, Without
 from engine.backends.sampler import Sampler
+from engine.backends.upload import upload
 from engine.errors import InvalidJob, JobFailed
 from engine.messages import TokenLogprob
 
@@ -56,7 +57,8 @@ class Draw:
         raw = _raw(samplers, logits, self._vocab_size)
         if negative is not None:
             _guide(samplers, logits, negative)
-        logits[:, self._vocab_size :] = -math.inf
+        if self._vocab_size < logits.shape[-1]:
+            logits[:, self._vocab_size :] = -math.inf
         self._limit(samplers, logits)
         self._penalize([(i, s) for i, s in enumerate(samplers) if s.is_penalized], logits)
         self._mask([(i, s) for i, s in enumerate(samplers) if s.is_masked], logits)
@@ -106,10 +108,11 @@ class Draw:
     def _penalize(self, rows: Sequence[tuple[int, Sampler]], logits: torch.Tensor) -> None:
         if not rows:
             return
-        indices, samplers = zip(*rows, strict=True)
+        rows_of_logits, samplers = zip(*rows, strict=True)
+        indices = self._tensor(rows_of_logits)
         settings = [s.sampling for s in samplers]
         token_ids, ages = self._history.rows(samplers)
-        penalized = logits[self._tensor(indices)]
+        penalized = logits[indices]
         if any(s.repetition_penalty != 1.0 for s in settings):
             penalties.penalize_repetition(
                 penalized,
@@ -128,7 +131,7 @@ class Draw:
                 self._column(s.frequency_penalty for s in settings),
                 self._column(s.presence_penalty for s in settings),
             )
-        logits[self._tensor(indices)] = penalized
+        logits[indices] = penalized
 
     def _mask(self, rows: Sequence[tuple[int, Sampler]], logits: torch.Tensor) -> None:
         width = logits.shape[-1]
@@ -144,7 +147,7 @@ class Draw:
             banned += [np.array(ids, dtype=np.int64) + i * width for ids in sampler.banned if ids]
         flat = logits.view(-1)
         if biased:
-            flat.index_add_(0, self._tensor(biased), torch.tensor(bias, device=self._device))
+            flat.index_add_(0, self._tensor(biased), upload(bias, torch.float32, self._device))
         if banned:
             flat.index_fill_(0, self._tensor(np.concatenate(banned)), -math.inf)
         for i, sampler in rows:
@@ -221,10 +224,10 @@ class Draw:
             filters.mirostat(row, sampler.max_surprise)
 
     def _tensor(self, values: Any) -> torch.Tensor:
-        return torch.as_tensor(values, dtype=torch.long, device=self._device)
+        return upload(values, torch.long, self._device)
 
     def _column(self, values: Iterable[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.tensor(list(values), dtype=dtype, device=self._device)[:, None]
+        return upload(list(values), dtype, self._device)[:, None]
 
 
 def _filter_first(sampler: Sampler, row: torch.Tensor) -> None:
@@ -253,7 +256,9 @@ def _raw(
 ) -> tuple[list[int], torch.Tensor | None]:
     """Rows of which logprobs are asked for, and their logits before anything is done to them."""
     rows = [i for i, s in enumerate(samplers) if s.num_logprobs is not None]
-    return rows, logits[rows, :vocab_size] if rows else None
+    if not rows:
+        return rows, None
+    return rows, logits[upload(rows, torch.long, logits.device), :vocab_size]
 
 
 def _logprobs(
@@ -276,7 +281,6 @@ def _logprobs(
 def _guide(samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor) -> None:
     pairs = [(i, s) for i, s in enumerate(samplers) if s.is_pair]
     rows = [i for i, _ in pairs]
-    scales = [[s.sampling.cfg_scale] for _, s in pairs]
-    logits[rows] = penalties.guide(
-        logits[rows], negative, torch.tensor(scales, device=logits.device)
-    )
+    scales = upload([[s.sampling.cfg_scale] for _, s in pairs], torch.float32, logits.device)
+    indices = upload(rows, torch.long, logits.device)
+    logits[indices] = penalties.guide(logits[indices], negative, scales)

@@ -180,7 +180,9 @@ def _find(probs: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
     sums = blocks.sum(-1).cumsum(-1, dtype=torch.float64)
     targets = _below_total(points * sums[:, -1:], sums)
     block = torch.searchsorted(sums, targets, right=True)
-    inner = blocks[torch.arange(len(block)), block[:, 0]].cumsum(-1, dtype=torch.float64)
+    inner = blocks[torch.arange(len(block), device=block.device), block[:, 0]].cumsum(
+        -1, dtype=torch.float64
+    )
     rest = targets - F.pad(sums, (1, 0)).gather(-1, block)
     place = torch.searchsorted(inner, _below_total(rest, inner), right=True)
     return block * BLOCK + place

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import torch
 
+from engine.backends.upload import upload
+
 GROWTH = 256  # tokens; rows are so many longer than what is needed
 
 
@@ -31,9 +33,9 @@ class History:
         self._keep(texts)
         self._write(texts)
         lengths = [len(text.token_ids) for text in texts]
-        slots = torch.tensor([self._slots[text] for text in texts], device=self._device)
+        slots = upload([self._slots[text] for text in texts], torch.long, self._device)
         token_ids = self._ids[slots, : max(lengths)].long()
-        ends = torch.tensor(lengths, device=self._device)[:, None] - 1
+        ends = upload(lengths, torch.long, self._device)[:, None] - 1
         return token_ids, ends - torch.arange(max(lengths), device=self._device)
 
     def _keep(self, texts: Sequence[Text]) -> None:
@@ -65,8 +67,8 @@ class History:
             if known == len(ids) - 1:
                 added.append((slot, known, ids[known]))
             elif known < len(ids):
-                self._ids[slot, known : len(ids)] = torch.tensor(ids[known:], dtype=torch.int32)
+                self._ids[slot, known : len(ids)] = upload(ids[known:], torch.int32, self._device)
             self._num_known[text] = len(ids)
         if added:
-            slots, places, token_ids = torch.tensor(added, device=self._device).unbind(1)
+            slots, places, token_ids = upload(added, torch.long, self._device).unbind(1)
             self._ids[slots, places] = token_ids.int()

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from engine.backends.upload import upload
 from engine.messages import TokenLogprob
 
 ROWS = 64  # turned to float32 at once: a chunk of a prompt by a large vocabulary would be much
@@ -17,7 +18,7 @@ def token_logprobs(
     likeliest beside each.
     """
     values = torch.log_softmax(logits.float(), dim=-1)
-    chosen = torch.tensor(token_ids, device=values.device)[:, None]
+    chosen = upload(token_ids, torch.long, values.device)[:, None]
     logprobs: list[float] = values.gather(1, chosen)[:, 0].tolist()
     best = values.topk(num_top)
     tops = zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -22,7 +22,9 @@ from exllamav2.rmsnorm import ExLlamaV2RMSNorm
 logger = logging.getLogger(__name__)
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
-GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)  # a smaller batch is filled up
+# Rows that are captured; a smaller batch is filled up. Beyond 32 exllamav2 unpacks the weights
+# first, which takes the same time for any number.
+GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 SHORT = 2048  # tokens: contexts up to this have graphs of their own, with less work in attention
 
 MAX_TUNED = 4  # rows up to which exllamav2 measures
