@@ -71,13 +71,14 @@ class Stock:
         self._generator.reset_page_table()  # the cache has been another's meanwhile
 
     def run(self, prompts, new_tokens, steps):
-        """Tokens that came; appends the seconds of every iteration to `steps`."""
+        """Tokens that came, and seconds; appends those of every iteration to `steps`."""
         import torch
         from exllamav2.generator import ExLlamaV2DynamicJob, ExLlamaV2Sampler
 
         settings = ExLlamaV2Sampler.Settings(
             temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P, token_repetition_penalty=1.0
         )
+        start = time.perf_counter()
         for i, prompt in enumerate(prompts):
             self._generator.enqueue(
                 ExLlamaV2DynamicJob(
@@ -90,7 +91,7 @@ class Stock:
             results = self._generator.iterate()
             steps.append(time.perf_counter() - begin)
             tokens += sum(result.get("new_tokens", 0) for result in results if result["eos"])
-        return tokens
+        return tokens, time.perf_counter() - start
 
 
 def jobs(prompts, new_tokens):
@@ -110,7 +111,7 @@ class Ours:
 
     def run(self, prompts, new_tokens, steps):
         waiting = jobs(prompts, new_tokens)[::-1]
-        tokens = 0
+        start, tokens = time.perf_counter(), 0
         while waiting or self._backend.num_jobs:
             begin = time.perf_counter()
             while waiting and self._backend.has_room(waiting[-1]):
@@ -121,7 +122,7 @@ class Ours:
                 if isinstance(event, engine.Failed):
                     sys.exit(str(event.error))
                 tokens += event.new_tokens if isinstance(event, engine.Finished) else 0
-        return tokens
+        return tokens, time.perf_counter() - start
 
 
 class Here(EngineThread):
@@ -175,20 +176,19 @@ class Whole(Ours):
 
         model = engine.Engine(self._config, make_link)
         model.start()
-        tokens = []
+        found = []
         work = jobs(prompts, new_tokens)
-        reader = threading.Thread(
-            target=lambda: tokens.append(read_all(model, work)), name="reader"
-        )
+        reader = threading.Thread(target=lambda: found.append(read_all(model, work)), name="reader")
         reader.start()
         links[0].run()
         reader.join()
-        return tokens[0]
+        return found[0]
 
 
 def read_all(model, work):
     model.wait_until_loaded()
     woken = queue.SimpleQueue()
+    start = time.perf_counter()
     for job in work:
         box = []
         stream = model.submit([job], lambda box=box: woken.put(box))
@@ -201,8 +201,9 @@ def read_all(model, work):
             if isinstance(event, engine.Finished):
                 tokens += event.new_tokens
                 num_left -= 1
+    seconds = time.perf_counter() - start
     model._link.send(Stop())
-    return tokens
+    return tokens, seconds
 
 
 def measure(way, args, num_streams, vocab_size, seed):
@@ -210,9 +211,7 @@ def measure(way, args, num_streams, vocab_size, seed):
     steps = []
     work = prompts(num_streams, args.prompt_tokens, vocab_size, seed)
     way.prepare()
-    begin = time.perf_counter()
-    tokens = way.run(work, args.new_tokens, steps)
-    seconds = time.perf_counter() - begin
+    tokens, seconds = way.run(work, args.new_tokens, steps)
     assert tokens == num_streams * args.new_tokens, tokens
     return tokens / seconds, steps
 

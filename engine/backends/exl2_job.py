@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from exllamav2 import ExLlamaV2Tokenizer
+from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.generator import ExLlamaV2DynamicJob
 from exllamav2.generator.dynamic import _tensor_hash_checksum
 
@@ -118,6 +119,91 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
                 self._find_border()
         except Exception as error:
             self._fail(error, results)
+
+    # Prompts, of which several are computed at once. Only what is left on the last page, which is
+    # the job's own.
+
+    def can_be_filled_up(self, is_anybody_decoding: bool) -> bool:
+        """Whether only such tokens are left. Takes what it can from other pages before."""
+        is_ready = not is_anybody_decoding or all(rule.is_ready for rule in self.sampler.rules)
+        if self.error is not None or self.is_decoding or not self.is_scored or not is_ready:
+            return False
+        [sequence, *others] = self.sequences
+        size, last = self.generator.page_size, len(sequence.sequence_ids) - 1
+        for page in sequence.allocated_pages[sequence.kv_position // size : last // size]:
+            if sequence.kv_position % size or page.kv_position < size:
+                break
+            sequence.kv_position += size  # another job has computed it meanwhile
+            page.can_revert = False
+            self.cached_pages += 1
+        if others or sequence.kv_position // size < last // size:
+            return False
+        if sequence.kv_position % size == 0:
+            self._copy_alike(sequence, sequence.kv_position // size)
+        return True
+
+    @property
+    def start(self) -> int:
+        """Of what is left, in tokens."""
+        start: int = self.sequences[0].kv_position
+        return start
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.sequences[0].sequence_ids) - 1 - self.start
+
+    @property
+    def num_free(self) -> int:
+        """Tokens for which the job has pages from there on."""
+        return len(self.sequences[0].allocated_pages) * int(self.generator.page_size) - self.start
+
+    def uncomputed_ids(self, length: int) -> torch.Tensor:
+        """(1, length), filled up with zeros."""
+        ids = torch.zeros((1, length), dtype=torch.long)
+        last = self.start + self.num_uncomputed
+        ids[:, : self.num_uncomputed] = self.sequences[0].sequence_ids.torch_slice(self.start, last)
+        return ids
+
+    def note_prompt(self, results: list[dict[str, Any]]) -> None:
+        """All of it has been computed."""
+        last = self.start + self.num_uncomputed
+        self._note_computed(self.sequences[0], last)
+        results.append(self._result("prefill", curr_progress=last, max_progress=last))
+
+    def _copy_alike(self, sequence: Any, index: int) -> None:
+        """Copy keys and values of the page that begins most like this one, as
+        ExLlamaV2DynamicJob.prefill does.
+        """
+        pages, size = sequence.allocated_pages, self.generator.page_size
+        pages[index].prev_hash = pages[index - 1].phash if index else None
+        ids = sequence.sequence_ids.torch_slice(index * size, len(sequence.sequence_ids) - 1)
+        best, length = None, 1  # one token isn't worth it
+        for page in self.generator.all_pages:
+            if page.kv_position <= length or page.prev_hash != pages[index].prev_hash:
+                continue
+            if page is pages[index]:
+                continue
+            match = ext_c.count_match(page.sequence, ids, page.kv_position)
+            if match > length:
+                best, length = page, match
+        if best is None:
+            return
+        start, target = best.page_index * size, pages[index].page_index * size
+        cache = self.generator.cache
+        cache.copy_states(cache, start, length, target, length, 0, 1, 0, 1)
+        self.cached_tokens += length
+        self._note_computed(sequence, index * size + length)
+
+    def _note_computed(self, sequence: Any, end: int) -> None:
+        """Keys and values are there up to `end`, on the page on which the first was missing."""
+        size, start = self.generator.page_size, sequence.kv_position
+        page = sequence.allocated_pages[start // size]
+        page.kv_position = end - start // size * size
+        page.sequence[:, start % size : page.kv_position] = sequence.sequence_ids.torch_slice(
+            start, end
+        )
+        page.can_revert = False
+        sequence.kv_position = end
 
     def _score_chunk(self, size: int, results: list[dict[str, Any]]) -> None:
         """A chunk of the prompt with its logprobs; these once it is done, until they are told."""
@@ -243,14 +329,8 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
             start = sequence.kv_position
             end = start + new_ids.shape[-1]
             sequence.sequence_ids.append(new_ids)
-            sequence.kv_position = end
-            page = sequence.allocated_pages[start // size]
-            first, page.kv_position = start % size, end - start // size * size
-            page.sequence[:, first : page.kv_position] = sequence.sequence_ids.torch_slice(
-                start, end
-            )
-            page.can_revert = False
-            if page.kv_position == size:
+            self._note_computed(sequence, end)
+            if end % size == 0:
                 self._share_page(sequence, start // size)
         self._find_border()
 

@@ -70,8 +70,7 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
     def _iterate(self) -> list[dict[str, Any]]:
         results: list[dict[str, Any]] = []
         self.iterate_start_jobs(results)
-        for job in self.active_jobs:
-            job.prefill(results)
+        self._prefill(results)
         step, self._step = self._step, None
         if step is None or not any(job.is_active for job in step.jobs):
             step = self._launch([_Input(job, job.last_id(), 0) for job in self._decoding()])
@@ -82,6 +81,52 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
             self._step = self._launch_ahead(step, drawn.token_ids)
         self._receive(step, drawn, results)
         return results
+
+    def _prefill(self, results: list[dict[str, Any]]) -> None:
+        newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
+        if self.is_overlapping and len(newcomers) > 1:
+            # A pass of a short prompt takes the host longer to launch than the device to compute.
+            is_anybody_decoding = any(job.is_decoding for job in self.active_jobs)
+            short = [job for job in newcomers if job.can_be_filled_up(is_anybody_decoding)]
+            short.sort(key=lambda job: job.num_uncomputed, reverse=True)
+            while short:
+                num_rows = max(self.max_chunk_size // max(short[0].num_uncomputed, 1), 1)
+                self._compute_prompts(short[:num_rows], results)
+                short = short[num_rows:]
+        for job in newcomers:
+            job.prefill(results)
+
+    def _compute_prompts(self, jobs: Sequence[Exl2Job], results: list[dict[str, Any]]) -> None:
+        """What is left of each on its last page, in one pass: rows are filled up behind their end,
+        where nothing looks at, and decoding overwrites.
+        """
+        length = jobs[0].num_uncomputed  # the longest
+        jobs = [job for job in jobs if job.num_uncomputed > 0 and length <= job.num_free]
+        if len(jobs) < 2:
+            return
+        rows, starts = [job.uncomputed_ids(length) for job in jobs], [job.start for job in jobs]
+        width = (max(starts) + length - 1) // self.page_size + 1
+        pages = np.zeros((len(jobs), width), dtype=np.int32)
+        for row, job in zip(pages, jobs, strict=True):
+            indices = [page.page_index for page in job.sequences[0].allocated_pages[:width]]
+            row[: len(indices)] = indices
+        params = self.get_paged_params(
+            len(jobs), torch.from_numpy(pages), torch.tensor(starts, dtype=torch.int32), length
+        )
+        try:
+            self.model.forward_chunk(
+                input_ids=torch.cat(rows),
+                attn_params=params,
+                cache=self.cache,
+                loras=self.current_loras,
+                preprocess_only=True,
+            )
+        except Exception as error:
+            if explain(error) is not error:
+                raise
+            return  # one of them is at fault: each is computed alone then
+        for job in jobs:
+            job.note_prompt(results)
 
     def _draw(self, step: _Step) -> Drawn:
         try:
