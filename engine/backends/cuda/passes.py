@@ -25,7 +25,9 @@ PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 # Rows that are captured; a smaller batch is filled up. Beyond 32 exllamav2 unpacks the weights
 # first, which takes the same time for any number.
 GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-SHORT = 2048  # tokens: contexts up to this have graphs of their own, with less work in attention
+# Tokens: texts up to these have graphs of their own, with less work in attention, which is divided
+# by how long the longest may be.
+SHORT = (512, 2048)
 
 MAX_TUNED = 4  # rows up to which exllamav2 measures
 NUM_TUNED = 200
@@ -69,11 +71,13 @@ class Passes:
             (max_rows, 1, model.config.hidden_size), dtype=torch.half, device=self._device
         )
         self._positions = torch.zeros(max_rows, dtype=torch.int32, device=self._device)
-        self._widths = sorted({min(SHORT // page_size, num_pages), num_pages})
+        self._widths = sorted({num_pages, *(min(n // page_size, num_pages) for n in SHORT)})
         self._pages = {
             width: torch.zeros((max_rows, width), dtype=torch.int32, device=self._device)
             for width in self._widths
         }
+        self._known_positions: list[int] = []  # what the device has
+        self._known_pages: dict[int, np.ndarray] = {}  # by width
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._sizes = sorted({min(rows, max_rows) for rows in GRAPH_ROWS})
 
@@ -105,6 +109,7 @@ class Passes:
         modules = self._model.modules
         num_passes = 1 if rows > MAX_TUNED else NUM_TUNED // self._model.config.num_hidden_layers
         for _ in range(num_passes + 1):
+            self._positions.zero_()
             self._compute(rows, self._pages[self._widths[0]][:rows])
         for _ in range(NUM_TUNED if rows <= MAX_TUNED else 0):
             modules[-1].forward(self._hidden[:rows])
@@ -119,20 +124,34 @@ class Passes:
         rows = len(token_ids)
         width = next(w for w in self._widths if w >= pages.shape[1])
         size = next((s for s in self._sizes if s >= rows), rows)
-        table = np.zeros((size, width), dtype=np.int32)
-        table[:rows, : pages.shape[1]] = pages
-        table[rows:] = table[0]  # rows that fill it up do what the first does
-        filled = [*positions, *[positions[0]] * (size - rows)]
-        input_ids = torch.tensor([*token_ids, *[token_ids[0]] * (size - rows)])[:, None]
+        fill = size - rows  # rows that fill it up do what the first does
+        input_ids = torch.tensor([*token_ids, *[token_ids[0]] * fill])[:, None]
         self._hidden[:size].copy_(self._model.modules[0].forward(input_ids), non_blocking=True)
-        self._positions[:size].copy_(torch.tensor(filled, dtype=torch.int32), non_blocking=True)
-        self._pages[width][:size].copy_(torch.from_numpy(table), non_blocking=True)
+        self._send_positions([*positions, *[positions[0]] * fill])
+        self._send_pages(np.vstack((pages, pages[:1].repeat(fill, 0))), width)
         captured = self._graphs.get((width, size))
         if captured is None:
             return self._compute(size, self._pages[width][:size])[:rows]
         graph, logits = captured
         graph.replay()
         return logits[:rows]
+
+    def _send_positions(self, positions: list[int]) -> None:
+        """Unless they are what the last pass has made of them."""
+        if positions != self._known_positions:
+            sent = torch.tensor(positions, dtype=torch.int32)
+            self._positions[: len(positions)].copy_(sent, non_blocking=True)
+        self._known_positions = [position + 1 for position in positions]
+
+    def _send_pages(self, pages: np.ndarray, width: int) -> None:
+        known = self._known_pages.get(width)
+        rows, used = pages.shape
+        if known is not None and len(known) >= rows and np.array_equal(known[:rows, :used], pages):
+            return
+        table = np.zeros((rows, width), dtype=np.int32)
+        table[:, :used] = pages
+        self._known_pages[width] = table
+        self._pages[width][:rows].copy_(torch.from_numpy(table), non_blocking=True)
 
     def _compute(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
         """As ExLlamaV2.forward_chunk does, with all inputs on the device."""
@@ -155,4 +174,5 @@ class Passes:
         padding = self._model.modules[-1].padding
         if padding > 0:
             x[:, :, -padding:] = PADDING_LOGIT
+        self._positions[:rows] += 1  # for the next pass, as a rule
         return x
