@@ -147,6 +147,10 @@ _FORMATS = (
     ),
 )
 
+# Marks of formats that aren't here, whose templates have marks of some that are: Qwen3-Coder's,
+# GLM 4.5's, with a tag around each argument.
+_OTHERS = ("<parameter=", "<arg_key>")
+
 FORMATS = {format.name: format for format in _FORMATS}
 GENERIC = FORMATS["hermes"]  # for models that know none
 
@@ -158,4 +162,6 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
 
 def recognise(template: str) -> Format | None:
     """The format that a chat template asks its model for; the first whose marks it has."""
+    if any(mark in template for mark in _OTHERS):
+        return None
     return next((f for f in _FORMATS if all(mark in template for mark in f.marks)), None)

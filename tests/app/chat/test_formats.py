@@ -22,6 +22,11 @@ def test_what_a_grammar_writes_is_what_the_parser_reads(format):
         ("{{ '[TOOL_CALLS]' + tool_calls }}", "mistral"),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}", "mistral-args"),
         ('<function=example_function_name>{{example}}</function> "parameters":', "function-tag"),
+        (
+            "<tool_call><function=name><parameter=name>value</parameter></function></tool_call>",
+            None,
+        ),
+        ("<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>", None),
         ("{{ messages[0].content }}", None),
     ],
 )
