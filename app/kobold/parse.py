@@ -71,6 +71,7 @@ PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template 
 
 class Kobold(Text):
     model_config = called(KOBOLD)
+    withheld: ClassVar[frozenset[str]] = Text.withheld | {"return_progress"}
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **_NEUTRAL,
         "disable_input_formatting": (True,),
@@ -150,8 +151,17 @@ class Kobold(Text):
         return None if limit is None else (limit, "max_context_length")
 
 
+class KoboldStream(Kobold):
+    """Of a route that always streams."""
+
+    withheld: ClassVar[frozenset[str]] = Text.withheld
+
+    stream: bool = True
+
+
 class Textgen(Text):
     model_config = called(TEXTGEN)
+    withheld: ClassVar[frozenset[str]] = Text.withheld | {"return_progress"}
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **_NEUTRAL,
         "add_bos_token": (True,),
@@ -208,12 +218,21 @@ class DecodeTokens(Parameters):
 
 def kobold(body: dict[str, Any]) -> Kobold:
     """Raises BadRequest."""
+    return validate(Kobold, _given(body))
+
+
+def kobold_stream(body: dict[str, Any]) -> KoboldStream:
+    """Raises BadRequest."""
+    return validate(KoboldStream, _given(body))
+
+
+def _given(body: dict[str, Any]) -> dict[str, Any]:
     given = without_idle(
         body, KOBOLD_SWITCHES, {"banned_strings": "", "grammar": "", "sampler_seed": -1}
     )
     if given.get("trim_stop") is False:
         given = {**given, "include_stop_str_in_output": True}
-    return validate(Kobold, given)
+    return given
 
 
 def textgen(body: dict[str, Any]) -> Textgen:

@@ -77,14 +77,14 @@ def generate() -> flask.Response:
 @blueprint.post("/api/extra/generate/stream")
 @declares(
     {200: render.KoboldBody},
-    body=parse.Kobold,
+    body=parse.KoboldStream,
     streams={ServerSentEvents.mimetype: render.KoboldChunk},
     errors=GENERATION,
 )
 @repeatable
 def stream() -> flask.Response:
     """Continue a prompt, as a stream, as KoboldCpp has it."""
-    request = generation.receive(parse.kobold)
+    request = generation.receive(parse.kobold_stream)
     identifier = _identifier(request.genkey)
     return answer(request, identifier, render.KoboldRender(), render.KoboldEvents())
 

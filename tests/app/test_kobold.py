@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from engine.messages import Prefill, Started
 from tests.app.conftest import wait_until_empty
-from tests.scripted import Gate, ScriptedBackend, ticking
+from tests.scripted import Gate, ScriptedBackend, finished, ticking
 
 pytestmark = pytest.mark.both_ways
 
@@ -337,3 +338,19 @@ def test_an_order_of_samplers_counts_as_far_as_they_are_on(make_client, order, i
     assert answer.status_code == 200, answer.json
     [job] = backend.enqueued
     assert job.sampling.temperature_last is is_last
+
+
+@pytest.mark.parameter("return_progress", "/api/extra/generate/stream")
+def test_a_stream_tells_the_progress_and_nothing_else_can(make_client):
+    def script(job):
+        yield Started(job.identifier)
+        yield Prefill(job.identifier, 3, 3, 0)
+        yield finished(job, 0)
+
+    client = make_client(ScriptedBackend(script))
+    body = {"prompt": "x", "max_length": 2, "return_progress": True}
+    first = client.post(STREAM, json=body).get_data(as_text=True).split("\n\n")[0]
+    told = json.loads(first.partition("data: ")[2])
+    assert told["prompt_progress"]["processed"] == 3 and told["token"] == ""
+    error = client.post(GENERATE, json=body).json["error"]
+    assert (error["param"], error["code"]) == ("return_progress", "unknown_parameter")
