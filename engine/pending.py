@@ -21,8 +21,10 @@ class _Entry:
 
     @property
     def work(self) -> int:
-        """What the job may cost, in tokens."""
-        return len(self.job.prompt) + self.job.max_new_tokens
+        """What the job may cost, in tokens; a pair for guidance computes each of them twice."""
+        job = self.job
+        prompts = len(job.prompt) + len(job.negative_prompt)
+        return prompts + job.max_new_tokens * job.num_sequences
 
 
 class _Queue:

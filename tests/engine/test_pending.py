@@ -27,6 +27,13 @@ def work_of(one):
     return len(one.prompt) + one.max_new_tokens
 
 
+def test_a_pair_for_guidance_is_the_work_of_both():
+    pending = Pending()
+    pending.push(job("pair", 10, prompt=(1,), negative_prompt=(1,)))
+    pending.push(job("alone", 19, prompt=(1,)))
+    assert [one.identifier for one in pending.candidates()] == ["alone", "pair"]
+
+
 def replay(steps, factor):
     """Push or start, step by step, then start all that is left: ("came" | "started", job)."""
     pending, names = Pending(factor), count()
