@@ -95,9 +95,19 @@ class Grammars:
             _check(matcher)
 
 
+# What llguidance says of settings and states of its own, in words for who has written the grammar.
+_SAID = {
+    "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with"
+    " anyOf": "of oneOf, no two may admit the same value as far as can be told; use anyOf",
+    "NoExtensionBias": "no text is allowed by it",
+    "NoExtension": "no text is allowed by it",
+}
+
+
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
         message = matcher.get_error().removesuffix("<non-verbose/>").strip()
+        message = _SAID.get(message, message)
         raise InvalidJob(f"the constraint can't be honoured: {message[:1000]}", "constraint")
 
 
