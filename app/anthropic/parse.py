@@ -73,12 +73,14 @@ FORMAT = "output_config.format"
 class MessagesChat(Chat):
     @property
     def names(self) -> dict[str, str]:
+        names = super().names
+        if names["constraint"] == "response_format":
+            names["constraint"] = FORMAT
         return {
-            **super().names,
+            **names,
             "reasoning_budget": "thinking.budget_tokens",
             "reasoning_effort": "output_config.effort",
             "response_format": FORMAT,
-            "constraint": FORMAT,
         }
 
 

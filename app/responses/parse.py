@@ -84,14 +84,16 @@ MAX_METADATA = 16  # OpenAI's
 class ResponsesChat(Chat):
     @property
     def names(self) -> dict[str, str]:
+        names = super().names
+        if names["constraint"] == "response_format":
+            names["constraint"] = FORMAT
         return {
-            **super().names,
+            **names,
             "prompt": "input",
             "messages": "input",
             "max_new_tokens": "max_output_tokens",
             "reasoning_effort": "reasoning.effort",
             "response_format": FORMAT,
-            "constraint": FORMAT,
         }
 
 

@@ -501,6 +501,8 @@ def test_the_form_of_the_answer_constrains_the_job(make_client):
     form["schema"] = {"type": "nothing"}
     response = client.post(URL, json={**HELLO, "output_config": {"format": form}})
     assert error_of(response)["message"].startswith("output_config.format: ")
+    response = client.post(URL, json={**HELLO, "regex": r"[^\s\S]"})
+    assert error_of(response)["message"].startswith("regex: ")
 
 
 def blocks(*contents, role="user"):

@@ -365,6 +365,7 @@ def test_the_effort_is_told_to_the_template(make_client, with_template):
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
+        ({"regex": r"[^\s\S]"}, "regex"),
         ({"response_format": {"type": "text"}}, "response_format"),
         ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
