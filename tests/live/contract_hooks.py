@@ -37,7 +37,7 @@ MEANING = {
     "structured_outputs",
     *("json_schema", "regex", "choice", "grammar"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("preset", "sampler_order"),
+    *("preset", "sampler_order", "output_config"),
     "input",  # of thoughts without a text, with nothing to answer
     *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
@@ -78,8 +78,9 @@ def filter_failure(context, failure, case, response):
     if isinstance(failure, AcceptedNegativeData) and (case.media_type == FORM or case.query):
         return False  # text has no types, and an empty one isn't given
     if isinstance(failure, RejectedPositiveData) and response.status_code == 400:
-        parameter = response.json()["error"].get("param") or ""
-        return parameter.partition(".")[0] not in MEANING
+        error = response.json()["error"]  # of which Anthropic's has a message only
+        name = error.get("param") or error["message"].partition(":")[0]
+        return name.partition(".")[0] not in MEANING
     return True
 
 
