@@ -36,6 +36,7 @@ class PagedAttention:
         self._page_size = params.page_size
         self._blocks = params.block_index.long()
         self._q_len = q_len
+        self._copies: torch.Tensor | None = None
         positions = starts[:, None] + torch.arange(q_len)
         pages = self._blocks.gather(1, positions // self._page_size)
         self.positions = positions.view(-1)
@@ -66,7 +67,7 @@ class PagedAttention:
                 k = keys.narrow(2, read.start, read.length)
                 v = values.narrow(2, read.start, read.length)
             else:
-                copy = state.index_select(0, read.slots)
+                copy = torch.index_select(state, 0, read.slots, out=self._room(state, read.slots))
                 copy = copy.view(read.count, read.length, -1, head_dim).transpose(1, 2)
                 k, v = copy[:, :kv_heads], copy[:, kv_heads:]
             attended.append(
@@ -83,6 +84,12 @@ class PagedAttention:
         if self._q_len > 1:
             out = out.transpose(1, 2)
         return out.reshape(out.shape[0] * self._q_len, -1)
+
+    def _room(self, state: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """For a copy, the same for all layers: it is large, and fresh memory costs more than it."""
+        if self._copies is None or len(self._copies) < len(slots):
+            self._copies = state.new_empty((len(slots), *state.shape[1:]))
+        return self._copies[: len(slots)]
 
     def _read_batch(self, positions: torch.Tensor, length: int) -> Read:
         """All sequences at once, padded to the longest."""
