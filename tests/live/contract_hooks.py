@@ -37,7 +37,7 @@ MEANING = {
     "structured_outputs",
     *("json_schema", "regex", "choice", "grammar"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("preset", "sampler_order", "output_config"),
+    *("preset", "sampler_order", "output_config", "reasoning", "thinking"),
     "input",  # of thoughts without a text, with nothing to answer
     *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
