@@ -46,5 +46,5 @@ def script(job):
         yield event
 
 
-def make_backend(config, grammars):
+def make_backend(config, *_):
     return PacedBackend(script, max_active=config.max_batch_size)

@@ -42,5 +42,5 @@ class SlowedBackend:
         self._in_prefill.discard(identifier)
 
 
-def make_backend(config, grammars):
-    return SlowedBackend(make_real_backend(config, grammars))
+def make_backend(config, *more):
+    return SlowedBackend(make_real_backend(config, *more))
