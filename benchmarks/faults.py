@@ -22,7 +22,7 @@ from tests.live.conftest import Server  # noqa: E402
 
 
 def main():
-    path = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "models" / "default")
+    path = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "models" / "demo")
     header()
     with tempfile.TemporaryDirectory() as directory:
         server = Server(SLOWED, pathlib.Path(directory), model=path, **matrix.SETTINGS)
