@@ -178,7 +178,7 @@ class Request:
 
 def new_prompt(length):
     """One whose beginning no earlier request has left in the cache."""
-    return [random.randrange(1, 4000) for _ in range(length)]
+    return [random.randrange(1, 2000) for _ in range(length)]
 
 
 def list_requests(server):
