@@ -14,7 +14,7 @@ from app.watch import LOOK
 
 logger = logging.getLogger(__name__)
 
-RETRY = 0.05  # seconds until a socket that was full is tried again
+RETRY = 0.01  # seconds until a socket that was full is tried again
 
 
 class Outlet:

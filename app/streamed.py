@@ -26,9 +26,9 @@ class Streamed(flask.Response):
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
         pieces, status, headers = self.get_wsgi_response(environ)
-        write = start_response(status, headers)
+        start_response(status, headers)
         if self.response is self._pieces:  # else something of the application takes part
-            self._server = _plain_server(write)
+            self._server = _plain_server(start_response)
         return pieces
 
     def _write(self, output: Output, sender: Sender, send_timeout: float) -> Iterator[bytes]:
@@ -49,11 +49,11 @@ class Streamed(flask.Response):
             self._server.sent += outlet.num_bytes  # for its access log
 
 
-def _plain_server(write: object) -> Any:
-    """gunicorn's own response, of which `write` is the method, if it writes chunks to a plain
-    socket; else None. A middleware that wants to see the body has put a function of its own there.
+def _plain_server(start_response: "StartResponse") -> Any:
+    """gunicorn's own response, whose method this is, if it writes chunks to a plain socket; else
+    None. A middleware that changes what is written has a function of its own there.
     """
-    server: Any = getattr(write, "__self__", None)
+    server: Any = getattr(start_response, "__self__", None)
     kind = type(server)  # HTTP/2 has another one
     if f"{kind.__module__}.{kind.__name__}" != "gunicorn.http.wsgi.Response":
         return None
