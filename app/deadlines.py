@@ -39,10 +39,13 @@ class Deadlines:
             )
             if seconds
         ]
+        self._has_early = True  # whether there may be some that events meet
         self.next = min((deadline.time for deadline in self._ahead), default=math.inf)
 
     def note(self, events: Sequence[engine.JobEvent]) -> None:
         """Forget the deadlines that these events meet: the first of any choice counts."""
+        if not self._has_early:
+            return
         met: set[str] = set()
         for event in events:
             match event:
@@ -50,6 +53,7 @@ class Deadlines:
                     met |= {"queue_timeout"}
                 case engine.Chunk() | engine.Finished():
                     met |= {"queue_timeout", "first_token_timeout"}
+                    self._has_early = False
         if any(deadline.code in met for deadline in self._ahead):
             self._ahead = [deadline for deadline in self._ahead if deadline.code not in met]
             self.next = min((deadline.time for deadline in self._ahead), default=math.inf)

@@ -53,20 +53,26 @@ class Output:
             if self._frames or self._reading.is_half_closed or time.monotonic() >= deadline:
                 return
 
-    def wait(self, timeout: float = math.inf) -> None:
-        """For frames, at most `timeout` seconds, or until it is time for something else. Raises
-        ClientGone.
-        """
-        self._frames += self._reading.take(min(self.patience, timeout))
+    def wait(self) -> None:
+        """For frames, or until it is time for something else. Raises ClientGone."""
+        self._frames += self._reading.take(self.patience)
 
-    def take(self) -> bytes | None:
+    def look(self) -> None:
+        """At the client, as `wait` does. Raises ClientGone."""
+        self._reading.look()
+
+    def take_now(self, now: float) -> bytes | None:
+        """As `take`, with what has come, once it `has_begun`. Neither waits nor looks."""
+        self._frames += self._reading.take_now(now)
+        return self.take(now)
+
+    def take(self, now: float) -> bytes | None:
         """What there is to write: all frames that have piled up, as one piece. Empty where the
         status line shall be sent, and nothing else.
         """
         frames, self._frames = self._frames, []
         comment = self._writer.comment
-        now = time.monotonic()
-        is_news = frames or comment not in (b"", self._comment)
+        is_news = frames or (comment and comment != self._comment)
         if not is_news and now - self._last_piece < self._interval:
             return None
         self._comment, self._last_piece = comment, now

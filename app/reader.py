@@ -65,6 +65,17 @@ class Reader:
             return self._take(timeout)
         return self.watch.wait(self._take, lambda: self.is_finished, timeout)
 
+    def take_now(self, now: float) -> Sequence[engine.JobEvent]:
+        """What has come, once it `has_begun`. Never waits, and looks after no client. Raises
+        TimedOut.
+        """
+        if now >= self._deadlines.next:
+            self._check_deadlines(now)
+        events = self._stream.take_now()
+        if events:
+            self._note(events)
+        return events
+
     def close(self) -> None:
         """Cancel what has not ended."""
         self._stream.close()
@@ -72,11 +83,12 @@ class Reader:
     def _take(self, timeout: float) -> list[engine.JobEvent]:
         """Nothing also when a deadline has come, which is told the next time."""
         now = time.monotonic()
-        self._check_deadlines(now)
-        if self._waiting and now >= self._next_question and (news := self._ask(now)):
-            return news
-        wait = min(timeout, self._deadlines.next - now)
+        if now >= self._deadlines.next:
+            self._check_deadlines(now)
+        wait = min(timeout, self._deadlines.next - now) if timeout else 0
         if self._waiting:
+            if now >= self._next_question and (news := self._ask(now)):
+                return news
             wait = min(wait, self._next_question - now)
         events = self._stream.take(max(wait, 0))
         if events:
@@ -94,9 +106,12 @@ class Reader:
                 news.append(queued)
         return news
 
-    def _note(self, events: list[engine.JobEvent]) -> None:
+    def _note(self, events: Sequence[engine.JobEvent]) -> None:
         self._deadlines.note(events)
         for event in events:
+            if self.has_begun and isinstance(event, engine.Chunk):  # nearly always
+                self._new_tokens += len(event.token_ids)
+                continue
             match event:
                 case engine.Started() | engine.Finished():
                     self._waiting.clear()

@@ -33,6 +33,7 @@ class Outlet:
         self._num_taken = 0
         self._waits_since: float | None = None  # for the client to take something
         self._next_look = 0.0
+        self._patience = 0.0  # of the output, as of the last look
 
     def notify(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when there may be news. It must not block."""
@@ -53,12 +54,10 @@ class Outlet:
             self._look(now)
         if self._rest:
             self._send(self._rest)
-        if not self._rest:
-            self._output.wait(0)
-            if piece := self._output.take():
-                self.num_bytes += len(piece)
-                self._send(memoryview(b"%X\r\n%b\r\n" % (len(piece), piece)))
-        patience = RETRY if self._rest else self._output.patience
+        if not self._rest and (piece := self._output.take_now(now)):
+            self.num_bytes += len(piece)
+            self._send(memoryview(b"%X\r\n%b\r\n" % (len(piece), piece)))
+        patience = RETRY if self._rest else self._patience
         self.next_turn = min(now + patience, self._next_look)
         return self._output.is_finished and not self._rest
 
@@ -68,10 +67,12 @@ class Outlet:
         self._rest = data[count:]
 
     def _look(self, now: float) -> None:
-        """Cut off a client that takes nothing. The socket's own buffer holds megabytes, so that it
-        has room says little.
+        """Is the client there, and takes it something? Else cut it off. The socket's own buffer
+        holds megabytes, so that it has room says little.
         """
         self._next_look = now + LOOK
+        self._output.look()
+        self._patience = self._output.patience
         num_untaken = self._client.num_untaken()
         before, self._num_taken = self._num_taken, self._num_sent - num_untaken
         if not (num_untaken or self._rest):

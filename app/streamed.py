@@ -1,6 +1,7 @@
 """A response that goes on, written by its request thread or by the sender."""
 
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ class Streamed(flask.Response):
 
     def _write(self, output: Output, sender: Sender, send_timeout: float) -> Iterator[bytes]:
         while True:
-            piece = output.take()
+            piece = output.take(time.monotonic())
             if piece is not None:
                 yield piece  # the first has the head written, even if it is empty
             if output.is_finished:

@@ -107,13 +107,15 @@ class StreamWriter:
         self._framing = framing
         self._identifier = identifier
         self._count = 0
+        self._has_comments = self.heartbeat.startswith(b":")  # else it is an event
         self.comment = b""
 
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
-        if self.heartbeat.startswith(b":") and events:  # else it is no comment, but an event
+        if self._has_comments and events:
             progress = tell(events[-1])
             self.comment = f": {progress}\n\n".encode() if progress else b""
-        return self._number(self._framing.frame(body, text) for body, text in self._render(events))
+        frame = self._framing.frame
+        return self._number([frame(body, text) for body, text in self._render(events)])
 
     def end(self) -> list[bytes]:
         return self._number([self._framing.end])
@@ -121,8 +123,9 @@ class StreamWriter:
     def fail(self, error: Exception) -> list[bytes]:
         return self._number([self._framing.error(error), self._framing.end])
 
-    def _number(self, frames: Iterable[bytes]) -> list[bytes]:
-        frames = [frame for frame in frames if frame]
+    def _number(self, frames: list[bytes]) -> list[bytes]:
+        if not all(frames):
+            frames = [frame for frame in frames if frame]
         if self._identifier is None:
             return frames
         first = self._count + 1

@@ -120,6 +120,24 @@ class Transcript:
         with self._changed:
             return self._from(position)
 
+    def take_now(self, position: int, now: float) -> list[bytes]:
+        """Likewise, once it `has_begun`, without any wait."""
+        if self.keep:
+            return self.take(position, 0)
+        events: Sequence[engine.JobEvent] = ()
+        try:
+            events = self._reader.take_now(now)  # there is one reader, so nobody else does
+            if len(events) == 1 and isinstance(events[0], engine.Chunk):  # nearly always
+                frames = self.writer.write(events)
+                self._num_forgotten += len(frames)
+                return frames
+        except Exception as reason:  # TimedOut, or a fault of ours
+            self._write_down((), reason)
+        else:
+            if events:
+                self._write_down(events)
+        return self._from(position)
+
     def leave(self) -> None:
         """Returns when the jobs have ended, somebody else reads, or `keep` seconds are over; what
         has not ended by then is cancelled.
@@ -149,31 +167,43 @@ class Transcript:
         return self.is_finished or self.num_frames > position
 
     def _from(self, position: int) -> list[bytes]:
-        frames = self._frames[position - self._num_forgotten :]
-        if not self.keep:
-            self._num_forgotten += len(self._frames)
-            self._frames.clear()
+        if self.keep:
+            return self._frames[position:]
+        frames, self._frames = self._frames, []
+        self._num_forgotten += len(frames)
         return frames
 
     def _drive(self, timeout: float) -> None:
         """Wait for events, and write them down."""
-        frames: list[bytes] = []
-        error: Exception | None = None
         try:
             events = self._reader.take(timeout)
+        except Exception as reason:  # TimedOut, or a fault of ours
+            self._write_down((), reason)
+        else:
+            self._write_down(events)
+
+    def _write_down(
+        self, events: Sequence[engine.JobEvent], error: Exception | None = None
+    ) -> None:
+        frames: list[bytes] = []
+        try:
             frames += self.writer.write(events)
-            error = next((e.error for e in events if isinstance(e, engine.Failed)), None)
+            for event in events:
+                if isinstance(event, engine.Failed):
+                    error = event.error
+                    break
             if error is None and self._reader.is_finished:
                 frames += self.writer.end()
-        except Exception as reason:  # TimedOut, or a fault of ours
-            error = reason
+        except Exception as reason:  # a fault of ours
+            error = error or reason
         is_first = not (frames or self.num_frames)
         if error is not None:
             frames += self.writer.fail(error)
         is_finished = error is not None or self._reader.is_finished
         with self._changed:
             self._frames += frames
-            self.num_bytes += sum(map(len, frames))
+            for frame in frames:
+                self.num_bytes += len(frame)
             self.error, self.has_nothing_but_error = error, error is not None and is_first
             self.is_finished = is_finished
         if self.keep and self._wake is not None:  # the thread that drives isn't the only reader's
@@ -228,6 +258,16 @@ class Reading:
         )
         self._position += len(frames)
         return list(frames)
+
+    def look(self) -> None:
+        """At the client. Raises ClientGone."""
+        self._watch.look()
+
+    def take_now(self, now: float) -> list[bytes]:
+        """The frames that there are, once it `has_begun`, without a look at the client."""
+        frames = self._transcript.take_now(self._position, now)
+        self._position += len(frames)
+        return frames
 
     def take_first(self, timeout: float = math.inf) -> list[bytes]:
         """Likewise, while the answer has no status yet: raises what went wrong before there was any

@@ -30,6 +30,10 @@ class Watch:
         """Whether the client may have left, which only a write to it can tell."""
         return self._presence == "half-closed"
 
+    def look(self) -> None:
+        """Raises ClientGone."""
+        self._look(time.monotonic())
+
     def wait(
         self,
         take: Callable[[float], Sequence[Item]],
