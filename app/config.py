@@ -74,6 +74,17 @@ class Settings(pydantic_settings.BaseSettings):
         description="GiB of weights on each GPU, in their order. Empty: each is filled before the"
         " next.",
     )
+    draft_model: str | None = Field(
+        None,
+        description="Directory of a smaller model with the same tokens, which guesses what `model`"
+        " would write. Default: none does.",
+    )
+    ngram_draft: bool = Field(
+        False, description="Guess by what has come before in prompt and text instead."
+    )
+    num_draft_tokens: int = Field(
+        4, description="Tokens that are guessed at once, where any are: 1 to 7."
+    )
     max_batch_size: int = Field(
         32, le=4096, description="Most jobs that generate at the same time."
     )
@@ -294,6 +305,9 @@ class Settings(pydantic_settings.BaseSettings):
             cache_mode=tuple(self.cache_mode),
             gpu_reserve=self.gpu_reserve,
             gpu_split=tuple(self.gpu_split),
+            draft_model=self.draft_model,
+            ngram_draft=self.ngram_draft,
+            num_draft_tokens=self.num_draft_tokens,
             max_batch_size=self.max_batch_size,
             max_pending=self.max_pending,
             max_pending_tokens=self.max_pending_tokens,

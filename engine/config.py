@@ -7,6 +7,7 @@ from typing import Literal
 from engine.errors import ModelError
 
 PAGE_SIZE = 256  # tokens in a page of the cache; exllamav2's, not a choice
+MAX_DRAFT_TOKENS = 7  # the generator's rows of logits for a step of a job, less the last token's
 MIN_GPU_RESERVE = 0.25  # GiB that exllamav2's loader keeps free itself
 
 Device = Literal["auto", "cuda", "cpu"]
@@ -28,6 +29,9 @@ class ModelConfig:
     cache_mode: tuple[CacheMode, ...] = ("float16",)  # the first with which all fits
     gpu_reserve: float = 0.5  # GiB of each GPU that stay free
     gpu_split: tuple[float, ...] = ()  # GiB of weights on each GPU; (): as they have room
+    draft_model: str | None = None  # directory of a model that guesses tokens
+    ngram_draft: bool = False  # guess them by what has come before
+    num_draft_tokens: int = 4  # guessed at once, where any are
     max_batch_size: int = 32  # most active jobs
     max_pending: int = 64  # most jobs that wait for a place in the batch
     max_pending_tokens: int = 131072  # of their prompts together; a job comes in where none waits
@@ -75,6 +79,12 @@ class ModelConfig:
     def _check_gpus(self) -> None:
         if not self.cache_mode or len(set(self.cache_mode)) < len(self.cache_mode):
             raise ModelError("cache_mode must name one or more, none of them twice", "cache_mode")
+        if self.draft_model is not None and self.ngram_draft:
+            raise ModelError("there can't be both draft_model and ngram_draft", "ngram_draft")
+        if not 1 <= self.num_draft_tokens <= MAX_DRAFT_TOKENS:
+            raise ModelError(
+                f"num_draft_tokens must be from 1 to {MAX_DRAFT_TOKENS}", "num_draft_tokens"
+            )
         for name in ("rope_scale", "rope_alpha"):
             if not 0 < (getattr(self, name) or 1.0) < math.inf:
                 raise ModelError(f"{name} must be above 0", name)
@@ -90,6 +100,11 @@ class ModelConfig:
             self.gpu_split and not any(self.gpu_split)
         ):
             raise ModelError("gpu_split must be GiB for each GPU, not all 0", "gpu_split")
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether tokens are guessed."""
+        return self.ngram_draft or self.draft_model is not None
 
     @property
     def max_jobs(self) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal
 
-from engine.config import PAGE_SIZE, ModelConfig
+from engine.config import ModelConfig
 from engine.errors import (
     BatchFailed,
     Closed,
@@ -130,8 +130,7 @@ class Engine:
             if waits and self._ask_pending(timeout):
                 identifiers = self._pending_list.identifiers
                 places = {identifier: i for i, identifier in enumerate(identifiers, 1)}
-            page_size = self._info.page_size if self._info is not None else PAGE_SIZE
-            return [held.tell(places.get(i), page_size) for i, held in self._held.items()]
+            return [held.tell(places.get(i), self._info) for i, held in self._held.items()]
 
     def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
         """Where a job stands among those that wait, as of `max_age` seconds ago at the most; None
@@ -196,12 +195,14 @@ class Engine:
         """
         info = self.info
         room = min(info.max_seq_len, info.num_pages * info.page_size) - prompt_tokens
+        room -= info.num_draft_tokens
         wanted = max(min(self.config.default_max_tokens, room), 1) if asked is None else asked
         if wanted > room:
+            guesses = f", less {info.num_draft_tokens} for guesses" * bool(info.num_draft_tokens)
             raise PromptTooLong(
                 f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the model's"
                 f" context of {info.max_seq_len} tokens, or the cache of"
-                f" {info.num_pages} pages of {info.page_size}",
+                f" {info.num_pages} pages of {info.page_size}{guesses}",
                 "prompt" if room < 1 or asked is None else "max_new_tokens",
             )
         return wanted
@@ -386,7 +387,7 @@ class Engine:
             self.max_new_tokens(len(job.negative_prompt), job.max_new_tokens)
         except PromptTooLong as error:
             raise PromptTooLong(f"negative_prompt: {error}", "negative_prompt") from None
-        num_pages = job.num_pages(info.page_size)
+        num_pages = job.num_pages(info.page_size, info.num_draft_tokens)
         if num_pages > info.num_pages or job.num_sequences > self.config.max_batch_size:
             raise InvalidJob(
                 f"with a negative prompt the job needs {num_pages} pages of {info.num_pages}, and 2"

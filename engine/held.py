@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.messages import Chunk, Job, JobEvent, PutBack, Started
+from engine.messages import Chunk, Job, JobEvent, ModelInfo, PutBack, Started
 from engine.stream import Stream
 
 Phase = Literal["pending", "prefill", "decode"]
@@ -45,8 +45,11 @@ class Held:
             case Started():
                 self.state = "prefill"
 
-    def tell(self, place: int | None, page_size: int) -> JobState:
-        job = self.job
+    def tell(self, place: int | None, info: ModelInfo | None) -> JobState:
+        """`info` of a model that is loaded: before that, jobs have no pages."""
+        job, num_pages = self.job, 0
+        if info is not None and self.state != "pending":
+            num_pages = job.num_pages(info.page_size, info.num_draft_tokens)
         return JobState(
             identifier=job.identifier,
             state=self.state,
@@ -54,7 +57,7 @@ class Held:
             prompt_tokens=len(job.prompt),
             new_tokens=self.new_tokens,
             age=time.monotonic() - self.submitted,
-            num_pages=0 if self.state == "pending" else job.num_pages(page_size),
+            num_pages=num_pages,
             priority=job.priority,
             request_id=job.request_id,
         )

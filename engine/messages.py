@@ -72,10 +72,11 @@ class Job:
         """Rows that it takes in a batch."""
         return 2 if self.negative_prompt else 1
 
-    def num_pages(self, page_size: int) -> int:
-        """Reserved while it is active."""
+    def num_pages(self, page_size: int, num_draft_tokens: int = 0) -> int:
+        """Reserved while it is active, with room for so many guesses behind the last token."""
         lengths = [len(self.prompt), *([len(self.negative_prompt)] if self.negative_prompt else [])]
-        return sum(-(-(length + self.max_new_tokens) // page_size) for length in lengths)
+        num_new = self.max_new_tokens + num_draft_tokens
+        return sum(-(-(length + num_new) // page_size) for length in lengths)
 
 
 # Commands: into the engine thread
@@ -125,6 +126,7 @@ class ModelInfo:
     num_pages: int
     device: str
     cache_mode: str = "float32"  # how the cache holds keys and values
+    num_draft_tokens: int = 0  # guessed at once; a job needs room for so many more
 
 
 @dataclass(frozen=True, slots=True)

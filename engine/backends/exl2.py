@@ -17,9 +17,10 @@ from engine.backends.faults import explain
 from engine.backends.forcing import Forcing
 from engine.backends.generator import Generator
 from engine.backends.loaded import Loaded
-from engine.backends.progress import Progress
+from engine.backends.progress import Callback, Progress
 from engine.backends.rules import Rule
 from engine.backends.sampler import Sampler
+from engine.backends.speculation import SpeculativeGenerator
 from engine.config import PAGE_SIZE, ModelConfig
 from engine.errors import (
     BatchFailed,
@@ -55,7 +56,7 @@ MASK_THREADS = 4  # of one model
 WARM_UP = 32  # tokens
 MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
 
-Load = Callable[[ModelConfig, ExLlamaV2Config, Progress], Loaded]
+Load = Callable[[ModelConfig, ExLlamaV2Config, Callback], Loaded]
 
 
 class Exl2Backend:
@@ -112,6 +113,7 @@ class Exl2Backend:
             num_pages=self._generator.max_pages,
             device=self._device,
             cache_mode=loaded.cache_mode,
+            num_draft_tokens=self._generator.num_draft_tokens,
         )
 
     def has_room(self, job: Job) -> bool:
@@ -126,7 +128,9 @@ class Exl2Backend:
         is_anybody_decoding = len(newcomers) < len(pending) + len(active)
         chunk_size = self._chunk_size if is_anybody_decoding else generator.max_chunk_size
         prefill = sum(len(other.job.prompt) for other in newcomers)
-        num_pages = sum(one.num_pages(PAGE_SIZE) for one in (job, *(p.job for p in pending)))
+        starting = (job, *(other.job for other in pending))
+        num_drafts = generator.num_draft_tokens
+        num_pages = sum(one.num_pages(PAGE_SIZE, num_drafts) for one in starting)
         num_sequences = sum(len(other.sequences) for other in (*pending, *active))
         return (
             num_sequences + job.num_sequences <= generator.max_batch_size
@@ -236,7 +240,8 @@ class Exl2Backend:
     def _make_generator(self) -> Any:
         loaded = self._loaded
         assert loaded is not None
-        return Generator(
+        make = SpeculativeGenerator if self._config.has_draft else Generator
+        return make(
             device=torch.device(self._device),
             vocab_size=self._tokenizer.get_vocab_size(),
             passes=loaded.passes,
@@ -245,6 +250,10 @@ class Exl2Backend:
             tokenizer=self._tokenizer,
             max_batch_size=self._config.max_batch_size,
             max_q_size=MAX_STEP,
+            draft_model=loaded.draft_model,
+            draft_cache=loaded.draft_cache,
+            use_ngram_draft=self._config.ngram_draft,
+            num_draft_tokens=self._config.num_draft_tokens,
             max_chunk_size=loaded.model.config.max_input_len,
         )
 
@@ -267,7 +276,8 @@ class Exl2Backend:
         if job.forced is not None:
             rules.append(Forcing(job.forced, self._grammars.pieces))
         sampler = Sampler(job, stops, self._pieces, self._newline_ids, rules)
-        return Exl2Job(job, stops, sampler, self._tokenizer, self._chunk_size)
+        num_drafts = self._generator.num_draft_tokens
+        return Exl2Job(job, stops, sampler, self._tokenizer, self._chunk_size, num_drafts)
 
     def _release(self, identifier: str) -> Exl2Job:
         job = self._jobs.pop(identifier)

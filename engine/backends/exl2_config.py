@@ -4,6 +4,7 @@ from pathlib import Path
 
 from exllamav2 import ExLlamaV2Config
 from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
 
 from engine.backends.compatibility import check
 from engine.config import PAGE_SIZE, ModelConfig
@@ -39,6 +40,36 @@ def read_config(
     # Work space is reserved for so many inputs: each place in the batch takes a few tokens.
     exl2_config.max_batch_size = -(-MAX_STEP * config.max_batch_size // exl2_config.max_input_len)
     return exl2_config
+
+
+def read_draft_config(config: ModelConfig, main: ExLlamaV2Config, device: str) -> ExLlamaV2Config:
+    """Of the model that guesses tokens for `main`. Raises ModelError if it can't."""
+    assert config.draft_model is not None
+    model_dir = ModelDir.read(config.draft_model)
+    draft = _read(model_dir, device)
+    if draft.max_seq_len < main.max_seq_len:
+        raise ModelError(
+            f"the draft model was made for {draft.max_seq_len} tokens: set max_seq_len to no more",
+            "draft_model",
+        )
+    _check_tokens(model_dir.path, Path(main.model_dir), draft.vocab_size)
+    draft.max_seq_len = main.max_seq_len
+    draft.max_input_len, draft.max_batch_size = main.max_input_len, main.max_batch_size
+    return draft
+
+
+def _check_tokens(draft_path: Path, path: Path, vocab_size: int) -> None:
+    """A draft model's token ids must mean what the model's do, and be there for all of them."""
+    drafts, own = (
+        {token_id: token for token, token_id in _vocabulary(p).items()} for p in (draft_path, path)
+    )
+    differing = [i for i in drafts.keys() & own.keys() if drafts[i] != own[i]]
+    if differing or max(own) >= vocab_size:
+        raise ModelError("the draft model has other tokens than the model", "draft_model")
+
+
+def _vocabulary(path: Path) -> dict[str, int]:
+    return Tokenizer.from_file(str(path / "tokenizer.json")).get_vocab()
 
 
 def _read(model_dir: ModelDir, device: str) -> ExLlamaV2Config:

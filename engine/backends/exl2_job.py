@@ -46,6 +46,7 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         sampler: Sampler,
         tokenizer: ExLlamaV2Tokenizer,
         chunk_size: int,
+        num_draft_tokens: int = 0,
     ) -> None:
         """`chunk_size`: tokens of the prompt in one iteration while other jobs decode."""
         self.job = job
@@ -55,7 +56,7 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
         prompts = [job.prompt, job.negative_prompt][: job.num_sequences]
         super().__init__(
             input_ids=[torch.tensor([prompt], dtype=torch.long) for prompt in prompts],
-            max_new_tokens=job.max_new_tokens,
+            max_new_tokens=job.max_new_tokens + num_draft_tokens,  # it ends by so many sooner
             stop_conditions=list(stop_token_ids),
             identifier=job.identifier,
         )
@@ -359,8 +360,13 @@ class Exl2Job(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untype
     # Decoding, by the library's generator: where it guesses ahead, or has no pages
 
     def receive_logits(self, logits: torch.Tensor) -> Any:
-        """Draw from `logits`, (1, 1, padded vocabulary)."""
-        drawn = self.generator.draw([self.sampler], logits[:, 0], None)
+        """Draw from `logits`, (sequences, 1, padded vocabulary)."""
+        row = logits[:, 0]
+        try:
+            drawn = self.generator.draw([self.sampler], row[:1], row[1:] if len(row) > 1 else None)
+        except Exception as error:
+            self.sampler.error = error
+            return torch.zeros((1, 1), dtype=torch.long), None, None, None, False
         self._logprob = drawn.logprobs[0]
         return torch.tensor([drawn.token_ids]), None, None, None, False
 

@@ -43,10 +43,11 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
     ) -> None:
         """`vocab_size`: of the tokenizer. `settings`: the library's."""
         super().__init__(**settings, max_sampling_threads=1, filter_background_eval=False)
-        self.draw = Draw(vocab_size, device)
+        self._is_plain = self.paged and not self.num_draft_tokens
+        # The library's own step hands out logits on the host.
+        self.draw = Draw(vocab_size, device if self._is_plain else torch.device("cpu"))
         self._device = device
         self.is_overlapping = device.type != "cpu"
-        self._is_plain = self.paged and not self.num_draft_tokens
         self._passes = passes
         if passes is not None:
             passes.capture()

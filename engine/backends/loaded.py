@@ -28,9 +28,12 @@ class Loaded:
     cache: Any
     cache_mode: str  # how it holds keys and values
     passes: Passes | None = None
+    draft_model: Any = None  # that guesses tokens
+    draft_cache: Any = None
 
     def unload(self) -> None:
         """Let go of all. The memory is free once nobody else holds any of it."""
-        if self.model is not None:
-            self.model.unload()
-        self.model = self.cache = self.passes = None
+        for model in (self.draft_model, self.model):
+            if model is not None:
+                model.unload()
+        self.model = self.cache = self.draft_model = self.draft_cache = self.passes = None

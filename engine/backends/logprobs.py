@@ -40,6 +40,13 @@ def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: i
     params = generator.get_paged_params(
         1, block_index.unsqueeze(0), torch.tensor([start], dtype=torch.int32), end - start
     )
+    if generator.draft_model is not None:
+        generator.draft_model.forward_chunk(
+            input_ids=token_ids,
+            attn_params=params,
+            cache=generator.draft_cache,
+            preprocess_only=True,
+        )
     logits: torch.Tensor = generator.model.forward_chunk(
         input_ids=token_ids,
         attn_params=params,

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -13,6 +13,8 @@ from rich.progress import Progress as Bar
 logger = logging.getLogger(__name__)
 
 LOG_EVERY = 5.0  # seconds
+
+Callback = Callable[[int, int], None]  # modules that are loaded, and in all
 
 
 class Progress:
@@ -53,3 +55,12 @@ class Progress:
         elif (now := time.monotonic()) - self._told_at >= LOG_EVERY:
             self._told_at = now
             logger.info("model %s: %.0f %% is loaded", self._name, 100 * share)
+
+
+def parts(progress: Callback, sizes: Sequence[int]) -> list[Callback]:
+    """For each of several models of so many modules: a callback that counts those before it."""
+
+    def part(first: int) -> Callback:
+        return lambda done, _: progress(first + done, sum(sizes))
+
+    return [part(sum(sizes[:i])) for i in range(len(sizes))]

@@ -78,6 +78,8 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         {"cache_mode": ["Q4", "Q4"]},
         {"cache_mode": ["Q8", "8bit"]},
         {"gpu_reserve": 0.1},
+        {"num_draft_tokens": 8},
+        {"ngram_draft": True, "draft_model": "draft"},
         {"rope_alpha": -1.0},
         {"rope_scale": float("nan")},
         {"gpu_reserve": float("inf")},

@@ -11,7 +11,8 @@ from exllamav2 import ExLlamaV2Config
 from engine.backends.compatibility import read_rope
 from engine.backends.cpu.attention import PagedAttention
 from engine.backends.cpu.cache import CpuCache
-from engine.backends.cpu.weights import Layer, Progress, Weights, read_weights
+from engine.backends.cpu.weights import Layer, Weights, read_weights
+from engine.backends.progress import Callback
 from engine.errors import ModelError
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
@@ -45,7 +46,7 @@ class CpuLlama:
         self._rotations = _rotations(config.max_seq_len, config.head_dim, theta)
         self._weights: Weights | None = None
 
-    def load(self, progress: Progress | None = None) -> None:
+    def load(self, progress: Callback | None = None) -> None:
         """Read the weights; `progress` gets layers done and layers in all. Raises ModelError."""
         self._weights = read_weights(self.config, progress)
 

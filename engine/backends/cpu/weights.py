@@ -1,6 +1,5 @@
 """The weights of a Llama, as its forward pass wants them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -8,8 +7,7 @@ import torch.nn.functional as F
 from exllamav2 import ExLlamaV2Config
 
 from engine.backends.cpu.checkpoint import Checkpoint, open_checkpoint
-
-Progress = Callable[[int, int], None]  # layers done, layers in all
+from engine.backends.progress import Callback
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class Weights:
     head: torch.Tensor  # (hidden, vocabulary padded to 32)
 
 
-def read_weights(config: ExLlamaV2Config, progress: Progress | None) -> Weights:
+def read_weights(config: ExLlamaV2Config, progress: Callback | None) -> Weights:
     """From the .safetensors files of `config.model_dir`. Raises ModelError."""
     vocab_size, hidden, count = config.vocab_size, config.hidden_size, config.num_hidden_layers
     with open_checkpoint(config.model_dir) as checkpoint:

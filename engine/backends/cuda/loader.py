@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,10 @@ from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 
 from engine.backends.cuda.memory import GIB, Footprint, Memory
 from engine.backends.cuda.passes import Passes, can_capture
+from engine.backends.exl2_config import read_draft_config
 from engine.backends.faults import explain
 from engine.backends.loaded import Loaded
+from engine.backends.progress import Callback, parts
 from engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, ModelConfig
 from engine.errors import ModelError, OutOfMemory
 
@@ -34,22 +36,22 @@ CACHES: dict[CacheMode, Any] = {
 }
 
 
-def load(
-    config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callable[[int, int], None]
-) -> Loaded:
+def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> Loaded:
     """With the first cache that has room. Raises ModelError if none has."""
     _check_split(config)
-    footprint = measure(ExLlamaV2(exl2_config))
-    memory = Memory(config, [footprint], free_memory(), exl2_config.max_seq_len)
-    caches = memory.caches()
-    for mode, tokens in caches:
+    configs = [exl2_config]
+    if config.draft_model is not None:
+        configs.insert(0, read_draft_config(config, exl2_config, "cuda"))
+    footprints = [measure(ExLlamaV2(one)) for one in configs]
+    memory = Memory(config, footprints, free_memory(), exl2_config.max_seq_len)
+    for mode, tokens in memory.caches():
         try:
-            loaded = _load(config, exl2_config, mode, tokens, progress)
+            loaded = _load(config, configs, mode, tokens, progress)
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
         else:
-            size = footprint.weights + footprint.cache(mode, tokens)
+            size = sum(one.weights + one.cache(mode, tokens) for one in footprints)
             logger.info("%s cache of %d tokens, %.1f GiB in all", mode, tokens, size / GIB)
             if mode != config.cache_mode[0]:
                 logger.warning("no room for a %s cache: it is %s", config.cache_mode[0], mode)
@@ -100,26 +102,33 @@ def _check_split(config: ModelConfig) -> None:
 
 def _load(
     config: ModelConfig,
-    exl2_config: ExLlamaV2Config,
+    configs: Sequence[ExLlamaV2Config],
     mode: CacheMode,
     tokens: int,
-    progress: Callable[[int, int], None],
+    progress: Callback,
 ) -> Loaded:
-    exl2_config.no_graphs = mode == "float16"  # of single layers: they can't be part of our own
-    model = ExLlamaV2(exl2_config)
-    if config.gpu_split:
-        model.load(list(config.gpu_split), callback=progress)
-        cache = CACHES[mode](model, max_seq_len=tokens)
-    else:
-        cache = CACHES[mode](model, max_seq_len=tokens, lazy=True)
-        reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
-        model.load_autosplit(cache, reserve_vram=reserve, callback=progress)
-    passes = (
-        Passes(model, cache, PAGE_SIZE, config.max_batch_size)
-        if can_capture(model, cache)
-        else None
-    )
-    return Loaded(model, cache, mode, passes)
+    """`configs`: a draft model's, if there is one, and the model's."""
+    has_passes = not config.has_draft
+    # Graphs of single layers can't be part of our own.
+    configs[-1].no_graphs = has_passes and mode == "float16"
+    models = [ExLlamaV2(one) for one in configs]
+    callbacks = parts(progress, [len(model.modules) for model in models])
+    caches = []
+    for model, callback in zip(models, callbacks, strict=True):
+        if model is models[-1] and config.gpu_split:
+            model.load(list(config.gpu_split), callback=callback)
+            caches.append(CACHES[mode](model, max_seq_len=tokens))
+        else:
+            caches.append(CACHES[mode](model, max_seq_len=tokens, lazy=True))
+            reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
+            model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
+    model, cache = models[-1], caches[-1]
+    loaded = Loaded(model, cache, mode)
+    if has_passes and can_capture(model, cache):
+        loaded.passes = Passes(model, cache, PAGE_SIZE, config.max_batch_size)
+    if len(models) > 1:
+        loaded.draft_model, loaded.draft_cache = models[0], caches[0]
+    return loaded
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -1,0 +1,271 @@
+"""Guessed tokens: the same texts, from the real generator on the CPU."""
+
+import json
+import random
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import engine
+from engine import constraints
+from engine.messages import Failed, Finished, Loaded, Sampling
+from engine.model_dir import ModelDir
+from engine.tokenizer import Tokenizer
+from tests.conftest import DEMO
+from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.test_exl2 import free_pages
+from tests.engine.test_logprobs import told
+from tests.scripted import job
+
+GREEDY = Sampling(temperature=0.0)
+WAYS = ["ngram", "draft"]
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory):
+    """The embedded model, some way off: it guesses right now and then."""
+    path = shutil.copytree(DEMO, tmp_path_factory.mktemp("models") / "noisy")
+    torch.manual_seed(0)
+    weights = load_file(path / "model.safetensors")
+    weights = {
+        name: weight + 0.15 * weight.float().std() * torch.randn_like(weight)
+        if weight.dim() == 2
+        else weight
+        for name, weight in weights.items()
+    }
+    save_file(weights, path / "model.safetensors")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    backend = exl2_backend(DEMO, max_batch_size=8)
+    backend.open()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def guessing(request, noisy):
+    how = {"ngram_draft": True} if request.param == "ngram" else {"draft_model": noisy}
+    backend = exl2_backend(DEMO, max_batch_size=8, **how)
+    backend.open()
+    yield backend
+    backend.close()
+
+
+def conversation(text):
+    tokenizer = Tokenizer(ModelDir.read(DEMO))
+    return tokenizer.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
+
+
+QUESTIONS = [
+    "Count from 3 to 40.",
+    "Tell me a story.",
+    "Repeat this code: 7F3A-9921-7F3A-9921",
+    "Make a list of five fruits.",
+    "Hello! What can you do?",
+    "My name is Ada. What is my name?",
+]
+
+
+def text_jobs(sampling=GREEDY, **more):
+    return [
+        job(f"job{i}", 100, prompt=conversation(text), sampling=sampling, **more)
+        for i, text in enumerate(QUESTIONS)
+    ]
+
+
+def texts(backend, jobs):
+    events = run(backend, *jobs)
+    assert all(isinstance(events[one.identifier][-1], Finished) for one in jobs), events
+    return {
+        one.identifier: (
+            ending(events[one.identifier]).text,
+            events[one.identifier][-1].finish_reason,
+            events[one.identifier][-1].new_tokens,
+            events[one.identifier][-1].stop_reason,
+        )
+        for one in jobs
+    }
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, Sampling(seed=5), Sampling(seed=6, repetition_penalty=1.2, top_p=0.9, mirostat=True)],
+    ids=["greedy", "sampled", "with state"],
+)
+def test_texts_are_the_same_with_guesses(plain, guessing, sampling):
+    jobs = text_jobs(sampling)
+    assert texts(guessing, jobs) == texts(plain, jobs)
+    assert free_pages(guessing) == guessing._generator.max_pages
+
+
+def test_several_tokens_come_in_one_step(guessing):
+    [one] = text_jobs()[:1]
+    guessing.enqueue(one)
+    steps = [guessing.iterate() for _ in range(3)]
+    while guessing.num_jobs:
+        steps.append(guessing.iterate())
+    chunks = [[event for event in step if isinstance(event, engine.Chunk)] for step in steps]
+    assert max(len(step) for step in chunks) > 1
+    assert steps[-1][-1].new_tokens == sum(len(c.token_ids) for step in chunks for c in step)
+
+
+def test_a_limit_is_kept_to_the_token(plain, guessing):
+    """Also where it is less than what is guessed at once, and where pages end."""
+    lengths = [1, 2, 3, 4, 5, 6, 256]
+    jobs = [
+        job(f"job{n}", n, prompt=conversation(QUESTIONS[0]), sampling=GREEDY, ignore_eos=True)
+        for n in lengths
+    ]
+    found = texts(guessing, jobs)
+    assert [found[f"job{n}"][1:3] for n in lengths] == [("length", n) for n in lengths]
+    assert found == texts(plain, jobs)
+
+
+def test_stop_strings_logprobs_and_forms_are_kept(plain, guessing):
+    cold = conversation(QUESTIONS[0])
+    form = constraints.regex("([0-9]{2}, ){20}end")
+    jobs = [
+        job("stop", 100, prompt=cold, sampling=GREEDY, stop_strings=("17", "9, 10")),
+        job("kept", 100, prompt=cold, sampling=GREEDY, stop_strings=("12",), min_new_tokens=90),
+        job("logprobs", 40, prompt=cold, sampling=GREEDY, num_logprobs=2),
+        job("scored", 30, prompt=cold, sampling=GREEDY, num_logprobs=0, prompt_logprobs=1),
+        job("form", 100, prompt=cold, sampling=Sampling(seed=1), constraint=form),
+        job("short", 30, prompt=cold[:1], sampling=GREEDY),
+    ]
+    assert texts(guessing, jobs) == texts(plain, jobs)
+    for one in jobs[2:4]:
+        ours, theirs = (run(backend, one)[one.identifier] for backend in (guessing, plain))
+        assert told(ours)[0] == told(theirs)[0]
+        for mine, its in zip(told(ours)[1], told(theirs)[1], strict=True):
+            assert mine.token_id == its.token_id
+            assert mine.logprob == pytest.approx(its.logprob, abs=1e-3)
+
+
+def test_a_pair_beside_others_suspends_guessing(plain, guessing):
+    guided = replace(GREEDY, cfg_scale=2.0)
+    pair = job(
+        "pair",
+        60,
+        prompt=conversation(QUESTIONS[1]),
+        negative_prompt=conversation(QUESTIONS[0]),
+        sampling=guided,
+        ignore_eos=True,
+    )
+    first, *others = text_jobs()
+    jobs = [first, pair, *others]
+    assert texts(guessing, jobs) == texts(plain, jobs)
+    assert free_pages(guessing) == guessing._generator.max_pages
+
+
+def test_a_draft_model_keeps_up_while_guessing_is_suspended():
+    """With itself for a draft model, both caches must hold the same."""
+    backend = exl2_backend(DEMO, max_batch_size=8, draft_model=DEMO)
+    backend.open()
+    prompts = [conversation(text) for text in QUESTIONS]
+    pair = job(
+        "pair", 10, prompt=prompts[1], negative_prompt=prompts[0], sampling=Sampling(cfg_scale=2.0)
+    )
+    long = job("long", 60, prompt=prompts[2], sampling=GREEDY, ignore_eos=True)
+    scored = job("scored", 2, prompt=prompts[3], sampling=GREEDY, prompt_logprobs=0)
+    run(backend, long, pair, scored)
+    generator, num_tokens = backend._generator, 0
+    for page in generator.all_pages:
+        tokens = slice(page.page_index * 256, page.page_index * 256 + page.kv_position)
+        num_tokens += page.kv_position
+        for ours, drafts in zip(generator.cache.states, generator.draft_cache.states, strict=True):
+            torch.testing.assert_close(ours[0, tokens], drafts[0, tokens], atol=1e-3, rtol=1e-3)
+    assert num_tokens > len(long.prompt) + 60
+    backend.close()
+
+
+def test_jobs_that_fail_or_leave_take_nothing_along(plain, guessing):
+    jobs = text_jobs()
+    broken = Sampling(allowed_token_ids=(5,), banned_token_ids=(5,))
+    events = run(guessing, jobs[0], job("broken", 20, sampling=broken), *jobs[1:])
+    assert isinstance(events["broken"][-1], Failed)
+    guessing.enqueue(replace(jobs[1], identifier="leaves"))
+    for _ in range(12):
+        guessing.iterate()
+    assert guessing.cancel("leaves")[-1].finish_reason == "cancelled"
+    assert free_pages(guessing) == guessing._generator.max_pages
+    assert texts(guessing, jobs) == texts(plain, jobs)
+
+
+def test_a_step_that_fails_is_tried_again(noisy, plain):
+    """The repair of the page table must take back the guesses, too."""
+    failures = iter(())
+
+    def wrap(forward):
+        def fail_twice(input_ids, *args, **kwargs):
+            if input_ids.shape[-1] == 5 and next(failures, False):
+                raise RuntimeError("bad luck")
+            return forward(input_ids, *args, **kwargs)
+
+        return fail_twice
+
+    backend = exl2_backend(DEMO, wrap=wrap, max_batch_size=8, ngram_draft=True)
+    backend.open()
+    failures = iter([False] * 9 + [True] + [False] * 7 + [True])
+    jobs = text_jobs()
+    assert texts(backend, jobs) == texts(plain, jobs)
+    assert next(failures, None) is None
+    assert free_pages(backend) == backend._generator.max_pages
+    backend.close()
+
+
+def test_any_traffic_gives_the_texts_that_there_are_without(plain, guessing):
+    """Shared prefixes, some that end at once, all lengths, cancelled ones; pages are validated."""
+    rng = random.Random(1)
+    base = [conversation(text) for text in QUESTIONS]
+    jobs = []
+    for i in range(12):
+        prompt = rng.choice(base) * rng.choice([1, 1, 6, 14])
+        cut = rng.randrange(1, len(prompt) + 1)
+        seed = rng.randrange(100)
+        sampling = rng.choice([GREEDY, Sampling(seed=seed), Sampling(seed=seed, temperature=0.4)])
+        jobs.append(
+            job(f"job{i}", rng.choice([1, 3, 40, 280]), prompt=prompt[:cut], sampling=sampling)
+        )
+    generator = guessing._generator
+    generator.validate_cache = generator._ExLlamaV2DynamicGenerator___validate_cache
+    assert texts(guessing, jobs) == texts(plain, jobs)
+    del generator.validate_cache
+    assert free_pages(guessing) == generator.max_pages
+
+
+def test_the_context_ends_where_guesses_would_pass_it(model_path):
+    backend = exl2_backend(model_path, max_seq_len=256, ngram_draft=True, num_draft_tokens=7)
+    info = backend.open()
+    assert info.num_draft_tokens == 7
+    made = engine.Engine(backend._config, lambda deliver: None)
+    made.deliver([Loaded(info)])
+    with pytest.raises(engine.PromptTooLong, match="less 7 for guesses"):
+        made.max_new_tokens(100, 150)
+    assert made.max_new_tokens(100, 149) == 149
+    one = job("x", 149, prompt=tuple(range(300, 400)), sampling=GREEDY, ignore_eos=True)
+    assert run(backend, one)["x"][-1].new_tokens == 149
+    backend.close()
+
+
+@pytest.mark.parametrize("change", ["vocabulary", "context"])
+def test_a_draft_model_that_does_not_match_is_refused(noisy, tmp_path, change):
+    path = shutil.copytree(noisy, tmp_path / "other")
+    if change == "context":
+        config = json.loads((path / "config.json").read_text()) | {"max_position_embeddings": 1024}
+        (path / "config.json").write_text(json.dumps(config))
+        message = "draft model was made for 1024 tokens"
+    else:
+        tokenizer = json.loads((path / "tokenizer.json").read_text())
+        vocabulary = tokenizer["model"]["vocab"]
+        a, b = list(vocabulary)[100:102]
+        vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+        (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+        message = "other tokens than the model"
+    with pytest.raises(engine.ModelError, match=message):
+        exl2_backend(DEMO, draft_model=str(path)).open()
