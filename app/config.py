@@ -24,6 +24,12 @@ class SettingsError(Exception):
     """A setting is unknown or has a value that can't be honoured; the message names it."""
 
 
+class LoraSettings(pydantic.BaseModel, extra="forbid"):
+    path: str
+    name: str | None = None
+    scaling: float = Field(1.0, allow_inf_nan=False)
+
+
 class Settings(pydantic_settings.BaseSettings):
     """Each can stand in switchyard.toml by its name, or in the environment as SWITCHYARD_NAME."""
 
@@ -73,6 +79,14 @@ class Settings(pydantic_settings.BaseSettings):
         [],
         description="GiB of weights on each GPU, in their order. Empty: each is filled before the"
         " next.",
+    )
+    tensor_parallel: bool = Field(
+        False, description="Spread each layer over all GPUs, instead of the layers."
+    )
+    loras: list[LoraSettings] = Field(
+        [],
+        description="LoRAs that all requests get: tables `[[loras]]` with a `path`, as PEFT writes"
+        " it, and perhaps a `name` and a `scaling`. GPUs only.",
     )
     draft_model: str | None = Field(
         None,
@@ -284,7 +298,7 @@ class Settings(pydantic_settings.BaseSettings):
 
     @property
     def model_name(self) -> str:
-        return self.name or os.path.basename(os.path.abspath(self.model))
+        return self.name or _name_of(self.model)
 
     @property
     def num_threads(self) -> int:
@@ -305,6 +319,11 @@ class Settings(pydantic_settings.BaseSettings):
             cache_mode=tuple(self.cache_mode),
             gpu_reserve=self.gpu_reserve,
             gpu_split=tuple(self.gpu_split),
+            tensor_parallel=self.tensor_parallel,
+            loras=tuple(
+                engine.Lora(one.path, one.name or _name_of(one.path), one.scaling)
+                for one in self.loras
+            ),
             draft_model=self.draft_model,
             ngram_draft=self.ngram_draft,
             num_draft_tokens=self.num_draft_tokens,
@@ -321,6 +340,10 @@ class Settings(pydantic_settings.BaseSettings):
             default_frequency_penalty=self.default_frequency_penalty,
             default_stop_on_loop=self.default_stop_on_loop,
         )
+
+
+def _name_of(path: str) -> str:
+    return os.path.basename(os.path.abspath(path))
 
 
 def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
 from engine import constraints
-from engine.config import CacheMode, ModelConfig
+from engine.config import CacheMode, Lora, ModelConfig
 from engine.engine import Engine, State
 from engine.errors import (
     BatchFailed,
@@ -74,6 +74,7 @@ __all__ = [
     "JobFailed",
     "JobState",
     "Loading",
+    "Lora",
     "ModelConfig",
     "ModelDir",
     "ModelError",

@@ -15,6 +15,15 @@ CacheMode = Literal["float16", "8bit", "Q8", "Q6", "Q4"]  # exllamav2's names
 
 
 @dataclass(frozen=True, slots=True)
+class Lora:
+    """Weights that are added to a model's, for all jobs."""
+
+    path: str  # a directory as PEFT writes it
+    name: str
+    scaling: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Lengths in tokens. Raises ModelError for a value that exllamav2 can't honour."""
 
@@ -29,6 +38,8 @@ class ModelConfig:
     cache_mode: tuple[CacheMode, ...] = ("float16",)  # the first with which all fits
     gpu_reserve: float = 0.5  # GiB of each GPU that stay free
     gpu_split: tuple[float, ...] = ()  # GiB of weights on each GPU; (): as they have room
+    tensor_parallel: bool = False  # each layer on all GPUs
+    loras: tuple[Lora, ...] = ()
     draft_model: str | None = None  # directory of a model that guesses tokens
     ngram_draft: bool = False  # guess them by what has come before
     num_draft_tokens: int = 4  # guessed at once, where any are
@@ -81,6 +92,15 @@ class ModelConfig:
             raise ModelError("cache_mode must name one or more, none of them twice", "cache_mode")
         if self.draft_model is not None and self.ngram_draft:
             raise ModelError("there can't be both draft_model and ngram_draft", "ngram_draft")
+        if self.tensor_parallel and (self.draft_model is not None or self.loras):
+            raise ModelError(
+                "ExLlamaV2's tensor_parallel has no LoRAs, and is not tried with a draft model",
+                "tensor_parallel",
+            )
+        if len({lora.name for lora in self.loras}) < len(self.loras):
+            raise ModelError("loras must have different names", "loras")
+        if not all(math.isfinite(lora.scaling) for lora in self.loras):
+            raise ModelError("loras must have a finite scaling", "loras")
         if not 1 <= self.num_draft_tokens <= MAX_DRAFT_TOKENS:
             raise ModelError(
                 f"num_draft_tokens must be from 1 to {MAX_DRAFT_TOKENS}", "num_draft_tokens"

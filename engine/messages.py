@@ -127,6 +127,7 @@ class ModelInfo:
     device: str
     cache_mode: str = "float32"  # how the cache holds keys and values
     num_draft_tokens: int = 0  # guessed at once; a job needs room for so many more
+    loras: tuple[str, ...] = ()  # names
 
 
 @dataclass(frozen=True, slots=True)

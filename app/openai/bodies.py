@@ -151,6 +151,7 @@ class ModelMeta(TypedDict, total=False):
     max_seq_len: int
     cache_tokens: int
     cache_mode: str
+    loras: list[str]
 
 
 class ModelBody(TypedDict):

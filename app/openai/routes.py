@@ -222,4 +222,5 @@ def _meta(model: engine.Engine) -> dict[str, object]:
         "max_seq_len": info.max_seq_len,
         "cache_tokens": info.num_pages * info.page_size,
         "cache_mode": info.cache_mode,
+        "loras": list(info.loras),
     }

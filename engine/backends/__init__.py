@@ -8,7 +8,10 @@ from engine.config import ModelConfig
 from engine.errors import ModelError
 from engine.grammars import Grammars
 
-GPU_SETTINGS = ("cache_mode", "gpu_reserve", "gpu_split", "rope_alpha", "rope_scale")
+GPU_SETTINGS = (
+    *("cache_mode", "gpu_reserve", "gpu_split", "tensor_parallel"),
+    *("loras", "rope_alpha", "rope_scale"),
+)
 
 
 def make_backend(

@@ -21,7 +21,7 @@ from engine.backends.progress import Callback, Progress
 from engine.backends.rules import Rule
 from engine.backends.sampler import Sampler
 from engine.backends.speculation import SpeculativeGenerator
-from engine.config import PAGE_SIZE, ModelConfig
+from engine.config import ModelConfig
 from engine.errors import (
     BatchFailed,
     DeviceLost,
@@ -109,11 +109,12 @@ class Exl2Backend:
         return ModelInfo(
             max_seq_len=exl2_config.max_seq_len,
             vocab_size=exl2_config.vocab_size,
-            page_size=PAGE_SIZE,
+            page_size=self._generator.page_size,
             num_pages=self._generator.max_pages,
             device=self._device,
             cache_mode=loaded.cache_mode,
             num_draft_tokens=self._generator.num_draft_tokens,
+            loras=tuple(lora.name for lora in self._config.loras),
         )
 
     def has_room(self, job: Job) -> bool:
@@ -130,7 +131,7 @@ class Exl2Backend:
         prefill = sum(len(other.job.prompt) for other in newcomers)
         starting = (job, *(other.job for other in pending))
         num_drafts = generator.num_draft_tokens
-        num_pages = sum(one.num_pages(PAGE_SIZE, num_drafts) for one in starting)
+        num_pages = sum(one.num_pages(generator.page_size, num_drafts) for one in starting)
         num_sequences = sum(len(other.sequences) for other in (*pending, *active))
         return (
             num_sequences + job.num_sequences <= generator.max_batch_size
@@ -139,6 +140,10 @@ class Exl2Backend:
         )
 
     def enqueue(self, job: Job) -> None:
+        if job.prompt_logprobs is not None and not self._generator.paged:
+            raise InvalidJob(
+                "scoring a prompt needs flash-attn, which there isn't", "prompt_logprobs"
+            )
         try:
             exl2_job = self._make_job(job)
             self._generator.enqueue(exl2_job)
@@ -241,14 +246,15 @@ class Exl2Backend:
         loaded = self._loaded
         assert loaded is not None
         make = SpeculativeGenerator if self._config.has_draft else Generator
-        return make(
+        generator = make(
             device=torch.device(self._device),
             vocab_size=self._tokenizer.get_vocab_size(),
             passes=loaded.passes,
             model=loaded.model,
             cache=loaded.cache,
             tokenizer=self._tokenizer,
-            max_batch_size=self._config.max_batch_size,
+            max_batch_size=self._config.max_batch_size if loaded.is_paged else 1,
+            paged=loaded.is_paged,
             max_q_size=MAX_STEP,
             draft_model=loaded.draft_model,
             draft_cache=loaded.draft_cache,
@@ -256,6 +262,9 @@ class Exl2Backend:
             num_draft_tokens=self._config.num_draft_tokens,
             max_chunk_size=loaded.model.config.max_input_len,
         )
+        if loaded.loras:
+            generator.set_loras(loaded.loras)
+        return generator
 
     def _warn_of_a_small_cache(self, max_seq_len: int, cache_tokens: int) -> None:
         if max_seq_len > cache_tokens:
@@ -317,7 +326,7 @@ class Exl2Backend:
             case "started":
                 return [Started(identifier)]
             case "prefill":
-                cached = job.cached_pages * PAGE_SIZE + job.cached_tokens
+                cached = job.cached_pages * self._generator.page_size + job.cached_tokens
                 done, total = result["curr_progress"], result["max_progress"]
                 return [Prefill(identifier, done, total, cached)]
             case "scored":

@@ -37,6 +37,10 @@ def read_config(
     exl2_config.max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
     whole_chunk = -(-chunk_size // PAGE_SIZE) * PAGE_SIZE
     exl2_config.max_input_len = min(whole_chunk, exl2_config.max_seq_len)
+    if config.tensor_parallel:  # its buffers have no room for more rows than that
+        num_rows = config.max_batch_size * (1 + config.num_draft_tokens * config.has_draft)
+        whole_step = -(-num_rows // PAGE_SIZE) * PAGE_SIZE
+        exl2_config.max_input_len = max(exl2_config.max_input_len, whole_step)
     # Work space is reserved for so many inputs: each place in the batch takes a few tokens.
     exl2_config.max_batch_size = -(-MAX_STEP * config.max_batch_size // exl2_config.max_input_len)
     return exl2_config

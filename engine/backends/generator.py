@@ -138,7 +138,7 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
         return self._draw_one_by_one(step.jobs)
 
     def _draw_rows(self, jobs: Sequence[Exl2Job], logits: torch.Tensor) -> Drawn:
-        logits = logits.float()
+        logits = logits.to(self._device, torch.float32)  # from whichever GPU it is on, or the host
         negative = logits[len(jobs) :] if len(logits) > len(jobs) else None
         return self.draw([job.sampler for job in jobs], logits[: len(jobs)], negative)
 

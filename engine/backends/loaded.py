@@ -1,7 +1,7 @@
 """A model in memory, with all that belongs to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,9 +30,14 @@ class Loaded:
     passes: Passes | None = None
     draft_model: Any = None  # that guesses tokens
     draft_cache: Any = None
+    loras: list[Any] = field(default_factory=list)
+    is_paged: bool = True  # else one job at a time
 
     def unload(self) -> None:
         """Let go of all. The memory is free once nobody else holds any of it."""
+        for lora in self.loras:
+            lora.unload()
+        self.loras.clear()
         for model in (self.draft_model, self.model):
             if model is not None:
                 model.unload()

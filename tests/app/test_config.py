@@ -78,6 +78,9 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         {"cache_mode": ["Q4", "Q4"]},
         {"cache_mode": ["Q8", "8bit"]},
         {"gpu_reserve": 0.1},
+        {"loras": [{"path": "a/x"}, {"path": "b/x"}]},
+        {"tensor_parallel": True, "loras": [{"path": "a"}]},
+        {"tensor_parallel": True, "draft_model": "draft"},
         {"num_draft_tokens": 8},
         {"ngram_draft": True, "draft_model": "draft"},
         {"rope_alpha": -1.0},
@@ -115,6 +118,16 @@ def test_cache_modes_are_a_list_or_have_commas_between_them(monkeypatch, elsewhe
     assert (settings.cache_mode, settings.cache_tokens) == (["float16", "Q6"], 512)
     with pytest.raises(SettingsError, match="cache_mode"):
         read_settings(cache_mode="Q5")
+
+
+def test_loras_are_tables_and_named_after_their_directories(elsewhere):
+    (elsewhere / "switchyard.toml").write_text(
+        "[[loras]]\npath = 'adapters/terse'\n[[loras]]\npath = 'x'\nname = 'y'\nscaling = 0.5"
+    )
+    loras = read_settings().engine_config().loras
+    assert loras == (engine.Lora("adapters/terse", "terse"), engine.Lora("x", "y", 0.5))
+    with pytest.raises(SettingsError, match=r"loras\.0\.scale"):
+        read_settings(loras=[{"path": "x", "scale": 1.0}])
 
 
 def test_there_are_more_threads_than_jobs():

@@ -116,6 +116,7 @@ def test_models_are_listed_and_retrieved(make_client):
         "max_seq_len": 2048,
         "cache_tokens": 16384,
         "cache_mode": "float32",
+        "loras": [],
     }
     assert client.get("/v1/models/scripted").json == model
 

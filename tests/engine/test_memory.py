@@ -165,7 +165,7 @@ def test_the_next_mode_is_tried_where_memory_runs_out_after_all(loader, model_pa
         tried.append((mode, tokens))
         if mode != "Q4":
             raise RuntimeError("Insufficient VRAM for model and cache")
-        return SimpleNamespace(cache_mode=mode)
+        return SimpleNamespace(cache_mode=mode, model=None)
 
     monkeypatch.setattr(loader.module, "_load", run_out)
     loader.free = 4 * GIB
@@ -183,8 +183,82 @@ def test_a_gpu_that_is_full_is_told_before_anything_is_loaded(loader, model_path
         loader.load(ModelConfig(model_path, "name", gpu_split=(1, 1)))
 
 
+def test_a_part_of_each_layer_goes_to_each_gpu():
+    first, second = memory(2, 1.25, tensor_parallel=True).place("float16", 4096)
+    assert first > second > 350 * MIB
+    assert first + second == pytest.approx(1160 * MIB + 2 * 100 * MIB, abs=2)
+    split = memory(2, 2, tensor_parallel=True, gpu_split=(1, 1)).place("float16", 4096)
+    assert split == [680 * MIB, 680 * MIB]
+
+
 @pytest.mark.parametrize(
-    "setting", [{"cache_mode": ("Q8",)}, {"gpu_split": (1.0,)}, {"cache_tokens": "auto"}], ids=str
+    ("num_gpus", "changes", "message"),
+    [
+        (1, {}, "needs two GPUs"),
+        (2, {"intermediate_size": 500}, "can't spread"),
+        (4, {}, "2 key/value heads are too few for 4 GPUs"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(
+    loader, model_path, monkeypatch, num_gpus, changes, message
+):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    config = exl2_config(model_path)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    with pytest.raises(engine.ModelError, match=message):
+        loader.module.load(
+            ModelConfig(model_path, "name", tensor_parallel=True), config, lambda *_: None
+        )
+
+
+def test_without_flash_attn_one_job_at_a_time_is_warned_of(loader, model_path, monkeypatch, caplog):
+    loader.free = 4 * GIB
+    monkeypatch.setattr(loader.module.attn, "has_flash_attn_with_paged", False)
+    monkeypatch.setattr(
+        loader.module, "_load", lambda *_: SimpleNamespace(cache_mode="float16", model=None)
+    )
+    loader.load(ModelConfig(model_path, "name"))
+    assert "ONE job at a time" in caplog.text
+    for setting in ({"ngram_draft": True}, {"draft_model": model_path}):
+        with pytest.raises(engine.ModelError, match=r"need flash-attn 2\.5\.7"):
+            loader.load(ModelConfig(model_path, "name", **setting))
+
+
+def test_a_lora_that_is_not_there_is_told_before_the_model_is_loaded(
+    loader, model_path, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(loader.module, "_load", None)
+    lora = engine.Lora(str(tmp_path), "terse")
+    for name in ("adapter_config.json", "other.safetensors"):
+        with pytest.raises(engine.ModelError, match=r"LoRA terse: .* has no adapter_config\.json"):
+            loader.load(ModelConfig(model_path, "name", loras=(lora,)))
+        (tmp_path / name).write_text("{}")
+
+
+def test_a_lora_says_what_is_wrong_with_it(loader, model_path, monkeypatch, tmp_path):
+    loader.free = 4 * GIB
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"nothing")
+    model = SimpleNamespace(config=exl2_config(model_path))
+    monkeypatch.setattr(
+        loader.module, "_load", lambda *_: SimpleNamespace(cache_mode="float16", model=model)
+    )
+    config = ModelConfig(model_path, "name", loras=(engine.Lora(str(tmp_path), "terse"),))
+    with pytest.raises(engine.ModelError, match="LoRA terse can't be loaded: KeyError: 'r'"):
+        loader.load(config)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"loras": (engine.Lora("x", "x"),)},
+        {"tensor_parallel": True},
+        {"cache_mode": ("Q8",)},
+        {"gpu_split": (1.0,)},
+        {"cache_tokens": "auto"},
+    ],
+    ids=str,
 )
 def test_what_is_for_gpus_is_refused_without_one(model_path, setting):
     from engine.backends import make_backend

@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ from exllamav2 import (
     ExLlamaV2Cache_Q4,
     ExLlamaV2Cache_Q6,
     ExLlamaV2Cache_Q8,
+    ExLlamaV2Cache_TP,
     ExLlamaV2Config,
+    ExLlamaV2Lora,
+    attn,
 )
-from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 
 from engine.backends.cuda.memory import GIB, Footprint, Memory
@@ -23,7 +26,7 @@ from engine.backends.exl2_config import read_draft_config
 from engine.backends.faults import explain
 from engine.backends.loaded import Loaded
 from engine.backends.progress import Callback, parts
-from engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, ModelConfig
+from engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora, ModelConfig
 from engine.errors import ModelError, OutOfMemory
 
 logger = logging.getLogger(__name__)
@@ -38,12 +41,15 @@ CACHES: dict[CacheMode, Any] = {
 
 def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> Loaded:
     """With the first cache that has room. Raises ModelError if none has."""
-    _check_split(config)
+    _check_gpus(config, exl2_config)
+    _check_loras(config)
     configs = [exl2_config]
     if config.draft_model is not None:
         configs.insert(0, read_draft_config(config, exl2_config, "cuda"))
     footprints = [measure(ExLlamaV2(one)) for one in configs]
-    memory = Memory(config, footprints, free_memory(), exl2_config.max_seq_len)
+    adapters = sum(file.stat().st_size for lora in config.loras for file in _adapters(lora))
+    free = [size - adapters for size in free_memory()]
+    memory = Memory(config, footprints, free, exl2_config.max_seq_len)
     for mode, tokens in memory.caches():
         try:
             loaded = _load(config, configs, mode, tokens, progress)
@@ -55,6 +61,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
             logger.info("%s cache of %d tokens, %.1f GiB in all", mode, tokens, size / GIB)
             if mode != config.cache_mode[0]:
                 logger.warning("no room for a %s cache: it is %s", config.cache_mode[0], mode)
+            loaded.loras = [_read_lora(loaded.model, lora) for lora in config.loras]
             return loaded
         # Not in the handler: the frames there hold the GPUs' memory.
         gc.collect()
@@ -80,7 +87,7 @@ def measure(model: ExLlamaV2) -> Footprint:
     rotary = 2 * 2 * config.max_seq_len * config.head_dim
     activations = 2 * num_rows * (4 * config.hidden_size + query_size + 2 * kv_size)
     logits = 2 * config.max_input_len * config.vocab_size
-    attention = (ExLlamaV2Attention, ExLlamaV2ParallelDecoder)
+    attention = (attn.ExLlamaV2Attention, ExLlamaV2ParallelDecoder)
     return Footprint(
         modules=tuple((m.weight_footprint(), isinstance(m, attention)) for m in modules),
         fixed=max(m.scratch_space_fixed() for m in modules)
@@ -92,12 +99,72 @@ def measure(model: ExLlamaV2) -> Footprint:
     )
 
 
-def _check_split(config: ModelConfig) -> None:
+def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
     num_gpus = torch.cuda.device_count()
+    if config.tensor_parallel:
+        _check_tensor_parallel(exl2_config, num_gpus)
+    if not has_pages(exl2_config):
+        if config.tensor_parallel or config.has_draft:
+            raise ModelError(
+                "tensor_parallel, draft_model and ngram_draft need flash-attn 2.5.7 or newer, on"
+                " GPUs of compute capability 8.0 or above"
+            )
+        logger.warning(
+            "there is no flash-attn 2.5.7 or newer for this model and GPU: ONE job at a time is"
+            " served, the others wait"
+        )
     if len(config.gpu_split) > num_gpus:
         raise ModelError(
             f"gpu_split names {len(config.gpu_split)} GPUs, there are {num_gpus}", "gpu_split"
         )
+
+
+def has_pages(exl2_config: ExLlamaV2Config) -> bool:
+    """Whether jobs can share the cache, which is by flash-attn."""
+    return attn.has_flash_attn_with_paged and not exl2_config.no_flash_attn
+
+
+def _check_tensor_parallel(exl2_config: ExLlamaV2Config, num_gpus: int) -> None:
+    if num_gpus < 2:
+        raise ModelError("tensor_parallel needs two GPUs or more", "tensor_parallel")
+    if not exl2_config.arch.lm.supports_tp or exl2_config.intermediate_size % 128:
+        raise ModelError(
+            f"ExLlamaV2 can't spread this {exl2_config.architecture} over GPUs", "tensor_parallel"
+        )
+    if exl2_config.num_key_value_heads < num_gpus:
+        raise ModelError(
+            f"tensor_parallel: {exl2_config.num_key_value_heads} key/value heads are too few for"
+            f" {num_gpus} GPUs; hide some by CUDA_VISIBLE_DEVICES",
+            "tensor_parallel",
+        )
+
+
+def _check_loras(config: ModelConfig) -> None:
+    """Before the model is loaded, which takes longer."""
+    for lora in config.loras:
+        if len(_adapters(lora)) < 2:
+            raise ModelError(
+                f"LoRA {lora.name}: {lora.path} has no adapter_config.json, or no"
+                " adapter_model.safetensors or .bin",
+                "loras",
+            )
+
+
+def _adapters(lora: Lora) -> list[Path]:
+    """The configuration and the weights, as far as they are there."""
+    root = Path(lora.path)
+    weights = [root / "adapter_model.bin", root / "adapter_model.safetensors"]  # its own order
+    files = [root / "adapter_config.json", *[file for file in weights if file.is_file()][:1]]
+    return [file for file in files if file.is_file()]
+
+
+def _read_lora(model: ExLlamaV2, lora: Lora) -> ExLlamaV2Lora:
+    try:
+        return ExLlamaV2Lora.from_directory(model, lora.path, lora.scaling)
+    except Exception as reason:  # it asserts, or raises what the files make it
+        raise ModelError(
+            f"LoRA {lora.name} can't be loaded: {type(reason).__name__}: {reason}", "loras"
+        ) from reason
 
 
 def _load(
@@ -108,10 +175,12 @@ def _load(
     progress: Callback,
 ) -> Loaded:
     """`configs`: a draft model's, if there is one, and the model's."""
-    has_passes = not config.has_draft
+    has_passes = has_pages(configs[-1]) and not (config.has_draft or config.loras)
     # Graphs of single layers can't be part of our own.
     configs[-1].no_graphs = has_passes and mode == "float16"
     models = [ExLlamaV2(one) for one in configs]
+    if config.tensor_parallel:
+        return _load_tensor_parallel(config, models[0], mode, tokens, progress)
     callbacks = parts(progress, [len(model.modules) for model in models])
     caches = []
     for model, callback in zip(models, callbacks, strict=True):
@@ -123,12 +192,24 @@ def _load(
             reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
             model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
     model, cache = models[-1], caches[-1]
-    loaded = Loaded(model, cache, mode)
+    loaded = Loaded(model, cache, mode, is_paged=has_pages(configs[-1]))
     if has_passes and can_capture(model, cache):
         loaded.passes = Passes(model, cache, PAGE_SIZE, config.max_batch_size)
     if len(models) > 1:
         loaded.draft_model, loaded.draft_cache = models[0], caches[0]
     return loaded
+
+
+def _load_tensor_parallel(
+    config: ModelConfig, model: ExLlamaV2, mode: CacheMode, tokens: int, progress: Callback
+) -> Loaded:
+    split = list(config.gpu_split)
+    if not split:  # ExLlamaV2 would ask nvidia-smi, and leave nothing
+        split = [max(size / GIB - config.gpu_reserve, 0) for size in free_memory()]
+    model.load_tp(
+        split, callback=progress, expect_cache_tokens=tokens, expect_cache_base=CACHES[mode]
+    )
+    return Loaded(model, ExLlamaV2Cache_TP(model, base=CACHES[mode], max_seq_len=tokens), mode)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -89,6 +89,9 @@ class Memory:
         for i, footprint in enumerate(self._footprints):
             if mode != "float16" and tokens * footprint.kv_size >= MAX_QUANTIZED:
                 return []
+            if self._config.tensor_parallel:
+                self._spread(used, footprint, mode, tokens)
+                continue
             is_main = i == len(self._footprints) - 1
             if not self._fill(used, footprint, mode, tokens, self._config.gpu_split * is_main):
                 return []
@@ -125,6 +128,15 @@ class Memory:
             weights_here += weights
             used[gpu] += size + beside
         return True
+
+    def _spread(self, used: list[int], footprint: Footprint, mode: CacheMode, tokens: int) -> None:
+        """A part of each layer on each GPU, by the room that there is."""
+        parts = [*self._config.gpu_split, *[0.0] * len(used)][: len(used)]
+        parts = parts if any(parts) else [float(room) for room in self._room]
+        total = footprint.weights + footprint.cache(mode, tokens)
+        for i, part in enumerate(parts):
+            if part:
+                used[i] += int(total * part / sum(parts)) + footprint.beside(mode, tokens)
 
     def _largest(self, mode: CacheMode) -> int:
         """Tokens: no more than all places of the batch can use, 0 if there is no room at all."""
