@@ -1,9 +1,12 @@
 """How long a request's jobs took for what, under the names that llama.cpp's clients read. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import (
+    Any,
+    NotRequired,  # which pydantic needs before Python 3.12
+)
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict
 
 import engine
 
@@ -17,6 +20,8 @@ class TimingsBody(TypedDict):
     predicted_n: int
     predicted_ms: float
     predicted_per_second: float | None
+    draft_n: NotRequired[int]
+    draft_n_accepted: NotRequired[int]
 
 
 def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
@@ -29,7 +34,7 @@ def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
     new_tokens = sum(f.new_tokens for f in finished)
     prefill = max(f.timings.prefill for f in finished)
     decode = max(f.timings.decode for f in finished)
-    return {
+    told: TimingsBody = {
         "queue_ms": _milliseconds(max(f.timings.queue for f in finished)),
         "cache_n": sum(f.cached_tokens for f in finished[::num_jobs]),
         "prompt_n": prompt_tokens,
@@ -39,6 +44,10 @@ def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
         "predicted_ms": _milliseconds(decode),
         "predicted_per_second": _rate(sum(max(f.new_tokens - 1, 0) for f in finished), decode),
     }
+    if guessed := sum(f.draft_tokens for f in finished):
+        told["draft_n"] = guessed
+        told["draft_n_accepted"] = sum(f.accepted_tokens for f in finished)
+    return told
 
 
 class WithTimings:

@@ -260,6 +260,8 @@ class Finished:
     cached_tokens: int
     stop_reason: str | int | None = None
     stop_token: TokenLogprob | None = None
+    draft_tokens: int = 0  # guessed
+    accepted_tokens: int = 0  # of them
     timings: Timings = field(default=Timings(), compare=False)  # by the engine thread
 
 

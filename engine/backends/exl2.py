@@ -352,6 +352,8 @@ class Exl2Backend:
             cached_tokens=result["cached_tokens"],
             stop_reason=result.get("stop_reason"),
             stop_token=result.get("stop_token"),
+            draft_tokens=job.accepted_draft_tokens + job.rejected_draft_tokens,
+            accepted_tokens=job.accepted_draft_tokens,
         )
         return [*_chunks(result), finished]
 

@@ -1,5 +1,7 @@
 """How long a request took for what, on request."""
 
+from dataclasses import replace
+
 import pytest
 
 import engine
@@ -36,6 +38,12 @@ def test_of_one_choice():
         "predicted_ms": 2000,
         "predicted_per_second": 10,
     }
+
+
+def test_of_guessed_tokens():
+    one = replace(ended(100, 11, 0), draft_tokens=20, accepted_tokens=8)
+    told = timings([one, replace(one, draft_tokens=4, accepted_tokens=0)], 2)
+    assert (told["draft_n"], told["draft_n_accepted"]) == (24, 8)
 
 
 def test_of_several_choices_the_longest_times_and_all_tokens():

@@ -112,7 +112,11 @@ def test_several_tokens_come_in_one_step(guessing):
         steps.append(guessing.iterate())
     chunks = [[event for event in step if isinstance(event, engine.Chunk)] for step in steps]
     assert max(len(step) for step in chunks) > 1
-    assert steps[-1][-1].new_tokens == sum(len(c.token_ids) for step in chunks for c in step)
+    last = steps[-1][-1]
+    assert last.new_tokens == sum(len(c.token_ids) for step in chunks for c in step)
+    assert 0 < last.accepted_tokens < last.draft_tokens
+    # Each step but the prompt's draws one token beside those that had been guessed.
+    assert last.accepted_tokens <= last.new_tokens <= last.accepted_tokens + len(steps)
 
 
 def test_a_limit_is_kept_to_the_token(plain, guessing):
