@@ -4,8 +4,6 @@ Importing this module starts to load the model, on its engine thread, in the imp
 """
 
 import atexit
-import contextlib
-import ctypes
 import gc
 import logging
 import logging.handlers
@@ -18,9 +16,6 @@ import flask
 
 import app as switchyard
 import engine
-
-# malloc.h: M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, the latter two in bytes.
-MALLOC = {-8: 1, -3: 1 << 20, -1: 4 << 20}
 
 
 def log_to_stderr(level: str) -> None:
@@ -48,25 +43,12 @@ def compose() -> tuple[engine.Models, flask.Flask]:
     return models, switchyard.create_app(settings, models, terminate if is_gunicorn else None)
 
 
-def keep_memory_small() -> None:
-    """Large tensors come and go. glibc would serve them from heaps, up to eight a core, that fall
-    into pieces and never shrink: a process that needs as much as before, and holds more by the
-    hour. So one heap for all threads; what is large is mapped by itself and returned when freed.
-    """
-    if any(name.startswith("MALLOC_") for name in os.environ):
-        return  # the operator's own choice
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        for option, value in MALLOC.items():
-            mallopt(option, value)
-
-
 def terminate() -> None:
     """Have gunicorn's master drain, as at SIGTERM: it starts no other worker then."""
     os.kill(os.getppid(), signal.SIGRTMIN)
 
 
-keep_memory_small()  # before there are threads
+engine.keep_memory_small()  # before there are threads
 try:
     models, app = compose()
 except (switchyard.SettingsError, engine.ModelError) as error:

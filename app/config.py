@@ -48,6 +48,11 @@ class Settings(pydantic_settings.BaseSettings):
     device: Literal["auto", "cuda", "cpu"] = Field(
         "auto", description="`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU."
     )
+    link: Literal["thread", "process"] = Field(
+        "thread",
+        description="Where the model's engine runs: a `thread` of the server's process, or a"
+        " `process` of its own, which is started anew if it dies.",
+    )
     max_seq_len: int | None = Field(
         None, description="Longest prompt and completion together, in tokens. Default: the model's."
     )
@@ -312,6 +317,7 @@ class Settings(pydantic_settings.BaseSettings):
             path=self.model,
             name=self.model_name,
             device=self.device,
+            link=self.link,
             max_seq_len=self.max_seq_len,
             rope_scale=self.rope_scale,
             rope_alpha=self.rope_alpha,

@@ -24,6 +24,7 @@ from engine.errors import (
     Stalled,
 )
 from engine.held import JobState
+from engine.memory import keep_memory_small
 from engine.messages import (
     Chunk,
     Constraint,
@@ -97,5 +98,6 @@ __all__ = [
     "TokenLogprob",
     "Tokenizer",
     "constraints",
+    "keep_memory_small",
     "open_engine",
 ]

@@ -42,6 +42,7 @@ from engine.messages import (
     Queued,
     Recovered,
     Recovering,
+    Restarting,
     Stop,
     Stopped,
     Submit,
@@ -102,7 +103,9 @@ class Engine:
 
     @property
     def error(self) -> EngineError | None:
-        """From what it recovers, where it hangs, or why it has stopped, unless it was told to."""
+        """From what it recovers, where it hangs, why it loads once more, or why it has stopped,
+        unless it was told to.
+        """
         return self._error
 
     @property
@@ -279,6 +282,7 @@ class Engine:
                         self._progress = share
                     case Loaded(info):
                         self._info = info
+                        self._trouble = self._error = None
                         if self._state == "loading":
                             self._state = "ready"
                         logger.info("model %s is loaded, on %s", self.config.name, info.device)
@@ -288,6 +292,12 @@ class Engine:
                             logger.error("model %s: %s", self.config.name, error)
                         self._end_all(batches)
                         is_end = True
+                    case Restarting(reason):
+                        self._trouble, self._error = None, BatchFailed(reason)
+                        if self._state == "ready":
+                            self._state = "loading"
+                        logger.error("model %s: %s; it is loaded anew", self.config.name, reason)
+                        self._end_all(batches)
                     case Zombies(number):
                         self._num_zombies += number
                     case Hanging(reason):

@@ -3,9 +3,11 @@
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from engine.backends import make_backend
+from engine.backends.base import Backend
 from engine.config import ModelConfig
 from engine.engine import Engine
 from engine.errors import ModelNotFound
@@ -13,22 +15,32 @@ from engine.grammars import Grammars
 from engine.link import Deliver, Link
 from engine.messages import LoadProgress
 from engine.model_dir import ModelDir
+from engine.remote.pipe import PipeLink
 from engine.thread import EngineThread
 from engine.tokenizer import Tokenizer
 
 
 def open_engine(config: ModelConfig) -> Engine:
-    """An engine whose thread runs in this process, not started. Raises ModelError."""
-
+    """An engine, not started; its thread is where `config` says. Raises ModelError."""
     grammars = Grammars(Tokenizer(ModelDir.read(config.path)))
 
     def make_link(deliver: Deliver) -> Link:
-        def tell_progress(share: float) -> None:
-            deliver([LoadProgress(share)])
-
-        return EngineThread(config, lambda: make_backend(config, grammars, tell_progress), deliver)
+        if config.link == "process":  # a process has grammars of its own
+            return PipeLink(config, partial(_open, make_backend, config, None), deliver)
+        return EngineThread(config, lambda: _open(make_backend, config, grammars, deliver), deliver)
 
     return Engine(config, make_link, grammars)
+
+
+def _open(
+    make: Callable[..., Backend], config: ModelConfig, grammars: Grammars | None, deliver: Deliver
+) -> Backend:
+    """Called on the engine thread, maybe in another process."""
+
+    def tell_progress(share: float) -> None:
+        deliver([LoadProgress(share)])
+
+    return make(config, grammars, tell_progress)
 
 
 class Models:

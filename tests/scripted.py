@@ -89,6 +89,7 @@ class ScriptedBackend:
         max_active: int = 1000,
         info: ModelInfo | None = None,
     ) -> None:
+        self.made_of = (script, gate, open_error, max_active, info)
         self.calls: list[tuple[str, int]] = []
         self.active: dict[str, Iterable[JobEvent]] = {}
         self.enqueued: list[Job] = []
@@ -185,6 +186,11 @@ class ScriptedBackend:
 
     def close(self) -> None:
         self._note("close")
+
+
+def make_again(kind: type[ScriptedBackend], made_of: tuple, deliver: object) -> ScriptedBackend:
+    """In another process."""
+    return kind(*made_of)
 
 
 def job(identifier: str = "a", max_new_tokens: int = 3, **more: object) -> engine.Job:

@@ -16,7 +16,7 @@ HOMES = {
     "exllamav2": "engine/backends/",
     "numpy": "engine/backends/",
     "safetensors": "engine/backends/",
-    "multiprocessing": "engine/remote/",
+    "multiprocessing": "engine/remote/pipe.py",
     "ray": "engine/remote/",
     "llguidance": "engine/",
     "jinja2": "app/chat_template.py",
@@ -28,12 +28,13 @@ HOMES = {
 
 # Inside engine/, who may import whom: below <- above.
 LAYERS = [
-    {"errors", "config", "sampling", "pieces"},
+    {"errors", "config", "sampling", "pieces", "memory"},
     {"messages", "model_dir", "vocabulary"},
     {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate"}
     | {"stopwatch", "watchdog", "json_schema", "lark", "constraints", "grammars"},
     {"backends"},
     {"engine", "thread"},
+    {"remote"},
     {"models"},
 ]
 

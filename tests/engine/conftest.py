@@ -1,25 +1,44 @@
 import shutil
+from functools import partial
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.config import ModelConfig
 from engine.engine import Engine
+from engine.remote.pipe import PipeLink
 from engine.thread import EngineThread
+from tests.scripted import make_again
+
+over_both_links = pytest.mark.parametrize("link", ["thread", "process"], indirect=True)
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]  # the model's, in order
 
 
 @pytest.fixture
-def make_engine(model_path):
-    """An engine over a given backend, in an engine thread of this process; closed in the end."""
+def link(request):
+    """Where engine threads run: in this process, but for tests marked `over_both_links`."""
+    return getattr(request, "param", "thread")
+
+
+@pytest.fixture
+def make_engine(model_path, link):
+    """An engine over a given backend, or in another process one that is made likewise; closed in
+    the end.
+    """
     engines = []
 
     def make(backend, start=True, **config):
         model_config = ModelConfig(path=model_path, name="scripted", **config)
-        engine = Engine(
-            model_config, lambda deliver: EngineThread(model_config, lambda: backend, deliver)
-        )
+
+        def make_link(deliver):
+            if link == "thread":
+                return EngineThread(model_config, lambda: backend, deliver)
+            return PipeLink(
+                model_config, partial(make_again, type(backend), backend.made_of), deliver
+            )
+
+        engine = Engine(model_config, make_link)
         if start:
             engine.start()
             assert engine.wait_until_loaded(20) or engine.error

@@ -6,6 +6,7 @@ import pytest
 
 import engine
 from engine.messages import Chunk, Failed, Finished, ModelInfo, Started
+from tests.engine.conftest import over_both_links
 from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
 
 
@@ -22,6 +23,7 @@ def text(events):
     return "".join(event.text for event in events if isinstance(event, Chunk))
 
 
+@over_both_links
 def test_a_job_gets_its_events_in_order_and_exactly_one_end(make_engine):
     stream = make_engine(ScriptedBackend()).submit([job("a", 3)])
     events = take_all(stream)
@@ -30,13 +32,15 @@ def test_a_job_gets_its_events_in_order_and_exactly_one_end(make_engine):
     assert stream.take(20) == []  # at once: nothing can follow
 
 
-def test_each_of_many_threads_gets_its_own_events(make_engine):
-    def script(job):
-        for i in range(50):
-            yield Chunk(job.identifier, f"{job.identifier}:{i} ", (i,))
-        yield finished(job, 50)
+def named(job):
+    for i in range(50):
+        yield Chunk(job.identifier, f"{job.identifier}:{i} ", (i,))
+    yield finished(job, 50)
 
-    model = make_engine(ScriptedBackend(script), max_batch_size=200)
+
+@over_both_links
+def test_each_of_many_threads_gets_its_own_events(make_engine):
+    model = make_engine(ScriptedBackend(named), max_batch_size=200)
     barrier = threading.Barrier(200)
     texts = {}
 
@@ -67,6 +71,7 @@ def test_all_calls_of_the_backend_come_from_one_thread(make_engine):
     assert threading.get_ident() not in {thread for _, thread in backend.calls}
 
 
+@over_both_links
 def test_the_choices_of_one_request_share_a_stream(make_engine):
     stream = make_engine(ScriptedBackend()).submit([job("a", 2), job("b", 3)])
     events = take_all(stream)
@@ -75,6 +80,7 @@ def test_the_choices_of_one_request_share_a_stream(make_engine):
     assert sum(isinstance(event, Finished) for event in events) == 2
 
 
+@over_both_links
 def test_events_that_pile_up_are_taken_together(make_engine):
     model = make_engine(ScriptedBackend())
     first = model.submit([job("a", 100)])
@@ -378,6 +384,7 @@ def test_a_job_that_the_backend_rejects_fails_alone(make_engine):
     assert text(take_all(model.submit([job("b", 1)]))) == "0 "
 
 
+@over_both_links
 def test_a_job_that_never_gets_room_fails_instead_of_waiting_for_ever(make_engine):
     [event] = take_all(make_engine(ScriptedBackend(max_active=0)).submit([job("a")]))
     assert isinstance(event.error, engine.JobFailed)
@@ -428,6 +435,7 @@ def test_jobs_are_refused_while_the_model_loads(make_engine):
     take_all(model.submit([job("a")]))
 
 
+@over_both_links
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -458,6 +466,7 @@ def test_close_lets_running_jobs_finish_and_refuses_new_ones(make_engine):
     assert model.state == "stopped"
 
 
+@over_both_links
 def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
     model = make_engine(ScriptedBackend(endless, max_active=1))
     streams = [model.submit([job("a")]), model.submit([job("b")])]

@@ -1,0 +1,1 @@
+"""Engine threads that are not in this process."""

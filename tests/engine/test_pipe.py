@@ -1,0 +1,304 @@
+"""An engine thread in a process of its own: real processes, real signals."""
+
+import contextlib
+import ctypes
+import enum
+import functools
+import logging
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import engine
+from engine import errors
+from engine.config import ModelConfig
+from engine.messages import Chunk, Failed, Finished, Started, TokenLogprob
+from engine.remote.pipe import PipeLink
+from tests.scripted import ScriptedBackend, count, job, ticking
+from tests.scripted import finished as end_of
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+class Fault(enum.IntEnum):
+    """What a job's seed brings about."""
+
+    KILL = 1001
+    EXIT = 1002
+    SEGFAULT = 1003
+    STOP = 1004
+    HOLD = 1005
+    HANG = 1006
+    LOSE = 1007
+    LOG = 1008
+    FAIL = 1009
+
+
+@pytest.fixture
+def link():
+    return "process"
+
+
+def fatal(job):
+    """What the job's seed says, at once."""
+    match job.sampling.seed:
+        case Fault.KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case Fault.STOP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case Fault.EXIT:
+            os._exit(7)
+        case Fault.SEGFAULT:
+            ctypes.string_at(0)
+        case Fault.HOLD:  # Python's lock
+            ctypes.PyDLL(None).pause()
+        case Fault.HANG:
+            threading.Event().wait()
+        case Fault.LOSE:
+            raise errors.DeviceLost("the device is lost")
+        case Fault.LOG:
+            logging.getLogger("engine.backends").warning("from %s", "afar")
+        case Fault.FAIL:
+            raise RuntimeError("an iteration fails")
+    yield from (ticking if job.max_new_tokens > 1000 else count)(job)
+
+
+def seeded(seed, identifier="a", **more):
+    return job(identifier, 3, sampling=engine.Sampling(seed=seed), **more)
+
+
+def take_all(stream):
+    events = []
+    while not stream.is_finished:
+        taken = stream.take(20)
+        assert taken, "no event in 20 s"
+        events += taken
+    return events
+
+
+def child_of(model):
+    thread = model._link._thread.native_id
+    [child] = pathlib.Path(f"/proc/{os.getpid()}/task/{thread}/children").read_text().split()
+    return int(child)
+
+
+def assert_gone(pid):
+    """Gone or a zombie of another process, within 20 s."""
+    deadline = time.monotonic() + 20
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def assert_serves(model):
+    assert model.wait_until_loaded(60), model.error
+    assert model.error is None
+    events = take_all(model.submit([job("after", 2)]))
+    assert [type(event) for event in events] == [Started, Chunk, Chunk, Finished]
+
+
+@pytest.mark.parametrize(
+    ("seed", "reason"),
+    [
+        (Fault.KILL, "the engine's process was killed by SIGKILL"),
+        (Fault.EXIT, "the engine's process ended with status 7"),
+        (Fault.SEGFAULT, "the engine's process was killed by SIGSEGV"),
+        (Fault.LOSE, "the device is lost"),
+    ],
+)
+def test_a_child_that_dies_ends_its_jobs_once_and_another_serves(make_engine, seed, reason):
+    model = make_engine(ScriptedBackend(fatal, max_active=2))
+    child = child_of(model)
+    active = model.submit([job("active", 1001)])
+    events = active.take(20)
+    fault = model.submit([seeded(seed)])
+    waiting = model.submit([job("waiting")])
+    events += take_all(active)
+    end = events[-1]
+    assert sum(isinstance(event, Finished | Failed) for event in events) == 1
+    assert type(end.error) is engine.BatchFailed and reason in str(end.error)
+    for stream in (fault, waiting):
+        [end] = take_all(stream)
+        assert isinstance(end, Failed)
+    assert_serves(model)
+    assert child_of(model) != child
+    assert_gone(child)
+
+
+def test_jobs_are_refused_while_the_next_child_loads(make_engine):
+    model = make_engine(ScriptedBackend(fatal))
+    stream = model.submit([job("a", 1001)])
+    stream.take(20)
+    os.kill(child_of(model), signal.SIGKILL)
+    assert isinstance(take_all(stream)[-1], Failed)
+    with contextlib.suppress(engine.Loading):
+        model.submit([job("b")]).close()
+        assert model.state == "ready", "taken while it loaded"
+    assert_serves(model)
+
+
+@pytest.mark.parametrize("seed", [Fault.STOP, Fault.HOLD])
+def test_a_child_that_is_silent_hangs_and_is_replaced(make_engine, seed):
+    model = make_engine(ScriptedBackend(fatal), hang_timeout=1.0, hang_exit=2.0)
+    child = child_of(model)
+    stream = model.submit([job("a", 1001)])
+    stream.take(20)
+    model.submit([seeded(seed, "b")])
+    assert "is silent, since 1 s" in str(take_all(stream)[-1].error)
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "loading", 20)
+    assert "is silent, since 2 s" in str(model.error)
+    assert_serves(model)
+    assert_gone(child)
+
+
+def test_a_child_whose_step_hangs_is_replaced(make_engine):
+    model = make_engine(ScriptedBackend(fatal), hang_timeout=1.0, hang_exit=2.0)
+    stream = model.submit([job("a", 1001)])
+    stream.take(20)
+    model.submit([seeded(Fault.HANG, "b")])
+    assert "a step of the generator does not return" in str(take_all(stream)[-1].error)
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "loading", 20)
+    assert_serves(model)
+
+
+def test_a_failed_iteration_is_recovered_from_in_the_same_child(make_engine):
+    model = make_engine(ScriptedBackend(fatal))
+    child = child_of(model)
+    [*_, end] = take_all(model.submit([seeded(Fault.FAIL)]))
+    assert str(end.error) == "RuntimeError: an iteration fails"
+    assert_serves(model)
+    assert child_of(model) == child
+
+
+def test_a_child_that_dies_while_it_loads_is_not_tried_again(make_engine):
+    model = make_engine(DyingAtOpen())
+    assert isinstance(model.error, engine.ModelError)
+    assert str(model.error) == "the engine's process ended with status 5"
+    assert model.state == "stopped"
+
+
+class DyingAtOpen(ScriptedBackend):
+    def open(self):
+        os._exit(5)
+
+
+def test_what_can_not_cross_is_an_error_not_a_silence(model_path):
+    config = ModelConfig(model_path, "scripted")
+    model = engine.Engine(config, functools.partial(PipeLink, config, lambda: None))
+    model.start()
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "stopped", 20)
+    assert "the link failed" in str(model.error)
+    assert model.close(timeout=20)
+
+
+def test_a_job_is_cancelled_and_a_place_is_free_again(make_engine):
+    model = make_engine(ScriptedBackend(ticking), max_batch_size=1, max_pending=0)
+    stream = model.submit([job("a", 1000)])
+    stream.take(20)
+    with pytest.raises(engine.Full):
+        model.submit([job("b")])
+    assert model.cancel("a")
+    end = take_all(stream)[-1]
+    assert end.finish_reason == "cancelled" and end.timings.decode > 0
+    second = model.submit([job("c", 1000)])
+    assert second.take(20)
+    second.close()
+
+
+def test_places_in_the_queue_cross(make_engine):
+    model = make_engine(ScriptedBackend(ticking, max_active=1))
+    streams = [model.submit([job(name)]) for name in ("a", "b", "c")]
+    streams[0].take(20)
+    assert [state.place for state in model.jobs(20)] == [None, 1, 2]
+
+
+def test_no_signal_to_a_process_of_the_service_ends_the_child(make_engine):
+    model = make_engine(ScriptedBackend(ticking))
+    stream = model.submit([job("a", 1000)])
+    child = child_of(model)
+    assert os.getsid(child) == os.getpgid(child) == child
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(child, number)
+    assert stream.take(20)
+    stream.close()
+    assert child_of(model) == child
+
+
+def test_logs_of_the_child_are_logs_here(make_engine, caplog):
+    model = make_engine(ScriptedBackend(fatal))
+    take_all(model.submit([seeded(Fault.LOG)]))
+    [record] = [r for r in caplog.records if r.name == "engine.backends"]
+    assert (record.levelname, record.getMessage()) == ("WARNING", "from afar")
+
+
+def test_close_leaves_no_process(make_engine):
+    model = make_engine(ScriptedBackend())
+    child = child_of(model)
+    assert model.close(timeout=20)
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+ORPHAN = """
+import functools, sys
+from tests.scripted import ScriptedBackend, make_again
+from tests.engine.test_pipe import Fault, fatal, seeded
+from engine import Engine, ModelConfig
+from engine.remote.pipe import PipeLink
+config = ModelConfig(sys.argv[1], "orphan", hang_timeout=1.0)
+make_backend = functools.partial(make_again, ScriptedBackend, (fatal,))
+model = Engine(config, functools.partial(PipeLink, config, make_backend))
+model.start()
+model.wait_until_loaded()
+if sys.argv[2] == "holds":
+    stream = model.submit([seeded(Fault.HOLD)])
+    while not stream.is_finished:
+        stream.take()
+from tests.engine.test_pipe import child_of
+print(child_of(model), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("what", ["idle", "holds"])
+def test_the_child_of_a_killed_process_ends(model_path, what):
+    command = [sys.executable, "-c", ORPHAN, model_path, what]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
+        child = int(process.stdout.readline())
+        process.kill()
+    assert_gone(child)
+
+
+def errors_of(kind):
+    yield kind
+    for other in kind.__subclasses__():
+        yield from errors_of(other)
+
+
+@pytest.mark.parametrize("kind", list(errors_of(errors.EngineError)))
+def test_errors_cross_whole(kind):
+    error = kind("message")
+    error.param = "seed"
+    if isinstance(error, errors.Refused):
+        error.retry_after = 7.0
+    crossed = pickle.loads(pickle.dumps(error))
+    assert type(crossed) is kind and str(crossed) == "message"
+    assert vars(crossed) == vars(error)
+
+
+def test_events_cross_whole():
+    logprob = TokenLogprob(1, -0.5, ((1, -0.5), (2, -1.0)))
+    for event in (Chunk("a", "x", (1, 2)), Chunk("a", "x", (1,), (logprob,)), end_of(job("a"), 3)):
+        assert pickle.loads(pickle.dumps(event)) == event
