@@ -294,6 +294,7 @@ class Engine:
                         is_end = True
                     case Restarting(reason):
                         self._trouble, self._error = None, BatchFailed(reason)
+                        self._progress = None
                         if self._state == "ready":
                             self._state = "loading"
                         logger.error("model %s: %s; it is loaded anew", self.config.name, reason)

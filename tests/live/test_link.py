@@ -1,0 +1,156 @@
+"""A real server whose engine runs in a process of its own, against one in whose process it runs."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+import requests
+
+from tests.faults.conftest import SCRIPTED, worker_of
+from tests.faults.paced import LOSE_DEVICE
+from tests.live.conftest import GUNICORN, Server
+from tests.live.test_serving import greedy, in_threads, prompts, streamed_text
+
+URL = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory, model_path):
+    directory = tmp_path_factory.mktemp("server")
+    server = Server(GUNICORN, directory, model=model_path, link="process", max_batch_size=64)
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output
+
+
+def engine_of(server):
+    """The process id of the engine of a server."""
+    tasks = pathlib.Path(f"/proc/{worker_of(server)}/task").glob("*/children")
+    [child] = [int(pid) for task in tasks for pid in task.read_text().split()]
+    return child
+
+
+def is_there(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def wait_until_gone(pid):
+    deadline = time.monotonic() + 20
+    while is_there(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def wait_for_another(server, child):
+    deadline = time.monotonic() + 20
+    while True:
+        assert time.monotonic() < deadline, server.output
+        with contextlib.suppress(ValueError):  # none at the moment
+            if engine_of(server) != child:
+                break
+        time.sleep(0.02)
+    server.wait_until_ready()
+
+
+def test_16_clients_at_once_get_the_same_text_over_both_links(server, remote):
+    asked = prompts(16)
+    here = [server.post(URL, greedy(prompt)).json()["choices"][0]["text"] for prompt in asked]
+
+    def ask(prompt):
+        with remote.post(URL, greedy(prompt, stream=True), stream=True) as response:
+            return streamed_text(response)
+
+    assert in_threads(ask, asked) == here
+
+
+def test_all_that_a_job_may_ask_for_crosses(server, remote):
+    body = greedy(
+        "def f(",
+        16,
+        logprobs=2,
+        stop=["zzz"],
+        n=2,
+        logit_bias={"300": -1},
+        repetition_penalty=1.1,
+    )
+    constrained = greedy("x", 200, regex="[ab]{3}c")
+    for asked in (body, constrained):
+        here, there = (s.post(URL, asked).json() for s in (server, remote))
+        assert there["choices"] == here["choices"]
+        assert there["usage"] == here["usage"]
+
+
+def test_a_bad_constraint_is_refused_before_it_crosses(remote):
+    response = remote.post(URL, greedy("x", regex="("))
+    assert response.status_code == 400
+
+
+def test_a_client_that_leaves_a_stream_has_its_job_cancelled(remote):
+    body = greedy("x", 1900, stream=True, ignore_eos=True)
+    response = remote.post(URL, body, stream=True)
+    next(response.iter_lines())
+    response.close()
+    deadline = time.monotonic() + 20
+    while requests.get(f"{remote.url}/v1/requests", timeout=10).json()["data"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def ask_for_minutes(server):
+    response = server.post(URL, {"prompt": "x", "max_tokens": 1500, "stream": True}, stream=True)
+    lines = response.iter_lines()
+    next(lines)
+    return lines
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_lets_streams_end(start, number):
+    server = start(["setsid", *SCRIPTED], link="process").wait_until_ready()
+    body = {"prompt": "x", "max_tokens": 200, "stream": True}
+    response = server.post(URL, body, stream=True)
+    lines = response.iter_lines()
+    next(lines)
+    child = engine_of(server)
+    os.kill(child, number)
+    os.killpg(server.process.pid, number)
+    rest = b"".join(lines)
+    assert b'"finish_reason":"length"' in rest and rest.endswith(b"data: [DONE]")
+    assert server.process.wait(30) == 0
+    wait_until_gone(child)
+
+
+@pytest.mark.parametrize("fault", ["killed", "loses its device"])
+def test_a_lost_engine_is_replaced_and_the_worker_lives_on(start, fault):
+    server = start(SCRIPTED, link="process").wait_until_ready()
+    worker, child = worker_of(server), engine_of(server)
+    lines = ask_for_minutes(server)
+    if fault == "killed":
+        os.kill(child, signal.SIGKILL)
+    else:
+        server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": LOSE_DEVICE})
+    *_, end, done = [line for line in lines if line.startswith(b"data: ")]
+    assert done == b"data: [DONE]"
+    message = json.loads(end[6:])["error"]["message"]
+    assert "was killed by SIGKILL" in message or "the device is lost" in message
+    assert requests.get(f"{server.url}/health/live", timeout=10).status_code == 200
+    wait_for_another(server, child)
+    assert server.post(URL, {"prompt": "x", "max_tokens": 3}).status_code == 200
+    assert worker_of(server) == worker
+    wait_until_gone(child)
+    assert server.stop() == 0
+
+
+def test_the_engine_of_a_killed_worker_ends(start):
+    server = start(SCRIPTED, link="process").wait_until_ready()
+    worker, child = worker_of(server), engine_of(server)
+    os.kill(worker, signal.SIGKILL)
+    wait_until_gone(child)
+    server.wait_until_ready()
+    assert worker_of(server) != worker
+    assert server.stop() == 0
