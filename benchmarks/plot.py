@@ -12,7 +12,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot, ticker
+from matplotlib import pyplot
 
 LINE = re.compile(r"streams +(\d+) +(\S+) +([\d.]+) tok/s(.*)")
 LATENCY = re.compile(r"(first token|gap|iterate) p50 +([\d.]+) ms +p99 +([\d.]+) ms")
@@ -53,7 +53,7 @@ def draw(path):
             axis.set(xlabel="minute")
         else:
             axis.set_xscale("log", base=2)
-            axis.xaxis.set_major_formatter(ticker.ScalarFormatter())
+            axis.xaxis.set_major_formatter("{x:.0f}")
             axis.set(xlabel="streams")
         axis.set(title=title)
         axis.set_ylim(bottom=0)

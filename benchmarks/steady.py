@@ -33,18 +33,20 @@ from benchmarks.serve import Server  # noqa: E402
 SLOWER, LARGER = 0.97, 1.02  # at the most
 
 
-def start_server(args, directory):
+def start_server(model, directory, defaults, conf="gunicorn.conf.py"):
+    """`defaults`: of this environment. The process and its URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     environment = {
-        "SWITCHYARD_MAX_BATCH_SIZE": str(args.streams),
         "SWITCHYARD_LOG_LEVEL": "WARNING",
+        **defaults,
         **os.environ,
         "SWITCHYARD_BIND": url.removeprefix("http://"),
-        "SWITCHYARD_MODEL": args.model,
+        "SWITCHYARD_MODEL": model,
+        "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
+    command = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / conf)]
     with open(os.path.join(directory, "server.log"), "wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
     deadline = time.monotonic() + 600
@@ -144,7 +146,9 @@ def main():
         parser.error("--minutes must be at least 2: the second is what others are compared with")
     header()
     with tempfile.TemporaryDirectory() as directory:
-        process, url = start_server(args, directory)
+        process, url = start_server(
+            args.model, directory, {"SWITCHYARD_MAX_BATCH_SIZE": str(args.streams)}
+        )
         try:
             options = types.SimpleNamespace(api_key=None, temperature=0.8, model=None)
             server, minutes = Server("server", url, options), Minutes(process.pid)

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""What does a tick of the engine cost beside 64 or 256 streams: in a thread, in a process?
+
+    python benchmarks/link.py [--streams 64,256] [--rounds 5]
+
+A backend that has a token for every job each 20 ms, under the project's own gunicorn.conf.py, one
+server for each `link`, in turns. `work` is what the engine thread does between two iterations,
+`lateness` how long after its time an iteration begins; `gap` is the client's, between two reads.
+CPU is that of all processes of a server.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.client import percentile, post_all  # noqa: E402
+from benchmarks.report import header  # noqa: E402
+from benchmarks.routing import MODEL, TICK, TokenBackend  # noqa: E402
+from benchmarks.steady import family, start_server  # noqa: E402
+
+STATS = "LINK_STATS"  # the file in which a backend tells what it has seen
+LINKS = ("thread", "process")
+NUM_TOKENS = 250
+CLOCK = os.sysconf("SC_CLK_TCK")
+
+
+class TellingBackend(TokenBackend):
+    def iterate(self):
+        events = super().iterate()
+        if not self._jobs:
+            path = pathlib.Path(os.environ[STATS])
+            path.with_suffix(".new").write_text(json.dumps([self.work, self.lateness]))
+            path.with_suffix(".new").rename(path)
+            self.work, self.lateness = [], []
+        return events
+
+
+def make_backend(*_):
+    return TellingBackend(TICK)
+
+
+def cpu_seconds(pid):
+    total = 0
+    for one in family(pid):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            fields = pathlib.Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+    return total / CLOCK
+
+
+class Server:
+    def __init__(self, link, directory):
+        self._stats = pathlib.Path(directory, link)
+        environment = {
+            "SWITCHYARD_LINK": link,
+            "SWITCHYARD_MAX_BATCH_SIZE": "256",
+            STATS: str(self._stats),
+        }
+        self._process, self._url = start_server(
+            MODEL, directory, environment, "benchmarks/link_conf.py"
+        )
+
+    def measure(self, num_streams):
+        self._stats.unlink(missing_ok=True)
+        body = {"prompt": [1], "max_tokens": NUM_TOKENS, "stream": True}
+        before = cpu_seconds(self._process.pid)
+        readings = post_all(self._url, "/v1/completions", [body] * num_streams)
+        cpu = cpu_seconds(self._process.pid) - before
+        faults = [reading.fault for reading in readings if reading.fault]
+        if faults:
+            sys.exit(f"{len(faults)} requests failed, the first with: {faults[0]}")
+        while not self._stats.exists():
+            time.sleep(0.01)
+        work, lateness = json.loads(self._stats.read_text())
+        gaps = [
+            b - a
+            for reading in readings
+            for (a, _), (b, _) in itertools.pairwise(reading.arrivals[5:-5])
+        ]
+        milliseconds = {
+            f"{name} {share}": 1e3 * percentile(values, share / 100)
+            for name, values in (("work", work), ("lateness", lateness), ("gap", gaps))
+            for share in (50, 99)
+        }
+        return {"cpu": cpu / num_streams / NUM_TOKENS * 1e6, **milliseconds}
+
+    def stop(self):
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--streams", default="64,256")
+    parser.add_argument("--rounds", type=int, default=5, help="the median counts")
+    args = parser.parse_args()
+    header()
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        servers = {link: Server(link, directory) for link in LINKS}
+        for server in servers.values():
+            stack.callback(server.stop)
+            server.measure(1)  # warm up
+        for n in map(int, args.streams.split(",")):
+            rounds = {link: [] for link in LINKS}
+            for _ in range(args.rounds):
+                for link, server in servers.items():
+                    rounds[link].append(server.measure(n))
+            for link, found in rounds.items():
+                numbers = {name: statistics.median(r[name] for r in found) for name in found[0]}
+                line = "  ".join(
+                    f"{name} p50 {numbers[f'{name} 50']:6.2f} p99 {numbers[f'{name} 99']:6.2f} ms"
+                    for name in ("work", "lateness", "gap")
+                )
+                print(
+                    f"streams {n:4d}  {link:8}{numbers['cpu']:6.1f} us of CPU a token  {line}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
