@@ -149,6 +149,9 @@ class PipeLink:
         """
         hang_timeout, hang_exit = self._config.hang_timeout, self._config.hang_exit
         try:
+            while not is_loaded and not here.poll(1.0):
+                if self._is_stopping:  # which a child that loads doesn't hear
+                    return [Stopped(Closed("the engine was closed while it loaded"))]
             if is_loaded and not here.poll(hang_timeout):
                 reason = "the engine's process is silent, since {:.0f} s"
                 self._deliver([Hanging(reason.format(hang_timeout))])

@@ -250,6 +250,32 @@ def test_close_leaves_no_process(make_engine):
         os.kill(child, 0)
 
 
+class NeverOpen(ScriptedBackend):
+    def open(self):
+        threading.Event().wait()
+
+
+def test_close_does_not_wait_for_a_model_that_loads(make_engine):
+    model = make_engine(NeverOpen(), start=False)
+    model.start()
+    assert model.close(timeout=20)
+    assert model.state == "stopped" and model.error is None
+
+
+def test_a_child_that_dies_in_the_drain_ends_it(make_engine):
+    model = make_engine(ScriptedBackend(ticking))
+    stream = model.submit([job("a", 1000)])
+    stream.take(20)
+    closing = threading.Thread(target=model.close, args=(600, 20))
+    closing.start()
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "draining", 20)
+    os.kill(child_of(model), signal.SIGKILL)
+    assert isinstance(take_all(stream)[-1], Failed)
+    closing.join(30)
+    assert not closing.is_alive() and model.state == "stopped" and model.error is None
+
+
 ORPHAN = """
 import functools, sys
 from tests.scripted import ScriptedBackend, make_again
