@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 
@@ -56,7 +57,7 @@ class PipeLink:
 
     def send(self, command: Command) -> None:
         if isinstance(command, Stop):
-            self._is_stopping = True  # first: see `_run`
+            self._is_stopping = True  # first: see `_run_children`
         self._commands.put(command)
 
     def join(self, timeout: float | None = None) -> bool:
@@ -102,7 +103,10 @@ class PipeLink:
             commands = self._commands
             setup = (self._config, self._make_backend, logging.getLogger("engine").level)
             writer = threading.Thread(
-                target=_write_commands, args=(here, commands), name="commands", daemon=True
+                target=_write_commands,
+                args=(here, commands, process),
+                name="commands",
+                daemon=True,
             )
             try:
                 with contextlib.suppress(OSError):  # it has ended already
@@ -166,7 +170,7 @@ class PipeLink:
 def _start(there: Connection) -> subprocess.Popen[bytes]:
     """In a session of its own: a signal to our process group is for us to obey."""
     return subprocess.Popen(
-        [sys.executable, "-c", CODE.format(there.fileno())],
+        [sys.executable, "-P", "-c", CODE.format(there.fileno())],
         stdin=subprocess.DEVNULL,
         pass_fds=[there.fileno()],
         start_new_session=True,
@@ -174,11 +178,20 @@ def _start(there: Connection) -> subprocess.Popen[bytes]:
     )
 
 
-def _write_commands(here: Connection, commands: queue.SimpleQueue[Command | None]) -> None:
+def _write_commands(
+    here: Connection,
+    commands: queue.SimpleQueue[Command | None],
+    process: subprocess.Popen[bytes],
+) -> None:
     """A thread of its own: `send` must not wait for a child that doesn't read."""
-    with contextlib.suppress(OSError):  # the child has ended, which the link's thread tells
+    try:
         while (command := commands.get()) is not None:
             here.send(command)
+    except OSError:
+        pass  # the child has ended, which the link's thread tells
+    except Exception:
+        logger.exception("a command can't cross")
+        process.kill()  # else its job would wait for ever
 
 
 def _end(status: int) -> str:
@@ -220,15 +233,19 @@ def serve(descriptor: int) -> None:
 
 
 def _read_commands(there: Connection, thread: EngineThread) -> None:
-    with contextlib.suppress(EOFError, OSError):
+    try:
         while True:
             thread.send(there.recv())
-    os._exit(1)  # the parent has ended: nobody is there to tell
+    except (EOFError, OSError):
+        pass  # the parent has ended
+    except Exception:
+        traceback.print_exc()
+    os._exit(1)
 
 
 def _write_events(there: Connection, outbox: queue.SimpleQueue[Message], interval: float) -> None:
     """A thread of its own: the engine thread must not wait for the parent."""
-    with contextlib.suppress(OSError):
+    try:
         while True:
             try:
                 message = outbox.get(timeout=interval)
@@ -237,3 +254,8 @@ def _write_events(there: Connection, outbox: queue.SimpleQueue[Message], interva
             if message is None:
                 return
             there.send(message)
+    except OSError:
+        pass  # the parent has ended
+    except Exception:  # it can't cross: the end of this process does
+        traceback.print_exc()
+        os._exit(1)

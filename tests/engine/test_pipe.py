@@ -202,6 +202,26 @@ def test_what_can_not_cross_is_an_error_not_a_silence(model_path):
     assert model.close(timeout=20)
 
 
+def test_a_command_that_can_not_cross_is_an_error_not_a_silence(make_engine, caplog):
+    model = make_engine(ScriptedBackend(fatal))
+    [end] = take_all(model.submit([job("a", request_id=lambda: None)]))
+    assert isinstance(end, Failed)
+    assert "a command can't cross" in caplog.text
+    assert_serves(model)
+
+
+def test_an_event_that_can_not_cross_is_an_error_not_a_silence(make_engine):
+    model = make_engine(ScriptedBackend(uncrossable))
+    stream = model.submit([job("a")])
+    assert isinstance(take_all(stream)[-1], Failed)
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "ready", 60)
+
+
+def uncrossable(job):
+    yield Chunk(job.identifier, lambda: None, (0,))
+
+
 def test_a_job_is_cancelled_and_a_place_is_free_again(make_engine):
     model = make_engine(ScriptedBackend(ticking), max_batch_size=1, max_pending=0)
     stream = model.submit([job("a", 1000)])
