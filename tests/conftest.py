@@ -46,6 +46,12 @@ def pytest_addoption(parser):
     parser.addoption(
         "--schemas", type=int, default=60, help="random JSON schemas that outputs are checked by"
     )
+    parser.addoption(
+        "--draws", type=int, default=1500, help="of tokens, for each combination of settings"
+    )
+    parser.addoption(
+        "--prompts", type=int, default=40, help="for which ExLlamaV2's generator is compared"
+    )
 
 
 def pytest_collection_modifyitems(items):
