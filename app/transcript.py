@@ -83,7 +83,7 @@ class Transcript:
 
     def has_news(self, position: int) -> bool:
         """Whether there may be frames from `position` on."""
-        return self._has(position) or self._reader.has_news
+        return self._reader.has_news or self._has(position)
 
     def notify(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when there may be new frames, from now on. It must not block."""

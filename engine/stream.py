@@ -78,7 +78,7 @@ class Stream:
 
     def _note_ends(self, events: Sequence[JobEvent]) -> None:
         for event in events:
-            if isinstance(event, Finished | Failed):
+            if isinstance(event, (Finished, Failed)):  # a union would be made anew each time
                 self._unfinished.discard(event.identifier)
 
     def close(self) -> None:

@@ -172,8 +172,9 @@ class StreamRender:
     def _bodies(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
         for event in events:
             index = self._index[event.identifier]
-            begins = isinstance(event, engine.PromptLogprobs | engine.Chunk | engine.Finished)
-            if begins and index not in self._open:
+            if index not in self._open and isinstance(
+                event, engine.PromptLogprobs | engine.Chunk | engine.Finished
+            ):
                 self._open.add(index)
                 logprobs = event.logprobs if isinstance(event, engine.PromptLogprobs) else ()
                 yield from self._render.opening(index, logprobs)
