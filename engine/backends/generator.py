@@ -4,6 +4,7 @@ What the library does job by job, with tensor operations for each token, is done
 at once, on the device, or with plain integers. exllamav2 is pinned, see requirements.txt.
 """
 
+import collections
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -224,7 +225,7 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
     def _in_rows(self, inputs: Sequence[_Input]) -> list[_Input]:
         """In an order in which jobs keep their rows of the table, as far as they can."""
         ordered: list[_Input | None] = [None] * len(inputs)
-        others: list[_Input] = []
+        others: collections.deque[_Input] = collections.deque()
         for one in inputs:
             row = one.job.row
             if row < len(inputs) and self._rows[row] is one.job:
@@ -235,7 +236,8 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
                 others.append(one)
         for row, taken in enumerate(ordered):
             if taken is None:
-                ordered[row] = one = others.pop()
+                # In order: of a request's choices the first is told first.
+                ordered[row] = one = others.popleft()
                 self._take_row(row, one.job)
         return [one for one in ordered if one is not None]
 

@@ -567,6 +567,26 @@ def test_a_stop_string_that_the_last_token_completes_ends_the_text_too(backend, 
     assert (end.text, end.last.finish_reason) == (" return ", "stop")
 
 
+def test_jobs_that_start_together_are_told_in_their_order(backend):
+    jobs = [job(i, 30, prompt=(1, 2, 3), sampling=GREEDY, ignore_eos=True) for i in "abcd"]
+    for one in jobs:
+        backend.enqueue(one)
+    told = [e.identifier for _ in range(3) for e in backend.iterate() if isinstance(e, Chunk)]
+    assert told[:4] == list("abcd")
+    for identifier in "abcd":
+        backend.cancel(identifier)
+
+
+def test_a_job_that_has_grown_beyond_its_first_page_is_cancelled(backend):
+    """What it holds was made inside the generator, and is changed outside."""
+    backend.enqueue(job("a", 600, prompt=prompt(1, 200), sampling=GREEDY, ignore_eos=True))
+    for _ in range(400):
+        backend.iterate()
+    [*_, last] = backend.cancel("a")
+    assert last.finish_reason == "cancelled" and last.new_tokens >= 399
+    assert free_pages(backend) == backend._generator.max_pages
+
+
 def test_cancelling_tells_the_text_that_was_held_and_the_counts(backend, forced):
     a, b, c = pieces(backend, " return", " import", " class")
     held = forced(chain(1, a, b, c))

@@ -73,7 +73,7 @@ def stock_texts(backend, prompts, batch_size):
 def our_texts(backend, prompts):
     backend.reset()  # the cache has been another's
     jobs = [job(str(i), NEW_TOKENS, prompt=ids, sampling=GREEDY) for i, ids in enumerate(prompts)]
-    events = run(backend, *jobs)
+    events = run(backend, *jobs, limit=(NEW_TOKENS + 5) * len(jobs))
     return [
         [i for e in events[one.identifier] if isinstance(e, Chunk) for i in e.token_ids]
         for one in jobs
