@@ -78,9 +78,11 @@ def filter_failure(context, failure, case, response):
     if isinstance(failure, AcceptedNegativeData) and (case.media_type == FORM or case.query):
         return False  # text has no types, and an empty one isn't given
     if isinstance(failure, RejectedPositiveData) and response.status_code == 400:
-        error = response.json()["error"]  # of which Anthropic's has a message only
-        name = error.get("param") or error["message"].partition(":")[0]
-        return name.partition(".")[0] not in MEANING
+        error = response.json()["error"]
+        if "param" not in error:  # Anthropic's, which has a message only
+            given = MEANING & case.body.keys() if isinstance(case.body, dict) else ()
+            return not any(name in error["message"] for name in given)
+        return (error["param"] or "").partition(".")[0] not in MEANING
     return True
 
 
