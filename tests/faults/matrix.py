@@ -168,7 +168,8 @@ class Request:
                 )
                 self._connection.close()
             case "half-close":
-                self._connection.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # what has ended unread may be cut off already
+                    self._connection.shutdown(socket.SHUT_WR)
             case "stall":
                 pass  # nothing has been read anyway
 
