@@ -4,7 +4,9 @@ A small batch's pass takes the host longer to launch than the GPU to compute: so
 each layer. A graph is launched as a whole. Engine thread.
 """
 
+import functools
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +58,14 @@ def can_capture(model: Any, cache: Any) -> bool:
     )
 
 
+@functools.cache
+def _capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
+    """One stream for all captures on a GPU, each in its turn: for every stream that has multiplied
+    matrices torch keeps 32 MiB, for ever. Not exllamav2's, on which other models may be at work.
+    """
+    return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
+
+
 class Passes:
     """Of a model for which `can_capture` holds."""
 
@@ -83,10 +93,10 @@ class Passes:
 
     def capture(self) -> None:
         """While nothing of the cache is in use: page 0 is written to."""
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream, lock = _capturing(self._index)
         pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self._device)
-        with torch.inference_mode(), torch.cuda.stream(stream):
+        with lock, torch.inference_mode(), torch.cuda.stream(stream):
             for rows in self._sizes:
                 self._tune(rows)
             stream.synchronize()
