@@ -217,7 +217,7 @@ def test_tensor_parallel_gives_nearly_the_same_texts(serve):
 
 @pytest.mark.parametrize("model", ["demo", "demo-exl2"])
 def test_a_model_that_is_unloaded_gives_its_memory_back(model):
-    path, used = str(ROOT / "models" / model), []
+    path, used, left = str(ROOT / "models" / model), [], []
     for _ in range(20):
         config = ModelConfig(path, "gpu", device="cuda", cache_mode=("Q8",), cache_tokens=262144)
         backend = make_backend(config)
@@ -227,6 +227,8 @@ def test_a_model_that_is_unloaded_gives_its_memory_back(model):
         backend.close()
         free = free_memory()
         used.append(torch.cuda.mem_get_info(0)[1] - free)
-        print(f"{held} bytes held, {torch.cuda.memory_allocated()} left, {used[-1]} in use")
+        left.append(torch.cuda.memory_allocated())
+        print(f"{held} bytes held, {left[-1]} left, {used[-1]} in use")
     assert used[-1] <= used[0] * 1.01
-    assert torch.cuda.memory_allocated() < 2**20 + held // 100
+    assert left[-1] <= left[0] + held // 100
+    assert left[-1] < 2**28  # torch keeps 32 MiB for each stream that has multiplied matrices

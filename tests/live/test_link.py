@@ -69,6 +69,15 @@ def test_16_clients_at_once_get_the_same_text_over_both_links(server, remote):
     assert in_threads(ask, asked) == here
 
 
+def nearly(choice):
+    """Equal to what differs from it by the rounding of another batch."""
+    logprobs = dict(choice.get("logprobs") or {})
+    for name in ("token_logprobs", "top_logprobs"):
+        if name in logprobs:
+            logprobs[name] = [pytest.approx(value, abs=1e-3) for value in logprobs[name]]
+    return choice | {"logprobs": logprobs or None}
+
+
 def test_all_that_a_job_may_ask_for_crosses(server, remote):
     body = greedy(
         "def f(",
@@ -82,7 +91,7 @@ def test_all_that_a_job_may_ask_for_crosses(server, remote):
     constrained = greedy("x", 200, regex="[ab]{3}c")
     for asked in (body, constrained):
         here, there = (s.post(URL, asked).json() for s in (server, remote))
-        assert there["choices"] == here["choices"]
+        assert there["choices"] == [nearly(choice) for choice in here["choices"]]
         assert there["usage"] == here["usage"]
 
 
