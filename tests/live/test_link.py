@@ -92,7 +92,8 @@ def test_all_that_a_job_may_ask_for_crosses(server, remote):
     for asked in (body, constrained):
         here, there = (s.post(URL, asked).json() for s in (server, remote))
         assert there["choices"] == [nearly(choice) for choice in here["choices"]]
-        assert there["usage"] == here["usage"]
+        for name in ("prompt_tokens", "completion_tokens"):  # one may have more of it cached
+            assert there["usage"][name] == here["usage"][name]
 
 
 def test_a_bad_constraint_is_refused_before_it_crosses(remote):
