@@ -232,7 +232,7 @@ class Draw:
 
 def _filter_first(sampler: Sampler, row: torch.Tensor) -> None:
     s = sampler.sampling
-    if s.smoothing_factor and sampler.is_filtered:
+    if s.smoothing_factor:
         filters.smooth(row, s.smoothing_factor, s.smoothing_curve)
     if sampler.is_heated and not s.temperature_last:
         filters.heat_by_entropy(row, s.dynatemp_low, s.dynatemp_high, s.dynatemp_exponent)

@@ -89,7 +89,7 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
         if self.is_overlapping and len(newcomers) > 1:
             # A pass of a short prompt takes the host longer to launch than the device to compute.
             is_anybody_decoding = any(job.is_decoding for job in self.active_jobs)
-            short = [job for job in newcomers if job.can_be_filled_up(is_anybody_decoding)]
+            short = [job for job in newcomers if job.skip_to_last_page(is_anybody_decoding)]
             short.sort(key=lambda job: job.num_uncomputed, reverse=True)
             while short:
                 num_rows = max(self.max_chunk_size // max(short[0].num_uncomputed, 1), 1)

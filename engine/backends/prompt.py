@@ -94,8 +94,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     # Of several prompts in one pass: only what is left on the last page, which is the job's own.
 
-    def can_be_filled_up(self, is_anybody_decoding: bool) -> bool:
-        """Whether only such tokens are left. Takes what it can from other pages before."""
+    def skip_to_last_page(self, is_anybody_decoding: bool) -> bool:
+        """Take what other pages have. Whether then only tokens of its own last page are left."""
         is_ready = not is_anybody_decoding or all(rule.is_ready for rule in self.sampler.rules)
         if self.error is not None or self.is_decoding or not self.is_scored or not is_ready:
             return False

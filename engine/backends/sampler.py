@@ -36,7 +36,6 @@ class Sampler:
         self.rules = rules
         self.num_logprobs = job.num_logprobs
         self.is_pair = bool(job.negative_prompt)
-        self.num_prompt = len(job.prompt)
         self.num_drawn = 0
         self.error: Exception | None = None  # that a rule has raised
         self.is_heated = s.dynatemp_high > 0

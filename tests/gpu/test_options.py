@@ -198,6 +198,7 @@ def test_without_flash_attn_one_job_runs_at_a_time(serve, monkeypatch, caplog):
     backend = serve(max_seq_len=2048, cache_tokens=2048)
     assert "ONE job at a time" in caplog.text
     assert (backend.info.page_size, backend.info.num_pages) == (2048, 1)
+    assert backend._loaded.model.config.no_sdpa
     jobs = questions()
     backend.enqueue(jobs[0])
     backend.iterate()

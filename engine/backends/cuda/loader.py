@@ -175,6 +175,8 @@ def _load(
     progress: Callback,
 ) -> Loaded:
     """`configs`: a draft model's, if there is one, and the model's."""
+    if not has_pages(configs[-1]):
+        configs[-1].no_sdpa = True  # exllamav2's way over it lets a prompt see what follows
     has_passes = has_pages(configs[-1]) and not (config.has_draft or config.loras)
     # Graphs of single layers can't be part of our own.
     configs[-1].no_graphs = has_passes and mode == "float16"
