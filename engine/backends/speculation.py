@@ -30,9 +30,6 @@ class SpeculativeGenerator(Generator):
         # A draft model may have more rows of logits than the model has tokens.
         return guesses.clamp_(0, self.model.config.vocab_size - 1)
 
-    def _decoding(self) -> list[Any]:
-        return [job for job in self.active_jobs if job.is_prefill_done()]
-
     def _can_guess(self) -> bool:
         fewest = self.max_ngram - 1 if self.use_ngram_draft else 1
         return all(
