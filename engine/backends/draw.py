@@ -14,10 +14,10 @@ import torch
 
 from engine.backends import filters, penalties
 from engine.backends.history import History
-from engine.backends.logprobs import token_logprobs
+from engine.backends.logprobs import measure, tell
 from engine.backends.rules import Among, Only, Without
 from engine.backends.sampler import Sampler
-from engine.backends.upload import upload
+from engine.backends.transfer import Download, upload
 from engine.errors import InvalidJob, JobFailed
 from engine.messages import TokenLogprob
 
@@ -31,6 +31,38 @@ class Drawn(NamedTuple):
 
     token_ids: list[int]  # below 0: why there is none
     logprobs: list[TokenLogprob | None]  # where the job asked
+
+
+class Drawing:
+    """Under way on the device."""
+
+    def __init__(
+        self,
+        token_ids: torch.Tensor,
+        samplers: Sequence[Sampler],
+        rows: Sequence[int],
+        logits: torch.Tensor | None,
+    ) -> None:
+        """`logits`: the model's own, of `rows`, of which logprobs are asked for."""
+        self.token_ids = token_ids  # (rows,), on the device
+        self._num_top = [samplers[i].num_logprobs or 0 for i in rows]
+        self._rows = rows
+        measured = []
+        if logits is not None:
+            chosen = token_ids[upload(rows, torch.long, token_ids.device)].clamp(min=0)
+            measured = list(measure(logits, chosen, max(self._num_top)))
+        self._download = Download([token_ids, *measured])
+
+    def take(self) -> Drawn:
+        """Waits until it is done, and for nothing that was launched after it."""
+        drawn, *measured = self._download.take()
+        token_ids: list[int] = drawn.tolist()
+        logprobs: list[TokenLogprob | None] = [None] * len(token_ids)
+        if measured:
+            told = tell([token_ids[i] for i in self._rows], measured)
+            for i, num_top, one in zip(self._rows, self._num_top, told, strict=True):
+                logprobs[i] = TokenLogprob(one.token_id, one.logprob, one.top[:num_top])
+        return Drawn(token_ids, logprobs)
 
 
 def check(token_id: int) -> None:
@@ -51,10 +83,16 @@ class Draw:
     def __call__(
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawn:
+        """As `start`, and waits."""
+        return self.start(samplers, logits, negative).take()
+
+    def start(
+        self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
+    ) -> Drawing:
         """`logits`: (samplers, padded vocabulary), float32, which are changed; `negative`: likewise
         of the negative prompts of those that are pairs, in their order.
         """
-        raw = _raw(samplers, logits, self._vocab_size)
+        told, raw = _raw(samplers, logits, self._vocab_size)
         if negative is not None:
             _guide(samplers, logits, negative)
         if self._vocab_size < logits.shape[-1]:
@@ -63,11 +101,10 @@ class Draw:
         self._penalize([(i, s) for i, s in enumerate(samplers) if s.is_penalized], logits)
         self._mask([(i, s) for i, s in enumerate(samplers) if s.is_masked], logits)
         tops = logits.amax(-1)
-        tokens = self._choose(samplers, logits)
-        tokens = torch.where(tops == -math.inf, NONE_LEFT, tokens)
-        tokens = torch.where(tops.isnan() | (tops == math.inf), NOT_NUMBERS, tokens)
-        token_ids: list[int] = tokens.tolist()
-        return Drawn(token_ids, _logprobs(samplers, raw, token_ids))
+        token_ids = self._choose(samplers, logits)
+        token_ids = torch.where(tops == -math.inf, NONE_LEFT, token_ids)
+        token_ids = torch.where(tops.isnan() | (tops == math.inf), NOT_NUMBERS, token_ids)
+        return Drawing(token_ids, samplers, told, raw)
 
     def _limit(self, samplers: Sequence[Sampler], logits: torch.Tensor) -> None:
         """What rules say. One that raises leaves its error with its sampler."""
@@ -259,23 +296,6 @@ def _raw(
     if not rows:
         return rows, None
     return rows, logits[upload(rows, torch.long, logits.device), :vocab_size]
-
-
-def _logprobs(
-    samplers: Sequence[Sampler],
-    raw: tuple[list[int], torch.Tensor | None],
-    token_ids: Sequence[int],
-) -> list[TokenLogprob | None]:
-    found: list[TokenLogprob | None] = [None] * len(samplers)
-    rows, logits = raw
-    if logits is not None:
-        chosen = [max(token_ids[i], 0) for i in rows]
-        counts = [samplers[i].num_logprobs or 0 for i in rows]
-        for i, count, told in zip(
-            rows, counts, token_logprobs(logits, chosen, max(counts)), strict=True
-        ):
-            found[i] = TokenLogprob(told.token_id, told.logprob, told.top[:count])
-    return found
 
 
 def _guide(samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor) -> None:

@@ -69,11 +69,13 @@ class Exl2Job(PromptJob):
 
     def ends_with(self, token_id: int) -> bool:
         """Whether it is plain that a token ends the job. If not, it may still do so."""
-        return (
-            token_id < 0
-            or token_id in self.stop_tokens
-            or self.num_sampled + 1 >= self.max_new_tokens
-        )
+        return token_id < 0 or token_id in self.stop_tokens or self.is_at_last
+
+    @property
+    def is_at_last(self) -> bool:
+        """Whether the next token ends the job, whichever it is."""
+        is_at_last: bool = self.num_sampled + 1 >= self.max_new_tokens
+        return is_at_last
 
     def accept(
         self, token_id: int, logprob: TokenLogprob | None, results: list[dict[str, Any]]

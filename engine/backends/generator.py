@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 
-from engine.backends.draw import NOT_NUMBERS, Draw, Drawn
+from engine.backends.draw import NOT_NUMBERS, Draw, Drawing, Drawn
 from engine.backends.exl2_job import Exl2Job
 from engine.backends.faults import explain
 from engine.backends.loaded import Passes
@@ -34,9 +34,9 @@ class _Input(NamedTuple):
 class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 is untyped
     """Of `Exl2Job`s only.
 
-    Where the device works by itself, the next pass is launched as soon as a step's tokens are
-    known, and the host does its work on them meanwhile: a job that turns out to have ended has
-    then a row in that pass for nothing. Speculation, and the mode without pages, are the library's.
+    Where the device works by itself, the next pass is launched before the host does its work on a
+    step's tokens, and as a rule before it knows them: a job that turns out to have ended has then
+    a row in that pass for nothing. Speculation, and the mode without pages, are the library's.
     """
 
     def __init__(
@@ -78,8 +78,11 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
             step = self._launch([_Input(job, job.last_id(), 0) for job in self._decoding()])
         if step is None:
             return results
-        drawn = self._draw(step)
-        if self.is_overlapping:
+        drawing = self._start_draw(step)
+        if self.is_overlapping and drawing is not None:
+            self._step = self._launch_behind(step, drawing.token_ids)
+        drawn = self._draw_one_by_one(step.jobs) if drawing is None else drawing.take()
+        if self.is_overlapping and self._step is None:
             self._step = self._launch_ahead(step, drawn.token_ids)
         self._receive(step, drawn, results)
         return results
@@ -130,27 +133,30 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
         for job in jobs:
             job.note_prompt(results)
 
-    def _draw(self, step: _Step) -> Drawn:
+    def _start_draw(self, step: _Step) -> Drawing | None:
+        """None where one of them asks for what can't be done."""
         try:
-            return self._draw_rows(step.jobs, step.logits)
+            return self._start_rows(step)
         except Exception as error:
             if explain(error) is not error:  # not the fault of one of them
                 raise
-        return self._draw_one_by_one(step.jobs)
+        return None
 
-    def _draw_rows(self, jobs: Sequence[Exl2Job], logits: torch.Tensor) -> Drawn:
-        logits = logits.to(self._device, torch.float32)  # from whichever GPU it is on, or the host
-        negative = logits[len(jobs) :] if len(logits) > len(jobs) else None
-        return self.draw([job.sampler for job in jobs], logits[: len(jobs)], negative)
+    def _start_rows(self, step: _Step) -> Drawing:
+        num_jobs = len(step.jobs)
+        # From whichever GPU it is on, or the host.
+        logits = step.logits.to(self._device, torch.float32)
+        negative = logits[num_jobs:] if len(logits) > num_jobs else None
+        return self.draw.start([job.sampler for job in step.jobs], logits[:num_jobs], negative)
 
     def _draw_one_by_one(self, jobs: Sequence[Exl2Job]) -> Drawn:
-        """Where one of them asks for what can't be done: that it alone fails."""
+        """So that the one that asks for what can't be done fails alone."""
         drawn = Drawn([], [])
         for job in jobs:
             step = self._launch([_Input(job, job.last_id(), 0)])
             assert step is not None
             try:
-                token_ids, logprobs = self._draw_rows(step.jobs, step.logits)
+                token_ids, logprobs = self._start_rows(step).take()
             except Exception as error:
                 job.sampler.error = error
                 token_ids, logprobs = [NOT_NUMBERS], [None]
@@ -169,6 +175,18 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
             self.active_jobs.remove(job)
         if ended and not self.num_remaining_jobs():
             self.defrag_cache()
+
+    def _launch_behind(self, step: _Step, token_ids: torch.Tensor) -> _Step | None:
+        """The pass behind tokens that the host doesn't know yet, if all jobs keep their rows."""
+        jobs = step.jobs
+        keeps_rows = (
+            len(step.logits) == len(jobs) == len(self._decoding())
+            and self._takes_from_device()
+            and all(job.is_active and not job.is_moved and not job.is_at_last for job in jobs)
+        )
+        if not keeps_rows:
+            return None
+        return self._pass(jobs, token_ids.clamp(min=0), [job.position() + 1 for job in jobs])
 
     def _launch_ahead(self, step: _Step, token_ids: Sequence[int]) -> _Step | None:
         """The pass behind tokens that their jobs have not accepted yet."""
@@ -198,12 +216,23 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
                 self._set_row(len(positions), job.sequences[1])
                 token_ids.append(token_id if ahead else job.last_id(1))
                 positions.append(job.position(1) + ahead)
+        return self._pass(jobs, torch.tensor(token_ids), positions)
+
+    def _pass(
+        self, jobs: list[Exl2Job], token_ids: torch.Tensor, positions: Sequence[int]
+    ) -> _Step:
+        """`token_ids`, (rows,), wherever they are."""
         num_rows, width = len(positions), max(positions) // self.page_size + 1
         logits = self._forward(token_ids, positions, self._table[:num_rows, :width])
         return _Step(jobs, logits[:, 0])
 
+    def _takes_from_device(self) -> bool:
+        """Whether a pass can find the embeddings of tokens that are on the device."""
+        has_passes = self._passes is not None and not self.current_loras
+        return self._device.type == "cpu" or has_passes
+
     def _forward(
-        self, token_ids: Sequence[int], positions: Sequence[int], pages: np.ndarray
+        self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
         """Logits, (rows, 1, padded vocabulary). `pages`: of the cache, (rows, pages)."""
         if self._passes is not None and not self.current_loras:
@@ -215,7 +244,7 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
             q_len=1,
         )
         logits: torch.Tensor = self.model.forward_chunk(
-            input_ids=torch.tensor(token_ids)[:, None],
+            input_ids=token_ids[:, None],
             attn_params=params,
             cache=self.cache,
             loras=self.current_loras,

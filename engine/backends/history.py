@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from engine.backends.upload import upload
+from engine.backends.transfer import upload
 
 GROWTH = 256  # tokens; rows are so many longer than what is needed
 

@@ -15,11 +15,15 @@ class Passes(Protocol):
         """Get ready, while nothing of the cache is in use."""
 
     def run(
-        self, token_ids: Sequence[int], positions: Sequence[int], pages: np.ndarray
+        self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `positions`: of
-        the tokens; `pages`: of the cache, (rows, pages), int32.
+        """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `token_ids`,
+        (rows,), wherever they are; `positions`: of them; `pages`: of the cache, (rows, pages),
+        int32.
         """
+
+    def close(self) -> None:
+        """Let go of what is not the model's."""
 
 
 @dataclass(slots=True)
@@ -38,6 +42,8 @@ class Loaded:
         for lora in self.loras:
             lora.unload()
         self.loras.clear()
+        if self.passes is not None:
+            self.passes.close()
         for model in (self.draft_model, self.model):
             if model is not None:
                 model.unload()

@@ -1,14 +1,39 @@
 """What tokens' probabilities are, by the model's own logits."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from engine.backends.upload import upload
+from engine.backends.transfer import upload
 from engine.messages import TokenLogprob
 
 ROWS = 64  # turned to float32 at once: a chunk of a prompt by a large vocabulary would be much
+
+
+class Measured(NamedTuple):
+    """Of tokens, and of the likeliest in their places."""
+
+    logprobs: torch.Tensor  # (tokens,)
+    top_ids: torch.Tensor  # (tokens, likeliest)
+    top_logprobs: torch.Tensor  # likewise
+
+
+def measure(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Measured:
+    """`token_ids`: one for each row of `logits`, (rows, vocabulary). Waits for nothing."""
+    values = torch.log_softmax(logits.float(), dim=-1)
+    best = values.topk(num_top)
+    return Measured(values.gather(1, token_ids[:, None])[:, 0], best.indices, best.values)
+
+
+def tell(token_ids: Sequence[int], measured: Sequence[torch.Tensor]) -> list[TokenLogprob]:
+    """`measured`: the three of a Measured, on the host."""
+    logprobs, top_ids, top_logprobs = (tensor.tolist() for tensor in measured)
+    tops = zip(top_ids, top_logprobs, strict=True)
+    return [
+        TokenLogprob(token_id, logprob, tuple(zip(*top, strict=True)))
+        for token_id, logprob, top in zip(token_ids, logprobs, tops, strict=True)
+    ]
 
 
 def token_logprobs(
@@ -17,15 +42,7 @@ def token_logprobs(
     """Of `token_ids`, one for each row of `logits`, (rows, vocabulary), and of the `num_top`
     likeliest beside each.
     """
-    values = torch.log_softmax(logits.float(), dim=-1)
-    chosen = upload(token_ids, torch.long, values.device)[:, None]
-    logprobs: list[float] = values.gather(1, chosen)[:, 0].tolist()
-    best = values.topk(num_top)
-    tops = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [
-        TokenLogprob(token_id, logprob, tuple(zip(*top, strict=True)))
-        for token_id, logprob, top in zip(token_ids, logprobs, tops, strict=True)
-    ]
+    return tell(token_ids, measure(logits, upload(token_ids, torch.long, logits.device), num_top))
 
 
 def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: int) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.device import set_device_streams
 from exllamav2.embedding import ExLlamaV2Embedding
@@ -20,6 +21,7 @@ from exllamav2.layernorm import ExLlamaV2LayerNorm
 from exllamav2.linear import ExLlamaV2Linear
 from exllamav2.mlp import ExLlamaV2MLP
 from exllamav2.rmsnorm import ExLlamaV2RMSNorm
+from torch.cuda import check_error
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,51 @@ def _capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
     return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
 
 
+class Embeddings:
+    """Those of a model, read by the GPU from the host's memory, where they stay."""
+
+    def __init__(self, module: Any, device: torch.device) -> None:
+        config, archparams = module.model.config, module.archparams
+        self._is_wide = archparams.residual_stream_fp32
+        self._scale = config.hidden_size**0.5 if archparams.normalize_embeddings else None
+        self._weights: torch.Tensor = module.embedding.weight.data
+        self._address = self._weights.data_ptr()
+        with torch.cuda.device(device):
+            check_error(_cuda().cudaHostRegister(self._address, self._weights.nbytes, 0))
+            self._table = torch.as_tensor(_Seen(self._weights), device=device)
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """As ExLlamaV2Embedding does; (tokens, hidden size)."""
+        found = F.embedding(token_ids, self._table)
+        if self._is_wide:
+            found = found.float()
+        return found if self._scale is None else found.mul_(self._scale)
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self._table.device)
+        check_error(_cuda().cudaHostUnregister(self._address))
+
+
+def _cuda() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+class _Seen:
+    """Memory of the host, by the address at which a GPU sees it: the same."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor  # keeps it
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": tuple(self._tensor.shape),
+            "typestr": "<f2",
+            "data": (self._tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+
 class Passes:
     """Of a model for which `can_capture` holds."""
 
@@ -77,9 +124,8 @@ class Passes:
         self._index: int = model.modules[1].device_idx
         self._device = torch.device("cuda", self._index)
         num_pages = -(-model.config.max_seq_len // page_size)
-        self._hidden = torch.zeros(
-            (max_rows, 1, model.config.hidden_size), dtype=torch.half, device=self._device
-        )
+        self._embeddings = Embeddings(model.modules[0], self._device)
+        self._token_ids = torch.zeros(max_rows, dtype=torch.long, device=self._device)
         self._positions = torch.zeros(max_rows, dtype=torch.int32, device=self._device)
         self._widths = sorted({num_pages, *(min(n // page_size, num_pages) for n in SHORT)})
         self._pages = {
@@ -116,35 +162,40 @@ class Passes:
         """Compute until exllamav2 has chosen its kernels: it does so by taking the time of the
         first 200 products of each shape, for which it waits, and that can't be captured.
         """
-        modules = self._model.modules
+        head, hidden_size = self._model.modules[-1], self._model.config.hidden_size
+        hidden = torch.zeros((rows, 1, hidden_size), dtype=torch.half, device=self._device)
         num_passes = 1 if rows > MAX_TUNED else NUM_TUNED // self._model.config.num_hidden_layers
         for _ in range(num_passes + 1):
             self._positions.zero_()
             self._compute(rows, self._pages[self._widths[0]][:rows])
         for _ in range(NUM_TUNED if rows <= MAX_TUNED else 0):
-            modules[-1].forward(self._hidden[:rows])
+            head.forward(hidden)
 
     def run(
-        self, token_ids: Sequence[int], positions: Sequence[int], pages: np.ndarray
+        self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `positions`: of
-        the tokens; `pages`: of the cache, (rows, pages), int32.
+        """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `token_ids`,
+        (rows,), wherever they are; `positions`: of them; `pages`: of the cache, (rows, pages),
+        int32.
         """
         set_device_streams()
         rows = len(token_ids)
         width = next(w for w in self._widths if w >= pages.shape[1])
-        size = next((s for s in self._sizes if s >= rows), rows)
+        size = next(s for s in self._sizes if s >= rows)
         fill = size - rows  # rows that fill it up do what the first does
-        input_ids = torch.tensor([*token_ids, *[token_ids[0]] * fill])[:, None]
-        self._hidden[:size].copy_(self._model.modules[0].forward(input_ids), non_blocking=True)
+        self._token_ids[:rows].copy_(token_ids, non_blocking=True)
+        if fill:
+            self._token_ids[rows:size] = self._token_ids[0]
         self._send_positions([*positions, *[positions[0]] * fill])
         self._send_pages(np.vstack((pages, pages[:1].repeat(fill, 0))), width)
-        captured = self._graphs.get((width, size))
-        if captured is None:
-            return self._compute(size, self._pages[width][:size])[:rows]
-        graph, logits = captured
+        graph, logits = self._graphs[width, size]
         graph.replay()
         return logits[:rows]
+
+    def close(self) -> None:
+        """The model can be unloaded then."""
+        self._graphs.clear()
+        self._embeddings.close()
 
     def _send_positions(self, positions: list[int]) -> None:
         """Unless they are what the last pass has made of them."""
@@ -164,7 +215,7 @@ class Passes:
         self._pages[width][:rows].copy_(torch.from_numpy(table), non_blocking=True)
 
     def _compute(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
-        """As ExLlamaV2.forward_chunk does, with all inputs on the device."""
+        """As ExLlamaV2.forward_chunk does, with all inputs on the device; logits of `rows`."""
         params = ExLlamaV2Attention.PagedParams(
             batch_size=rows,
             block_index=torch.zeros((2, 1), dtype=torch.int32),  # of two: never one piece of cache
@@ -175,7 +226,7 @@ class Passes:
         )
         params.block_index = pages
         params.cache_seqlens = self._positions[:rows]
-        x = self._hidden[:rows]  # changed in place
+        x = self._embeddings(self._token_ids[:rows])[:, None]
         for module in self._model.modules[1:]:
             x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
         config = self._model.config

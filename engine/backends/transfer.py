@@ -1,0 +1,32 @@
+"""Numbers between host and device, without waiting for what the device is at. Engine thread."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def upload(
+    values: Sequence[Any] | np.ndarray, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """torch.tensor(..., device=...) would wait."""
+    return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
+
+
+class Download:
+    """Tensors on their way to the host. What is launched after them is not waited for."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        """All of one device."""
+        self._tensors = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+        self._arrived: torch.cuda.Event | None = None
+        if tensors[0].is_cuda:
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record(torch.cuda.current_stream(tensors[0].device))
+
+    def take(self) -> list[torch.Tensor]:
+        """Waits until they are there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._tensors
