@@ -6,13 +6,13 @@ a row's token depends on nothing but its own logits, settings, and random number
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from engine.backends import filters, penalties
+from engine.backends import candidates, filters, penalties
 from engine.backends.history import History
 from engine.backends.logprobs import measure, tell
 from engine.backends.rules import Among, Only, Without
@@ -24,6 +24,10 @@ from engine.messages import TokenLogprob
 # In place of a token id
 NONE_LEFT = -1
 NOT_NUMBERS = -2
+
+
+# Tokens of some rows, and their highest logits
+_Way = Callable[[Sequence[Sampler], torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Drawn(NamedTuple):
@@ -89,21 +93,22 @@ class Draw:
     def start(
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawing:
-        """`logits`: (samplers, padded vocabulary), float32, which are changed; `negative`: likewise
-        of the negative prompts of those that are pairs, in their order.
+        """`logits`: (samplers, padded vocabulary), which may be changed; `negative`: likewise of
+        the negative prompts of those that are pairs, in their order.
         """
         told, raw = _raw(samplers, logits, self._vocab_size)
+        if not all(_is_taken_as_it_is(sampler) for sampler in samplers):
+            logits = logits.float()
         if negative is not None:
-            _guide(samplers, logits, negative)
+            _guide(samplers, logits, negative.float())
         if self._vocab_size < logits.shape[-1]:
             logits[:, self._vocab_size :] = -math.inf
         self._limit(samplers, logits)
         self._penalize([(i, s) for i, s in enumerate(samplers) if s.is_penalized], logits)
         self._mask([(i, s) for i, s in enumerate(samplers) if s.is_masked], logits)
-        tops = logits.amax(-1)
-        token_ids = self._choose(samplers, logits)
-        token_ids = torch.where(tops == -math.inf, NONE_LEFT, token_ids)
-        token_ids = torch.where(tops.isnan() | (tops == math.inf), NOT_NUMBERS, token_ids)
+        token_ids, tops = self._choose(samplers, logits)
+        token_ids = token_ids.masked_fill(tops == -math.inf, NONE_LEFT)
+        token_ids.masked_fill_(~(tops < math.inf), NOT_NUMBERS)
         return Drawing(token_ids, samplers, told, raw)
 
     def _limit(self, samplers: Sequence[Sampler], logits: torch.Tensor) -> None:
@@ -202,21 +207,33 @@ class Draw:
             s.dry_allowed_length,
         )
 
-    def _choose(self, samplers: Sequence[Sampler], logits: torch.Tensor) -> torch.Tensor:
-        """A token of each row, (rows,)."""
-        filtered = [i for i, s in enumerate(samplers) if s.is_filtered]
-        if len(filtered) == len(samplers):
-            return self._filter(samplers, logits)
-        likeliest = logits.argmax(-1)
-        if not filtered:
-            return likeliest
-        rows = self._tensor(filtered)
-        return likeliest.index_copy(
-            0, rows, self._filter([samplers[i] for i in filtered], logits[rows])
-        )
+    def _choose(
+        self, samplers: Sequence[Sampler], logits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A token of each row, and the row's highest logit, (rows,)."""
+        rows: dict[_Way, list[int]] = {}
+        for i, sampler in enumerate(samplers):
+            rows.setdefault(self._way(sampler), []).append(i)
+        if len(rows) == 1:
+            [way] = rows
+            return way(samplers, logits)
+        found = [
+            way([samplers[i] for i in own], logits[self._tensor(own)]) for way, own in rows.items()
+        ]
+        order = self._tensor([i for own in rows.values() for i in own])
+        token_ids, tops = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return token_ids.index_copy(0, order, token_ids), tops.index_copy(0, order, tops)
 
-    def _filter(self, samplers: Sequence[Sampler], logits: torch.Tensor) -> torch.Tensor:
-        """In the order of application, then the draw; (rows,)."""
+    def _way(self, sampler: Sampler) -> _Way:
+        if not sampler.is_filtered:
+            return _likeliest
+        return candidates.draw if sampler.is_few else self._filter
+
+    def _filter(
+        self, samplers: Sequence[Sampler], logits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """In the order of application, then the draw."""
+        tops = logits.amax(-1)
         settings = [s.sampling for s in samplers]
         rare = [(s, logits[i : i + 1]) for i, s in enumerate(samplers) if s.is_rare]
         points = self._column((s.point() for s in samplers), torch.float64)
@@ -224,13 +241,12 @@ class Draw:
             _filter_first(sampler, row)
         if any(s.temperature != 1.0 for s in samplers):
             filters.heat(logits, self._column(s.temperature for s in samplers))
-        best: torch.Tensor | None = None
         if any(s.top_k for s in settings):
             counts = self._column(s.top_k for s in settings)
-            best = filters.top_k(logits, counts, max(s.top_k for s in settings))
+            filters.top_k(logits, counts, max(s.top_k for s in settings))
         if any(s.top_p < 1 for s in settings):
             limits = self._column(s.top_p if s.top_p < 1 else math.inf for s in settings)
-            filters.top_p(logits, limits, best if all(s.top_k for s in settings) else None)
+            filters.top_p(logits, limits)
         for sampler, row in rare:
             if sampler.sampling.top_a:
                 filters.top_a(row, sampler.sampling.top_a)
@@ -242,7 +258,7 @@ class Draw:
         for i, sampler in enumerate(samplers):
             if sampler.is_rare:
                 _choose_rare(sampler, logits[i : i + 1], points[i : i + 1], tokens[i : i + 1])
-        return tokens
+        return tokens, tops
 
     def _filter_last(self, sampler: Sampler, row: torch.Tensor) -> None:
         s = sampler.sampling
@@ -265,6 +281,17 @@ class Draw:
 
     def _column(self, values: Iterable[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return upload(list(values), dtype, self._device)[:, None]
+
+
+def _is_taken_as_it_is(sampler: Sampler) -> bool:
+    """Whether nothing is computed with its whole row of logits."""
+    is_changed = sampler.is_penalized or sampler.is_masked or sampler.is_pair or sampler.rules
+    return not is_changed and (sampler.is_few or not sampler.is_filtered)
+
+
+def _likeliest(_: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    tops, token_ids = logits.max(-1)
+    return token_ids, tops
 
 
 def _filter_first(sampler: Sampler, row: torch.Tensor) -> None:

@@ -15,39 +15,29 @@ CANDIDATES = 256  # what is kept is rarely more, and to find that many is cheape
 NEGLIGIBLE = 1e-10  # a probability that may be left out of a sort
 
 
-def top_k(
-    logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None = None
-) -> torch.Tensor | None:
-    """`count`: as a column, with `max_count`, the highest of it; 0: all. Returns what is left of
-    each row's `max_count` highest, sorted, for `top_p`, if that many are fewer than all.
-    """
+def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None = None) -> None:
+    """`count`: as a column, with `max_count`, the highest of it; 0: all."""
     most = min(max_count if max_count is not None else int(count), logits.shape[-1])
     if most == logits.shape[-1] and not isinstance(count, torch.Tensor):
-        return None
+        return
     counts = torch.as_tensor(count, device=logits.device).clamp(max=logits.shape[-1])
     best = logits.topk(most).values
     border = best.gather(-1, (counts.long() - 1).clamp(min=0).expand(len(logits), 1))
-    border = border.masked_fill(counts == 0, -math.inf)
-    _exclude_below(logits, border)
-    return best.masked_fill_(best < border, -math.inf)
+    _exclude_below(logits, border.masked_fill(counts == 0, -math.inf))
 
 
-def top_p(
-    logits: torch.Tensor, limit: float | torch.Tensor, best: torch.Tensor | None = None
-) -> None:
+def top_p(logits: torch.Tensor, limit: float | torch.Tensor) -> None:
     """The smallest set of the likeliest tokens with at least that much probability (Holtzman et al.
-    2020, "The Curious Case of Neural Text Degeneration"). `limit`: as a column, inf: all. `best`:
-    the highest of each row, sorted, where no other, but for equal ones, is left.
+    2020, "The Curious Case of Neural Text Degeneration"). `limit`: as a column, inf: all.
     """
     limits = torch.as_tensor(limit, device=logits.device)
     log_total = logits.logsumexp(-1, keepdim=True)
     size = logits.shape[-1]
-    for count in (min(CANDIDATES, size), size) if best is None else (best.shape[-1],):
-        highest = logits.topk(count).values if best is None else best
+    for count in (min(CANDIDATES, size), size):
+        highest = logits.topk(count).values
         is_kept = _before((highest - log_total).exp()) < limits
-        if best is not None or count == size:
-            break
-        if not (is_kept[:, -1:] & limits.isfinite()).any():  # each limit is reached among them
+        # As a rule each limit is reached among them.
+        if count == size or not (is_kept[:, -1:] & limits.isfinite()).any():
             break
     border = highest.gather(-1, is_kept.sum(-1, keepdim=True).clamp(min=1) - 1)
     _exclude_below(logits, border.masked_fill(limits.isinf(), -math.inf))

@@ -144,8 +144,7 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
 
     def _start_rows(self, step: _Step) -> Drawing:
         num_jobs = len(step.jobs)
-        # From whichever GPU it is on, or the host.
-        logits = step.logits.to(self._device, torch.float32)
+        logits = step.logits.to(self._device)  # from whichever GPU it is on, or the host
         negative = logits[num_jobs:] if len(logits) > num_jobs else None
         return self.draw.start([job.sampler for job in step.jobs], logits[:num_jobs], negative)
 

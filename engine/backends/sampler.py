@@ -14,6 +14,7 @@ from engine.messages import Job
 from engine.sampling import BannedString
 
 GREEDY_BELOW = 0.01  # temperature; the library's own border
+MAX_FEW = 128  # tokens, that a row may keep to be drawn from a few candidates
 
 
 class Sampler:
@@ -65,6 +66,7 @@ class Sampler:
             or s.mirostat
             or s.skew
         )
+        self.is_few = self.is_filtered and not self.is_rare and 0 < s.top_k <= MAX_FEW
         self.temperature = 1.0
         if not (self.is_greedy or self.is_heated or s.temperature_last):
             self.temperature = s.temperature

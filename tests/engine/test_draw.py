@@ -128,7 +128,14 @@ def test_a_row_is_drawn_alike_in_any_company():
 
     def fields():
         return made(rng.sample(sorted(SETTINGS), rng.randrange(len(SETTINGS)))) | rng.choice(
-            [{}, {"temperature": 0.0}, {"xtc_probability": 0.5}, {"typical_p": 0.8}, {"skew": 1.0}]
+            [
+                {},
+                {"temperature": 0.0},
+                {"top_k": 200},
+                {"xtc_probability": 0.5},
+                {"typical_p": 0.8},
+                {"skew": 1.0},
+            ]
         )
 
     own = made(SETTINGS)

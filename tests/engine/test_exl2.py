@@ -234,7 +234,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_in_a_batch(backend):
 @pytest.mark.parametrize(
     "broken",
     [
-        {"sampling": Sampling(top_k=1.5)},  # the sampler refuses
+        {"sampling": Sampling(top_k=40, min_p="x")},  # the sampler refuses
         {"sampling": Sampling(repetition_penalty="x")},  # the penalty refuses
         {"prompt": (1, 999_999, 2)},  # prefill fails: no such embedding
     ],
