@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import torch
 
-from engine.backends.sampler import MAX_FEW, Sampler
+from engine.backends.sampler import Sampler
 from engine.backends.transfer import upload
 
-NUM_CANDIDATES = 2 * MAX_FEW  # leaves room for some that equal the last that is kept
+NUM_CANDIDATES = 128  # more than MAX_FEW: some may equal the last that is kept. Sorts fast
 LEAST_TOP_P = 1e-9  # keeps the likeliest, which 0 must
 BELOW_1 = 1 - 1e-12  # so that rounding can't carry a point beyond the last candidate
 
@@ -49,8 +49,8 @@ def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tenso
     # Equal ones stay together.
     least = probs.masked_fill(~is_kept, math.inf).amin(-1, keepdim=True)
     probs.masked_fill_(probs < least, 0.0)
-    token_ids, order = best.indices.sort(-1)  # in which order equal ones are found can vary
+    token_ids, order = best.indices.int().sort(-1)  # in which order equal ones are found can vary
     sums = probs.gather(-1, order).cumsum(-1)
     places = torch.searchsorted(sums, points * sums[:, -1:], right=True)
     places.clamp_(max=size - 1)  # where the logits are not numbers
-    return token_ids.gather(-1, places)[:, 0], best.values[:, 0]
+    return token_ids.gather(-1, places)[:, 0].long(), best.values[:, 0]

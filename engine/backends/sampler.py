@@ -14,7 +14,7 @@ from engine.messages import Job
 from engine.sampling import BannedString
 
 GREEDY_BELOW = 0.01  # temperature; the library's own border
-MAX_FEW = 128  # tokens, that a row may keep to be drawn from a few candidates
+MAX_FEW = 100  # tokens that a row may keep, by top_k, to be drawn from its candidates
 
 
 class Sampler:
