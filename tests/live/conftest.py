@@ -14,6 +14,7 @@ import pytest
 import requests
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
+HAS_GPU = os.path.exists("/dev/nvidia0")
 GUNICORN = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
 FLASK = [sys.executable, "-m", "flask", "--app", "wsgi", "run", "--port", "{port}"]
 WAITRESS = [

@@ -7,7 +7,11 @@ import socket
 import threading
 import time
 
+import pytest
 import requests
+
+from tests.conftest import DEMO
+from tests.live.conftest import HAS_GPU
 
 SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards box"
 WORDS = SENTENCE.split()
@@ -53,10 +57,21 @@ def in_threads(call, arguments):
     return results
 
 
-def test_64_clients_at_once_get_the_text_of_their_own_prompt(server):
-    asked = prompts(64)
+@pytest.fixture
+def steady_server(request):
+    """Its greedy texts are the same in any company. On a GPU, where sums are rounded by how many
+    rows there are, it takes a trained model for that: random weights' logits are too near.
+    """
+    if not HAS_GPU:
+        return request.getfixturevalue("server")
+    start = request.getfixturevalue("start")
+    return start(model=DEMO, max_batch_size=64).wait_until_ready()
+
+
+def test_64_clients_at_once_get_the_text_of_their_own_prompt(steady_server):
+    server, asked = steady_server, prompts(64)
     alone = [server.post("/v1/completions", greedy(p)).json()["choices"][0]["text"] for p in asked]
-    assert len(set(alone)) > 40
+    assert len(set(alone)) > 20
 
     def ask(prompt):
         with server.post("/v1/completions", greedy(prompt, stream=True), stream=True) as response:
