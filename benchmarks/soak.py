@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Does anything get lost, stuck or leak under clients that leave, bad requests and faults?
+"""Does anything get lost, stuck, slow or leak under clients that leave, bad requests and faults?
 
     python benchmarks/soak.py [--requests 20000 | --minutes 10] [--model MODEL_DIR]
 
 Starts a server whose forward passes fail now and then, sends it random requests of many kinds from
 many clients at once, and counts what became of each. Exit status 1 if one got no clear end, or if
 the server holds anything that it did not hold before.
+
+The last requests are the first once more, asked of a server with nothing to do, as those were, so
+that their times can be compared. In the middle of the load they can't be: shorter jobs go first, so
+within half a minute most clients wait with long prompts, and few are left beside a short one.
 """
 
 import argparse
 import collections
 import http.client
 import json
+import math
 import os
 import pathlib
 import random
@@ -33,7 +38,7 @@ from benchmarks.report import header  # noqa: E402
 
 CLIENTS = 64
 LEAVING, MALFORMED, FAULTS = 0.30, 0.02, 0.01  # shares: of requests, and of forward passes
-SAMPLE = 1000  # requests whose median time is compared, the first and the last
+SAMPLE = 1000  # requests whose median time is compared, at the beginning and at the end
 BAD_BODIES = (
     b"{",
     b"[]",
@@ -172,47 +177,48 @@ def refused(response, data):
 
 
 class Soak:
-    def __init__(self, port, num_requests, seconds):
+    """Those requests that have these numbers, as many as begin before the deadline."""
+
+    def __init__(self, port, numbers, deadline=math.inf):
         self.port = port
-        self.num_requests = num_requests
-        self.deadline = time.monotonic() + seconds
+        self.numbers = numbers
+        self.deadline = deadline
+        self.num_begun = 0
         self.outcomes = collections.Counter()
         self.lost = []
-        self.times = []  # (start, seconds) of those that completed
+        self.times = {}  # of those that completed, by number, in seconds
         self.memory = []  # of the server, after each tenth of the requests, in MB
         self._lock = threading.Lock()
-        self._num_begun = 0
 
     def run(self):
-        threads = [threading.Thread(target=self._client, args=(i,)) for i in range(CLIENTS)]
+        threads = [threading.Thread(target=self._client) for _ in range(CLIENTS)]
         for thread in threads:
             thread.start()
         for tenth in range(1, 10):
-            while self._num_begun < self.num_requests * tenth // 10 and threads[0].is_alive():
+            while self.num_begun < len(self.numbers) * tenth // 10 and threads[0].is_alive():
                 time.sleep(0.1)
             self.memory.append(state(self.port)["rss_mb"])
         for thread in threads:
             thread.join()
 
-    def _client(self, number):
+    def _client(self):
         while True:
             with self._lock:
-                if self._num_begun >= self.num_requests or time.monotonic() > self.deadline:
+                if self.num_begun >= len(self.numbers) or time.monotonic() > self.deadline:
                     return
-                self._num_begun += 1
-                index = self._num_begun
-            rng = random.Random(f"{number} {index}")
+                number = self.numbers[self.num_begun]
+                self.num_begun += 1
             begin = time.monotonic()
             try:
-                outcome = ask(self.port, rng)
+                outcome = ask(self.port, random.Random(number))
             except Exception as error:
                 with self._lock:
-                    self.lost.append(f"request {index}: {type(error).__name__}: {error}")
+                    self.lost.append(f"request {number}: {type(error).__name__}: {error}")
                 continue
             with self._lock:
                 self.outcomes[outcome] += 1
                 if outcome.startswith("complete"):
-                    self.times.append((begin, time.monotonic() - begin))
+                    self.times[number] = time.monotonic() - begin
 
 
 def state(port):
@@ -277,32 +283,42 @@ def main():
 
 
 def soak(port, args):
-    warm = min(2000, args.requests // 4)
+    """The parts of the soak, the state after the first and at the end, the seconds in all."""
+    num_first = min(2 * SAMPLE, args.requests // 4)
     begin = time.monotonic()
-    first = Soak(port, warm, args.minutes * 60)
+    deadline = begin + args.minutes * 60
+    first = Soak(port, range(num_first), deadline)
     first.run()
     before = settled(port)
-    second = Soak(port, args.requests - warm, args.minutes * 60 - (time.monotonic() - begin))
-    second.run()
-    return first, second, before, settled(port), time.monotonic() - begin
+    deadline -= time.monotonic() - begin  # as long again as the last will take
+    middle = Soak(port, range(num_first, args.requests - num_first), deadline)
+    middle.run()
+    settled(port)
+    last = Soak(port, range(first.num_begun))
+    last.run()
+    return [first, middle, last], before, settled(port), time.monotonic() - begin
 
 
-def report(first, second, before, after, seconds):
-    outcomes = first.outcomes + second.outcomes
-    lost = first.lost + second.lost
-    times = [t for _, t in sorted(first.times + second.times)]
-    sample = min(SAMPLE, len(times) // 2)
-    medians = [statistics.median(part) for part in (times[:sample], times[-sample:])]
+def report(parts, before, after, seconds):
+    first, middle, last = parts
+    outcomes = sum((part.outcomes for part in parts), collections.Counter())
+    lost = [text for part in parts for text in part.lost]
+    sample = min(SAMPLE, first.num_begun // 2)
+    medians = [
+        statistics.median(took for number, took in part.times.items() if number < sample)
+        for part in (first, last)
+    ]
     print(f"{outcomes.total() + len(lost)} requests in {seconds:.0f} s, {CLIENTS} at a time")
     for outcome, number in sorted(outcomes.items()):
         print(f"  {number:6d}  {outcome}")
     print(f"  {len(lost):6d}  lost")
     for text in lost[:20]:
         print(f"          {text}")
-    print(f"after {first.outcomes.total()} requests: {before}")
-    print(f"at the end:          {after}")
-    print(f"memory, MB, tenth by tenth: {' '.join(f'{mb:.0f}' for mb in second.memory)}")
-    print(f"median time of the first {sample}: {medians[0]:.3f} s, of the last: {medians[1]:.3f} s")
+    print(f"after the first {first.num_begun}: {before}")
+    print(f"at the end:           {after}")
+    print(f"memory, MB, tenth by tenth: {' '.join(f'{mb:.0f}' for mb in middle.memory)}")
+    print(f"median time of the first {sample}: {medians[0]:.3f} s")
+    print(f"of the same at the end: {medians[1]:.3f} s, {medians[1] / medians[0] - 1:+.1%}")
     same = all(before[name] == after[name] for name in ("jobs", "zombies", "pages"))
     same &= after["jobs"] == after["zombies"] == after["pages"] == 0
     same &= after["threads"] <= before["threads"] and after["files"] <= before["files"]
