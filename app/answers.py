@@ -64,6 +64,7 @@ def whole_response(
     was told. Raises ClientGone, TimedOut, or the error of the first job that fails; what has not
     ended is cancelled.
     """
+    reader.be_patient()
     writer = WholeWriter(note, whole)
     return _whole(begin(reader, writer, 0.0), writer)
 

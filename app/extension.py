@@ -162,6 +162,7 @@ class Switchyard:
         that fails, TimedOut, and ClientGone if the client of the current request has left.
         """
         stream = self.stream(prompt, messages=messages, **parameters)
+        stream._reader.be_patient()  # nobody looks at the pieces
         try:
             for _ in stream:
                 pass

@@ -56,6 +56,10 @@ class Reader:
         """Have `wake` called when there is news, from now on. It must not block."""
         self._stream.wake = wake
 
+    def be_patient(self) -> None:
+        """Have tokens wait for the end, or a look at the client, to be taken. From now on."""
+        self._stream.is_patient = True
+
     def take(self, timeout: float = math.inf) -> Sequence[engine.JobEvent]:
         """Wait for events, at most `timeout` seconds, or until the client becomes half-closed.
 

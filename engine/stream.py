@@ -3,7 +3,7 @@
 import queue
 from collections.abc import Callable, Iterable, Sequence
 
-from engine.messages import Failed, Finished, JobEvent
+from engine.messages import Chunk, Failed, Finished, JobEvent
 
 
 class Stream:
@@ -23,6 +23,7 @@ class Stream:
         thread that reads several. It must not block. Who sets it later takes what has come before.
         """
         self.wake = wake
+        self.is_patient = False  # whether who waits is left asleep when tokens come
         self._unfinished = set(identifiers)
         self._cancel = cancel
         self._closed = False
@@ -31,7 +32,11 @@ class Stream:
     # Link's thread
 
     def put(self, events: Sequence[JobEvent]) -> None:
-        if not self._closed:  # else nobody reads: don't keep what a cancelled job still emits
+        if self._closed:
+            return  # nobody reads: don't keep what a cancelled job still emits
+        if self.is_patient and all(type(event) is Chunk for event in events):
+            self._queue.queue.append(events)  # as put would, but that it wakes nobody
+        else:
             self._queue.put(events)
 
     # Request thread
@@ -47,7 +52,8 @@ class Stream:
         return bool(self._queue.queue)
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
-        """Wait for events, at most `timeout` seconds; all that have piled up, in order.
+        """Wait for events, at most `timeout` seconds; all that have piled up, in order. Who waits
+        for a patient stream gets tokens with what comes next, or when the time is over.
 
         Empty when the time is over, and at once when every job has ended.
         """

@@ -45,6 +45,15 @@ def ticking(job: Job) -> Iterable[JobEvent]:
         yield Chunk(job.identifier, "x", (0,))
 
 
+def slow(job: Job) -> Iterable[JobEvent]:
+    """Likewise, but it ends."""
+    yield Started(job.identifier)
+    for _ in range(job.max_new_tokens):
+        time.sleep(0.005)
+        yield Chunk(job.identifier, "x", (0,))
+    yield finished(job, job.max_new_tokens)
+
+
 def finished(job: Job, new_tokens: int, reason: FinishReason = "length") -> Finished:
     return Finished(job.identifier, reason, len(job.prompt), new_tokens, 0)
 

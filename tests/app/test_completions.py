@@ -8,7 +8,7 @@ import pytest
 import engine
 from engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.app.conftest import frames
-from tests.scripted import Gate, ScriptedBackend, count
+from tests.scripted import Gate, ScriptedBackend, count, slow
 
 pytestmark = pytest.mark.both_ways
 
@@ -36,6 +36,21 @@ def test_a_completion_has_text_usage_and_the_shape_of_the_api(make_client):
 
 
 @pytest.mark.parameter("max_tokens", "/v1/completions")
+def test_a_whole_answer_is_not_woken_for_each_token(make_client, monkeypatch):
+    client = make_client(ScriptedBackend(slow))
+    takes = []
+    take = engine.Stream.take
+
+    def counted(stream, timeout=None):
+        takes.append(timeout)
+        return take(stream, timeout)
+
+    monkeypatch.setattr(engine.Stream, "take", counted)
+    body = client.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 100}).json
+    assert body["choices"][0]["text"] == "x" * 100
+    assert len(takes) < 20
+
+
 def test_max_tokens_defaults_to_16(make_client):
     body = make_client(ScriptedBackend()).post(URL, json={"prompt": "x"}).json
     assert body["usage"]["completion_tokens"] == 16

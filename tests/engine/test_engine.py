@@ -7,7 +7,7 @@ import pytest
 import engine
 from engine.messages import Chunk, Failed, Finished, ModelInfo, Started
 from tests.engine.conftest import over_both_links
-from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
+from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job, slow
 
 
 def take_all(stream):
@@ -120,6 +120,18 @@ def test_a_thread_that_reads_several_streams_is_woken_once_an_iteration(make_eng
     gate.open()
     take_all(model.submit([job("d", 20)]))  # ends after them
     assert counts == [1, 3, 3, 3, 2]
+
+
+@over_both_links
+def test_tokens_wake_nobody_who_is_patient(make_engine):
+    stream = make_engine(ScriptedBackend(slow)).submit([job("a", 100)])
+    stream.is_patient = True
+    events, num_takes = [], 0
+    while not stream.is_finished:
+        events += stream.take(120)
+        num_takes += 1
+    assert text(events) == "x" * 100
+    assert num_takes < 20
 
 
 def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
