@@ -48,10 +48,11 @@ class Settings(pydantic_settings.BaseSettings):
     device: Literal["auto", "cuda", "cpu"] = Field(
         "auto", description="`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU."
     )
-    link: Literal["thread", "process"] = Field(
-        "thread",
+    link: Literal["auto", "thread", "process"] = Field(
+        "auto",
         description="Where the model's engine runs: a `thread` of the server's process, or a"
-        " `process` of its own, which is started anew if it dies.",
+        " `process` of its own, which is started anew if it dies; or `auto`: a process on a GPU,"
+        " else a thread.",
     )
     max_seq_len: int | None = Field(
         None, description="Longest prompt and completion together, in tokens. Default: the model's."

@@ -90,7 +90,7 @@ def main():
     parser.add_argument("--cpu-time", action="store_true")
     args = parser.parse_args()
     header()
-    config = engine.ModelConfig(args.model, "bench", args.device, cache_tokens=32768)
+    config = engine.ModelConfig(args.model, "bench", args.device, "thread", cache_tokens=32768)
     model = engine.open_engine(config)
     model.start()
     if not model.wait_until_loaded():

@@ -114,7 +114,12 @@ def main():
     header()
     for chunk in map(int, args.chunks.split(",")):
         config = engine.ModelConfig(
-            args.model, "bench", args.device, cache_tokens=32768, max_chunk_size=chunk
+            args.model,
+            "bench",
+            args.device,
+            "thread",
+            cache_tokens=32768,
+            max_chunk_size=chunk,
         )
         model = engine.open_engine(config)
         model.start()

@@ -12,7 +12,7 @@ MIN_GPU_RESERVE = 0.25  # GiB that exllamav2's loader keeps free itself
 
 Device = Literal["auto", "cuda", "cpu"]
 CacheMode = Literal["float16", "8bit", "Q8", "Q6", "Q4"]  # exllamav2's names
-LinkKind = Literal["thread", "process"]
+LinkKind = Literal["auto", "thread", "process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ModelConfig:
     path: str
     name: str
     device: Device = "auto"
-    link: LinkKind = "thread"  # where its engine thread runs: in this process, or one of its own
+    link: LinkKind = "auto"  # where its engine thread runs: in this process, or one of its own
     max_seq_len: int | None = None  # None: what the model was made for
     rope_scale: float | None = None  # positions are divided by it
     rope_alpha: float | None = None  # NTK: the base of the rotary embedding grows with it

@@ -28,7 +28,7 @@ HOMES = {
 
 # Inside engine/, who may import whom: below <- above.
 LAYERS = [
-    {"errors", "config", "sampling", "pieces", "memory"},
+    {"errors", "config", "sampling", "pieces", "memory", "gpus"},
     {"messages", "model_dir", "vocabulary"},
     {"stream", "held", "tokenizer", "link", "pending", "loop", "batch", "rate"}
     | {"stopwatch", "watchdog", "json_schema", "lark", "constraints", "grammars"},

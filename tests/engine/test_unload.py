@@ -51,7 +51,7 @@ def test_nothing_of_a_closed_engine_stays_alive(monkeypatch):
         return backends[-1]
 
     monkeypatch.setattr(models, "make_backend", make)
-    engine: Engine = open_engine(ModelConfig(DEMO, "demo"))
+    engine: Engine = open_engine(ModelConfig(DEMO, "demo", link="thread"))
     engine.start()
     assert engine.wait_until_loaded(60)
     references = held_by(backends[0])

@@ -1,0 +1,78 @@
+"""Where an engine runs by default."""
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+
+from engine import gpus, models
+from engine.config import ModelConfig
+from engine.remote.pipe import PipeLink
+from engine.thread import EngineThread
+
+
+@pytest.mark.parametrize(
+    ("device", "there_is_one", "link"),
+    [
+        ("auto", True, PipeLink),
+        ("auto", False, EngineThread),
+        ("cuda", False, PipeLink),
+        ("cpu", True, EngineThread),
+    ],
+)
+def test_an_engine_on_a_gpu_has_a_process_of_its_own(
+    model_path, monkeypatch, device, there_is_one, link
+):
+    monkeypatch.setattr(models, "has_gpu", lambda: there_is_one)
+    assert type(models.open_engine(ModelConfig(model_path, "m", device))._link) is link
+
+
+@pytest.mark.parametrize(("asked", "link"), [("thread", EngineThread), ("process", PipeLink)])
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_what_is_asked_for_counts(model_path, device, asked, link):
+    assert type(models.open_engine(ModelConfig(model_path, "m", device, asked))._link) is link
+
+
+class Nvml:
+    """NVIDIA's library, as far as it is asked."""
+
+    def __init__(self, number, broken=()):
+        for name in ("nvmlInit_v2", "nvmlShutdown"):
+            setattr(self, name, lambda name=name: 999 if name in broken else 0)
+        self._number = number
+        self._status = 999 if "nvmlDeviceGetCount_v2" in broken else 0
+
+    def nvmlDeviceGetCount_v2(self, reference):
+        reference._obj.value = self._number
+        return self._status
+
+
+@pytest.mark.parametrize(
+    ("nvml", "visible", "expected"),
+    [
+        (Nvml(2), None, True),
+        (Nvml(2), "1", True),
+        (Nvml(2), "", False),
+        (Nvml(2), "-1", False),
+        (Nvml(0), None, False),
+        (Nvml(1, ["nvmlInit_v2"]), None, False),
+        (Nvml(1, ["nvmlDeviceGetCount_v2"]), None, False),
+        (None, None, False),
+    ],
+)
+def test_a_gpu_is_there_if_its_driver_says_so(monkeypatch, nvml, visible, expected):
+    def load(name):
+        if nvml is None:
+            raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+        return nvml
+
+    monkeypatch.setattr(gpus, "ctypes", SimpleNamespace(**vars(ctypes) | {"CDLL": load}))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpus.has_gpu() is expected
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_seen_without_torch():
+    assert gpus.has_gpu()
