@@ -19,7 +19,7 @@ import pytest
 import engine
 from engine import errors
 from engine.config import ModelConfig
-from engine.messages import Chunk, Failed, Finished, Started, TokenLogprob
+from engine.messages import Chunk, Failed, Finished, LoadProgress, Started, TokenLogprob
 from engine.remote.pipe import PipeLink
 from tests.scripted import ScriptedBackend, count, job, ticking
 from tests.scripted import finished as end_of
@@ -131,6 +131,22 @@ def test_a_child_that_dies_ends_its_jobs_once_and_another_serves(make_engine, se
     assert_serves(model)
     assert child_of(model) != child
     assert_gone(child)
+
+
+def test_the_progress_of_a_load_crosses(model_path, monkeypatch):
+    shares = []
+    deliver = engine.Engine.deliver
+
+    def note(model, events):
+        shares.extend(event.share for event in events if isinstance(event, LoadProgress))
+        deliver(model, events)
+
+    monkeypatch.setattr(engine.Engine, "deliver", note)
+    model = engine.open_engine(ModelConfig(model_path, "model", "cpu", "process"))
+    model.start()
+    assert model.wait_until_loaded(120)
+    assert len(shares) > 2 and shares == sorted(shares)
+    assert model.close(timeout=20)
 
 
 def test_jobs_are_refused_while_the_next_child_loads(make_engine):

@@ -1,4 +1,4 @@
-"""What becomes of a server whose worker dies, or whose engine is lost."""
+"""What becomes of a server whose worker dies, or whose engine is lost with it."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_a_worker_that_stands_still_is_replaced(start):
 
 
 def test_a_worker_whose_engine_is_lost_ends_its_streams_and_is_replaced(start):
-    server = start(SCRIPTED).wait_until_ready()
+    server = start(SCRIPTED, link="thread").wait_until_ready()
     worker = worker_of(server)
     body = {"prompt": "x", "max_tokens": 50, "seed": LOSE_DEVICE, "stream": True}
     with server.post(URL, body, stream=True) as response:
@@ -61,7 +61,7 @@ def test_a_worker_whose_engine_is_lost_ends_its_streams_and_is_replaced(start):
 
 
 def test_a_worker_whose_step_hangs_answers_and_is_replaced(start):
-    server = start(SCRIPTED, hang_timeout=2, hang_exit=12).wait_until_ready()
+    server = start(SCRIPTED, link="thread", hang_timeout=2, hang_exit=12).wait_until_ready()
     worker = worker_of(server)
     response = server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": HANG})
     assert response.status_code >= 500

@@ -15,6 +15,7 @@ import requests
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 HAS_GPU = os.path.exists("/dev/nvidia0")
+LINK = os.environ.get("TESTS_LINK", "auto")  # of servers whose test doesn't say
 GUNICORN = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
 FLASK = [sys.executable, "-m", "flask", "--app", "wsgi", "run", "--port", "{port}"]
 WAITRESS = [
@@ -46,7 +47,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = directory / f"server-{self.port}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SWITCHYARD_")}
-        settings = {"bind": f"127.0.0.1:{self.port}", **settings}
+        settings = {"bind": f"127.0.0.1:{self.port}", "link": LINK, **settings}
         environment.update({f"SWITCHYARD_{k.upper()}": str(v) for k, v in settings.items()})
         environment["PYTHONPATH"] = str(ROOT)
         with self._log.open("wb") as log:

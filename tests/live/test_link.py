@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import time
 
@@ -11,7 +12,7 @@ import pytest
 import requests
 
 from tests.faults.conftest import SCRIPTED, worker_of
-from tests.faults.paced import LOSE_DEVICE
+from tests.faults.paced import HANG, LOSE_DEVICE
 from tests.live.conftest import GUNICORN, Server
 from tests.live.test_serving import greedy, in_threads, prompts, streamed_text
 
@@ -112,6 +113,14 @@ def test_a_client_that_leaves_a_stream_has_its_job_cancelled(remote):
         time.sleep(0.05)
 
 
+def test_only_the_engines_process_loads_what_a_gpu_is_used_with(remote):
+    found = [
+        "libtorch" in pathlib.Path(f"/proc/{pid}/maps").read_text()
+        for pid in (worker_of(remote), engine_of(remote))
+    ]
+    assert found == [False, True]
+
+
 def ask_for_minutes(server):
     response = server.post(URL, {"prompt": "x", "max_tokens": 1500, "stream": True}, stream=True)
     lines = response.iter_lines()
@@ -135,20 +144,25 @@ def test_a_signal_to_the_whole_group_lets_streams_end(start, number):
     wait_until_gone(child)
 
 
-@pytest.mark.parametrize("fault", ["killed", "loses its device"])
+@pytest.mark.parametrize("fault", ["killed", "loses its device", "hangs"])
 def test_a_lost_engine_is_replaced_and_the_worker_lives_on(start, fault):
-    server = start(SCRIPTED, link="process").wait_until_ready()
+    server = start(SCRIPTED, link="process", hang_timeout=2, hang_exit=8).wait_until_ready()
     worker, child = worker_of(server), engine_of(server)
     lines = ask_for_minutes(server)
     if fault == "killed":
         os.kill(child, signal.SIGKILL)
     else:
-        server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": LOSE_DEVICE})
+        seed = HANG if fault == "hangs" else LOSE_DEVICE
+        server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": seed})
     *_, end, done = [line for line in lines if line.startswith(b"data: ")]
     assert done == b"data: [DONE]"
-    message = json.loads(end[6:])["error"]["message"]
-    assert "was killed by SIGKILL" in message or "the device is lost" in message
+    reasons = {"killed": "was killed by SIGKILL", "hangs": "does not return"}
+    assert reasons.get(fault, "the device is lost") in json.loads(end[6:])["error"]["message"]
     assert requests.get(f"{server.url}/health/live", timeout=10).status_code == 200
+    if fault == "hangs":
+        ready = requests.get(f"{server.url}/health/ready", timeout=10)
+        assert (ready.status_code, ready.json()["models"]) == (503, {"tiny": "hanging"})
+        assert server.post(URL, {"prompt": "x"}).status_code == 503
     wait_for_another(server, child)
     assert server.post(URL, {"prompt": "x", "max_tokens": 3}).status_code == 200
     assert worker_of(server) == worker
@@ -164,3 +178,14 @@ def test_the_engine_of_a_killed_worker_ends(start):
     server.wait_until_ready()
     assert worker_of(server) != worker
     assert server.stop() == 0
+
+
+def test_an_engine_that_can_not_be_replaced_ends_the_server(start, model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "lost")
+    server = start(link="process", model=path).wait_until_ready()
+    child = engine_of(server)
+    (path / "model.safetensors").unlink()
+    os.kill(child, signal.SIGKILL)
+    assert server.process.wait(120) == 3, server.output
+    assert "was killed by SIGKILL; it is loaded anew" in server.output
+    wait_until_gone(child)
