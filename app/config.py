@@ -134,8 +134,8 @@ class Settings(pydantic_settings.BaseSettings):
     )
     hang_exit: float = Field(
         180.0,
-        description="Seconds after which a hanging iteration ends the process, for its supervisor"
-        " to start another.",
+        description="Seconds after which a hanging iteration ends its process, and another is"
+        " started.",
     )
     max_chunk_size: int | None = Field(
         None,

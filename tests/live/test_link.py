@@ -6,6 +6,8 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -13,7 +15,7 @@ import requests
 
 from tests.faults.conftest import SCRIPTED, worker_of
 from tests.faults.paced import HANG, LOSE_DEVICE
-from tests.live.conftest import GUNICORN, Server
+from tests.live.conftest import GUNICORN, ROOT, Server
 from tests.live.test_serving import greedy, in_threads, prompts, streamed_text
 
 URL = "/v1/completions"
@@ -189,3 +191,25 @@ def test_an_engine_that_can_not_be_replaced_ends_the_server(start, model_path, t
     assert server.process.wait(120) == 3, server.output
     assert "was killed by SIGKILL; it is loaded anew" in server.output
     wait_until_gone(child)
+
+
+HOST = """
+import flask
+from app import Switchyard
+
+print("the host's main module runs")
+app = flask.Flask("host")
+switchyard = Switchyard(app, link="process")
+print(switchyard.generate("x", max_tokens=3, ignore_eos=True).completion_tokens)
+"""
+
+
+def test_a_script_without_a_guard_is_not_run_again_by_the_engines_process(model_path, tmp_path):
+    script = tmp_path / "host.py"
+    script.write_text(HOST)
+    environment = {"PYTHONPATH": str(ROOT), "SWITCHYARD_MODEL": model_path}
+    done = subprocess.run(
+        [sys.executable, script], env=os.environ | environment, stdout=subprocess.PIPE, timeout=120
+    )
+    assert done.stdout.count(b"the host's main module runs") == 1
+    assert done.stdout.endswith(b"\n3\n") and done.returncode == 0
