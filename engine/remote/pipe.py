@@ -29,6 +29,7 @@ from engine.thread import EngineThread
 
 logger = logging.getLogger(__name__)
 
+KILL_TIMEOUT = 30.0  # seconds; a process that is stuck in a driver doesn't end before that lets go
 PULSES = 10  # signs of life in the time after which a silent child hangs
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CODE = "from engine.remote.pipe import serve; serve({})"
@@ -117,10 +118,14 @@ class PipeLink:
                     process.wait()
             finally:
                 process.kill()  # it may hang; what it holds is released with it
-                status = process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(KILL_TIMEOUT)
                 commands.put(None)
                 if writer.ident is not None:
-                    writer.join()
+                    writer.join(KILL_TIMEOUT)
+        status = process.returncode
+        if status is None:  # it may have the device: another could not load
+            return False, DeviceLost(f"the engine's process {process.pid} can't be ended")
         if not is_ended:
             error = (DeviceLost if is_loaded else ModelError)(
                 f"the engine's process {_end(status)}"

@@ -20,6 +20,7 @@ import engine
 from engine import errors
 from engine.config import ModelConfig
 from engine.messages import Chunk, Failed, Finished, LoadProgress, Started, TokenLogprob
+from engine.remote import pipe
 from engine.remote.pipe import PipeLink
 from tests.scripted import ScriptedBackend, count, job, ticking
 from tests.scripted import finished as end_of
@@ -174,6 +175,20 @@ def test_a_child_that_is_silent_hangs_and_is_replaced(make_engine, seed):
     assert "is silent, since 2 s" in str(model.error)
     assert_serves(model)
     assert_gone(child)
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_child_that_can_not_be_ended_is_told_and_not_replaced(make_engine, monkeypatch):
+    monkeypatch.setattr(pipe, "KILL_TIMEOUT", 0.5)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: None)
+    model = make_engine(ScriptedBackend(fatal), hang_timeout=1.0, hang_exit=2.0)
+    child = child_of(model)
+    model.submit([seeded(Fault.STOP)])
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "stopped", 20)
+    assert str(model.error) == f"the engine's process {child} can't be ended"
+    os.kill(child, signal.SIGKILL)
+    assert os.waitpid(child, 0)[0] == child
 
 
 def test_a_child_whose_step_hangs_is_replaced(make_engine):
