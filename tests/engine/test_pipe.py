@@ -101,7 +101,8 @@ def assert_gone(pid):
 
 def assert_serves(model):
     assert model.wait_until_loaded(60), model.error
-    assert model.error is None
+    with model._changed:  # a job's failure is told before the recovery from it
+        assert model._changed.wait_for(lambda: model.error is None, 20)
     events = take_all(model.submit([job("after", 2)]))
     assert [type(event) for event in events] == [Started, Chunk, Chunk, Finished]
 
