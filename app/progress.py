@@ -1,14 +1,13 @@
 """How far a request is that has no text yet. Pure but for the clock; request threads."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 import engine
-
-Bodies = Iterable[tuple[dict[str, Any], str]]
+from app.mould import Render, TextBody
 
 
 class PromptProgress(TypedDict):
@@ -36,7 +35,7 @@ class WithProgress:
 
     def __init__(
         self,
-        render: Callable[[Sequence[engine.JobEvent]], Bodies],
+        render: Render,
         identifiers: Sequence[str],
         empty: Callable[[int], dict[str, Any]],
     ) -> None:
@@ -72,3 +71,6 @@ class WithProgress:
         for identifier, progress in newest.items():
             yield {**self._empty(self._index[identifier]), "prompt_progress": progress}, ""
         yield from self._render(events)
+
+    def text_body(self, identifier: str) -> TextBody | None:
+        return self._render.text_body(identifier)

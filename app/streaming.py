@@ -3,7 +3,7 @@
 Three framings, by the Accept header: server-sent events, JSON lines, bare text.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import flask
@@ -13,6 +13,7 @@ import engine
 from app.answers import begin, stream
 from app.body import dumps
 from app.errors import describe
+from app.mould import MARK, Mould, Render
 from app.progress import tell
 from app.reader import Reader
 from app.services import services
@@ -91,10 +92,6 @@ def choose_framing(accept: MIMEAccept) -> Framing:
     return ServerSentEvents()
 
 
-# A wire format's bodies for some events, each with the new text in it.
-Render = Callable[[Sequence[engine.JobEvent]], Iterable[tuple[dict[str, Any], str]]]
-
-
 class StreamWriter:
     """Frames as bodies come; numbered where a client may ask for what is behind one of them."""
 
@@ -106,22 +103,46 @@ class StreamWriter:
         self._render = render
         self._framing = framing
         self._identifier = identifier
+        self._moulds: dict[str, Mould] = {}  # by job
         self._count = 0
         self._has_comments = self.heartbeat.startswith(b":")  # else it is an event
         self.comment = b""
 
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
+        frames = self._cast(events)
+        if not frames:
+            frame = self._framing.frame
+            frames = [frame(body, text) for body, text in self._render(events)]
+            if frames and events:  # a framing may write the first of all in another way
+                self._learn(events[-1])
         if self._has_comments and events:
             progress = tell(events[-1])
             self.comment = f": {progress}\n\n".encode() if progress else b""
-        frame = self._framing.frame
-        return self._number([frame(body, text) for body, text in self._render(events)])
+        return self._number(frames)
 
     def end(self) -> list[bytes]:
         return self._number([self._framing.end])
 
     def fail(self, error: Exception) -> list[bytes]:
         return self._number([self._framing.error(error), self._framing.end])
+
+    def _cast(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
+        """The frames of texts that all have a mould; else none."""
+        frames = []
+        for event in events:
+            mould = self._moulds.get(event.identifier)
+            if mould is None or not isinstance(event, engine.Chunk) or not event.text:
+                return []
+            frames.append(mould.fill(event.text))
+        return frames
+
+    def _learn(self, event: engine.JobEvent) -> None:
+        """Make a mould if the job of this text has come to where it may have one."""
+        identifier = event.identifier
+        if isinstance(event, engine.Chunk) and identifier not in self._moulds:
+            body = self._render.text_body(identifier)
+            if body is not None:
+                self._moulds[identifier] = Mould(self._framing.frame(body(MARK), MARK))
 
     def _number(self, frames: list[bytes]) -> list[bytes]:
         if not all(frames):

@@ -1,6 +1,6 @@
 """How long a request's jobs took for what, under the names that llama.cpp's clients read. Pure."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import (
     Any,
     NotRequired,  # which pydantic needs before Python 3.12
@@ -9,6 +9,7 @@ from typing import (
 from typing_extensions import TypedDict
 
 import engine
+from app.mould import Render, TextBody
 
 
 class TimingsBody(TypedDict):
@@ -53,12 +54,7 @@ def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
 class WithTimings:
     """Bodies of a stream, each with its new text, and in the last the timings."""
 
-    def __init__(
-        self,
-        render: Callable[[Sequence[engine.JobEvent]], Iterable[tuple[dict[str, Any], str]]],
-        identifiers: Sequence[str],
-        num_jobs: int,
-    ) -> None:
+    def __init__(self, render: Render, identifiers: Sequence[str], num_jobs: int) -> None:
         """`num_jobs` of each prompt; `identifiers` of all, in order."""
         self._render = render
         self._identifiers = identifiers
@@ -75,6 +71,9 @@ class WithTimings:
             body, text = bodies[-1]
             bodies[-1] = {**body, "timings": timings(finished, self._num_jobs)}, text
         return bodies
+
+    def text_body(self, identifier: str) -> TextBody | None:
+        return self._render.text_body(identifier)
 
 
 def _milliseconds(seconds: float) -> float:

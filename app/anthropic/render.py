@@ -10,6 +10,7 @@ import pydantic_core
 import engine
 from app.chat.answer import Answer
 from app.chat.blocks import Block, Blocks, Closed, Grown, Opened, Step
+from app.mould import TextBody
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -48,6 +49,13 @@ class MessageRender:
                 yield {"type": "message_delta", **end}, ""
                 yield {"type": "message_stop"}, ""
 
+    def text_body(self, identifier: str) -> TextBody | None:
+        """What is written so is missing in `whole`, of which the end of a stream tells nothing."""
+        block = self._blocks.open
+        if block is None or block.kind != "text" or not self._answer.is_plain:
+            return None
+        return lambda text: self._grown(block, text)
+
     def whole(self) -> dict[str, Any]:
         """The message as far as it has come."""
         return {
@@ -67,13 +75,15 @@ class MessageRender:
                 start = {"content_block": self._content(block, is_opening=True)}
                 yield {"type": "content_block_start", **where, **start}, ""
             case Grown(block, text):
-                delta = {"delta": _delta(block, text)}
-                yield {"type": "content_block_delta", **where, **delta}, text
+                yield self._grown(block, text), text
             case Closed(block):
                 if block.kind == "reasoning":
                     signature = {"type": "signature_delta", "signature": self._signature}
                     yield {"type": "content_block_delta", **where, "delta": signature}, ""
                 yield {"type": "content_block_stop", **where}, ""
+
+    def _grown(self, block: Block, text: str) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": block.index, "delta": _delta(block, text)}
 
     def _content(self, block: Block, is_opening: bool = False) -> dict[str, Any]:
         match block.kind:

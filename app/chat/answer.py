@@ -27,6 +27,11 @@ class Answer(Choice):
         return self._parser.reasoning_tokens
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all that follows is text as it comes."""
+        return self._parser.is_plain
+
+    @property
     def is_in_call(self) -> bool:
         """Whether it is, or has ended, in the middle of a call."""
         return self._parser.is_in_call

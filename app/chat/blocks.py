@@ -46,7 +46,7 @@ class Blocks:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self._open: Block | None = None
+        self.open: Block | None = None
 
     def add(self, part: Part) -> Iterator[Step]:
         match part:
@@ -62,23 +62,23 @@ class Blocks:
 
     def close(self) -> Iterator[Step]:
         """Nothing more comes for the block that is open, if one is."""
-        if self._open is not None:
-            yield Closed(self._open)
-            self._open = None
+        if self.open is not None:
+            yield Closed(self.open)
+            self.open = None
 
     def _grow(self, kind: Literal["text", "reasoning", "call"], text: str) -> Iterator[Step]:
         if not text:
             return
-        if self._open is None or self._open.kind != kind:
+        if self.open is None or self.open.kind != kind:
             yield from self.close()
             yield self._begin(kind)
-        assert self._open is not None
-        self._open.pieces.append(text)
-        yield Grown(self._open, text)
+        assert self.open is not None
+        self.open.pieces.append(text)
+        yield Grown(self.open, text)
 
     def _begin(
         self, kind: Literal["text", "reasoning", "call"], identifier: str = "", name: str = ""
     ) -> Opened:
-        self._open = Block(len(self.blocks), kind, identifier, name)
-        self.blocks.append(self._open)
-        return Opened(self._open)
+        self.open = Block(len(self.blocks), kind, identifier, name)
+        self.blocks.append(self.open)
+        return Opened(self.open)

@@ -66,6 +66,11 @@ class PartParser:
         return self._state == self._nothing
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all that follows is text as it comes: thoughts are over, calls there are none."""
+        return self._format is None and self._state == self._content
+
+    @property
     def is_in_call(self) -> bool:
         """Whether arguments have begun that haven't ended."""
         return self._state == self._arguments

@@ -7,6 +7,7 @@ import engine
 from app.chat.answer import Answer
 from app.chat.parts import Arguments, Part, Reasoning, Text, ToolCall
 from app.generation import Choice
+from app.mould import TextBody
 from app.openai.logprobs import TokenNames, chat_logprobs
 from app.openai.render import Head, PromptLogprobs, ending, start
 
@@ -55,6 +56,11 @@ class ChatRender:
             yield self._chunk(index, {}, logprobs=logprobs), ""
         if answer.finished is not None:
             yield self._chunk(index, {}, _ending(answer)), ""
+
+    def text_body(self, index: int) -> TextBody | None:
+        if self._names is not None or not self._answers[index].is_plain:
+            return None
+        return lambda text: self._chunk(index, delta(Text(text)))
 
     def empty(self, index: int) -> dict[str, Any]:
         return self._chunk(index, {})

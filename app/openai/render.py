@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import engine
 from app.generation import Choice
+from app.mould import TextBody
 from app.openai.logprobs import CompletionLogprobs, TokenNames
 
 
@@ -68,6 +70,9 @@ class Render(Protocol):
     ) -> Iterator[tuple[dict[str, Any], str]]:
         """More of a choice, or its end, each with the text in it."""
 
+    def text_body(self, index: int) -> TextBody | None:
+        """As a stream's `Render` does, of a choice that has begun."""
+
     def empty(self, index: int) -> dict[str, Any]:
         """A body of a choice that says nothing."""
 
@@ -97,7 +102,7 @@ class CompletionRender:
     def opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[tuple[dict[str, Any], str]]:
         if prompt := self._prompt(index):
             shown = self._show(index, (), logprobs)
-            yield self._body([self._choice(index, prompt, None, shown)]), prompt
+            yield self._text(index, prompt, shown), prompt
 
     def more(
         self, index: int, event: engine.Chunk | engine.Finished
@@ -105,13 +110,16 @@ class CompletionRender:
         match event:
             case engine.Chunk(text=text, logprobs=logprobs) if text or logprobs:
                 shown = self._show(index, logprobs or ())
-                yield self._body([self._choice(index, text, None, shown)]), text
+                yield self._text(index, text, shown), text
             case engine.Finished(stop_token=stop_token):
                 shown = self._show(index, [stop_token]) if stop_token else None
                 yield self._body([self._choice(index, "", event, shown)]), ""
 
+    def text_body(self, index: int) -> TextBody | None:
+        return None if self._logprobs else partial(self._text, index)
+
     def empty(self, index: int) -> dict[str, Any]:
-        return self._body([self._choice(index, "", None, None)])
+        return self._text(index, "")
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         return self._body([], usage=usage)
@@ -119,6 +127,11 @@ class CompletionRender:
     def _prompt(self, index: int) -> str:
         echo = self._echoes[index]
         return "" if echo is None else echo.text
+
+    def _text(
+        self, index: int, text: str, logprobs: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return self._body([self._choice(index, text, None, logprobs)])
 
     def _show(
         self,
@@ -163,11 +176,19 @@ class StreamRender:
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
         for body, text in self._bodies(events):
-            yield ({**body, "usage": None} if self._include_usage else body), text
+            yield self._with_usage(body), text
         if self._include_usage and len(self._finished) == len(self._index):
             finished = [self._finished[i] for i in range(len(self._index))]
             tokens = usage(finished, self._num_jobs, self._render.reasoning_tokens)
             yield self._render.usage(tokens), ""
+
+    def text_body(self, identifier: str) -> TextBody | None:
+        body = self._render.text_body(self._index[identifier])
+        return body and (lambda text: self._with_usage(body(text)))
+
+    def _with_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        """There is none before the end."""
+        return {**body, "usage": None} if self._include_usage else body
 
     def _bodies(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
         for event in events:

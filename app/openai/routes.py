@@ -20,19 +20,13 @@ from app.chat.answer import Answer
 from app.chat.request import Chat
 from app.contract import GENERATION, declares
 from app.errors import EitherErrorBody, expects_anthropic
+from app.mould import Render
 from app.openai import bodies, chat, parse, render
 from app.openai.logprobs import TokenNames
 from app.parameters import Generation, Scored
 from app.progress import WithProgress
 from app.services import services
-from app.streaming import (
-    Framing,
-    PlainText,
-    Render,
-    choose_framing,
-    media_types,
-    stream_response,
-)
+from app.streaming import Framing, PlainText, choose_framing, media_types, stream_response
 from app.timings import WithTimings, timings
 
 blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")

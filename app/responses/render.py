@@ -55,6 +55,9 @@ class ResponseRender:
                 kind = "completed" if self._status == "completed" else "incomplete"
                 yield self._event(f"response.{kind}", response=self.whole())
 
+    def text_body(self, identifier: str) -> None:
+        """Each body has a number of its own."""
+
     def failed(self, message: str) -> dict[str, Any]:
         """The last body of a stream that fails."""
         self._end("failed")

@@ -1,6 +1,6 @@
 """A prompt to the answer to it, streamed or not, whatever the wire format. Request threads."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -11,11 +11,12 @@ from app import generation
 from app.answers import whole_response
 from app.body import BadRequest
 from app.generation import Choice
+from app.mould import Render as Bodies
+from app.mould import TextBody
 from app.progress import WithProgress
 from app.reader import Reader
 from app.services import services
 from app.streaming import Framing, PlainText, stream_response
-from app.streaming import Render as Bodies
 from app.text.request import Text
 from app.timings import WithTimings, timings
 
@@ -75,7 +76,7 @@ def answer(
     identifiers = [f"{identifier}-{i}" for i in range(request.n)]
     reader = submit(request, identifiers, framing is not None, None)
     if framing is not None:
-        stream: Bodies = partial(bodies, render)
+        stream: Bodies = TextBodies(render)
         if request.timings:
             stream = WithTimings(stream, identifiers, request.n)
         if request.return_progress:
@@ -91,13 +92,19 @@ def answer(
     return whole_response(reader, partial(generation.gather, choices), whole)
 
 
-def bodies(
-    render: Render, events: Sequence[engine.JobEvent]
-) -> Iterable[tuple[dict[str, Any], str]]:
-    """Of the events of one choice, each with the new text in it."""
-    for event in events:
-        match event:
-            case engine.Chunk(text=text) if text:
-                yield render.delta(text), text
-            case engine.Finished():
-                yield render.end(event), ""
+class TextBodies:
+    """Of a stream of one choice."""
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
+        for event in events:
+            match event:
+                case engine.Chunk(text=text) if text:
+                    yield self._render.delta(text), text
+                case engine.Finished():
+                    yield self._render.end(event), ""
+
+    def text_body(self, identifier: str) -> TextBody | None:
+        return self._render.delta
