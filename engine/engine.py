@@ -27,6 +27,7 @@ from engine.link import Deliver, Link
 from engine.messages import (
     Abandon,
     Cancel,
+    Chunk,
     Constraint,
     Event,
     Failed,
@@ -278,6 +279,11 @@ class Engine:
         with self._changed:
             for event in events if self._state != "stopped" else ():
                 match event:
+                    case Chunk(identifier):  # nearly always, so it is asked for first
+                        active = self._held.get(identifier)
+                        if active is not None:
+                            active.note(event)
+                            batches.setdefault(active.stream, []).append(event)
                     case LoadProgress(share):
                         self._progress = share
                     case Loaded(info):
@@ -327,10 +333,12 @@ class Engine:
                             batches.setdefault(active.stream, []).append(event)
             if self._state != "ready" or not self._held:
                 self._changed.notify_all()
+        wakes = set()
         for stream, batch in batches.items():
             stream.put(batch)
+            wakes.add(stream.wake)
         # After all puts: once is enough for a thread that reads many, and each wake costs.
-        for wake in {stream.wake for stream in batches}:
+        for wake in wakes:
             if wake is not None:
                 wake()
         for call in self._on_stopped if is_end else ():

@@ -19,9 +19,11 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._times: dict[str, _Times] = {}
+        self._untold: set[str] = set()  # jobs without a token so far
 
     def submit(self, identifier: str, submitted: float) -> None:
         self._times[identifier] = _Times(submitted)
+        self._untold.add(identifier)
 
     def start(self, identifier: str) -> None:
         self._times[identifier].started = time.monotonic()
@@ -29,22 +31,28 @@ class Stopwatch:
     def stamp(self, events: Sequence[JobEvent]) -> list[JobEvent]:
         """The same events, those that finish a job with its timings."""
         now = time.monotonic()
-        return [self._stamp(event, now) for event in events]
+        return [
+            event  # nearly always
+            if isinstance(event, Chunk) and event.identifier not in self._untold
+            else self._stamp(event, now)
+            for event in events
+        ]
 
     def _stamp(self, event: JobEvent, now: float) -> JobEvent:
         times = self._times.get(event.identifier)
-        if times is not None:
-            match event:
-                case Chunk():
-                    if times.first_token is None:
-                        times.first_token = now
-                case PutBack():
-                    times.started = None
-                case Failed():
-                    del self._times[event.identifier]
-                case Finished():
-                    del self._times[event.identifier]
-                    return replace(event, timings=_timings(times, now))
+        if times is None:
+            return event
+        match event:
+            case Chunk():
+                times.first_token = now
+                self._untold.discard(event.identifier)
+            case PutBack():
+                times.started = None
+            case Failed() | Finished():
+                del self._times[event.identifier]
+                self._untold.discard(event.identifier)
+        if isinstance(event, Finished):
+            return replace(event, timings=_timings(times, now))
         return event
 
 

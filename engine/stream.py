@@ -13,33 +13,53 @@ class Stream:
     `Finished` or `Failed`.
     """
 
+    __slots__ = (
+        "_batches",
+        "_cancel",
+        "_closed",
+        "_is_polled",
+        "_queue",
+        "_unfinished",
+        "is_patient",
+        "wake",
+    )
+
     def __init__(
         self,
         identifiers: Iterable[str],
         cancel: Callable[[str], None],
         wake: Callable[[], None] | None = None,
     ) -> None:
-        """`wake`, if given, is called after puts, once for all streams that have the same, for a
-        thread that reads several. It must not block. Who sets it later takes what has come before.
-        """
+        """`wake`, if given, is as for `poll`."""
         self.wake = wake
         self.is_patient = False  # whether who waits is left asleep when tokens come
+        self._is_polled = wake is not None
         self._unfinished = set(identifiers)
         self._cancel = cancel
         self._closed = False
         self._queue: queue.Queue[Sequence[JobEvent]] = queue.Queue()
+        self._batches = self._queue.queue
 
     # Link's thread
 
     def put(self, events: Sequence[JobEvent]) -> None:
         if self._closed:
             return  # nobody reads: don't keep what a cancelled job still emits
-        if self.is_patient and all(type(event) is Chunk for event in events):
-            self._queue.queue.append(events)  # as put would, but that it wakes nobody
+        is_left = self.is_patient and all(type(event) is Chunk for event in events)
+        if self._is_polled or is_left:
+            self._batches.append(events)  # the queue's locks are for those who wait
         else:
             self._queue.put(events)
 
     # Request thread
+
+    def poll(self, wake: Callable[[], None], alone: bool) -> None:
+        """Have `wake` called after puts, once for all streams that have the same, for a thread that
+        reads several. It must not block. What has come before is there to be taken. `alone`:
+        nobody waits in `take` from now on, which lets a put do without the queue's locks.
+        """
+        self.wake = wake
+        self._is_polled = alone
 
     @property
     def is_finished(self) -> bool:
@@ -49,7 +69,7 @@ class Stream:
     @property
     def has_events(self) -> bool:
         """Whether some wait to be taken."""
-        return bool(self._queue.queue)
+        return bool(self._batches)
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
         """Wait for events, at most `timeout` seconds; all that have piled up, in order. Who waits
@@ -73,7 +93,7 @@ class Stream:
         """What has piled up. Never waits, and so needs none of the queue's locks: for a thread that
         takes a token of each of many streams.
         """
-        batches = self._queue.queue
+        batches = self._batches
         if not batches:
             return ()
         events: Sequence[JobEvent] = batches.popleft()

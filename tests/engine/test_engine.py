@@ -1,5 +1,6 @@
 """Engine, Stream and EngineThread together, over a scripted backend."""
 
+import queue
 import threading
 
 import pytest
@@ -116,7 +117,7 @@ def test_a_thread_that_reads_several_streams_is_woken_once_an_iteration(make_eng
         counts.append(sum(len(stream.take(0)) for stream in streams))
 
     for stream in streams:
-        stream.wake = wake
+        stream.poll(wake, alone=True)
     gate.open()
     take_all(model.submit([job("d", 20)]))  # ends after them
     assert counts == [1, 3, 3, 3, 2]
@@ -132,6 +133,26 @@ def test_tokens_wake_nobody_who_is_patient(make_engine):
         num_takes += 1
     assert text(events) == "x" * 100
     assert num_takes < 20
+
+
+def test_a_stream_that_one_thread_polls_may_have_another_that_waits(make_engine):
+    gate = Gate()
+    stream = make_engine(ScriptedBackend(gate=gate)).submit([job("a", 20)])
+    woken = threading.Semaphore(0)
+    stream.poll(woken.release, alone=False)
+    taken = queue.Queue()
+
+    def wait():
+        while not stream.is_finished:
+            taken.put(stream.take(60))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    for _ in range(22):  # with its start and its end
+        gate.step()
+        assert taken.get(timeout=20)  # long before the time of a wait is over
+        assert woken.acquire(timeout=20)
+    waiting.join()
 
 
 def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
