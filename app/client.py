@@ -75,7 +75,7 @@ class Client:
         limit = struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
-    def send(self, data: memoryview) -> int:
+    def send(self, data: bytes | memoryview) -> int:
         """As much of it as there is room for, which is told. Never waits. Raises ClientGone."""
         assert self._socket is not None
         try:

@@ -13,6 +13,15 @@ PROBE = 0.1  # seconds between writes to a client that may have left
 class Output:
     """The body of one stream, piece by piece: frames as they come, else a heartbeat in time."""
 
+    __slots__ = (
+        "_comment",
+        "_frames",
+        "_heartbeat",
+        "_last_piece",
+        "_reading",
+        "_writer",
+    )
+
     def __init__(self, reading: Reading, writer: Writer, heartbeat: float) -> None:
         """`heartbeat` in seconds."""
         self._reading = reading
@@ -31,11 +40,6 @@ class Output:
     def has_begun(self) -> bool:
         """Whether there has been text, so that from now on no wait but for more of it is left."""
         return self._reading.has_begun
-
-    @property
-    def has_news(self) -> bool:
-        """Whether `wait` would not."""
-        return self._reading.has_news
 
     @property
     def patience(self) -> float:
@@ -61,10 +65,12 @@ class Output:
         """At the client, as `wait` does. Raises ClientGone."""
         self._reading.look()
 
-    def take_now(self, now: float) -> bytes | None:
-        """As `take`, with what has come, once it `has_begun`. Neither waits nor looks."""
-        self._frames += self._reading.take_now(now)
-        return self.take(now)
+    def take_now(self, now: float) -> bytes:
+        """The frames that have come, once it `has_begun`. Neither waits nor looks."""
+        frames = self._reading.take_now(now)
+        if frames:
+            self._comment, self._last_piece = self._writer.comment, now
+        return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def take(self, now: float) -> bytes | None:
         """What there is to write: all frames that have piled up, as one piece. Empty where the

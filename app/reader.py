@@ -15,6 +15,21 @@ logger = logging.getLogger(__name__)
 class Reader:
     """Takes the events of a stream, and looks after the client and the deadlines meanwhile."""
 
+    __slots__ = (
+        "_deadlines",
+        "_interval",
+        "_name",
+        "_new_tokens",
+        "_next_question",
+        "_prompt_tokens",
+        "_queued",
+        "_stream",
+        "_waiting",
+        "has_begun",
+        "identifier",
+        "watch",
+    )
+
     def __init__(
         self,
         stream: engine.Stream,
@@ -47,14 +62,15 @@ class Reader:
         """Whether every job's last event has been taken."""
         return self._stream.is_finished
 
-    @property
-    def has_news(self) -> bool:
-        """Whether events wait to be taken."""
-        return self._stream.has_events
+    def is_due(self, now: float) -> bool:
+        """Whether `take` wouldn't wait."""
+        return self._stream.has_events or now >= self._deadlines.next
 
-    def notify(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called when there is news, from now on. It must not block."""
-        self._stream.wake = wake
+    def notify(self, wake: Callable[[], None], alone: bool) -> None:
+        """Have `wake` called when there is news, from now on. It must not block. `alone`: no other
+        thread takes any.
+        """
+        self._stream.poll(wake, alone)
 
     def be_patient(self) -> None:
         """Have tokens wait for the end, or a look at the client, to be taken. From now on."""
@@ -76,7 +92,9 @@ class Reader:
         if now >= self._deadlines.next:
             self._check_deadlines(now)
         events = self._stream.take_now()
-        if events:
+        if len(events) == 1 and isinstance(events[0], engine.Chunk):  # nearly always
+            self._new_tokens += len(events[0].token_ids)
+        elif events:
             self._note(events)
         return events
 
@@ -113,9 +131,6 @@ class Reader:
     def _note(self, events: Sequence[engine.JobEvent]) -> None:
         self._deadlines.note(events)
         for event in events:
-            if self.has_begun and isinstance(event, engine.Chunk):  # nearly always
-                self._new_tokens += len(event.token_ids)
-                continue
             match event:
                 case engine.Started() | engine.Finished():
                     self._waiting.clear()

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from app.client import Client, ClientGone
 from app.output import Output
@@ -20,6 +21,22 @@ RETRY = 0.01  # seconds until a socket that was full is tried again
 class Outlet:
     """One stream's way out, in chunks of HTTP/1.1."""
 
+    __slots__ = (
+        "_client",
+        "_next_look",
+        "_num_sent",
+        "_num_taken",
+        "_output",
+        "_patience",
+        "_rest",
+        "_send_timeout",
+        "_waits_since",
+        "ended",
+        "error",
+        "next_turn",
+        "num_bytes",
+    )
+
     def __init__(self, output: Output, client: Client, send_timeout: float) -> None:
         self.num_bytes = 0  # of the body
         self.error: Exception | None = None  # what it has ended with
@@ -28,7 +45,7 @@ class Outlet:
         self._output = output
         self._client = client
         self._send_timeout = send_timeout
-        self._rest = memoryview(b"")  # what the socket had no room for
+        self._rest: bytes | memoryview = b""  # what the socket had no room for
         self._num_sent = 0
         self._num_taken = 0
         self._waits_since: float | None = None  # for the client to take something
@@ -41,30 +58,39 @@ class Outlet:
 
     # Sender's thread
 
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to write. While the socket is full it stays where it is."""
-        return not self._rest and self._output.has_news
-
     def write(self, now: float) -> bool:
         """What there is, as far as the socket takes it; whether that was the end. Never waits.
-        Raises ClientGone.
+        While the socket is full, what has come stays where it is. Raises ClientGone.
         """
-        if now >= self._next_look:
-            self._look(now)
+        is_due = now >= self.next_turn
+        if is_due:
+            self._take_turn(now)
         if self._rest:
-            self._send(self._rest)
-        if not self._rest and (piece := self._output.take_now(now)):
-            self.num_bytes += len(piece)
-            self._send(memoryview(b"%X\r\n%b\r\n" % (len(piece), piece)))
-        patience = RETRY if self._rest else self._patience
-        self.next_turn = min(now + patience, self._next_look)
+            return False
+        piece = self._output.take_now(now)
+        if is_due and not piece:
+            piece = self._output.take(now) or b""
+        if not piece:
+            return self._output.is_finished
+        self.num_bytes += len(piece)
+        self._send(b"%X\r\n%b\r\n" % (len(piece), piece), now)
         return self._output.is_finished and not self._rest
 
-    def _send(self, data: memoryview) -> None:
+    def _take_turn(self, now: float) -> None:
+        if now >= self._next_look:
+            self._look(now)
+        self.next_turn = min(now + self._patience, self._next_look)
+        if self._rest:
+            self._send(self._rest, now)
+
+    def _send(self, data: bytes | memoryview, now: float) -> None:
         count = self._client.send(data)
         self._num_sent += count
-        self._rest = data[count:]
+        if count == len(data):
+            self._rest = b""
+        else:
+            self._rest = memoryview(data)[count:]
+            self.next_turn = min(now + RETRY, self._next_look)
 
     def _look(self, now: float) -> None:
         """Is the client there, and takes it something? Else cut it off. The socket's own buffer
@@ -91,13 +117,10 @@ class Sender:
     def __init__(self) -> None:
         # None: there is news of an outlet that has come before.
         self._inbox: queue.SimpleQueue[Outlet | None] = queue.SimpleQueue()
+        # One object for all, so that an engine sees at a glance that it is the same.
+        self.wake: Callable[[], None] = partial(self._inbox.put, None)
         self._lock = threading.Lock()  # guards what follows
         self._num_outlets = 0
-
-    # Any thread
-
-    def wake(self) -> None:
-        self._inbox.put(None)
 
     # Request threads
 
@@ -116,15 +139,15 @@ class Sender:
     # Sender's thread
 
     def _run(self) -> None:
-        outlets: set[Outlet] = set()
+        outlets: list[Outlet] = []
         num_left = 1
         while num_left:
             next_turn = min((outlet.next_turn for outlet in outlets), default=0.0)
-            outlets.update(self._receive(next_turn - time.monotonic() if outlets else LOOK))
+            outlets += self._receive(next_turn - time.monotonic() if outlets else LOOK)
             now = time.monotonic()
-            turns = [outlet for outlet in outlets if now >= outlet.next_turn or outlet.has_news]
-            ended = [outlet for outlet in turns if self._write(outlet, now)]
-            outlets.difference_update(ended)
+            ended = {outlet for outlet in outlets if self._write(outlet, now)}
+            if ended:
+                outlets = [outlet for outlet in outlets if outlet not in ended]
             with self._lock:
                 self._num_outlets -= len(ended)
                 num_left = self._num_outlets

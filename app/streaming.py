@@ -95,6 +95,19 @@ def choose_framing(accept: MIMEAccept) -> Framing:
 class StreamWriter:
     """Frames as bodies come; numbered where a client may ask for what is behind one of them."""
 
+    __slots__ = (
+        "_count",
+        "_framing",
+        "_has_comments",
+        "_identifier",
+        "_moulds",
+        "_render",
+        "comment",
+        "heartbeat",
+        "is_numbered",
+        "mimetype",
+    )
+
     def __init__(self, render: Render, framing: Framing, identifier: str | None) -> None:
         """`identifier`: the response's, if its frames are events with a number each."""
         self.mimetype = framing.mimetype

@@ -46,6 +46,26 @@ class Transcript:
     the thread of the last reader goes on for `keep` seconds, in case that somebody comes back.
     """
 
+    __slots__ = (
+        "_changed",
+        "_frames",
+        "_has_keeper",
+        "_is_abandoned",
+        "_is_driven",
+        "_last_left",
+        "_num_forgotten",
+        "_num_readers",
+        "_reader",
+        "_wake",
+        "error",
+        "has_nothing_but_error",
+        "identifier",
+        "is_finished",
+        "keep",
+        "num_bytes",
+        "writer",
+    )
+
     def __init__(self, reader: Reader, writer: Writer, keep: float) -> None:
         """`keep`: seconds for which the frames are there for others, and the jobs go on without
         any reader. With 0 there is one reader, and its frames are forgotten as it takes them.
@@ -81,14 +101,10 @@ class Transcript:
         """Whether there has been text."""
         return self._reader.has_begun
 
-    def has_news(self, position: int) -> bool:
-        """Whether there may be frames from `position` on."""
-        return self._reader.has_news or self._has(position)
-
     def notify(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when there may be new frames, from now on. It must not block."""
         self._wake = wake
-        self._reader.notify(wake)
+        self._reader.notify(wake, alone=not self.keep)
 
     def is_over(self, now: float) -> bool:
         """Whether it is not to be read again."""
@@ -123,7 +139,8 @@ class Transcript:
     def take_now(self, position: int, now: float) -> list[bytes]:
         """Likewise, once it `has_begun`, without any wait."""
         if self.keep:
-            return self.take(position, 0)
+            is_due = self._has(position) or self._reader.is_due(now)
+            return self.take(position, 0) if is_due else []
         events: Sequence[engine.JobEvent] = ()
         try:
             events = self._reader.take_now(now)  # there is one reader, so nobody else does
@@ -206,14 +223,21 @@ class Transcript:
                 self.num_bytes += len(frame)
             self.error, self.has_nothing_but_error = error, error is not None and is_first
             self.is_finished = is_finished
-        if self.keep and self._wake is not None:  # the thread that drives isn't the only reader's
-            self._wake()
+        if self._wake is not None and self._num_readers + self._has_keeper > 1:
+            self._wake()  # this may be the thread of another
         if is_finished:
             self._reader.close()
 
 
 class Reading:
     """One client's reading of a transcript, from `position` on. Close it in the end."""
+
+    __slots__ = (
+        "_is_closed",
+        "_position",
+        "_transcript",
+        "_watch",
+    )
 
     def __init__(self, transcript: Transcript, watch: Watch, position: int = 0) -> None:
         """The transcript has been joined."""
@@ -236,11 +260,6 @@ class Reading:
     def has_begun(self) -> bool:
         """Whether there has been text."""
         return self._transcript.has_begun
-
-    @property
-    def has_news(self) -> bool:
-        """Whether there may be frames to take."""
-        return self._transcript.has_news(self._position)
 
     def notify(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when there may be, from now on. It must not block."""

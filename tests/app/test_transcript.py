@@ -30,6 +30,9 @@ class ScriptedReader:
         self.num_inside -= 1
         return events
 
+    def notify(self, wake, alone):
+        assert not alone
+
     def wait_until_entered(self):
         assert self.entered.acquire(timeout=20)
 
@@ -128,6 +131,19 @@ def test_one_thread_at_most_goes_on_without_readers(reader, start):
     reader.finish()
     keeper.get(timeout=20)
     assert transcript.take(0, 0) == [b"end"]
+
+
+def test_who_is_notified_hears_of_what_a_thread_without_a_client_takes(reader, start):
+    transcript = transcript_of(reader)
+    keeper = start(transcript.leave)
+    reader.wait_until_entered()
+    woken = threading.Event()
+    assert transcript.join()
+    transcript.notify(woken.set)
+    reader.give("x")
+    assert woken.wait(20)
+    keeper.get(timeout=20)
+    assert transcript.take(0, 0) == [b"x"]
 
 
 def test_a_fault_in_the_writing_ends_the_answer(reader, start):
