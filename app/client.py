@@ -36,6 +36,8 @@ class Client:
     neither, or no way to ask the socket, a client counts as there until a write to it fails.
     """
 
+    __slots__ = ("_is_disconnected", "_poll", "_socket")
+
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self._socket: socket.socket | None = environ.get("gunicorn.socket") or environ.get(
             "werkzeug.socket"

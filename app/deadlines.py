@@ -28,6 +28,8 @@ class Deadline:
 class Deadlines:
     """Of one request, from now on. In seconds; 0 for none."""
 
+    __slots__ = ("_ahead", "_has_early", "next")
+
     def __init__(self, queue: float, first_token: float, total: float) -> None:
         now = time.monotonic()
         self._ahead = [

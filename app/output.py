@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from app.transcript import Reading, Writer
 
@@ -27,7 +27,7 @@ class Output:
         self._reading = reading
         self._writer = writer
         self._heartbeat = heartbeat
-        self._frames: list[bytes] = []
+        self._frames: Sequence[bytes] = ()
         self._comment = b""
         self._last_piece = -math.inf
 
@@ -59,7 +59,7 @@ class Output:
 
     def wait(self) -> None:
         """For frames, or until it is time for something else. Raises ClientGone."""
-        self._frames += self._reading.take(self.patience)
+        self._frames = [*self._frames, *self._reading.take(self.patience)]
 
     def look(self) -> None:
         """At the client, as `wait` does. Raises ClientGone."""
@@ -76,7 +76,7 @@ class Output:
         """What there is to write: all frames that have piled up, as one piece. Empty where the
         status line shall be sent, and nothing else.
         """
-        frames, self._frames = self._frames, []
+        frames, self._frames = self._frames, ()
         comment = self._writer.comment
         is_news = frames or (comment and comment != self._comment)
         if not is_news and now - self._last_piece < self._interval:

@@ -100,6 +100,8 @@ class StreamWriter:
         "_framing",
         "_has_comments",
         "_identifier",
+        "_job",
+        "_mould",
         "_moulds",
         "_render",
         "comment",
@@ -117,6 +119,8 @@ class StreamWriter:
         self._framing = framing
         self._identifier = identifier
         self._moulds: dict[str, Mould] = {}  # by job
+        self._job = ""  # the one whose text came last, and its mould
+        self._mould: Mould | None = None
         self._count = 0
         self._has_comments = self.heartbeat.startswith(b":")  # else it is an event
         self.comment = b""
@@ -143,10 +147,11 @@ class StreamWriter:
         """The frames of texts that all have a mould; else none."""
         frames = []
         for event in events:
-            mould = self._moulds.get(event.identifier)
-            if mould is None or not isinstance(event, engine.Chunk) or not event.text:
+            if event.identifier != self._job:
+                self._job, self._mould = event.identifier, self._moulds.get(event.identifier)
+            if self._mould is None or not isinstance(event, engine.Chunk) or not event.text:
                 return []
-            frames.append(mould.fill(event.text))
+            frames.append(self._mould.fill(event.text))
         return frames
 
     def _learn(self, event: engine.JobEvent) -> None:
@@ -155,7 +160,8 @@ class StreamWriter:
         if isinstance(event, engine.Chunk) and identifier not in self._moulds:
             body = self._render.text_body(identifier)
             if body is not None:
-                self._moulds[identifier] = Mould(self._framing.frame(body(MARK), MARK))
+                self._mould = Mould(self._framing.frame(body(MARK), MARK))
+                self._job, self._moulds[identifier] = identifier, self._mould
 
     def _number(self, frames: list[bytes]) -> list[bytes]:
         if not all(frames):

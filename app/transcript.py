@@ -53,7 +53,6 @@ class Transcript:
         "_is_abandoned",
         "_is_driven",
         "_last_left",
-        "_num_forgotten",
         "_num_readers",
         "_reader",
         "_wake",
@@ -76,7 +75,6 @@ class Transcript:
         self._reader = reader
         self._changed = threading.Condition()  # guards all below; notified when one of them changes
         self._frames: list[bytes] = []
-        self._num_forgotten = 0
         self._is_driven = False  # whether a thread takes events now
         self._num_readers = 0
         self._has_keeper = False  # whether a thread goes on without a client
@@ -90,7 +88,8 @@ class Transcript:
 
     @property
     def num_frames(self) -> int:
-        return self._num_forgotten + len(self._frames)
+        """Those that are there."""
+        return len(self._frames)
 
     @property
     def num_readers(self) -> int:
@@ -120,7 +119,9 @@ class Transcript:
             return not self._is_abandoned
 
     def take(self, position: int, timeout: float) -> list[bytes]:
-        """Wait for frames from `position` on, at most `timeout` seconds, unless that was all."""
+        """Wait for frames from `position` on, at most `timeout` seconds, unless that was all. Where
+        none are kept, it is 0 and they are all that there are.
+        """
         with self._changed:
             if self._is_driven and not self._has(position):
                 self._changed.wait_for(lambda: self._has(position) or not self._is_driven, timeout)
@@ -145,9 +146,7 @@ class Transcript:
         try:
             events = self._reader.take_now(now)  # there is one reader, so nobody else does
             if len(events) == 1 and isinstance(events[0], engine.Chunk):  # nearly always
-                frames = self.writer.write(events)
-                self._num_forgotten += len(frames)
-                return frames
+                return self.writer.write(events)
         except Exception as reason:  # TimedOut, or a fault of ours
             self._write_down((), reason)
         else:
@@ -181,13 +180,12 @@ class Transcript:
         return False
 
     def _has(self, position: int) -> bool:
-        return self.is_finished or self.num_frames > position
+        return self.is_finished or len(self._frames) > position
 
     def _from(self, position: int) -> list[bytes]:
         if self.keep:
             return self._frames[position:]
         frames, self._frames = self._frames, []
-        self._num_forgotten += len(frames)
         return frames
 
     def _drive(self, timeout: float) -> None:
@@ -213,7 +211,7 @@ class Transcript:
                 frames += self.writer.end()
         except Exception as reason:  # a fault of ours
             error = error or reason
-        is_first = not (frames or self.num_frames)
+        is_first = not (frames or self.num_bytes)
         if error is not None:
             frames += self.writer.fail(error)
         is_finished = error is not None or self._reader.is_finished
@@ -265,7 +263,7 @@ class Reading:
         """Have `wake` called when there may be, from now on. It must not block."""
         self._transcript.notify(wake)
 
-    def take(self, timeout: float = math.inf) -> list[bytes]:
+    def take(self, timeout: float = math.inf) -> Sequence[bytes]:
         """Wait for frames, at most `timeout` seconds, or until the client becomes half-closed.
 
         Raises ClientGone.
@@ -275,26 +273,28 @@ class Reading:
             lambda: self.is_finished,
             timeout,
         )
-        self._position += len(frames)
-        return list(frames)
+        return self._count(frames)
 
     def look(self) -> None:
         """At the client. Raises ClientGone."""
         self._watch.look()
 
-    def take_now(self, now: float) -> list[bytes]:
+    def take_now(self, now: float) -> Sequence[bytes]:
         """The frames that there are, once it `has_begun`, without a look at the client."""
-        frames = self._transcript.take_now(self._position, now)
-        self._position += len(frames)
-        return frames
+        return self._count(self._transcript.take_now(self._position, now))
 
-    def take_first(self, timeout: float = math.inf) -> list[bytes]:
+    def take_first(self, timeout: float = math.inf) -> Sequence[bytes]:
         """Likewise, while the answer has no status yet: raises what went wrong before there was any
         frame, too.
         """
         frames = self.take(timeout)
         if self._transcript.error is not None and self._transcript.has_nothing_but_error:
             raise self._transcript.error.with_traceback(None)
+        return frames
+
+    def _count(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        if self._transcript.keep:
+            self._position += len(frames)
         return frames
 
     def close(self) -> None:

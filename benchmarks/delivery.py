@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -39,6 +40,7 @@ from engine.messages import Chunk, Finished  # noqa: E402
 
 WAYS = ("nobody", "sender", "request threads", "uvicorn")
 WARM_UP, WINDOW = 2.5, 4.0  # seconds
+STARTED = int(time.time())
 NUM_TOKENS = int((WARM_UP + WINDOW + 3) / TICK)
 
 
@@ -117,23 +119,26 @@ def make_asgi():
 
     def frame(identifier, text, finish_reason):
         choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
-        head = {"id": identifier, "object": "text_completion", "created": 1, "model": "none"}
+        head = {"id": identifier, "object": "text_completion", "created": STARTED, "model": "none"}
         return b"data: " + pydantic_core.to_json({**head, "choices": [choice]}) + b"\n\n"
 
     async def frames(identifier, stream):
         queue = queues[stream]
-        while True:
-            match await queue.get():
-                case Chunk(text=text):
-                    yield frame(identifier, text, None)
-                case Finished(finish_reason=reason):
-                    yield frame(identifier, "", reason) + b"data: [DONE]\n\n"
-                    del queues[stream]
-                    return
+        try:
+            while True:
+                match await queue.get():
+                    case Chunk(text=text):
+                        yield frame(identifier, text, None)
+                    case Finished(finish_reason=reason):
+                        yield frame(identifier, "", reason) + b"data: [DONE]\n\n"
+                        return
+        finally:  # also where the client has left, which starlette watches
+            del queues[stream]
+            stream.close()
 
     async def completions(request):
         body = await request.json()
-        identifier = f"cmpl-{time.monotonic_ns()}"
+        identifier = f"cmpl-{uuid.uuid4().hex}"
         job = engine.Job(identifier, tuple(body["prompt"]), body["max_tokens"])
         stream = model.submit([job], request.app.state.wake)
         queues[stream] = asyncio.Queue()

@@ -60,6 +60,7 @@ RETRY_LOADING = 5.0  # seconds: a model takes from seconds to minutes
 MAX_RETRY_AFTER = 120.0  # seconds: OpenAI's clients don't retry at all if told a longer time
 RETRY_STARTED = 10.0  # seconds: another process must start first, and load
 
+Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of memory a token
 Trouble = Literal["recovering", "hanging"]
 State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
@@ -274,7 +275,7 @@ class Engine:
         """Route events to their streams. Never blocks; whose job has ended already is dropped, as
         is all that follows `Stopped`.
         """
-        batches: dict[Stream, list[JobEvent]] = {}
+        batches: Batches = {}
         is_end = False
         with self._changed:
             for event in events if self._state != "stopped" else ():
@@ -283,7 +284,7 @@ class Engine:
                         active = self._held.get(identifier)
                         if active is not None:
                             active.note(event)
-                            batches.setdefault(active.stream, []).append(event)
+                            _add(batches, active.stream, event)
                     case LoadProgress(share):
                         self._progress = share
                     case Loaded(info):
@@ -325,12 +326,12 @@ class Engine:
                         ended = self._held.pop(identifier, None)
                         if ended is not None:
                             self._rate.note(time.monotonic())
-                            batches.setdefault(ended.stream, []).append(event)
+                            _add(batches, ended.stream, event)
                     case _:
                         active = self._held.get(event.identifier)
                         if active is not None:
                             active.note(event)
-                            batches.setdefault(active.stream, []).append(event)
+                            _add(batches, active.stream, event)
             if self._state != "ready" or not self._held:
                 self._changed.notify_all()
         wakes = set()
@@ -453,7 +454,7 @@ class Engine:
         seconds = self._rate.seconds(num_waiting + num_jobs, time.monotonic())
         return min(max(seconds, 1.0), MAX_RETRY_AFTER)
 
-    def _end_all(self, batches: dict[Stream, list[JobEvent]]) -> None:
+    def _end_all(self, batches: Batches) -> None:
         """No job will be told anything any more. One that never began can go elsewhere."""
         for identifier, held in self._held.items():
             if self._error is None:
@@ -462,7 +463,7 @@ class Engine:
                 error = self._refusal() or self._dead()
             else:
                 error = BatchFailed(str(self._error))
-            batches.setdefault(held.stream, []).append(Failed(identifier, error))
+            _add(batches, held.stream, Failed(identifier, error))
         self._held.clear()
 
     def _dead(self) -> Dead:
@@ -470,6 +471,10 @@ class Engine:
 
     def _cancel(self, identifier: str) -> None:
         self._link.send(Cancel(identifier))
+
+
+def _add(batches: Batches, stream: Stream, event: JobEvent) -> None:
+    batches[stream] = (*batches.get(stream, ()), event)
 
 
 def _token_ids(job: Job) -> Iterator[tuple[str, Collection[int]]]:

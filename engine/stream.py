@@ -98,7 +98,7 @@ class Stream:
             return ()
         events: Sequence[JobEvent] = batches.popleft()
         while batches:
-            events = [*events, *batches.popleft()]
+            events = (*events, *batches.popleft())
         self._note_ends(events)
         return events
 
