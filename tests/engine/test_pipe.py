@@ -144,7 +144,7 @@ def test_the_progress_of_a_load_crosses(model_path, monkeypatch):
         deliver(model, events)
 
     monkeypatch.setattr(engine.Engine, "deliver", note)
-    model = engine.open_engine(ModelConfig(model_path, "model", "cpu", "process"))
+    model = engine.open_engine(ModelConfig(model_path, "model", link="process"))
     model.start()
     assert model.wait_until_loaded(120)
     assert len(shares) > 2 and shares == sorted(shares)
