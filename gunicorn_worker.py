@@ -13,6 +13,7 @@ import time
 from gunicorn import util
 from gunicorn.workers.gthread import ThreadWorker
 
+from app.alarms import ALARMS
 from app.services import KEY
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
@@ -59,19 +60,17 @@ class Worker(ThreadWorker):
     # Request threads
 
     def handle(self, conn):
-        self._heads.timer = threading.Timer(HEAD_TIMEOUT, _stop_receiving, (conn.sock,))
-        self._heads.timer.name = "head-timeout"
-        self._heads.timer.start()
+        self._heads.alarm = ALARMS.set(HEAD_TIMEOUT, lambda: _stop_receiving(conn.sock))
         try:
             keep = super().handle(conn)
         finally:
-            self._heads.timer.cancel()
+            self._heads.alarm.cancel()
         if keep is False:
             _linger(conn.sock)
         return keep
 
     def handle_request(self, req, conn):
-        self._heads.timer.cancel()  # here the request's head has been read
+        self._heads.alarm.cancel()  # here the request's head has been read
         return super().handle_request(req, conn)
 
 

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from app.alarms import ALARMS
+
 if sys.platform == "linux":
     import fcntl
     import termios
@@ -112,17 +114,14 @@ class Client:
             yield  # a server like waitress has read all before it calls us
             return
         is_over = threading.Event()
-        timer = threading.Timer(seconds, self._stop_receiving, (is_over,))
-        timer.name = "receive-timeout"
-        timer.start()
+        alarm = ALARMS.set(seconds, lambda: self._stop_receiving(is_over))
         try:
             yield
         except Exception:
             if not is_over.is_set():
                 raise
         finally:
-            timer.cancel()
-            timer.join()  # or it might still cut off what is not the body any more
+            alarm.cancel()
         if is_over.is_set():
             raise BodyTimeout(f"the body did not arrive within {seconds:g} seconds")
 

@@ -1,0 +1,91 @@
+"""Calls after some time, by one thread for all of them: to start a thread for each takes about as
+long as all else that a small request needs.
+"""
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+PURGE = 1.0  # seconds, at most, until cancelled alarms are forgotten, and a thread without any ends
+
+
+class Alarm:
+    """Rings once, unless it is cancelled."""
+
+    __slots__ = ("_call", "_lock")
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._lock = threading.Lock()  # held during the call, too
+        self._call: Callable[[], None] | None = call
+
+    @property
+    def is_over(self) -> bool:
+        return self._call is None
+
+    def cancel(self) -> None:
+        """When this returns, the call has been made, or never will be."""
+        with self._lock:
+            self._call = None
+
+    def ring(self) -> None:
+        with self._lock:
+            call, self._call = self._call, None
+            if call is None:
+                return
+            try:
+                call()
+            except Exception:  # the other alarms' thread goes on
+                logger.exception("an alarm failed")
+
+
+class Alarms:
+    """Their thread runs while there are any."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards what follows; notified of an earlier alarm
+        self._alarms: list[tuple[float, int, Alarm]] = []  # a heap, by the time
+        self._numbers = itertools.count()
+        self._next_turn = 0.0  # when the thread wakes up by itself
+        self._is_running = False
+
+    def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
+        """Any thread. `call` must be short: others wait for it."""
+        alarm, due = Alarm(call), time.monotonic() + seconds
+        with self._changed:
+            heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="alarms", daemon=True).start()
+            elif due < self._next_turn:
+                self._changed.notify()
+        return alarm
+
+    def _run(self) -> None:
+        while True:
+            for alarm in self._wait():
+                alarm.ring()
+            with self._changed:
+                self._alarms = [entry for entry in self._alarms if not entry[2].is_over]
+                heapq.heapify(self._alarms)
+                if not self._alarms:
+                    self._is_running = False
+                    return
+
+    def _wait(self) -> list[Alarm]:
+        """For the next alarm, at most until it is time to look after those that are over."""
+        due: list[Alarm] = []
+        with self._changed:
+            now = time.monotonic()
+            self._next_turn = min(self._alarms[0][0], now + PURGE)
+            self._changed.wait(max(self._next_turn - now, 0))
+            while self._alarms and self._alarms[0][0] <= time.monotonic():
+                due.append(heapq.heappop(self._alarms)[2])
+        return due
+
+
+ALARMS = Alarms()  # of this process

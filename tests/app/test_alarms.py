@@ -1,0 +1,80 @@
+import queue
+import threading
+
+import pytest
+
+from app.alarms import Alarms
+
+
+@pytest.fixture
+def alarms():
+    return Alarms()
+
+
+def alarm_threads():
+    return [t for t in threading.enumerate() if t.name == "alarms"]
+
+
+def test_they_ring_in_the_order_of_their_times_on_one_thread(alarms):
+    rung = queue.Queue()
+    alarms.set(0.5, lambda: rung.put(("last", threading.current_thread())))
+    alarms.set(0.01, lambda: rung.put(("first", threading.current_thread())))  # wakes it earlier
+    alarms.set(0.3, lambda: rung.put(("second", threading.current_thread())))
+    names, threads = zip(*[rung.get(timeout=20) for _ in range(3)], strict=True)
+    assert names == ("first", "second", "last")
+    assert len(set(threads)) == 1
+
+
+def test_an_earlier_one_does_not_wait_for_a_later_one(alarms):
+    late = alarms.set(1000, lambda: None)
+    rung = threading.Event()
+    alarms.set(0.01, rung.set)
+    assert rung.wait(20)
+    late.cancel()
+
+
+def test_none_rings_once_it_is_cancelled(alarms):
+    rung, others = [], [threading.Event() for _ in range(2)]
+    alarms.set(0.05, lambda: rung.append(1)).cancel()
+    for event in others:
+        alarms.set(0.1, event.set)
+    assert all(event.wait(20) for event in others)
+    assert not rung
+
+
+def test_a_cancel_waits_for_the_call_that_is_being_made(alarms):
+    has_begun, may_end, steps = threading.Event(), threading.Event(), []
+
+    def call():
+        has_begun.set()
+        may_end.wait(20)
+        steps.append("called")
+
+    def cancel():
+        alarm.cancel()
+        steps.append("cancelled")
+
+    alarm = alarms.set(0, call)
+    assert has_begun.wait(20)
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    canceller.join(0.1)
+    may_end.set()
+    canceller.join(20)
+    assert steps == ["called", "cancelled"]
+
+
+def test_one_that_fails_stops_no_other(alarms, caplog):
+    rung = threading.Event()
+    alarms.set(0, lambda: 1 / 0)
+    alarms.set(0.05, rung.set)
+    assert rung.wait(20)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_the_thread_ends_without_alarms_and_another_comes_with_the_next(alarms):
+    for _ in range(2):
+        alarms.set(1000, lambda: None).cancel()
+        [thread] = alarm_threads()
+        thread.join(20)
+        assert not thread.is_alive()
