@@ -133,8 +133,12 @@ class Sender:
         outlet.notify(self.wake)
         self._inbox.put(outlet)
         outlet.ended.wait()
-        if outlet.error is not None:
-            raise outlet.error
+        error, outlet.error = outlet.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback has this frame: the two would wait for a garbage collection
 
     # Sender's thread
 

@@ -1,12 +1,17 @@
 """Streams that the sender writes, to sockets as gunicorn has them."""
 
+import contextlib
+import gc
 import socket
 import threading
 import time
+import weakref
 
 import pytest
 
 import app.streamed
+from app.client import Client, ClientGone
+from app.sender import Outlet, Sender
 from engine.messages import Chunk, Started
 from tests.app.conftest import Connection, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, endless, finished
@@ -249,3 +254,34 @@ def test_many_streams_have_one_thread(make_client, held, handed_over):
     held.set()
     for response in responses:
         assert len(frames(response)) == 1901
+
+
+class Left:
+    """The output of a client that has left."""
+
+    patience, is_finished = 1.0, False
+
+    def notify(self, wake):
+        pass
+
+    def look(self):
+        raise ClientGone
+
+
+@pytest.fixture
+def no_collections():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_client_that_has_left_is_no_work_for_the_garbage_collector(no_collections):
+    output = Left()
+    reference = weakref.ref(output)
+    with contextlib.suppress(ClientGone):
+        Sender().send(Outlet(output, Client({}), 5.0))
+    for thread in threading.enumerate():
+        if thread.name == "sender":
+            thread.join(20)
+    del output
+    assert reference() is None
