@@ -82,7 +82,7 @@ class Stream:
         events: list[JobEvent] = []
         try:
             events += self._queue.get(timeout != 0, timeout)
-            while not self._queue.empty():  # costs less than an exception
+            for _ in range(self._queue.qsize()):  # no more: it may fill as fast as it empties
                 events += self._queue.get_nowait()
         except queue.Empty:
             pass
@@ -97,8 +97,10 @@ class Stream:
         if not batches:
             return ()
         events: Sequence[JobEvent] = batches.popleft()
-        while batches:
-            events = (*events, *batches.popleft())
+        if batches:
+            events = [*events]
+            for _ in range(len(batches)):  # as in `take`
+                events += batches.popleft()
         self._note_ends(events)
         return events
 

@@ -135,6 +135,24 @@ def test_tokens_wake_nobody_who_is_patient(make_engine):
     assert num_takes < 20
 
 
+@pytest.mark.parametrize("take", ["take", "take_now"])
+def test_what_comes_while_events_are_taken_waits_for_the_next_time(take):
+    """However fast it comes."""
+
+    class Batch(list):
+        def __iter__(self):
+            if len(puts) < 1000:
+                puts.append(self)
+                stream.put(Batch([Chunk("a", "x", (1,))]))
+            return super().__iter__()
+
+    stream, puts = engine.Stream(["a"], cancel=lambda _: None), []
+    stream.put(Batch([Chunk("a", "x", (1,))]))
+    stream.put(Batch([Chunk("a", "x", (1,))]))
+    assert len(getattr(stream, take)()) < 10
+    assert len(getattr(stream, take)()) < 10
+
+
 def test_a_stream_that_one_thread_polls_may_have_another_that_waits(make_engine):
     gate = Gate()
     stream = make_engine(ScriptedBackend(gate=gate)).submit([job("a", 20)])
