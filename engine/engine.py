@@ -280,11 +280,8 @@ class Engine:
         with self._changed:
             for event in events if self._state != "stopped" else ():
                 match event:
-                    case Chunk(identifier):  # nearly always, so it is asked for first
-                        active = self._held.get(identifier)
-                        if active is not None:
-                            active.note(event)
-                            _add(batches, active.stream, event)
+                    case Chunk():  # nearly always, so it is asked for first
+                        self._pass_on(event, batches)
                     case LoadProgress(share):
                         self._progress = share
                     case Loaded(info):
@@ -328,10 +325,7 @@ class Engine:
                             self._rate.note(time.monotonic())
                             _add(batches, ended.stream, event)
                     case _:
-                        active = self._held.get(event.identifier)
-                        if active is not None:
-                            active.note(event)
-                            _add(batches, active.stream, event)
+                        self._pass_on(event, batches)
             if self._state != "ready" or not self._held:
                 self._changed.notify_all()
         wakes = set()
@@ -453,6 +447,12 @@ class Engine:
         num_waiting = sum(held.state == "pending" for held in self._held.values())
         seconds = self._rate.seconds(num_waiting + num_jobs, time.monotonic())
         return min(max(seconds, 1.0), MAX_RETRY_AFTER)
+
+    def _pass_on(self, event: JobEvent, batches: Batches) -> None:
+        held = self._held.get(event.identifier)
+        if held is not None:
+            held.note(event)
+            _add(batches, held.stream, event)
 
     def _end_all(self, batches: Batches) -> None:
         """No job will be told anything any more. One that never began can go elsewhere."""

@@ -124,7 +124,6 @@ class Passes:
         self._index: int = model.modules[1].device_idx
         self._device = torch.device("cuda", self._index)
         num_pages = -(-model.config.max_seq_len // page_size)
-        self._embeddings = Embeddings(model.modules[0], self._device)
         self._token_ids = torch.zeros(max_rows, dtype=torch.long, device=self._device)
         self._positions = torch.zeros(max_rows, dtype=torch.int32, device=self._device)
         self._widths = sorted({num_pages, *(min(n // page_size, num_pages) for n in SHORT)})
@@ -136,6 +135,8 @@ class Passes:
         self._known_pages: dict[int, np.ndarray] = {}  # by width
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._sizes = sorted({min(rows, max_rows) for rows in GRAPH_ROWS})
+        # Last: it is to be closed once it is there.
+        self._embeddings = Embeddings(model.modules[0], self._device)
 
     def capture(self) -> None:
         """While nothing of the cache is in use: page 0 is written to."""
