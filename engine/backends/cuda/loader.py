@@ -56,6 +56,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
+            logger.warning("there was no room for a %s cache after all: %s", mode, error)
         else:
             size = sum(one.weights + one.cache(mode, tokens) for one in footprints)
             logger.info("%s cache of %d tokens, %.1f GiB in all", mode, tokens, size / GIB)
@@ -66,7 +67,6 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
         # Not in the handler: the frames there hold the GPUs' memory.
         gc.collect()
         torch.cuda.empty_cache()
-        logger.warning("there was no room for a %s cache after all", mode)
     raise ModelError(
         "the GPUs had less memory than it seemed: raise gpu_reserve, or lower cache_tokens",
         "gpu_reserve",
