@@ -125,7 +125,7 @@ class Exl2Backend:
         """
         generator = self._generator
         pending, active = generator.pending_jobs, generator.active_jobs
-        newcomers = [*pending, *(other for other in active if not other.is_prefill_done())]
+        newcomers = [*pending, *(other for other in active if not other.is_decoding)]
         is_anybody_decoding = len(newcomers) < len(pending) + len(active)
         chunk_size = self._chunk_size if is_anybody_decoding else generator.max_chunk_size
         prefill = sum(len(other.job.prompt) for other in newcomers)

@@ -96,7 +96,7 @@ class Exl2Job(PromptJob):
                 result["eos"], result["eos_reason"] = True, "max_new_tokens"
             is_last = self._tell(result, token_id, logprob)
         except Exception as error:
-            self._fail(error, results)
+            self.fail(error, results)
             return True
         results.append(result)
         return is_last
@@ -193,7 +193,7 @@ class Exl2Job(PromptJob):
             return self._tell(results[-1], token_id, self._logprob), token
         except Exception as error:
             del results[num_before:]
-            self._fail(error, results)
+            self.fail(error, results)
             return True, next_token  # as at a stop: the generator frees the pages
 
     def _tell(self, result: dict[str, Any], token_id: int, logprob: TokenLogprob | None) -> bool:

@@ -5,7 +5,7 @@ at once, on the device, or with plain integers. exllamav2 is pinned, see require
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,51 +87,88 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
         self._receive(step, drawn, results)
         return results
 
-    def _prefill(self, results: list[dict[str, Any]]) -> None:
-        newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
-        if self.is_overlapping and len(newcomers) > 1:
-            # A pass of a short prompt takes the host longer to launch than the device to compute.
-            is_anybody_decoding = any(job.is_decoding for job in self.active_jobs)
-            short = [job for job in newcomers if job.skip_to_last_page(is_anybody_decoding)]
-            short.sort(key=lambda job: job.num_uncomputed, reverse=True)
-            while short:
-                num_rows = max(self.max_chunk_size // max(short[0].num_uncomputed, 1), 1)
-                self._compute_prompts(short[:num_rows], results)
-                short = short[num_rows:]
-        for job in newcomers:
-            job.prefill(results)
+    def reset_page_table(self) -> None:
+        super().reset_page_table()
+        # What the pages hold in one tensor, so that all are looked through at once.
+        ids = torch.zeros((len(self.all_pages), self.page_size), dtype=torch.long)
+        self._page_ids = ids.numpy()
+        for i, page in enumerate(self.all_pages):
+            page.sequence = ids[i : i + 1]
 
-    def _compute_prompts(self, jobs: Sequence[Exl2Job], results: list[dict[str, Any]]) -> None:
-        """What is left of each on its last page, in one pass: rows are filled up behind their end,
-        where nothing looks at, and decoding overwrites.
+    def pages_beginning_with(self, first: int, second: int) -> list[Any]:
+        """Those whose first two tokens are, or were, these."""
+        begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
+        return [self.all_pages[i] for i in np.flatnonzero(begins)]
+
+    def _prefill(self, results: list[dict[str, Any]]) -> None:
+        """A chunk of every prompt that isn't computed yet."""
+        newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
+        computed: set[Exl2Job] = set()
+        if self.is_overlapping:
+            is_anybody_decoding = any(job.is_decoding for job in self.active_jobs)
+            left = [job for job in newcomers if job.plan(is_anybody_decoding)]
+            left.sort(key=lambda job: job.num_next, reverse=True)
+            while left:
+                length = self._fit(left[0].num_next)
+                starts = {job: job.row_start(length) for job in left}
+                fitting = [(job, start) for job, start in starts.items() if start is not None]
+                rows = dict(fitting[: max(self.max_chunk_size // length, 1)])
+                left = [job for job in left[1:] if job not in rows]
+                if rows:
+                    computed |= self._compute_prompts(rows, length, results)
+        for job in newcomers:
+            if job not in computed:
+                job.prefill(results)
+
+    def _compute_prompts(
+        self, rows: Mapping[Exl2Job, int], length: int, results: list[dict[str, Any]]
+    ) -> set[Exl2Job]:
+        """The next chunk of each in one pass of rows of `length` tokens, from the given starts on:
+        what fills them up is overwritten in time. Which of them it was done for.
         """
-        length = jobs[0].num_uncomputed  # the longest
-        jobs = [job for job in jobs if job.num_uncomputed > 0 and length <= job.num_free]
-        if len(jobs) < 2:
-            return
-        rows, starts = [job.uncomputed_ids(length) for job in jobs], [job.start for job in jobs]
-        width = (max(starts) + length - 1) // self.page_size + 1
-        pages = np.zeros((len(jobs), width), dtype=np.int32)
+        jobs, starts = list(rows), list(rows.values())
+        token_ids = torch.zeros((len(jobs), length), dtype=torch.long)
+        for row, job, start in zip(token_ids, jobs, starts, strict=True):
+            job.go_back(start)
+            row[: job.num_next] = job.next_ids()
+        pages = np.zeros((len(jobs), (max(starts) + length - 1) // self.page_size + 1), np.int32)
         for row, job in zip(pages, jobs, strict=True):
-            indices = [page.page_index for page in job.sequences[0].allocated_pages[:width]]
+            indices = [page.page_index for page in job.sequences[0].allocated_pages[: len(row)]]
             row[: len(indices)] = indices
-        params = self.get_paged_params(
-            len(jobs), torch.from_numpy(pages), torch.tensor(starts, dtype=torch.int32), length
-        )
         try:
-            self.model.forward_chunk(
-                input_ids=torch.cat(rows),
-                attn_params=params,
-                cache=self.cache,
-                loras=self.current_loras,
-                preprocess_only=True,
-            )
+            self._forward_prompts(token_ids, starts, pages)
         except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].fail(error, results)
+                return set(jobs)
             if explain(error) is not error:
                 raise
-            return  # one of them is at fault: each is computed alone then
+            return set()  # one of them is at fault: each is computed alone then
         for job in jobs:
-            job.note_prompt(results)
+            job.note_chunk(results)
+        return set(jobs)
+
+    def _fit(self, length: int) -> int:
+        return length if self._graphs is None else self._graphs.fit(length)
+
+    def _forward_prompts(
+        self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray
+    ) -> None:
+        if self._graphs is not None and self._graphs.compute(token_ids, starts, pages):
+            return
+        params = self.get_paged_params(
+            len(starts),
+            torch.from_numpy(pages),
+            torch.tensor(starts, dtype=torch.int32),
+            token_ids.shape[1],
+        )
+        self.model.forward_chunk(
+            input_ids=token_ids,
+            attn_params=params,
+            cache=self.cache,
+            loras=self.current_loras,
+            preprocess_only=True,
+        )
 
     def _start_draw(self, step: _Step) -> Drawing | None:
         """None where one of them asks for what can't be done."""
@@ -227,15 +264,18 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
 
     def _takes_from_device(self) -> bool:
         """Whether a pass can find the embeddings of tokens that are on the device."""
-        has_passes = self._passes is not None and not self.current_loras
-        return self._device.type == "cpu" or has_passes
+        return self._device.type == "cpu" or self._graphs is not None
+
+    @property
+    def _graphs(self) -> Passes | None:
+        return None if self.current_loras else self._passes
 
     def _forward(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
         """Logits, (rows, 1, padded vocabulary). `pages`: of the cache, (rows, pages)."""
-        if self._passes is not None and not self.current_loras:
-            return self._passes.run(token_ids, positions, pages)
+        if self._graphs is not None:
+            return self._graphs.run(token_ids, positions, pages)
         params = self.get_paged_params(
             len(positions),
             torch.from_numpy(pages).contiguous(),

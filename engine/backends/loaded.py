@@ -9,7 +9,7 @@ import torch
 
 
 class Passes(Protocol):
-    """A faster way than the model's own to a pass of one token a sequence."""
+    """A faster way than the model's own to a pass of few tokens."""
 
     def capture(self) -> None:
         """Get ready, while nothing of the cache is in use."""
@@ -20,6 +20,14 @@ class Passes(Protocol):
         """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `token_ids`,
         (rows,), wherever they are; `positions`: of them; `pages`: of the cache, (rows, pages),
         int32.
+        """
+
+    def fit(self, length: int) -> int:
+        """Tokens in each row of the pass that computes at least `length` of prompts."""
+
+    def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
+        """Keys and values of `token_ids`, (rows, tokens), on the host; whether it could be done.
+        `starts`: where each row begins; `pages`: of the cache, (rows, pages), int32.
         """
 
     def close(self) -> None:

@@ -12,6 +12,10 @@ from engine.backends.logprobs import ROWS, score_chunk, token_logprobs
 from engine.backends.sampler import Sampler
 from engine.messages import Job, TokenLogprob
 
+# Tokens of a page that begins like another, or all that it has: to copy fewer takes longer than to
+# compute them with the rest.
+MIN_ALIKE = 32
+
 
 class _Beginning:
     """Of the ids of a sequence: its first `length` tokens."""
@@ -47,6 +51,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self.is_decoding = False  # its prompt has been computed
         self.prompt_logprobs: list[TokenLogprob | None] = [None]  # nothing precedes the first
         self.is_scored = job.prompt_logprobs is None  # or its prompt's logprobs have been told
+        self.num_next = 0
         self._chunk_size = chunk_size
 
     @property
@@ -83,19 +88,24 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
                     self._prefill_chunk(self._chunk_size, results)
             else:
                 self._prefill_chunk(None, results)
-            if self.is_prefill_done() and not self.is_decoding:
-                self.is_decoding = True
-                self.begin_decoding()
+            self._begin_if_done()
         except Exception as error:
-            self._fail(error, results)
+            self.fail(error, results)
+
+    def _begin_if_done(self) -> None:
+        if self.is_prefill_done() and not self.is_decoding:
+            self.is_decoding = True
+            self.begin_decoding()
 
     def begin_decoding(self) -> None:
         """The prompt is computed."""
 
-    # Of several prompts in one pass: only what is left on the last page, which is the job's own.
+    # In a pass that the generator computes, perhaps for several jobs at once.
 
-    def skip_to_last_page(self, is_anybody_decoding: bool) -> bool:
-        """Take what other pages have. Whether then only tokens of its own last page are left."""
+    def plan(self, is_anybody_decoding: bool) -> bool:
+        """Take what other pages have. Whether a chunk can be computed then, of `num_next` tokens
+        from `start` on.
+        """
         is_ready = not is_anybody_decoding or all(rule.is_ready for rule in self.sampler.rules)
         if self.error is not None or self.is_decoding or not self.is_scored or not is_ready:
             return False
@@ -107,11 +117,24 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             sequence.kv_position += size  # another job has computed it meanwhile
             page.can_revert = False
             self.cached_pages += 1
-        if others or sequence.kv_position // size < last // size:
+        if others:
             return False
         if sequence.kv_position % size == 0:
             self._copy_alike(sequence, sequence.kv_position // size)
-        return True
+        self.num_next = self._end_of_chunk(sequence, is_anybody_decoding) - self.start
+        return self.num_next > 0
+
+    def _end_of_chunk(self, sequence: Any, is_anybody_decoding: bool) -> int:
+        size: int = self.generator.page_size
+        start, last = self.start, len(sequence.sequence_ids) - 1
+        most = self._chunk_size if is_anybody_decoding else self.generator.max_chunk_size
+        end = min(start + most, last)
+        if start < end // size * size and end < last:
+            end = end // size * size
+        for i in range(start // size + 1, -(-end // size)):
+            if sequence.allocated_pages[i].kv_position == size:
+                return i * size
+        return end
 
     @property
     def start(self) -> int:
@@ -119,27 +142,40 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         start: int = self.sequences[0].kv_position
         return start
 
-    @property
-    def num_uncomputed(self) -> int:
-        return len(self.sequences[0].sequence_ids) - 1 - self.start
+    def row_start(self, length: int) -> int | None:
+        """Where a row of `length` tokens with the chunk begins, so that nobody else looks at what
+        it has behind that: at `start`, or before it on the same page. None if there is no room.
+        """
+        [sequence] = self.sequences
+        size, end = int(self.generator.page_size), self.start + self.num_next
+        is_last = end == len(sequence.sequence_ids) - 1  # then the pages that follow are its own
+        limit = len(sequence.allocated_pages) * size if is_last else end
+        start = min(self.start, max(self.start // size * size, limit - length))
+        return start if start + length <= limit else None
 
-    @property
-    def num_free(self) -> int:
-        """Tokens for which the job has pages from there on."""
-        return len(self.sequences[0].allocated_pages) * int(self.generator.page_size) - self.start
+    def go_back(self, start: int) -> None:
+        """Compute what the page has from there on once more."""
+        self.num_next += self.start - start
+        self.sequences[0].kv_position = start
 
-    def uncomputed_ids(self, length: int) -> torch.Tensor:
-        """(1, length), filled up with zeros."""
-        ids = torch.zeros((1, length), dtype=torch.long)
-        last = self.start + self.num_uncomputed
-        ids[:, : self.num_uncomputed] = self.sequences[0].sequence_ids.torch_slice(self.start, last)
+    def next_ids(self) -> torch.Tensor:
+        """(1, num_next)"""
+        ids: torch.Tensor = self.sequences[0].sequence_ids.torch_slice(
+            self.start, self.start + self.num_next
+        )
         return ids
 
-    def note_prompt(self, results: list[dict[str, Any]]) -> None:
-        """All of it has been computed."""
-        last = self.start + self.num_uncomputed
-        self._note_computed(self.sequences[0], last)
-        results.append(self._result("prefill", curr_progress=last, max_progress=last))
+    def note_chunk(self, results: list[dict[str, Any]]) -> None:
+        """It has been computed."""
+        [sequence] = self.sequences
+        pages, size = sequence.allocated_pages, self.generator.page_size
+        end = self.start + self.num_next
+        for i in range(self.start // size, min(end // size + 1, len(pages))):
+            pages[i].prev_hash = pages[i - 1].phash if i else None
+        self._note_computed(sequence, end)
+        last = len(sequence.sequence_ids) - 1
+        results.append(self._result("prefill", curr_progress=end, max_progress=last))
+        self._begin_if_done()
 
     def _copy_alike(self, sequence: Any, index: int) -> None:
         """Copy keys and values of the page that begins most like this one, as
@@ -148,8 +184,10 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         pages, size = sequence.allocated_pages, self.generator.page_size
         pages[index].prev_hash = pages[index - 1].phash if index else None
         ids = sequence.sequence_ids.torch_slice(index * size, len(sequence.sequence_ids) - 1)
-        best, length = None, 1  # one token isn't worth it
-        for page in self.generator.all_pages:
+        if ids.shape[-1] < 2:  # one token isn't worth it
+            return
+        best, length = None, max(min(MIN_ALIKE, ids.shape[-1]) - 1, 1)
+        for page in self.generator.pages_beginning_with(*ids[0, :2].tolist()):
             if page.kv_position <= length or page.prev_hash != pages[index].prev_hash:
                 continue
             if page is pages[index]:
@@ -166,14 +204,16 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self._note_computed(sequence, index * size + length)
 
     def _note_computed(self, sequence: Any, end: int) -> None:
-        """Keys and values are there up to `end`, on the page on which the first was missing."""
+        """Keys and values are there up to `end`."""
         size, start = self.generator.page_size, sequence.kv_position
-        page = sequence.allocated_pages[start // size]
-        page.kv_position = end - start // size * size
-        page.sequence[:, start % size : page.kv_position] = sequence.sequence_ids.torch_slice(
-            start, end
-        )
-        page.can_revert = False
+        for i in range(start // size, -(-end // size)):
+            page = sequence.allocated_pages[i]
+            first, last = max(start, i * size), min(end, i * size + size)
+            page.kv_position = last - i * size
+            page.sequence[:, first - i * size : page.kv_position] = (
+                sequence.sequence_ids.torch_slice(first, last)
+            )
+            page.can_revert = False
         sequence.kv_position = end
 
     def _score_chunk(self, size: int, results: list[dict[str, Any]]) -> None:
@@ -224,7 +264,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             result["curr_progress"] = sum(s.kv_position for s in pair)
             result["max_progress"] = sum(len(s.sequence_ids) - 1 for s in pair)
 
-    def _fail(self, error: Exception, results: list[dict[str, Any]]) -> None:
+    def fail(self, error: Exception, results: list[dict[str, Any]]) -> None:
         self.error = error
         results.append(self._result("error", eos=True, error=error))
 

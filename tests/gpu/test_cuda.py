@@ -100,6 +100,27 @@ def test_logprobs_are_those_of_a_direct_pass_within_float16(backend, model_path)
     assert found == pytest.approx(expected, abs=0.05)
 
 
+LENGTHS = (1, 2, 31, 32, 33, 34, 129, 257, 258, 400, 513, 514, 700, 1025, 1026, 1500, 2040)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_prompts_of_any_length_are_computed_as_in_a_direct_pass(backend, model_path, together):
+    jobs = [
+        job(f"job{n}", 2, prompt=prompt(n, n), num_logprobs=3, sampling=GREEDY, ignore_eos=True)
+        for n in LENGTHS
+    ]
+    if together:
+        events = run(backend, *jobs)
+    else:
+        events = {one.identifier: run(backend, one)[one.identifier] for one in jobs}
+    for one in jobs:
+        token_ids, drawn = told(events[one.identifier])
+        rows = direct_logprobs(model_path)([*one.prompt, *token_ids])
+        expected = [rows[len(one.prompt) - 1 + i][t].item() for i, t in enumerate(token_ids)]
+        assert [entry.logprob for entry in drawn] == pytest.approx(expected, abs=0.05)
+    assert free_pages(backend) == backend._generator.max_pages
+
+
 def test_a_constraint_holds_on_a_gpu_beside_free_jobs(backend):
     form = constraints.regex("[a-f]{3}-[0-9]{4}")
     hot = Sampling(temperature=1.5, seed=1)

@@ -1,7 +1,7 @@
-"""Forward passes of one token a sequence on one GPU: as CUDA graphs where the batch is small.
+"""Forward passes on one GPU as CUDA graphs: of one token a sequence, and of short prompts.
 
-A small batch's pass takes the host longer to launch than the GPU to compute: some ten kernels for
-each layer. A graph is launched as a whole. Engine thread.
+Such a pass takes the host longer to launch than the GPU to compute: some ten kernels for each
+layer. A graph is launched as a whole. Engine thread.
 """
 
 import functools
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.device import set_device_streams
 from exllamav2.embedding import ExLlamaV2Embedding
@@ -21,7 +20,10 @@ from exllamav2.layernorm import ExLlamaV2LayerNorm
 from exllamav2.linear import ExLlamaV2Linear
 from exllamav2.mlp import ExLlamaV2MLP
 from exllamav2.rmsnorm import ExLlamaV2RMSNorm
-from torch.cuda import check_error
+
+from engine.backends.cuda.embeddings import Embeddings
+from engine.backends.cuda.graphs import record
+from engine.backends.cuda.prompts import PromptPasses
 
 logger = logging.getLogger(__name__)
 
@@ -68,51 +70,6 @@ def _capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
     return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
 
 
-class Embeddings:
-    """Those of a model, read by the GPU from the host's memory, where they stay."""
-
-    def __init__(self, module: Any, device: torch.device) -> None:
-        config, archparams = module.model.config, module.archparams
-        self._is_wide = archparams.residual_stream_fp32
-        self._scale = config.hidden_size**0.5 if archparams.normalize_embeddings else None
-        self._weights: torch.Tensor = module.embedding.weight.data
-        self._address = self._weights.data_ptr()
-        with torch.cuda.device(device):
-            check_error(_cuda().cudaHostRegister(self._address, self._weights.nbytes, 0))
-            self._table = torch.as_tensor(_Seen(self._weights), device=device)
-
-    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """As ExLlamaV2Embedding does; (tokens, hidden size)."""
-        found = F.embedding(token_ids, self._table)
-        if self._is_wide:
-            found = found.float()
-        return found if self._scale is None else found.mul_(self._scale)
-
-    def close(self) -> None:
-        torch.cuda.synchronize(self._table.device)
-        check_error(_cuda().cudaHostUnregister(self._address))
-
-
-def _cuda() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
-
-
-class _Seen:
-    """Memory of the host, by the address at which a GPU sees it: the same."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor  # keeps it
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
-            "shape": tuple(self._tensor.shape),
-            "typestr": "<f2",
-            "data": (self._tensor.data_ptr(), False),
-            "version": 3,
-        }
-
-
 class Passes:
     """Of a model for which `can_capture` holds."""
 
@@ -135,6 +92,9 @@ class Passes:
         self._known_pages: dict[int, np.ndarray] = {}  # by width
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._sizes = sorted({min(rows, max_rows) for rows in GRAPH_ROWS})
+        self._prompts = PromptPasses(
+            self._compute, self._widths, page_size, model.config.max_input_len, self._device
+        )
         # Last: it is to be closed once it is there.
         self._embeddings = Embeddings(model.modules[0], self._device)
 
@@ -149,15 +109,11 @@ class Passes:
             stream.synchronize()
             for width in self._widths:
                 for rows in reversed(self._sizes):  # the largest first: others fit in its memory
-                    graph = torch.cuda.CUDAGraph()
-                    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                    try:
-                        logits = self._compute(rows, self._pages[width][:rows])
-                    finally:
-                        graph.capture_end()
-                    self._graphs[width, rows] = graph, logits
+                    decode = functools.partial(self._decode, rows, self._pages[width][:rows])
+                    self._graphs[width, rows] = record(pool, decode)
+            num_prompts = self._prompts.capture(pool)
         torch.cuda.synchronize(self._device)
-        logger.info("%d graphs of decode steps captured", len(self._graphs))
+        logger.info("%d graphs of decode steps, %d of prompts", len(self._graphs), num_prompts)
 
     def _tune(self, rows: int) -> None:
         """Compute until exllamav2 has chosen its kernels: it does so by taking the time of the
@@ -168,7 +124,7 @@ class Passes:
         num_passes = 1 if rows > MAX_TUNED else NUM_TUNED // self._model.config.num_hidden_layers
         for _ in range(num_passes + 1):
             self._positions.zero_()
-            self._compute(rows, self._pages[self._widths[0]][:rows])
+            self._decode(rows, self._pages[self._widths[0]][:rows])
         for _ in range(NUM_TUNED if rows <= MAX_TUNED else 0):
             head.forward(hidden)
 
@@ -193,9 +149,23 @@ class Passes:
         graph.replay()
         return logits[:rows]
 
+    def fit(self, length: int) -> int:
+        """Tokens in each row of the pass that computes at least `length` of prompts."""
+        return self._prompts.fit(length)
+
+    def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
+        """Keys and values of `token_ids`, (rows, tokens), on the host; whether it could be done.
+        `starts`: where each row begins; `pages`: of the cache, (rows, pages), int32.
+        """
+        if not 0 <= token_ids.min() <= token_ids.max() < self._embeddings.size:
+            return False  # on the host that is an error, on a GPU the end
+        set_device_streams()
+        return self._prompts.run(token_ids, starts, pages)
+
     def close(self) -> None:
         """The model can be unloaded then."""
         self._graphs.clear()
+        self._prompts.close()
         self._embeddings.close()
 
     def _send_positions(self, positions: list[int]) -> None:
@@ -215,21 +185,9 @@ class Passes:
         self._known_pages[width] = table
         self._pages[width][:rows].copy_(torch.from_numpy(table), non_blocking=True)
 
-    def _compute(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
-        """As ExLlamaV2.forward_chunk does, with all inputs on the device; logits of `rows`."""
-        params = ExLlamaV2Attention.PagedParams(
-            batch_size=rows,
-            block_index=torch.zeros((2, 1), dtype=torch.int32),  # of two: never one piece of cache
-            cache_seqlens=torch.zeros(rows, dtype=torch.int32),
-            max_cache_seqlen=0,
-            page_size=self._page_size,
-            q_len=1,
-        )
-        params.block_index = pages
-        params.cache_seqlens = self._positions[:rows]
-        x = self._embeddings(self._token_ids[:rows])[:, None]
-        for module in self._model.modules[1:]:
-            x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
+    def _decode(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
+        """Logits of `rows`, all inputs on the device."""
+        x = self._compute(self._token_ids[:rows], self._positions[:rows], pages, is_last=True)
         config = self._model.config
         if config.final_logit_softcapping:
             ext_c.softcap_(x, config.final_logit_softcapping)
@@ -237,4 +195,32 @@ class Passes:
         if padding > 0:
             x[:, :, -padding:] = PADDING_LOGIT
         self._positions[:rows] += 1  # for the next pass, as a rule
+        return x
+
+    def _compute(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        pages: torch.Tensor,
+        is_last: bool = False,
+    ) -> torch.Tensor:
+        """As ExLlamaV2.forward_chunk does, with all inputs on the device: as many of `token_ids`
+        to each of `positions`. To the end if `is_last`, else as far as keys and values need it.
+        """
+        rows = len(positions)
+        length = len(token_ids) // rows
+        params = ExLlamaV2Attention.PagedParams(
+            batch_size=rows,
+            block_index=torch.zeros((2, 1), dtype=torch.int32),  # of two: never one piece of cache
+            cache_seqlens=torch.zeros(rows, dtype=torch.int32),
+            max_cache_seqlen=0,
+            page_size=self._page_size,
+            q_len=length,
+        )
+        params.block_index = pages
+        params.cache_seqlens = positions
+        x = self._embeddings(token_ids).view(rows, length, -1)
+        end = None if is_last else self._model.last_kv_layer_idx + 1
+        for module in self._model.modules[1:end]:
+            x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
         return x

@@ -1,0 +1,57 @@
+"""Embeddings in the host's memory, where ExLlamaV2 keeps them, for passes on a GPU."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.cuda import check_error
+
+
+class Embeddings:
+    """Those of a model, read by the GPU from the host's memory, where they stay."""
+
+    def __init__(self, module: Any, device: torch.device) -> None:
+        config, archparams = module.model.config, module.archparams
+        self._is_wide = archparams.residual_stream_fp32
+        self._scale = config.hidden_size**0.5 if archparams.normalize_embeddings else None
+        self._weights: torch.Tensor = module.embedding.weight.data
+        self._address = self._weights.data_ptr()
+        with torch.cuda.device(device):
+            check_error(_cuda().cudaHostRegister(self._address, self._weights.nbytes, 0))
+            self._table = torch.as_tensor(_Seen(self._weights), device=device)
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """As ExLlamaV2Embedding does; (tokens, hidden size)."""
+        found = F.embedding(token_ids, self._table)
+        if self._is_wide:
+            found = found.float()
+        return found if self._scale is None else found.mul_(self._scale)
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self._table)
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self._table.device)
+        check_error(_cuda().cudaHostUnregister(self._address))
+
+
+def _cuda() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+class _Seen:
+    """Memory of the host, by the address at which a GPU sees it: the same."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor  # keeps it
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": tuple(self._tensor.shape),
+            "typestr": "<f2",
+            "data": (self._tensor.data_ptr(), False),
+            "version": 3,
+        }

@@ -1,0 +1,152 @@
+"""Prompts in rows of few lengths, as on a GPU, computed by a model on the CPU."""
+
+import pytest
+import torch
+
+from engine.messages import Finished, Prefill
+from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.test_exl2 import GREEDY, free_pages, prompt
+from tests.scripted import job
+
+LENGTHS = (32, 64, 128, 256, 512, 1024)
+BASE = prompt(1, 800)
+
+
+class Rows:
+    """`Passes` of rows of these lengths; a prompt may not be computed in any other way."""
+
+    def __init__(self, backend):
+        self._generator = backend._generator
+        self._forward_chunk = self._generator.model.forward_chunk
+        self._generator.model.forward_chunk = self._refuse
+        self._generator._passes = self
+        self.shapes = []
+
+    def fit(self, length):
+        return next((fitting for fitting in LENGTHS if fitting >= length), length)
+
+    def compute(self, token_ids, starts, pages):
+        assert token_ids.shape[1] in LENGTHS
+        self.shapes.append(tuple(token_ids.shape))
+        self._forward(token_ids, starts, pages, preprocess_only=True)
+        return True
+
+    def run(self, token_ids, positions, pages):
+        return self._forward(token_ids[:, None], positions, pages)["logits"]
+
+    def close(self):
+        del self._generator.model.forward_chunk
+
+    def _forward(self, token_ids, starts, pages, **more):
+        generator, starts = self._generator, torch.tensor(starts, dtype=torch.int32)
+        pages = torch.from_numpy(pages).contiguous()
+        params = generator.get_paged_params(len(starts), pages, starts, token_ids.shape[1])
+        return self._forward_chunk(
+            input_ids=token_ids, attn_params=params, cache=generator.cache, **more
+        )
+
+    def _refuse(self, **more):
+        raise AssertionError("not in rows")
+
+
+@pytest.fixture
+def opened(model_path):
+    backends = []
+
+    def opened(**config):
+        backend = exl2_backend(model_path, is_overlapping=True, **config)
+        backends.append(backend)
+        backend.open()
+        return backend
+
+    yield opened
+    for backend in backends:
+        backend.close()
+
+
+def of(name, token_ids, num_tokens=8):
+    return job(name, num_tokens, prompt=token_ids, sampling=GREEDY, ignore_eos=True)
+
+
+def texts(backend, jobs):
+    events = run(backend, *jobs)
+    assert all(isinstance(events[one.identifier][-1], Finished) for one in jobs)
+    assert free_pages(backend) == backend._generator.max_pages
+    return {one.identifier: ending(events[one.identifier]).text for one in jobs}
+
+
+# Lengths around those of rows and pages; beginnings that others have, in a page and beyond it.
+JOBS = [
+    *(of(f"alone{n}", prompt(n, n)) for n in (1, 2, 31, 33, 34, 129, 250, 257, 258, 400, 513)),
+    *(of(f"long{n}", BASE[:n] + prompt(n, 230)) for n in (10, 40, 100, 300, 500, 700)),
+    *(of(f"short{n}", BASE[:n] + prompt(n, 7)) for n in (40, 240, 247, 500)),
+]
+
+
+@pytest.mark.parametrize("chunk", [64, 300, 512, 1024])
+def test_prompts_give_the_texts_that_they_give_the_library(opened, model_path, chunk):
+    backend = opened(max_chunk_size=chunk)
+    rows = Rows(backend)
+    stream = of("stream", BASE, 300)
+    found = texts(backend, [stream, *JOBS])
+    assert max(count for count, _ in rows.shapes) > 1
+    assert texts(backend, JOBS[::-1]) == {one.identifier: found[one.identifier] for one in JOBS}
+    library = exl2_backend(model_path)
+    library.open()
+    for one in [stream, *JOBS]:
+        library.reset()  # nothing is there that others have computed
+        assert texts(library, [one])[one.identifier] == found[one.identifier]
+    library.close()
+
+
+def cached_tokens(backend, token_ids):
+    return run(backend, of("one", token_ids))["one"][-1].cached_tokens
+
+
+def test_a_few_tokens_that_another_page_begins_with_are_computed_again(opened):
+    backend = opened()
+    run(backend, of("base", BASE[:400]))
+    assert cached_tokens(backend, BASE[:31] + prompt(2, 50)) == 0
+    assert cached_tokens(backend, BASE[:32] + prompt(3, 50)) == 32
+    assert cached_tokens(backend, BASE[:11]) == 10
+    assert cached_tokens(backend, BASE[:300] + prompt(4, 50)) == 300
+    assert cached_tokens(backend, BASE[:280] + prompt(5, 50)) == 256
+
+
+def test_what_a_row_has_no_room_behind_begins_earlier_instead(opened):
+    """200 tokens are there; a row of 64 for the other 41 would end behind the page."""
+    backend = opened()
+    run(backend, of("base", BASE[:300]))
+    rows = Rows(backend)
+    one = of("one", BASE[:200] + prompt(2, 42), 4)
+    events = run(backend, one)["one"]
+    assert rows.shapes == [(1, 64)]
+    assert [e.done_tokens for e in events if isinstance(e, Prefill)] == [241]
+    assert events[-1].cached_tokens == 200
+    backend.reset()
+    assert ending(run(backend, one)["one"]).text == ending(events).text
+
+
+def test_a_row_leaves_the_page_behind_it_alone_if_that_is_there(opened):
+    """Of a prompt's four pages the first is given away while no older one is free. It is needed
+    again, a part of it is there, and the row for the rest would reach into the second.
+    """
+    backend = opened(cache_tokens=6 * 256)
+    rows = Rows(backend)
+    one = of("one", BASE)
+    jobs = [of("long", prompt(2, 300), 200), one, of("first", BASE[:100] + prompt(3, 50))]
+    expected = texts(backend, jobs)["one"]
+    rows.shapes.clear()
+    events = run(backend, one)["one"]
+    assert events[-1].cached_tokens == 100 + len(BASE) - 1 - 256
+    assert rows.shapes == [(1, 256)]
+    assert ending(events).text == expected
+
+
+def test_a_job_with_few_pages_is_not_computed_in_a_long_row(opened):
+    backend = opened(max_chunk_size=1024)
+    rows = Rows(backend)
+    texts(backend, [of("long", prompt(1, 400)), of("small", prompt(2, 20))])
+    assert rows.shapes == [(1, 512), (1, 32)]
+    texts(backend, [of("other", prompt(3, 400)), of("large", prompt(4, 20), 300)])
+    assert rows.shapes[2:] == [(2, 512)]
