@@ -213,16 +213,29 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
             self.defrag_cache()
 
     def _launch_behind(self, step: _Step, token_ids: torch.Tensor) -> _Step | None:
-        """The pass behind tokens that the host doesn't know yet, if all jobs keep their rows."""
-        jobs = step.jobs
-        keeps_rows = (
-            len(step.logits) == len(jobs) == len(self._decoding())
-            and self._takes_from_device()
-            and all(job.is_active and not job.is_moved and not job.is_at_last for job in jobs)
-        )
-        if not keeps_rows:
+        """The pass behind tokens that the host doesn't know yet: of `step`, on the device."""
+        decoding = self._decoding()
+        if not self._takes_from_device() or any(job.sampler.is_pair for job in decoding):
             return None
-        return self._pass(jobs, token_ids.clamp(min=0), [job.position() + 1 for job in jobs])
+        drawn = {job: i for i, job in enumerate(step.jobs)}
+        inputs = [
+            _Input(job, 0, 1) if job in drawn else _Input(job, job.last_id(), 0)
+            for job in decoding
+            if not (job in drawn and job.is_at_last)
+        ]
+        if not inputs:
+            return None
+        inputs = self._in_rows(inputs)
+        known = [one.token_id for one in inputs if not one.ahead]
+        places = iter(range(len(drawn), len(drawn) + len(known)))
+        order = [drawn[one.job] if one.ahead else next(places) for one in inputs]
+        found = token_ids.clamp(min=0)
+        if known:
+            found = torch.cat((found, torch.tensor(known).to(found.device)))
+        if order != [*range(len(found))]:
+            found = found[torch.tensor(order).to(found.device)]
+        positions = [one.job.position() + one.ahead for one in inputs]
+        return self._pass([one.job for one in inputs], found, positions)
 
     def _launch_ahead(self, step: _Step, token_ids: Sequence[int]) -> _Step | None:
         """The pass behind tokens that their jobs have not accepted yet."""

@@ -151,6 +151,30 @@ def test_jobs_in_a_batch_give_the_texts_that_they_give_alone(backend):
     assert free_pages(backend) == backend._generator.max_pages
 
 
+def test_no_pass_waits_for_tokens_when_jobs_come_and_go(model_path, monkeypatch):
+    backend = exl2_backend(model_path, is_overlapping=True, max_batch_size=4)
+    backend.open()
+    from engine.backends.generator import Generator  # not before the backend is installed
+
+    launched = []
+    launch_ahead = Generator._launch_ahead
+    monkeypatch.setattr(
+        Generator, "_launch_ahead", lambda *args: launched.append(launch_ahead(*args))
+    )
+    jobs = [
+        job(f"job{i}", 3 + 2 * i, prompt=prompt(i, 10 + 40 * i), sampling=GREEDY) for i in range(12)
+    ]
+    together = run(backend, *jobs)
+    assert launched and not any(launched)
+    backend.close()
+    plain = exl2_backend(model_path)
+    plain.open()
+    for one in jobs:
+        alone = run(plain, one)[one.identifier]
+        assert ending(alone).text == ending(together[one.identifier]).text
+    plain.close()
+
+
 def test_events_come_as_started_prefill_chunks_and_the_end(backend):
     events = run(backend, job("a", 3, prompt=prompt(50, 700), sampling=GREEDY, ignore_eos=True))[
         "a"
