@@ -87,6 +87,13 @@ class Exl2Backend:
         self._chunk_size = config.max_chunk_size or CHUNK_SIZES[device]
 
     def open(self) -> ModelInfo:
+        try:
+            return self._open()
+        except BaseException:
+            self.close()  # what there is of it by then
+            raise
+
+    def _open(self) -> ModelInfo:
         model_dir = ModelDir.read(self._config.path)
         exl2_config = read_config(
             self._config, model_dir, max(self._chunk_size, LONE_CHUNK_SIZE), self._device

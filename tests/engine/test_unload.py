@@ -40,6 +40,21 @@ def test_nothing_of_a_closed_backend_stays_alive(model_path, config):
     assert [reference() for reference in references if reference() is not None] == []
 
 
+def test_nothing_of_a_backend_that_fails_to_open_stays_alive(model_path, monkeypatch):
+    def fail(self):
+        references.extend(held_by(self))
+        raise RuntimeError("no proof")
+
+    references = []
+    backend = exl2_backend(model_path)
+    monkeypatch.setattr("engine.backends.exl2.Exl2Backend._prove", fail)
+    with pytest.raises(RuntimeError, match="no proof"):
+        backend.open()
+    gc.collect()
+    assert [reference() for reference in references if reference() is not None] == []
+    assert references
+
+
 def test_nothing_of_a_closed_engine_stays_alive(monkeypatch):
     backends = []
     from engine import models
