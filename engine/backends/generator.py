@@ -16,6 +16,7 @@ from engine.backends.draw import NOT_NUMBERS, Draw, Drawing, Drawn
 from engine.backends.exl2_job import Exl2Job
 from engine.backends.faults import explain
 from engine.backends.loaded import Passes
+from engine.backends.transfer import upload
 
 
 class _Step(NamedTuple):
@@ -231,9 +232,9 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
         order = [drawn[one.job] if one.ahead else next(places) for one in inputs]
         found = token_ids.clamp(min=0)
         if known:
-            found = torch.cat((found, torch.tensor(known).to(found.device)))
+            found = torch.cat((found, upload(known, torch.long, self._device)))
         if order != [*range(len(found))]:
-            found = found[torch.tensor(order).to(found.device)]
+            found = found[upload(order, torch.long, self._device)]
         positions = [one.job.position() + one.ahead for one in inputs]
         return self._pass([one.job for one in inputs], found, positions)
 
