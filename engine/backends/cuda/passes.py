@@ -28,9 +28,10 @@ from engine.backends.cuda.prompts import PromptPasses
 logger = logging.getLogger(__name__)
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
-# Rows that are captured; a smaller batch is filled up. Beyond 32 exllamav2 unpacks the weights
-# first, which takes the same time for any number.
-GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+# Rows that are captured, and then every 64; a smaller batch is filled up. Beyond 32 exllamav2
+# unpacks the weights first, which takes the same time for any number.
+GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
+MORE_ROWS = 64
 # Tokens: texts up to these have graphs of their own, with less work in attention, which is divided
 # by how long the longest may be.
 SHORT = (512, 2048)
@@ -62,6 +63,12 @@ def can_capture(model: Any, cache: Any) -> bool:
     )
 
 
+def graph_rows(max_rows: int) -> list[int]:
+    """Of the batches that are captured; the last is `max_rows`."""
+    sizes = (*GRAPH_ROWS, *range(2 * MORE_ROWS, max_rows + MORE_ROWS, MORE_ROWS))
+    return sorted({min(rows, max_rows) for rows in sizes})
+
+
 @functools.cache
 def _capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
     """One stream for all captures on a GPU, each in its turn: for every stream that has multiplied
@@ -91,7 +98,7 @@ class Passes:
         self._known_positions: list[int] = []  # what the device has
         self._known_pages: dict[int, np.ndarray] = {}  # by width
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        self._sizes = sorted({min(rows, max_rows) for rows in GRAPH_ROWS})
+        self._sizes = graph_rows(max_rows)
         self._prompts = PromptPasses(
             self._compute, self._widths, page_size, model.config.max_input_len, self._device
         )
