@@ -5,17 +5,17 @@ at once, on the device, or with plain integers. exllamav2 is pinned, see require
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from exllamav2.generator import ExLlamaV2DynamicGenerator
 
 from engine.backends.draw import NOT_NUMBERS, Draw, Drawing, Drawn
 from engine.backends.exl2_job import Exl2Job
 from engine.backends.faults import explain
 from engine.backends.loaded import Passes
+from engine.backends.prompt_generator import PromptGenerator
 from engine.backends.transfer import upload
 
 
@@ -32,7 +32,7 @@ class _Input(NamedTuple):
     ahead: int  # tokens that the job has not accepted yet, this one among them
 
 
-class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 is untyped
+class Generator(PromptGenerator):
     """Of `Exl2Job`s only.
 
     Where the device works by itself, the next pass is launched before the host does its work on a
@@ -44,15 +44,10 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
         self, device: torch.device, vocab_size: int, passes: Passes | None, **settings: Any
     ) -> None:
         """`vocab_size`: of the tokenizer. `settings`: the library's."""
-        super().__init__(**settings, max_sampling_threads=1, filter_background_eval=False)
+        super().__init__(device, passes, **settings)
         self._is_plain = self.paged and not self.num_draft_tokens
         # The library's own step hands out logits on the host.
         self.draw = Draw(vocab_size, device if self._is_plain else torch.device("cpu"))
-        self._device = device
-        self.is_overlapping = device.type != "cpu"
-        self._passes = passes
-        if passes is not None:
-            passes.capture()
         self._step: _Step | None = None  # launched, and its tokens not drawn yet
         max_pages = -(-self.max_seq_len // self.page_size)
         num_rows = self.max_batch_size
@@ -87,89 +82,6 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
             self._step = self._launch_ahead(step, drawn.token_ids)
         self._receive(step, drawn, results)
         return results
-
-    def reset_page_table(self) -> None:
-        super().reset_page_table()
-        # What the pages hold in one tensor, so that all are looked through at once.
-        ids = torch.zeros((len(self.all_pages), self.page_size), dtype=torch.long)
-        self._page_ids = ids.numpy()
-        for i, page in enumerate(self.all_pages):
-            page.sequence = ids[i : i + 1]
-
-    def pages_beginning_with(self, first: int, second: int) -> list[Any]:
-        """Those whose first two tokens are, or were, these."""
-        begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
-        return [self.all_pages[i] for i in np.flatnonzero(begins)]
-
-    def _prefill(self, results: list[dict[str, Any]]) -> None:
-        """A chunk of every prompt that isn't computed yet."""
-        newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
-        computed: set[Exl2Job] = set()
-        if self.is_overlapping:
-            is_anybody_decoding = any(job.is_decoding for job in self.active_jobs)
-            left = [job for job in newcomers if job.plan(is_anybody_decoding)]
-            left.sort(key=lambda job: job.num_next, reverse=True)
-            while left:
-                length = self._fit(left[0].num_next)
-                starts = {job: job.row_start(length) for job in left}
-                fitting = [(job, start) for job, start in starts.items() if start is not None]
-                rows = dict(fitting[: max(self.max_chunk_size // length, 1)])
-                left = [job for job in left[1:] if job not in rows]
-                if rows:
-                    computed |= self._compute_prompts(rows, length, results)
-        for job in newcomers:
-            if job not in computed:
-                job.prefill(results)
-
-    def _compute_prompts(
-        self, rows: Mapping[Exl2Job, int], length: int, results: list[dict[str, Any]]
-    ) -> set[Exl2Job]:
-        """The next chunk of each in one pass of rows of `length` tokens, from the given starts on:
-        what fills them up is overwritten in time. Which of them it was done for.
-        """
-        jobs, starts = list(rows), list(rows.values())
-        token_ids = torch.zeros((len(jobs), length), dtype=torch.long)
-        for row, job, start in zip(token_ids, jobs, starts, strict=True):
-            job.go_back(start)
-            row[: job.num_next] = job.next_ids()
-        pages = np.zeros((len(jobs), (max(starts) + length - 1) // self.page_size + 1), np.int32)
-        for row, job in zip(pages, jobs, strict=True):
-            indices = [page.page_index for page in job.sequences[0].allocated_pages[: len(row)]]
-            row[: len(indices)] = indices
-        try:
-            self._forward_prompts(token_ids, starts, pages)
-        except Exception as error:
-            if len(jobs) == 1:
-                jobs[0].fail(error, results)
-                return set(jobs)
-            if explain(error) is not error:
-                raise
-            return set()  # one of them is at fault: each is computed alone then
-        for job in jobs:
-            job.note_chunk(results)
-        return set(jobs)
-
-    def _fit(self, length: int) -> int:
-        return length if self._graphs is None else self._graphs.fit(length)
-
-    def _forward_prompts(
-        self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray
-    ) -> None:
-        if self._graphs is not None and self._graphs.compute(token_ids, starts, pages):
-            return
-        params = self.get_paged_params(
-            len(starts),
-            torch.from_numpy(pages),
-            torch.tensor(starts, dtype=torch.int32),
-            token_ids.shape[1],
-        )
-        self.model.forward_chunk(
-            input_ids=token_ids,
-            attn_params=params,
-            cache=self.cache,
-            loras=self.current_loras,
-            preprocess_only=True,
-        )
 
     def _start_draw(self, step: _Step) -> Drawing | None:
         """None where one of them asks for what can't be done."""
@@ -279,10 +191,6 @@ class Generator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 i
     def _takes_from_device(self) -> bool:
         """Whether a pass can find the embeddings of tokens that are on the device."""
         return self._device.type == "cpu" or self._graphs is not None
-
-    @property
-    def _graphs(self) -> Passes | None:
-        return None if self.current_loras else self._passes
 
     def _forward(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
