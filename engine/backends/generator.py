@@ -58,8 +58,12 @@ class Generator(PromptGenerator):
         if not self._is_plain:
             results: list[dict[str, Any]] = super().iterate()
             return results
-        with torch.inference_mode():
-            return self._iterate()
+        try:
+            with torch.inference_mode():
+                return self._iterate()
+        except BaseException:
+            self._step = None  # it may be behind tokens that no job has
+            raise
 
     def clear_queue(self) -> None:
         self._step = None
@@ -102,6 +106,10 @@ class Generator(PromptGenerator):
         """So that the one that asks for what can't be done fails alone."""
         drawn = Drawn([], [])
         for job in jobs:
+            if not job.is_active:  # its pages may be another's
+                drawn.token_ids.append(NOT_NUMBERS)
+                drawn.logprobs.append(None)
+                continue
             step = self._launch([_Input(job, job.last_id(), 0)])
             assert step is not None
             try:

@@ -6,6 +6,7 @@ import math
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -338,8 +339,8 @@ def faults():
 
 
 @pytest.fixture(scope="module")
-def faulty_backend(model_path, faults):
-    backend = exl2_backend(model_path, wrap=faults)
+def faulty_backend(model_path, faults, is_overlapping):
+    backend = exl2_backend(model_path, wrap=faults, is_overlapping=is_overlapping)
     backend.open()
     yield backend
     backend.close()
@@ -364,6 +365,52 @@ def test_a_failed_step_is_repaired_and_tried_again_also_at_a_page_border(
             for event in faulty_backend.iterate():
                 events[event.identifier].append(event)
         assert {i: ending(e).text for i, e in events.items()} == expected
+
+
+def test_no_token_is_lost_where_those_behind_a_launched_pass_do_not_come(backend, monkeypatch):
+    from engine.backends.draw import Drawing  # not before the backend is installed
+
+    def fail(self):
+        if next(count) in (5, 9, 10):
+            raise RuntimeError("no tokens")
+        return take(self)
+
+    one = job("a", 30, prompt=prompt(80, 250), sampling=GREEDY, ignore_eos=True)
+    expected = ending(run(backend, one)["a"])
+    take, count = Drawing.take, itertools.count()
+    monkeypatch.setattr(Drawing, "take", fail)
+    found = ending(run(backend, one)["a"])
+    assert (found.text, found.last.new_tokens) == (expected.text, 30)
+    assert next(count) > 30
+
+
+def test_rows_that_are_drawn_one_by_one_are_of_jobs_that_go_on(model_path):
+    """The pass behind an end by a string has a row for the job that has ended with it."""
+    backend = exl2_backend(model_path, is_overlapping=True, max_batch_size=4)
+    backend.open()
+    jobs = [
+        job(f"job{i}", 30, prompt=prompt(i, 20), sampling=GREEDY, ignore_eos=True) for i in range(3)
+    ]
+    expected = {j.identifier: ending(run(backend, j)[j.identifier]).text for j in jobs}
+    jobs[0] = replace(jobs[0], stop_strings=(expected["job0"][10:13],))
+    generator, num_left, launched = backend._generator, [], []
+
+    def launch(inputs):
+        launched.extend(one.job.is_active for one in inputs)
+        return type(generator)._launch(generator, inputs)
+
+    def start(samplers, *rest):
+        if len(samplers) == 3 and len(generator.active_jobs) == 2:
+            num_left.append(len(samplers))
+            raise RuntimeError("not all at once")
+        return type(generator.draw).start(generator.draw, samplers, *rest)
+
+    generator._launch, generator.draw.start = launch, start
+    found = run(backend, *jobs)
+    assert num_left == [3] and all(launched)
+    for one in jobs[1:]:
+        assert ending(found[one.identifier]).text == expected[one.identifier]
+    backend.close()
 
 
 def test_a_step_that_keeps_failing_is_given_up_and_a_reset_makes_good(faulty_backend, faults):
