@@ -108,6 +108,8 @@ class Passes:
     def capture(self) -> None:
         """While nothing of the cache is in use: page 0 is written to."""
         stream, lock = _capturing(self._index)
+        self._known_positions = []
+        self._known_pages.clear()
         pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self._device)
         with lock, torch.inference_mode(), torch.cuda.stream(stream):

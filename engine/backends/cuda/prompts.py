@@ -47,6 +47,9 @@ class PromptPasses:
 
     def capture(self, pool: Any) -> int:
         """How many."""
+        self._starts.zero_()  # a later one's are what the last prompt has left
+        for pages in self._pages.values():
+            pages.zero_()
         for width, rows, length in self._shapes():
             compute = functools.partial(
                 self._compute,
