@@ -148,18 +148,19 @@ class Exl2Job(PromptJob):
         page, size = pages[index], generator.page_size
         ids = sequence.sequence_ids.torch_slice(index * size, (index + 1) * size)
         phash = _tensor_hash_checksum(ids, pages[index - 1].phash if index else None)
-        if phash in generator.referenced_pages:
-            serial = page.access_serial
-            page.sub_ref()
-            pages[index] = generator.referenced_pages[phash]
-            pages[index].add_ref(serial)
-            sequence.block_index_tensor = None
-            self.is_moved = True
-        else:
+        other = generator.referenced_pages.get(phash)
+        if other is None:
             if phash in generator.unreferenced_pages:
                 generator.unreferenced_pages[phash].clear()
             page.update_hash(phash)
-        pages[index + 1].prev_hash = phash
+        elif other.kv_position == size:  # else its own job is still at it, and may never be done
+            serial = page.access_serial
+            page.sub_ref()
+            pages[index] = other
+            other.add_ref(serial)
+            sequence.block_index_tensor = None
+            self.is_moved = True
+        pages[index + 1].prev_hash = pages[index].phash
         pages[index + 1].can_revert = False
 
     # Decoding, by the library's generator: where it guesses ahead, or has no pages
