@@ -155,8 +155,7 @@ class Generator(PromptGenerator):
             found = torch.cat((found, upload(known, torch.long, self._device)))
         if order != [*range(len(found))]:
             found = found[upload(order, torch.long, self._device)]
-        positions = [one.job.position() + one.ahead for one in inputs]
-        return self._pass([one.job for one in inputs], found, positions)
+        return self._pass([one.job for one in inputs], found, self._positions(inputs))
 
     def _launch_ahead(self, step: _Step, token_ids: Sequence[int]) -> _Step | None:
         """The pass behind tokens that their jobs have not accepted yet."""
@@ -170,6 +169,14 @@ class Generator(PromptGenerator):
                 inputs.append(_Input(job, token_id, 1))
         return self._launch(inputs)
 
+    def _positions(self, inputs: Sequence[_Input]) -> list[int]:
+        """Where their keys and values will be written."""
+        positions = [one.job.position() + one.ahead for one in inputs]
+        for one, position in zip(inputs, positions, strict=True):
+            if position % self.page_size == 0:  # else something of the page has been, already
+                one.job.will_write(position, position + 1)
+        return positions
+
     def _decoding(self) -> list[Exl2Job]:
         return [job for job in self.active_jobs if job.is_decoding]
 
@@ -180,12 +187,14 @@ class Generator(PromptGenerator):
         inputs = self._in_rows(inputs)
         jobs = [one.job for one in inputs]
         token_ids = [one.token_id for one in inputs]
-        positions = [one.job.position() + one.ahead for one in inputs]
+        positions = self._positions(inputs)
         for job, token_id, ahead in inputs:
             if job.sampler.is_pair:
                 self._set_row(len(positions), job.sequences[1])
                 token_ids.append(token_id if ahead else job.last_id(1))
-                positions.append(job.position(1) + ahead)
+                position = job.position(1) + ahead
+                job.will_write(position, position + 1, 1)
+                positions.append(position)
         return self._pass(jobs, torch.tensor(token_ids), positions)
 
     def _pass(

@@ -153,17 +153,19 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         start = min(self.start, max(self.start // size * size, limit - length))
         return start if start + length <= limit else None
 
-    def go_back(self, start: int) -> None:
-        """Compute what the page has from there on once more."""
-        self.num_next += self.start - start
-        self.sequences[0].kv_position = start
-
-    def next_ids(self) -> torch.Tensor:
-        """(1, num_next)"""
-        ids: torch.Tensor = self.sequences[0].sequence_ids.torch_slice(
-            self.start, self.start + self.num_next
-        )
+    def ids_from(self, start: int) -> torch.Tensor:
+        """(1, tokens), to the end of the chunk."""
+        end = self.start + self.num_next
+        ids: torch.Tensor = self.sequences[0].sequence_ids.torch_slice(start, end)
         return ids
+
+    def will_write(self, start: int, end: int, sequence: int = 0) -> None:
+        """Before a pass: keys and values at `start` up to `end`, wherever the job ends. What pages
+        have held before must not come back when they are let go unused.
+        """
+        size = self.generator.page_size
+        for page in self.sequences[sequence].allocated_pages[start // size : -(-end // size)]:
+            page.can_revert = False
 
     def note_chunk(self, results: list[dict[str, Any]]) -> None:
         """It has been computed."""

@@ -66,8 +66,9 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         jobs, starts = list(rows), list(rows.values())
         token_ids = torch.zeros((len(jobs), length), dtype=torch.long)
         for row, job, start in zip(token_ids, jobs, starts, strict=True):
-            job.go_back(start)
-            row[: job.num_next] = job.next_ids()
+            ids = job.ids_from(start)
+            row[: ids.shape[1]] = ids
+            job.will_write(start, start + length)
         pages = np.zeros((len(jobs), (max(starts) + length - 1) // self.page_size + 1), np.int32)
         for row, job in zip(pages, jobs, strict=True):
             indices = [page.page_index for page in job.sequences[0].allocated_pages[: len(row)]]

@@ -1,0 +1,137 @@
+"""What the cache serves is what was computed, whoever has been at its pages meanwhile."""
+
+import pytest
+import torch
+
+from engine.messages import Chunk, Failed, Sampling
+from tests.engine.forced import exl2_backend, run
+from tests.engine.test_exl2 import GREEDY, prompt
+from tests.scripted import job
+
+SIZE = 256
+
+
+def of(name, token_ids, num_tokens=8, **more):
+    sampling = more.pop("sampling", GREEDY)
+    return job(name, num_tokens, prompt=token_ids, sampling=sampling, ignore_eos=True, **more)
+
+
+def cached(backend):
+    """Keys and values of every full page, by its hash."""
+    cache, pages = backend._generator.cache, backend._generator.all_pages
+    return {
+        page.phash: torch.cat(
+            [
+                states[:, page.page_index * SIZE :][:, :SIZE].flatten(2).float()
+                for states in cache.all_tensors()
+            ],
+            -1,
+        )[0].clone()
+        for page in pages
+        if page.kv_position == SIZE
+    }
+
+
+def check(backend, before):
+    """Returns how many of the pages are still served."""
+    kept = {phash: states for phash, states in cached(backend).items() if phash in before}
+    for phash, states in kept.items():
+        assert torch.allclose(states, before[phash], atol=1e-2)
+    return len(kept)
+
+
+@pytest.fixture(params=[False, True], ids=["in turn", "overlapping"])
+def opened(model_path, request):
+    """Of six pages, of which a newcomer takes those first that have keys and values."""
+    backends = []
+
+    def opened(**config):
+        config = {"cache_tokens": 6 * SIZE, **config}
+        backends.append(exl2_backend(model_path, is_overlapping=request.param, **config))
+        backends[-1].open()
+        return backends[-1]
+
+    yield opened
+    for backend in backends:
+        backend.close()
+
+
+def fill(backend):
+    """All pages; the oldest are two of a prompt, the next a part of that and of no other."""
+    run(backend, of("others", prompt(8, 700), 2))
+    run(backend, of("kept", prompt(1, 600)))
+    run(backend, of("newest", prompt(2, 10), 700))
+    return cached(backend)
+
+
+def until_told(backend, identifier):
+    while not any(type(e) is Chunk and e.identifier == identifier for e in backend.iterate()):
+        pass
+
+
+def test_a_row_that_is_filled_up_spoils_no_page_that_its_job_does_not_come_to(opened):
+    backend = opened(max_chunk_size=1024)
+    run(backend, of("kept", prompt(1, 600)))
+    before = cached(backend)
+    backend.enqueue(of("long", prompt(5, 450), 4))
+    backend.enqueue(of("short", prompt(6, 20), 600))
+    until_told(backend, "short")
+    backend.cancel("short")
+    check(backend, before)
+
+
+@pytest.mark.parametrize("length", [1, 257])
+def test_a_pass_in_flight_spoils_no_page_of_a_job_that_is_cancelled(opened, length):
+    backend = opened()
+    run(backend, of("others", prompt(8, 700), 2))
+    run(backend, of("kept", prompt(1, 600)))
+    before = cached(backend)
+    backend.enqueue(of("stream", prompt(5, 10), 700))
+    for _ in range(5):
+        backend.iterate()
+    backend.enqueue(of("cancelled", prompt(6, length), 300 if length == 1 else 200))
+    backend.iterate()
+    backend.cancel("cancelled")
+    backend.cancel("stream")
+    check(backend, before)
+
+
+@pytest.mark.parametrize("length", [1, 257])
+def test_a_job_without_a_token_spoils_no_page(opened, length):
+    backend = opened()
+    before = fill(backend)
+    none = Sampling(temperature=0.0, allowed_token_ids=(5,), banned_token_ids=(5,))
+    events = run(backend, of("none", prompt(6, length), 300, sampling=none))["none"]
+    assert isinstance(events[-1], Failed)
+    assert check(backend, before)
+
+
+def test_pages_that_a_job_never_came_to_are_as_before(opened):
+    backend = opened()
+    before = fill(backend)
+    run(backend, of("short", prompt(7, 20), 1))
+    backend.enqueue(of("early", prompt(6, 20), 700))
+    until_told(backend, "early")
+    backend.cancel("early")
+    assert check(backend, before) >= len(before) - 2
+
+
+def test_a_page_is_not_left_for_one_that_its_job_still_computes(opened):
+    """A prompt is the text of a job that is about to fill its first page, and then cancelled."""
+    backend = opened(max_chunk_size=64)
+    one = of("one", prompt(5, 10), 400)
+    events = run(backend, one)["one"]
+    token_ids = tuple(t for e in events if isinstance(e, Chunk) for t in e.token_ids)
+    backend.reset()
+    backend.enqueue(one)
+    found = []
+    while backend._jobs["one"].num_sampled < 244:
+        found += backend.iterate()
+    backend.enqueue(of("other", (one.prompt + token_ids)[:330], 10))
+    while backend._jobs["one"].num_sampled < 247:
+        found += backend.iterate()
+    backend.cancel("other")
+    while backend.num_jobs:
+        found += backend.iterate()
+    mine = [e for e in found if isinstance(e, Chunk) and e.identifier == "one"]
+    assert tuple(t for e in mine for t in e.token_ids) == token_ids
