@@ -226,6 +226,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             self.time_first_prefill = time.time()
         if start < last:
             end = min(start + size, last)
+            self.will_write(start, end)
             blocks = self.get_block_index(sequence, end)
             logits = score_chunk(self.generator, sequence, blocks, end)
             vocab_size, num_top = self.generator.model.config.vocab_size, self.job.prompt_logprobs
@@ -253,6 +254,10 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             return
         sequence = left[0]
         whole = sequence.sequence_ids
+        if self.generator.paged:  # it may fail half-way
+            start = sequence.kv_position
+            end = min(start + (size or self.generator.max_chunk_size), len(whole) - 1)
+            self.will_write(start, end, pair.index(sequence))
         if size is not None and sequence.kv_position + size < len(whole) - 1:
             sequence.sequence_ids = _Beginning(whole, sequence.kv_position + size + 1)
         self.sequences = [sequence]

@@ -106,6 +106,24 @@ def test_a_job_without_a_token_spoils_no_page(opened, length):
     assert check(backend, before)
 
 
+@pytest.mark.parametrize("scored", [None, 1])
+def test_a_prompt_that_fails_half_way_spoils_no_page(opened, scored):
+    backend = opened()
+    before = fill(backend)
+    model = backend._generator.model
+    forward_chunk = model.forward_chunk
+
+    def fail(*args, **kwargs):
+        forward_chunk(*args, **kwargs)
+        raise RuntimeError("behind the last layer")
+
+    model.forward_chunk = fail
+    events = run(backend, of("failing", prompt(6, 500), prompt_logprobs=scored))["failing"]
+    model.forward_chunk = forward_chunk
+    assert isinstance(events[-1], Failed)
+    assert check(backend, before)
+
+
 def test_pages_that_a_job_never_came_to_are_as_before(opened):
     backend = opened()
     before = fill(backend)
