@@ -60,7 +60,7 @@ def fill(backend):
     """All pages; the oldest are two of a prompt, the next a part of that and of no other."""
     run(backend, of("others", prompt(8, 700), 2))
     run(backend, of("kept", prompt(1, 600)))
-    run(backend, of("newest", prompt(2, 10), 700))
+    run(backend, of("newest", prompt(2, 700), 2))
     return cached(backend)
 
 
@@ -137,16 +137,16 @@ def test_pages_that_a_job_never_came_to_are_as_before(opened):
 def test_a_page_is_not_left_for_one_that_its_job_still_computes(opened):
     """A prompt is the text of a job that is about to fill its first page, and then cancelled."""
     backend = opened(max_chunk_size=64)
-    one = of("one", prompt(5, 10), 400)
+    one = of("one", prompt(5, 200), 100)
     events = run(backend, one)["one"]
     token_ids = tuple(t for e in events if isinstance(e, Chunk) for t in e.token_ids)
     backend.reset()
     backend.enqueue(one)
     found = []
-    while backend._jobs["one"].num_sampled < 244:
+    while backend._jobs["one"].num_sampled < 54:
         found += backend.iterate()
-    backend.enqueue(of("other", (one.prompt + token_ids)[:330], 10))
-    while backend._jobs["one"].num_sampled < 247:
+    backend.enqueue(of("other", (one.prompt + token_ids)[:290], 10))
+    while backend._jobs["one"].num_sampled < 57:
         found += backend.iterate()
     backend.cancel("other")
     while backend.num_jobs:
