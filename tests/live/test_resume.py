@@ -35,8 +35,9 @@ def open_stream(server, body, *headers):
 
 def events(received):
     """(id, data) of the events that have arrived whole. Chunk sizes stand on lines of their own."""
-    text = re.sub(rb"\r\n[0-9A-F]+\r\n", b"", received.partition(b"\r\n\r\n")[2]).decode()
-    return re.findall(r"id: (\S+)\ndata: (.+)\n\n", text)
+    body = re.sub(rb"\r\n[0-9A-F]+\r\n", b"", received.partition(b"\r\n\r\n")[2])
+    found = re.findall(rb"id: (\S+)\ndata: (.+)\n\n", body)
+    return [(identifier.decode(), data.decode()) for identifier, data in found]
 
 
 def text_of(data):
