@@ -1,5 +1,6 @@
 """What all tests share: no test leaves a thread behind, and some run only with what they need."""
 
+import gc
 import importlib.util
 import pathlib
 import subprocess
@@ -52,6 +53,11 @@ def pytest_addoption(parser):
     parser.addoption(
         "--prompts", type=int, default=40, help="for which ExLlamaV2's generator is compared"
     )
+
+
+def pytest_collection_finish():
+    """What is imported by now lives to the end: no collection needs to look at it."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
