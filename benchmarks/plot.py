@@ -16,7 +16,7 @@ from matplotlib import pyplot
 
 LINE = re.compile(r"streams +(\d+) +(\S+) +([\d.]+) tok/s(.*)")
 LATENCY = re.compile(r"(first token|gap|iterate) p50 +([\d.]+) ms +p99 +([\d.]+) ms")
-MINUTE = re.compile(r"minute +(\d+) +([\d.]+) tok/s")
+MINUTE = re.compile(r"minute +(\d+) +([\d.]+) tok/s +(\d+) MB(?:, (\d+) MB on GPUs)?")
 
 
 def read(text):
@@ -28,9 +28,12 @@ def read(text):
             lines = series.setdefault(f"{what}, ms", {})
             lines.setdefault(f"{name} p50", []).append((streams, p50))
             lines.setdefault(f"{name} p99", []).append((streams, p99))
-    for minute, rate in MINUTE.findall(text):
-        lines = series.setdefault("tokens a second by minute", {})
-        lines.setdefault("server", []).append((minute, rate))
+    for minute, rate, host, device in MINUTE.findall(text):
+        series.setdefault("tokens a second", {}).setdefault("server", []).append((minute, rate))
+        lines = series.setdefault("memory, MB", {})
+        for name, value in ("host", host), ("GPUs", device):
+            if value:
+                lines.setdefault(name, []).append((minute, value))
     return series
 
 
@@ -49,7 +52,7 @@ def draw(path):
                 *zip(*((int(x), float(y)) for x, y in points), strict=True), style, label=name
             )
             axis.lines[-1].set_marker("o")
-        if "minute" in title:
+        if MINUTE.search(text):
             axis.set(xlabel="minute")
         else:
             axis.set_xscale("log", base=2)
