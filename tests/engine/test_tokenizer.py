@@ -1,14 +1,18 @@
 """Text to tokens and back, and what a user's text can't do."""
 
+import ctypes
 import json
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import engine
 from engine.model_dir import ModelDir
 from engine.tokenizer import Tokenizer
+
+LETTERS = str.maketrans("0123456789", "ghijklmnop")  # digits are words of their own to some
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +276,33 @@ def hf(tokenizer, token_ids):
 
 
 TEXTS = ("Hello, world!  the class\n\n", "é ü 😀 日本語", "▁ <0x41> \ttab")
+
+
+class MallInfo(ctypes.Structure):
+    """glibc's struct mallinfo2, whose eighth field is what is in use."""
+
+    _fields_ = (("fields", ctypes.c_size_t * 10),)
+
+
+def bytes_in_use():
+    """Of what this process has from malloc, which Python's small objects are not."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = MallInfo
+    return mallinfo().fields[7]
+
+
+def test_a_thread_keeps_none_of_the_words_that_it_has_encoded(tokenizer):
+    def encode(num_words):
+        for first in range(0, num_words, 100):
+            text = " ".join(f"{n:x}".translate(LETTERS) for n in range(first, first + 100))
+            tokenizer.encode(text, 10_000)
+            tokenizer.encode_template(text, 10_000)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(encode, 200).result()
+        before = bytes_in_use()
+        thread.submit(encode, 10_000).result()
+        assert bytes_in_use() - before < 1_000_000
 
 
 @pytest.mark.parametrize("text", TEXTS)
