@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw what serve.py, generator.py or steady.py have printed, as PNG beside it.
 
-python benchmarks/plot.py benchmarks/results/serve.txt [FILE ...]
+python benchmarks/plot.py benchmarks/results/serve-h200.txt [FILE ...]
 """
 
 import pathlib

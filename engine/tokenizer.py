@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 
 import tokenizers
-from tokenizers.models import BPE, Unigram
+from tokenizers.models import BPE
 
 from engine.errors import InvalidJob, ModelError, PromptTooLong
 from engine.messages import Healing
@@ -37,7 +37,7 @@ class Tokenizer:
         for tokenizer in (self._special, self._literal):  # what the file says is for training
             tokenizer.no_truncation()
             tokenizer.no_padding()
-            if isinstance(tokenizer.model, BPE | Unigram):
+            if isinstance(tokenizer.model, BPE):
                 # Each thread would keep up to 10,000 words, some 3.5 MB, even when this is gone;
                 # without them a text takes a fifth longer.
                 tokenizer.model._resize_cache(0)

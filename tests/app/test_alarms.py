@@ -72,7 +72,8 @@ def test_one_that_fails_stops_no_other(alarms, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_the_thread_ends_without_alarms_and_another_comes_with_the_next(alarms):
+def test_the_thread_ends_without_alarms_and_another_comes_with_the_next(alarms, monkeypatch):
+    monkeypatch.setattr("app.alarms.PURGE", 1.0)  # it must be there still when it is looked for
     for _ in range(2):
         alarms.set(1000, lambda: None).cancel()
         [thread] = alarm_threads()
