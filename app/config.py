@@ -83,8 +83,8 @@ class Settings(pydantic_settings.BaseSettings):
     )
     gpu_split: list[float] = Field(
         [],
-        description="GiB of weights on each GPU, in their order. Empty: each is filled before the"
-        " next.",
+        description="GiB of weights and work space on each GPU, in their order. Empty: each is"
+        " filled before the next.",
     )
     tensor_parallel: bool = Field(
         False, description="Spread each layer over all GPUs, instead of the layers."

@@ -39,7 +39,7 @@ class ModelConfig:
     cache_tokens: int | Literal["auto"] = 16384
     cache_mode: tuple[CacheMode, ...] = ("float16",)  # the first with which all fits
     gpu_reserve: float = 0.5  # GiB of each GPU that stay free
-    gpu_split: tuple[float, ...] = ()  # GiB of weights on each GPU; (): as they have room
+    gpu_split: tuple[float, ...] = ()  # GiB on each GPU, but for the cache; (): as they have room
     tensor_parallel: bool = False  # each layer on all GPUs
     loras: tuple[Lora, ...] = ()
     draft_model: str | None = None  # directory of a model that guesses tokens

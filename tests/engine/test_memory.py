@@ -9,8 +9,11 @@ import engine
 from engine.backends import cpu
 from engine.backends.cuda.memory import GIB, Footprint, Memory
 from engine.config import ModelConfig
+from engine.model_dir import ModelDir
+from tests.conftest import DEMO
 
 MIB = 2**20
+DEMO_EXL2 = f"{DEMO}-exl2"
 # 10 layers of 100 MiB; a token takes 40 KiB of float16 cache.
 LAYERS = ((50 * MIB, True), (50 * MIB, False)) * 10
 MODEL = Footprint(LAYERS, fixed=100 * MIB, num_kv_heads=8, head_dim=128)
@@ -27,8 +30,10 @@ def loader(monkeypatch):
     """The loader as on a machine with one GPU, of which `free` bytes are free."""
     cpu.install()
     from engine.backends.cuda import loader
+    from engine.backends.exl2_config import read_config
 
     state = SimpleNamespace(free=0, module=loader)
+    state.read_config = read_config
     state.load = lambda config: loader.load(config, exl2_config(config.path), lambda *_: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (state.free, 2 * state.free))
@@ -191,25 +196,49 @@ def test_a_part_of_each_layer_goes_to_each_gpu():
     assert split == [680 * MIB, 680 * MIB]
 
 
+@pytest.fixture
+def spread(loader, monkeypatch):
+    """A quantized model of which `changes` are told, for tensor parallelism on several GPUs."""
+    loader.free = 4 * GIB
+
+    def spread(num_gpus=2, path=DEMO_EXL2, *, changes=(), **config):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+        model_config = ModelConfig(path, "name", tensor_parallel=True, **config)
+        exl2_config = loader.read_config(model_config, ModelDir.read(path), 512, "cuda")
+        for name, value in dict(changes).items():
+            setattr(exl2_config, name, value)
+        loader.module.load(model_config, exl2_config, lambda *_: None)
+
+    return spread
+
+
 @pytest.mark.parametrize(
-    ("num_gpus", "changes", "message"),
+    ("changes", "message"),
     [
-        (1, {}, "needs two GPUs"),
-        (2, {"intermediate_size": 500}, "can't spread"),
-        (4, {}, "2 key/value heads are too few for 4 GPUs"),
+        ({"intermediate_size": 500}, "can't spread LlamaForCausalLM over GPUs, for its inter"),
+        ({"partial_rotary_factor": 0.5}, "for its partial_rotary_factor"),
+        ({"use_qk_norm": True}, "for its norms of queries"),
     ],
 )
-def test_what_cannot_be_spread_is_refused(
-    loader, model_path, monkeypatch, num_gpus, changes, message
-):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
-    config = exl2_config(model_path)
-    for name, value in changes.items():
-        setattr(config, name, value)
+def test_a_model_that_cannot_be_spread_is_refused(spread, changes, message):
     with pytest.raises(engine.ModelError, match=message):
-        loader.module.load(
-            ModelConfig(model_path, "name", tensor_parallel=True), config, lambda *_: None
-        )
+        spread(changes=changes)
+
+
+def test_what_is_not_exl2_cannot_be_spread(spread, model_path):
+    with pytest.raises(engine.ModelError, match="for EXL2 models alone"):
+        spread(path=model_path)
+
+
+def test_each_gpu_needs_a_share(spread):
+    with pytest.raises(engine.ModelError, match="needs two GPUs"):
+        spread(1)
+    with pytest.raises(engine.ModelError, match="2 key/value heads are too few for 4 GPUs"):
+        spread(4)
+    with pytest.raises(engine.ModelError, match=r"too small, of gpu_split \[3\.5, 3\.5\]"):
+        spread()  # 128 of its 256 hidden sizes; ExLlamaV2 gives none or 256
+    with pytest.raises(engine.ModelError, match=r"too small, of gpu_split \[1, 2\]"):
+        spread(gpu_split=(1, 2))
 
 
 def test_without_flash_attn_one_job_at_a_time_is_warned_of(loader, model_path, monkeypatch, caplog):

@@ -13,13 +13,13 @@ from exllamav2 import (
     ExLlamaV2Cache_Q4,
     ExLlamaV2Cache_Q6,
     ExLlamaV2Cache_Q8,
-    ExLlamaV2Cache_TP,
     ExLlamaV2Config,
     ExLlamaV2Lora,
     attn,
 )
 from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 
+from engine.backends.cuda import tensor_parallel
 from engine.backends.cuda.memory import GIB, Footprint, Memory
 from engine.backends.cuda.passes import Passes, can_capture
 from engine.backends.exl2_config import read_draft_config
@@ -102,7 +102,7 @@ def measure(model: ExLlamaV2) -> Footprint:
 def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
     num_gpus = torch.cuda.device_count()
     if config.tensor_parallel:
-        _check_tensor_parallel(exl2_config, num_gpus)
+        tensor_parallel.check(ExLlamaV2(exl2_config), num_gpus)
     if not has_pages(exl2_config):
         if config.tensor_parallel or config.has_draft:
             raise ModelError(
@@ -122,21 +122,6 @@ def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
 def has_pages(exl2_config: ExLlamaV2Config) -> bool:
     """Whether jobs can share the cache, which is by flash-attn."""
     return attn.has_flash_attn_with_paged and not exl2_config.no_flash_attn
-
-
-def _check_tensor_parallel(exl2_config: ExLlamaV2Config, num_gpus: int) -> None:
-    if num_gpus < 2:
-        raise ModelError("tensor_parallel needs two GPUs or more", "tensor_parallel")
-    if not exl2_config.arch.lm.supports_tp or exl2_config.intermediate_size % 128:
-        raise ModelError(
-            f"ExLlamaV2 can't spread this {exl2_config.architecture} over GPUs", "tensor_parallel"
-        )
-    if exl2_config.num_key_value_heads < num_gpus:
-        raise ModelError(
-            f"tensor_parallel: {exl2_config.num_key_value_heads} key/value heads are too few for"
-            f" {num_gpus} GPUs; hide some by CUDA_VISIBLE_DEVICES",
-            "tensor_parallel",
-        )
 
 
 def _check_loras(config: ModelConfig) -> None:
@@ -182,7 +167,12 @@ def _load(
     configs[-1].no_graphs = has_passes and mode == "float16"
     models = [ExLlamaV2(one) for one in configs]
     if config.tensor_parallel:
-        return _load_tensor_parallel(config, models[0], mode, tokens, progress)
+        # Without a split ExLlamaV2 would ask nvidia-smi, and leave nothing.
+        split = config.gpu_split or [
+            max(size / GIB - config.gpu_reserve, 0) for size in free_memory()
+        ]
+        cache = tensor_parallel.load(models[0], split, CACHES[mode], tokens, progress)
+        return Loaded(models[0], cache, mode)
     callbacks = parts(progress, [len(model.modules) for model in models])
     caches = []
     for model, callback in zip(models, callbacks, strict=True):
@@ -200,18 +190,6 @@ def _load(
     if len(models) > 1:
         loaded.draft_model, loaded.draft_cache = models[0], caches[0]
     return loaded
-
-
-def _load_tensor_parallel(
-    config: ModelConfig, model: ExLlamaV2, mode: CacheMode, tokens: int, progress: Callback
-) -> Loaded:
-    split = list(config.gpu_split)
-    if not split:  # ExLlamaV2 would ask nvidia-smi, and leave nothing
-        split = [max(size / GIB - config.gpu_reserve, 0) for size in free_memory()]
-    model.load_tp(
-        split, callback=progress, expect_cache_tokens=tokens, expect_cache_base=CACHES[mode]
-    )
-    return Loaded(model, ExLlamaV2Cache_TP(model, base=CACHES[mode], max_seq_len=tokens), mode)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -106,8 +106,8 @@ class Memory:
         tokens: int,
         split: Sequence[float],
     ) -> bool:
-        """One GPU after the other, as ExLlamaV2 does: by all that they take, or by the weights
-        alone where a split is given.
+        """One GPU after the other, as ExLlamaV2 does: by all that they take, or by weights
+        and work space where a split is given.
         """
         gpu, weights_here = 0, 0
         layer_cache = footprint.layer_cache(mode, tokens)

@@ -1,0 +1,82 @@
+"""Each layer on all GPUs: what exllamav2 0.3.2 can do of that, and how it is loaded. Engine thread.
+
+What it can't it does not refuse: it asserts in the midst of loading, or in each step, leaves out
+what its kernels do not know, or ends the process.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from exllamav2 import ExLlamaV2, ExLlamaV2Cache_TP
+from exllamav2.linear import ExLlamaV2Linear
+from exllamav2.tensor_p import TPContext
+
+from engine.backends.progress import Callback
+from engine.errors import ModelError
+
+
+def check(model: ExLlamaV2, num_gpus: int) -> None:
+    """Raises ModelError if a model, which need not be loaded, can't be spread."""
+    if num_gpus < 2:
+        raise ModelError("tensor_parallel needs two GPUs or more", "tensor_parallel")
+    config, part = model.config, _unknown_part(model)
+    if part is not None:
+        raise ModelError(
+            f"tensor_parallel: ExLlamaV2 can't spread {config.architecture} over GPUs, for {part}",
+            "tensor_parallel",
+        )
+    if not all(_is_exl2(linear) for linear in _matrices(model)):
+        raise ModelError(
+            "tensor_parallel is for EXL2 models alone: not all matrices of this one are EXL2",
+            "tensor_parallel",
+        )
+    if config.num_key_value_heads < num_gpus:
+        raise ModelError(
+            f"tensor_parallel: {config.num_key_value_heads} key/value heads are too few for"
+            f" {num_gpus} GPUs; hide some by CUDA_VISIBLE_DEVICES",
+            "tensor_parallel",
+        )
+
+
+def load(
+    model: ExLlamaV2, split: Sequence[float], cache: Any, tokens: int, progress: Callback
+) -> ExLlamaV2Cache_TP:
+    """`split`: GiB of each GPU. `cache`: the class of each GPU's. Raises ModelError."""
+    shares = list(split)
+    context = TPContext(model, shares, tokens, cache)
+    if context.id_split_devs != context.rs_split_devs:  # it would read beyond a list, and crash
+        raise ModelError(
+            "tensor_parallel: a GPU's share of this model is too small, of gpu_split"
+            f" {[round(share, 1) for share in shares]}: give it more, or hide it by"
+            " CUDA_VISIBLE_DEVICES",
+            "gpu_split",
+        )
+    model.load_tp(shares, callback=progress, expect_cache_tokens=tokens, expect_cache_base=cache)
+    return ExLlamaV2Cache_TP(model, base=cache, max_seq_len=tokens)
+
+
+def _unknown_part(model: ExLlamaV2) -> str | None:
+    """What the kernels do not know."""
+    config = model.config
+    if not config.arch.lm.supports_tp:
+        return "its architecture"
+    if config.intermediate_size % 128:
+        return f"its intermediate_size {config.intermediate_size}, no multiple of 128"
+    if config.partial_rotary_factor != 1:
+        return f"its partial_rotary_factor {config.partial_rotary_factor}"
+    for module in model.modules:
+        if getattr(module, "q_norm", None) is not None:
+            return "its norms of queries and keys"
+        if getattr(module, "post_layernorm", None) is not None:
+            return "its norms behind layers"
+    return None
+
+
+def _matrices(model: ExLlamaV2) -> list[ExLlamaV2Linear]:
+    modules = [part for module in model.modules for part in (module, *module.submodules)]
+    return [module for module in modules if isinstance(module, ExLlamaV2Linear)]
+
+
+def _is_exl2(linear: ExLlamaV2Linear) -> bool:
+    keys = (linear.key, linear.alt_key)
+    return any(f"{key}.q_weight" in linear.model.config.tensor_file_map for key in keys)

@@ -1,0 +1,168 @@
+"""Layers on several GPUs, and each layer on all of them: needs two."""
+
+import gc
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.backends.cuda.memory import Memory
+from engine.messages import Chunk
+from tests.conftest import DEMO, ROOT
+from tests.engine.forced import run
+from tests.engine.test_exl2 import GREEDY, free_pages, prompt
+from tests.gpu.test_options import GIB, answers, num_same, questions
+from tests.scripted import job
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU"),
+]
+
+DEMO_EXL2 = f"{DEMO}-exl2"
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """Parts of a layer may be less than 256 wide, as they are for a model as small as this."""
+    from exllamav2 import tensor_p
+
+    split = tensor_p.integer_split
+    monkeypatch.setattr(tensor_p, "integer_split", lambda size, parts, fewest=0: split(size, parts))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Random weights in 4 bits, wide enough that each GPU gets a part."""
+    path = tmp_path_factory.mktemp("models") / "wide"
+    sizes = ["--hidden-size", "1024", "--intermediate-size", "2816", "--num-layers", "6"]
+    heads = ["--num-heads", "16", "--num-kv-heads", "4"]
+    script = ROOT / "scripts" / "make_model.py"
+    subprocess.run([sys.executable, script, path, "--exl2", *sizes, *heads], check=True)
+    return str(path)
+
+
+def first_split(config, monkeypatch):
+    """The smallest with which a first part of the layers comes to the first GPU: ExLlamaV2 asks
+    for more than the weights.
+    """
+    from exllamav2 import ExLlamaV2, model
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "ExLlamaV2DeviceContext", lambda *_: None)
+        for size in range(1, 2000):
+            split = (size / 10000, 10.0)
+            placed = ExLlamaV2(config)
+            placed.set_device_map(list(split))
+            if {module.device_idx for module in placed.modules[1:]} == {0, 1}:
+                return split
+    raise AssertionError("all on one GPU")
+
+
+@pytest.mark.parametrize("mode", ["float16", "Q8"])
+def test_layers_on_two_gpus_give_the_same_texts(serve, monkeypatch, mode):
+    plain = serve(DEMO_EXL2, cache_mode=(mode,))
+    split = first_split(plain._loaded.model.config, monkeypatch)
+    backend = serve(DEMO_EXL2, gpu_split=split, cache_mode=(mode,))
+    assert {t.device.index for t in backend._loaded.cache.all_tensors()} == {0, 1}
+    assert num_same(answers(backend), answers(plain)) >= 7
+
+
+@pytest.mark.parametrize(("mode", "fewest"), [("float16", 7), ("Q8", 6), ("Q6", 6), ("Q4", 0)])
+def test_parts_of_layers_give_nearly_the_same_texts(serve, narrow, mode, fewest):
+    plain = answers(serve(DEMO_EXL2))
+    backend = serve(DEMO_EXL2, tensor_parallel=True, cache_mode=(mode,))
+    assert {t.device.index for t in backend._loaded.cache.all_tensors()} == {0, 1}
+    assert num_same(answers(backend), plain) >= fewest
+
+
+def test_parts_of_layers_and_guesses(serve, narrow):
+    backend = serve(DEMO_EXL2, tensor_parallel=True, ngram_draft=True)
+    assert num_same(answers(backend), answers(serve(DEMO_EXL2))) >= 6
+
+
+def test_parts_of_layers_give_nearly_the_same_logprobs(serve, narrow):
+    """As near as a step's are to those of the same text read at once, on one GPU."""
+    spread, single = serve(DEMO_EXL2, tensor_parallel=True), serve(DEMO_EXL2)
+    far, noise = (mean_distance(*drawn(backend), single) for backend in (spread, single))
+    assert far < 2 * noise + 0.002
+
+
+def drawn(backend):
+    """Of jobs together: their prompts with what was drawn, and how likely that was."""
+    jobs = [replace(one, num_logprobs=0) for one in questions()]
+    events = run(backend, *jobs)
+    texts, likely = [], []
+    for one in jobs:
+        chunks = [event for event in events[one.identifier] if isinstance(event, Chunk)]
+        texts.append((*one.prompt, *(t for chunk in chunks for t in chunk.token_ids)))
+        likely.append([entry.logprob for chunk in chunks for entry in chunk.logprobs])
+    return texts, likely
+
+
+def mean_distance(texts, likely, backend):
+    """Of logprobs at the ends of texts from those that the backend gives the texts."""
+    jobs = [job(f"text{i}", 0, prompt=t, prompt_logprobs=0) for i, t in enumerate(texts)]
+    events = run(backend, *jobs)
+    scored = [events[one.identifier][-2].logprobs for one in jobs]
+    pairs = [
+        (entry.logprob, logprob)
+        for scores, row in zip(scored, likely, strict=True)
+        for entry, logprob in zip(scores[-len(row) :], row, strict=True)
+    ]
+    distances = [abs(a - b) for a, b in pairs]
+    mean = sum(distances) / len(distances)
+    print(f"{len(distances)} logprobs, {mean:.4f} apart in the mean, {max(distances):.4f} at most")
+    return mean
+
+
+def test_a_seed_and_cancelled_jobs(serve, wide):
+    backend = serve(wide, tensor_parallel=True)
+    seeded = job("a", 40, prompt=prompt(1, 40), sampling=replace(GREEDY, temperature=1.0, seed=3))
+    _, second, third = (
+        [event.token_ids for event in run(backend, seeded)["a"] if isinstance(event, Chunk)]
+        for _ in range(3)
+    )
+    assert second == third  # the first computed the prompt, which these find in the cache
+    for one in (jobs := questions(400)):
+        backend.enqueue(one)
+    for _ in range(5):
+        backend.iterate()
+    for one in jobs:
+        backend.cancel(one.identifier)
+    assert backend.num_jobs == 0
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_parts_take_the_memory_estimated_and_give_it_back(serve, wide):
+    from exllamav2 import ExLlamaV2
+
+    from engine.backends.cuda.loader import measure
+
+    config = {"tensor_parallel": True, "cache_tokens": 65536}
+    first = serve(wide, **config)
+    run(first, *questions())
+    first.close()
+    before = used()
+    backend = serve(wide, **config)
+    run(backend, *questions())
+    taken = [now - then for now, then in zip(used(), before, strict=True)]
+    exl2_config = backend._loaded.model.config
+    footprint = measure(ExLlamaV2(exl2_config))
+    memory = Memory(backend._config, [footprint], [100 * GIB] * 2, exl2_config.max_seq_len)
+    estimate = memory.place("float16", 65536)
+    print(f"estimated {estimate}, taken {taken}")
+    for size, expected in zip(taken, estimate, strict=True):
+        assert size == pytest.approx(expected, rel=0.1)
+    backend.close()
+    assert used() == pytest.approx(before, abs=2**26)
+
+
+def used():
+    """Bytes on each GPU."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    sizes = [torch.cuda.mem_get_info(i) for i in range(torch.cuda.device_count())]
+    return [total - free for free, total in sizes]
