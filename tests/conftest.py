@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -55,6 +56,12 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    """On a machine with GPUs, too, only tests marked `gpu` use them, if asked for by themselves."""
+    if config.option.markexpr != "gpu":
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+
 def pytest_collection_finish():
     """What is imported by now lives to the end: no collection needs to look at it."""
     gc.freeze()
@@ -73,4 +80,4 @@ def pytest_collection_modifyitems(items):
 
     if not torch.cuda.is_available():
         for item in gpu_items:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+            item.add_marker(pytest.mark.skip(reason="no CUDA device, or no -m gpu"))
