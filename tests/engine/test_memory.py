@@ -201,12 +201,13 @@ def spread(loader, monkeypatch):
     """A quantized model of which `changes` are told, for tensor parallelism on several GPUs."""
     loader.free = 4 * GIB
 
-    def spread(num_gpus=2, path=DEMO_EXL2, *, changes=(), **config):
+    def spread(num_gpus=2, path=DEMO_EXL2, *, changes=(), keys=(), **config):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
         model_config = ModelConfig(path, "name", tensor_parallel=True, **config)
         exl2_config = loader.read_config(model_config, ModelDir.read(path), 512, "cuda")
         for name, value in dict(changes).items():
             setattr(exl2_config, name, value)
+        exl2_config.arch.lm.keys.update(keys)
         loader.module.load(model_config, exl2_config, lambda *_: None)
 
     return spread
@@ -223,6 +224,11 @@ def spread(loader, monkeypatch):
 def test_a_model_that_cannot_be_spread_is_refused(spread, changes, message):
     with pytest.raises(engine.ModelError, match=message):
         spread(changes=changes)
+
+
+def test_a_model_with_norms_behind_its_layers_cannot_be_spread(spread):
+    with pytest.raises(engine.ModelError, match="for its norms behind layers"):
+        spread(keys={"norm_1_post": ".post_self_attn_layernorm"})
 
 
 def test_what_is_not_exl2_cannot_be_spread(spread, model_path):
