@@ -12,7 +12,7 @@ from engine.backends.cuda.memory import Memory
 from engine.messages import Chunk
 from tests.conftest import DEMO, ROOT
 from tests.engine.forced import run
-from tests.engine.test_exl2 import GREEDY, free_pages, prompt
+from tests.engine.test_exl2 import free_pages
 from tests.gpu.test_options import GIB, answers, num_same, questions
 from tests.scripted import job
 
@@ -118,14 +118,8 @@ def mean_distance(texts, likely, backend):
     return mean
 
 
-def test_a_seed_and_cancelled_jobs(serve, wide):
+def test_cancelled_jobs_leave_their_pages(serve, wide):
     backend = serve(wide, tensor_parallel=True)
-    seeded = job("a", 40, prompt=prompt(1, 40), sampling=replace(GREEDY, temperature=1.0, seed=3))
-    _, second, third = (
-        [event.token_ids for event in run(backend, seeded)["a"] if isinstance(event, Chunk)]
-        for _ in range(3)
-    )
-    assert second == third  # the first computed the prompt, which these find in the cache
     for one in (jobs := questions(400)):
         backend.enqueue(one)
     for _ in range(5):
