@@ -41,6 +41,11 @@ def read_config(
         num_rows = config.max_batch_size * (1 + config.num_draft_tokens * config.has_draft)
         whole_step = -(-num_rows // PAGE_SIZE) * PAGE_SIZE
         exl2_config.max_input_len = max(exl2_config.max_input_len, whole_step)
+        # Of this and the vocabulary is its buffer of logits, whose rows are multiples of 32 wide.
+        padded = exl2_config.vocab_size + -exl2_config.vocab_size % 32
+        exl2_config.max_output_len = -(
+            -exl2_config.max_input_len * padded // exl2_config.vocab_size
+        )
     # Work space is reserved for so many inputs: each place in the batch takes a few tokens.
     exl2_config.max_batch_size = -(-MAX_STEP * config.max_batch_size // exl2_config.max_input_len)
     return exl2_config

@@ -1,5 +1,7 @@
 """Which cache has room on GPUs, by arithmetic: there need not be any."""
 
+import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -196,6 +198,18 @@ def test_a_part_of_each_layer_goes_to_each_gpu():
     assert split == [680 * MIB, 680 * MIB]
 
 
+def test_key_value_heads_are_whole():
+    """8 on 3 GPUs are 3, 3 and 2; the rest, 500 MiB, goes by the room that they leave."""
+    sizes = memory(2, 2, 2, tensor_parallel=True).place("float16", 8192)
+    of_heads = (820 * 3 / 8, 820 * 3 / 8, 820 * 2 / 8)
+    others = [500 * (1536 - size) / (3 * 1536 - 820) for size in of_heads]
+    expected = [(a + b + 100) * MIB for a, b in zip(of_heads, others, strict=True)]
+    assert sizes == pytest.approx(expected, abs=8)
+    assert not memory(0.6, 0.6, tensor_parallel=True).place("float16", 8192)
+    only = memory(2, 2, tensor_parallel=True, gpu_split=(0, 1)).place("float16", 4096)
+    assert only == [0, 1260 * MIB]
+
+
 @pytest.fixture
 def spread(loader, monkeypatch):
     """A quantized model of which `changes` are told, for tensor parallelism on several GPUs."""
@@ -216,9 +230,10 @@ def spread(loader, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"intermediate_size": 500}, "can't spread LlamaForCausalLM over GPUs, for its inter"),
-        ({"partial_rotary_factor": 0.5}, "for its partial_rotary_factor"),
-        ({"use_qk_norm": True}, "for its norms of queries"),
+        ({"intermediate_size": 500}, "can't spread LlamaForCausalLM over GPUs: its intermediate_"),
+        ({"partial_rotary_factor": 0.5}, "its partial_rotary_factor is"),
+        ({"head_dim": 32}, "its heads are not as wide"),
+        ({"use_qk_norm": True}, "it has norms of queries"),
     ],
 )
 def test_a_model_that_cannot_be_spread_is_refused(spread, changes, message):
@@ -227,7 +242,7 @@ def test_a_model_that_cannot_be_spread_is_refused(spread, changes, message):
 
 
 def test_a_model_with_norms_behind_its_layers_cannot_be_spread(spread):
-    with pytest.raises(engine.ModelError, match="for its norms behind layers"):
+    with pytest.raises(engine.ModelError, match="it has norms behind its layers"):
         spread(keys={"norm_1_post": ".post_self_attn_layernorm"})
 
 
@@ -241,10 +256,24 @@ def test_each_gpu_needs_a_share(spread):
         spread(1)
     with pytest.raises(engine.ModelError, match="2 key/value heads are too few for 4 GPUs"):
         spread(4)
-    with pytest.raises(engine.ModelError, match=r"too small, of gpu_split \[3\.5, 3\.5\]"):
+    with pytest.raises(engine.ModelError, match="needs two GPUs"):
+        spread(gpu_split=(3, 0))
+    with pytest.raises(engine.ModelError, match=r"of 3\.5 \+ 3\.5 GiB a GPU gets too little"):
         spread()  # 128 of its 256 hidden sizes; ExLlamaV2 gives none or 256
-    with pytest.raises(engine.ModelError, match=r"too small, of gpu_split \[1, 2\]"):
-        spread(gpu_split=(1, 2))
+    with pytest.raises(engine.ModelError, match=r"of 1\.0 \+ 2\.0 GiB a GPU gets too little"):
+        spread(4, gpu_split=(1, 2))
+    with pytest.raises(engine.ModelError, match=r"of 0\.0 \+ 0\.0 GiB a GPU gets too little"):
+        spread(gpu_split=(0.01, 0.01))  # nothing but the cache
+
+
+def test_the_logits_of_a_vocabulary_of_any_size_have_room(loader, tmp_path):
+    shutil.copytree(DEMO_EXL2, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": 2050}))
+    config = ModelConfig(str(path.parent), "name", tensor_parallel=True)
+    exl2_config = loader.read_config(config, ModelDir.read(str(path.parent)), 512, "cuda")
+    room = exl2_config.max_output_len * exl2_config.vocab_size
+    assert exl2_config.max_input_len * 2080 <= room < (exl2_config.max_input_len + 1) * 2080
 
 
 def test_without_flash_attn_one_job_at_a_time_is_warned_of(loader, model_path, monkeypatch, caplog):

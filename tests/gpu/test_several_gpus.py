@@ -18,7 +18,7 @@ from tests.scripted import job
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU"),
+    pytest.mark.skipif(torch.cuda.device_count() != 2, reason="not two GPUs"),
 ]
 
 DEMO_EXL2 = f"{DEMO}-exl2"
@@ -70,7 +70,7 @@ def test_layers_on_two_gpus_give_the_same_texts(serve, monkeypatch, mode):
     assert num_same(answers(backend), answers(plain)) >= 7
 
 
-@pytest.mark.parametrize(("mode", "fewest"), [("float16", 7), ("Q8", 6), ("Q6", 6), ("Q4", 0)])
+@pytest.mark.parametrize(("mode", "fewest"), [("float16", 7), ("Q8", 6), ("Q6", 6), ("Q4", 3)])
 def test_parts_of_layers_give_nearly_the_same_texts(serve, narrow, mode, fewest):
     plain = answers(serve(DEMO_EXL2))
     backend = serve(DEMO_EXL2, tensor_parallel=True, cache_mode=(mode,))
@@ -80,7 +80,10 @@ def test_parts_of_layers_give_nearly_the_same_texts(serve, narrow, mode, fewest)
 
 def test_parts_of_layers_and_guesses(serve, narrow):
     backend = serve(DEMO_EXL2, tensor_parallel=True, ngram_draft=True)
-    assert num_same(answers(backend), answers(serve(DEMO_EXL2))) >= 6
+    jobs = questions(150)
+    assert num_same(answers(backend, jobs), answers(serve(DEMO_EXL2), jobs)) >= 6
+    ends = [events[-1] for events in run(backend, *jobs).values()]
+    assert 0 < sum(end.accepted_tokens for end in ends) <= sum(end.draft_tokens for end in ends)
 
 
 def test_parts_of_layers_give_nearly_the_same_logprobs(serve, narrow):
@@ -130,7 +133,7 @@ def test_cancelled_jobs_leave_their_pages(serve, wide):
     assert free_pages(backend) == backend._generator.max_pages
 
 
-def test_parts_take_the_memory_estimated_and_give_it_back(serve, wide):
+def test_parts_take_the_memory_estimated(serve, wide):
     from exllamav2 import ExLlamaV2
 
     from engine.backends.cuda.loader import measure
@@ -150,8 +153,18 @@ def test_parts_take_the_memory_estimated_and_give_it_back(serve, wide):
     print(f"estimated {estimate}, taken {taken}")
     for size, expected in zip(taken, estimate, strict=True):
         assert size == pytest.approx(expected, rel=0.1)
-    backend.close()
-    assert used() == pytest.approx(before, abs=2**26)
+
+
+def test_a_spread_model_that_is_unloaded_gives_its_memory_back(serve, wide):
+    after = []
+    for _ in range(6):
+        backend = serve(wide, tensor_parallel=True)
+        run(backend, *questions())
+        backend.close()
+        after.append(used())
+    print(f"{after} bytes in use")
+    for first, last in zip(after[0], after[-1], strict=True):
+        assert last <= first * 1.01
 
 
 def used():

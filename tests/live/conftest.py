@@ -13,10 +13,7 @@ import time
 import pytest
 import requests
 
-from engine.gpus import has_gpu
-
 ROOT = pathlib.Path(__file__).parent.parent.parent
-HAS_GPU = has_gpu()
 LINK = os.environ.get("TESTS_LINK", "auto")  # of servers whose test doesn't say
 GUNICORN = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
 FLASK = [sys.executable, "-m", "flask", "--app", "wsgi", "run", "--port", "{port}"]

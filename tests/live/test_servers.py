@@ -11,7 +11,8 @@ import time
 import pytest
 import requests
 
-from tests.live.conftest import FLASK, GUNICORN, HAS_GPU, ROOT, WAITRESS
+from engine.gpus import has_gpu
+from tests.live.conftest import FLASK, GUNICORN, ROOT, WAITRESS
 
 SERVE = [str(ROOT / "scripts" / "serve")]
 
@@ -64,7 +65,7 @@ def refusal(server, timeout=60):
     ids=lambda value: str(value)[:40],
 )
 def test_a_start_that_cannot_work_ends_with_one_clear_line(start, more, settings, message):
-    if settings.get("device") == "cuda" and HAS_GPU:
+    if settings.get("device") == "cuda" and has_gpu():
         pytest.skip("there is a CUDA device")
     status, output = refusal(start([*GUNICORN, *more], **settings))
     assert status != 0
@@ -93,7 +94,7 @@ def test_a_concurrency_from_the_environment_is_refused(start, monkeypatch):
 def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_clear_line(
     start, model_path, tmp_path, name, change, message
 ):
-    if HAS_GPU and change and change.keys() & {"hidden_size", "quantization_config"}:
+    if has_gpu() and change and change.keys() & {"hidden_size", "quantization_config"}:
         pytest.skip("the CPU's own loader says so")
     path = shutil.copytree(model_path, tmp_path / "model")
     if change is None:

@@ -10,8 +10,8 @@ import time
 import pytest
 import requests
 
+from engine.gpus import has_gpu
 from tests.conftest import DEMO
-from tests.live.conftest import HAS_GPU
 
 SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards box"
 WORDS = SENTENCE.split()
@@ -62,7 +62,7 @@ def steady_server(request):
     """Its greedy texts are the same in any company. On a GPU, where sums are rounded by how many
     rows there are, it takes a trained model for that: random weights' logits are too near.
     """
-    if not HAS_GPU:
+    if not has_gpu():
         return request.getfixturevalue("server")
     start = request.getfixturevalue("start")
     return start(model=DEMO, max_batch_size=64).wait_until_ready()

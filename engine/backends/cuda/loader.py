@@ -102,7 +102,8 @@ def measure(model: ExLlamaV2) -> Footprint:
 def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
     num_gpus = torch.cuda.device_count()
     if config.tensor_parallel:
-        tensor_parallel.check(ExLlamaV2(exl2_config), num_gpus)
+        num_shares = sum(map(bool, config.gpu_split)) or num_gpus
+        tensor_parallel.check(ExLlamaV2(exl2_config), min(num_shares, num_gpus))
     if not has_pages(exl2_config):
         if config.tensor_parallel or config.has_draft:
             raise ModelError(

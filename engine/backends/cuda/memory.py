@@ -130,13 +130,19 @@ class Memory:
         return True
 
     def _spread(self, used: list[int], footprint: Footprint, mode: CacheMode, tokens: int) -> None:
-        """A part of each layer on each GPU, by the room that there is."""
-        parts = [*self._config.gpu_split, *[0.0] * len(used)][: len(used)]
-        parts = parts if any(parts) else [float(room) for room in self._room]
-        total = footprint.weights + footprint.cache(mode, tokens)
-        for i, part in enumerate(parts):
-            if part:
-                used[i] += int(total * part / sum(parts)) + footprint.beside(mode, tokens)
+        """A part of each layer on each GPU, as ExLlamaV2 shares them out: the key/value heads,
+        which are whole, by the room that there is, and the rest by the room that they leave.
+        """
+        split = [int(size * GIB) for size in self._config.gpu_split] or self._room
+        rooms = [*split, *[0] * len(used)][: len(used)]
+        heads = _whole_parts(footprint.num_kv_heads, rooms)
+        attention = sum(weights for weights, is_cached in footprint.modules if is_cached)
+        of_heads = attention + footprint.cache(mode, tokens)
+        taken = [of_heads * part // footprint.num_kv_heads for part in heads]
+        left = [max(room - size, 0) for room, size in zip(rooms, taken, strict=True)]
+        others = _whole_parts(footprint.weights - attention, left)
+        for i, size in enumerate(map(sum, zip(taken, others, strict=True))):
+            used[i] += size + footprint.beside(mode, tokens) if size else 0
 
     def _largest(self, mode: CacheMode) -> int:
         """Tokens: no more than all places of the batch can use, 0 if there is no room at all."""
@@ -168,3 +174,13 @@ class Memory:
             f" GPUs are free, less a gpu_reserve of {self._config.gpu_reserve}. "
             + (f"What would fit: {', or '.join(would)}" if would else "No cache would fit")
         )
+
+
+def _whole_parts(total: int, sizes: Sequence[int]) -> list[int]:
+    """In the ratio of the sizes; what is left over goes to those that lack most."""
+    sizes = sizes if any(sizes) else [1] * len(sizes)
+    parts = [total * size // sum(sizes) for size in sizes]
+    lacking = sorted(range(len(sizes)), key=lambda i: -(total * sizes[i] % sum(sizes)))
+    for i in lacking[: total - sum(parts)]:
+        parts[i] += 1
+    return parts

@@ -16,13 +16,13 @@ from engine.errors import ModelError
 
 
 def check(model: ExLlamaV2, num_gpus: int) -> None:
-    """Raises ModelError if a model, which need not be loaded, can't be spread."""
+    """Raises ModelError if a model, which need not be loaded, can't be spread over so many."""
     if num_gpus < 2:
         raise ModelError("tensor_parallel needs two GPUs or more", "tensor_parallel")
     config, part = model.config, _unknown_part(model)
     if part is not None:
         raise ModelError(
-            f"tensor_parallel: ExLlamaV2 can't spread {config.architecture} over GPUs, for {part}",
+            f"tensor_parallel: ExLlamaV2 can't spread {config.architecture} over GPUs: {part}",
             "tensor_parallel",
         )
     if not all(_is_exl2(linear) for linear in _matrices(model)):
@@ -33,7 +33,7 @@ def check(model: ExLlamaV2, num_gpus: int) -> None:
     if config.num_key_value_heads < num_gpus:
         raise ModelError(
             f"tensor_parallel: {config.num_key_value_heads} key/value heads are too few for"
-            f" {num_gpus} GPUs; hide some by CUDA_VISIBLE_DEVICES",
+            f" {num_gpus} GPUs; let gpu_split give nothing to some",
             "tensor_parallel",
         )
 
@@ -43,32 +43,41 @@ def load(
 ) -> ExLlamaV2Cache_TP:
     """`split`: GiB of each GPU. `cache`: the class of each GPU's. Raises ModelError."""
     shares = list(split)
-    context = TPContext(model, shares, tokens, cache)
+    try:
+        context = TPContext(model, shares, tokens, cache)
+    except ZeroDivisionError:  # of what the cache leaves
+        raise _too_small(shares) from None
     if context.id_split_devs != context.rs_split_devs:  # it would read beyond a list, and crash
-        raise ModelError(
-            "tensor_parallel: a GPU's share of this model is too small, of gpu_split"
-            f" {[round(share, 1) for share in shares]}: give it more, or hide it by"
-            " CUDA_VISIBLE_DEVICES",
-            "gpu_split",
-        )
+        raise _too_small(shares)
     model.load_tp(shares, callback=progress, expect_cache_tokens=tokens, expect_cache_base=cache)
     return ExLlamaV2Cache_TP(model, base=cache, max_seq_len=tokens)
+
+
+def _too_small(shares: Sequence[float]) -> ModelError:
+    sizes = " + ".join(f"{share:.1f}" for share in shares)
+    return ModelError(
+        f"tensor_parallel: of {sizes} GiB a GPU gets too little of this model: let gpu_split give"
+        " it more, or nothing; a small model needs no second GPU",
+        "gpu_split",
+    )
 
 
 def _unknown_part(model: ExLlamaV2) -> str | None:
     """What the kernels do not know."""
     config = model.config
     if not config.arch.lm.supports_tp:
-        return "its architecture"
+        return "not this architecture"
     if config.intermediate_size % 128:
-        return f"its intermediate_size {config.intermediate_size}, no multiple of 128"
+        return f"its intermediate_size, {config.intermediate_size}, is no multiple of 128"
     if config.partial_rotary_factor != 1:
-        return f"its partial_rotary_factor {config.partial_rotary_factor}"
+        return f"its partial_rotary_factor is {config.partial_rotary_factor}"
+    if config.num_attention_heads * config.head_dim != config.hidden_size:
+        return "its heads are not as wide, together, as its hidden state"
     for module in model.modules:
         if getattr(module, "q_norm", None) is not None:
-            return "its norms of queries and keys"
+            return "it has norms of queries and keys"
         if getattr(module, "post_layernorm", None) is not None:
-            return "its norms behind layers"
+            return "it has norms behind its layers"
     return None
 
 
