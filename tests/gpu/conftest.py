@@ -1,10 +1,13 @@
 """What tests on a GPU share."""
 
+import subprocess
+import sys
+
 import pytest
 
 from engine.backends import make_backend
 from engine.config import ModelConfig
-from tests.conftest import DEMO
+from tests.conftest import DEMO, ROOT
 
 
 @pytest.fixture
@@ -21,3 +24,23 @@ def serve():
     yield serve
     for backend in opened:
         backend.close()
+
+
+@pytest.fixture(scope="module")
+def make_larger(tmp_path_factory):
+    """Models of random weights, about 25 MiB a layer, or 6 with --exl2."""
+
+    def make_larger(num_layers, *options):
+        path = tmp_path_factory.mktemp("models") / "larger"
+        sizes = ["--hidden-size", "1024", "--intermediate-size", "2816"]
+        heads = ["--num-heads", "16", "--num-kv-heads", "4", "--num-layers", str(num_layers)]
+        script = ROOT / "scripts" / "make_model.py"
+        subprocess.run([sys.executable, script, path, *sizes, *heads, *options], check=True)
+        return str(path)
+
+    return make_larger
+
+
+@pytest.fixture(scope="module")
+def larger(make_larger):
+    return make_larger(12)

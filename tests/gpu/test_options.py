@@ -2,8 +2,6 @@
 
 import gc
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -35,17 +33,6 @@ QUESTIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def larger(tmp_path_factory):
-    """Random weights, about 300 MiB."""
-    path = tmp_path_factory.mktemp("models") / "larger"
-    sizes = ["--hidden-size", "1024", "--intermediate-size", "2816", "--num-layers", "12"]
-    heads = ["--num-heads", "16", "--num-kv-heads", "4"]
-    script = ROOT / "scripts" / "make_model.py"
-    subprocess.run([sys.executable, script, path, *sizes, *heads], check=True)
-    return str(path)
-
-
 def questions(max_tokens=48):
     tokenizer = Tokenizer(ModelDir.read(DEMO))
     prompts = [f"<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n" for q in QUESTIONS]
@@ -69,10 +56,23 @@ def num_same(some, others, length=40):
     return same
 
 
-def free_memory():
+def free_memory(gpu=0):
     gc.collect()
     torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info(0)[0]
+    return torch.cuda.mem_get_info(gpu)[0]
+
+
+def estimated(backend, num_gpus=1):
+    """Footprint of the backend's model, and bytes on each GPU that it was expected to take."""
+    from exllamav2 import ExLlamaV2
+
+    from engine.backends.cuda.loader import measure
+    from engine.backends.cuda.memory import Memory
+
+    config, exl2_config = backend._config, backend._loaded.model.config
+    footprint = measure(ExLlamaV2(exl2_config))
+    memory = Memory(config, [footprint], [100 * GIB] * num_gpus, exl2_config.max_seq_len)
+    return footprint, memory.place(config.cache_mode[0], config.cache_tokens)
 
 
 @pytest.mark.parametrize("model", ["demo", "demo-exl2"])
@@ -99,11 +99,6 @@ def test_a_given_split_gives_the_same_texts(serve):
 
 @pytest.mark.parametrize("mode", ["float16", "Q8", "Q6", "Q4"])
 def test_the_estimate_is_near_what_is_taken(serve, larger, mode):
-    from exllamav2 import ExLlamaV2
-
-    from engine.backends.cuda.loader import measure
-    from engine.backends.cuda.memory import Memory
-
     free_memory()
     before = torch.cuda.memory_allocated()
     backend = serve(larger, cache_mode=(mode,), cache_tokens=65536)
@@ -114,10 +109,7 @@ def test_the_estimate_is_near_what_is_taken(serve, larger, mode):
         *(job(f"job{i}", 4, prompt=tuple(range(300, 1500)), sampling=GREEDY) for i in range(8)),
     )
     most = torch.cuda.max_memory_allocated() - before
-    exl2_config = backend._loaded.model.config
-    footprint = measure(ExLlamaV2(exl2_config))
-    memory = Memory(backend._config, [footprint], [100 * GIB], exl2_config.max_seq_len)
-    [estimate] = memory.place(mode, 65536)
+    footprint, [estimate] = estimated(backend)
     print(f"{mode}: estimated {estimate}, held {held}, at most {most}")
     assert footprint.weights + footprint.cache(mode, 65536) <= held * 1.02
     assert held <= estimate * 1.02

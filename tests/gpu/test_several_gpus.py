@@ -1,19 +1,15 @@
 """Layers on several GPUs, and each layer on all of them: needs two."""
 
-import gc
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
-from engine.backends.cuda.memory import Memory
 from engine.messages import Chunk
-from tests.conftest import DEMO, ROOT
+from tests.conftest import DEMO
 from tests.engine.forced import run
 from tests.engine.test_exl2 import free_pages
-from tests.gpu.test_options import GIB, answers, num_same, questions
+from tests.gpu.test_options import answers, estimated, free_memory, num_same, questions
 from tests.scripted import job
 
 pytestmark = [
@@ -34,14 +30,9 @@ def narrow(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory):
-    """Random weights in 4 bits, wide enough that each GPU gets a part."""
-    path = tmp_path_factory.mktemp("models") / "wide"
-    sizes = ["--hidden-size", "1024", "--intermediate-size", "2816", "--num-layers", "6"]
-    heads = ["--num-heads", "16", "--num-kv-heads", "4"]
-    script = ROOT / "scripts" / "make_model.py"
-    subprocess.run([sys.executable, script, path, "--exl2", *sizes, *heads], check=True)
-    return str(path)
+def wide(make_larger):
+    """In 4 bits, and wide enough that each GPU gets a part."""
+    return make_larger(6, "--exl2")
 
 
 def first_split(config, monkeypatch):
@@ -134,42 +125,26 @@ def test_cancelled_jobs_leave_their_pages(serve, wide):
 
 
 def test_parts_take_the_memory_estimated(serve, wide):
-    from exllamav2 import ExLlamaV2
-
-    from engine.backends.cuda.loader import measure
-
     config = {"tensor_parallel": True, "cache_tokens": 65536}
     first = serve(wide, **config)
     run(first, *questions())
     first.close()
-    before = used()
+    before = [free_memory(gpu) for gpu in range(2)]
     backend = serve(wide, **config)
     run(backend, *questions())
-    taken = [now - then for now, then in zip(used(), before, strict=True)]
-    exl2_config = backend._loaded.model.config
-    footprint = measure(ExLlamaV2(exl2_config))
-    memory = Memory(backend._config, [footprint], [100 * GIB] * 2, exl2_config.max_seq_len)
-    estimate = memory.place("float16", 65536)
-    print(f"estimated {estimate}, taken {taken}")
-    for size, expected in zip(taken, estimate, strict=True):
-        assert size == pytest.approx(expected, rel=0.1)
+    taken = [size - free_memory(gpu) for gpu, size in enumerate(before)]
+    _, estimates = estimated(backend, num_gpus=2)
+    print(f"estimated {estimates}, taken {taken}")
+    assert taken == pytest.approx(estimates, rel=0.1)
 
 
 def test_a_spread_model_that_is_unloaded_gives_its_memory_back(serve, wide):
-    after = []
+    used = []
     for _ in range(6):
         backend = serve(wide, tensor_parallel=True)
         run(backend, *questions())
         backend.close()
-        after.append(used())
-    print(f"{after} bytes in use")
-    for first, last in zip(after[0], after[-1], strict=True):
+        used.append([torch.cuda.mem_get_info(gpu)[1] - free_memory(gpu) for gpu in range(2)])
+    print(f"{used} bytes in use")
+    for first, last in zip(used[0], used[-1], strict=True):
         assert last <= first * 1.01
-
-
-def used():
-    """Bytes on each GPU."""
-    gc.collect()
-    torch.cuda.empty_cache()
-    sizes = [torch.cuda.mem_get_info(i) for i in range(torch.cuda.device_count())]
-    return [total - free for free, total in sizes]

@@ -19,10 +19,10 @@ def check(model: ExLlamaV2, num_gpus: int) -> None:
     """Raises ModelError if a model, which need not be loaded, can't be spread over so many."""
     if num_gpus < 2:
         raise ModelError("tensor_parallel needs two GPUs or more", "tensor_parallel")
-    config, part = model.config, _unknown_part(model)
-    if part is not None:
+    config, obstacle = model.config, _obstacle(model)
+    if obstacle is not None:
         raise ModelError(
-            f"tensor_parallel: ExLlamaV2 can't spread {config.architecture} over GPUs: {part}",
+            f"tensor_parallel: ExLlamaV2 can't spread {config.architecture} over GPUs: {obstacle}",
             "tensor_parallel",
         )
     if not all(_is_exl2(linear) for linear in _matrices(model)):
@@ -62,8 +62,8 @@ def _too_small(shares: Sequence[float]) -> ModelError:
     )
 
 
-def _unknown_part(model: ExLlamaV2) -> str | None:
-    """What the kernels do not know."""
+def _obstacle(model: ExLlamaV2) -> str | None:
+    """What of it the kernels do not know."""
     config = model.config
     if not config.arch.lm.supports_tp:
         return "not this architecture"
