@@ -102,23 +102,18 @@ def test_a_prompt_seen_before_is_cached_and_starts_sooner(server):
 
 def test_health_and_refusals_are_answered_while_every_stream_is_busy(start):
     server = start(max_batch_size=4, max_pending=4).wait_until_ready()
-    busy = [
-        server.post(
-            "/v1/completions",
-            greedy("x", 1900, stream=True, ignore_eos=True),
-            stream=True,
-        )
-        for _ in range(4)
-    ]
     stop = threading.Event()
 
-    def wait_in_line():  # four more, that wait for a place
-        with server.post("/v1/completions", greedy("x", 1900, stream=True), stream=True) as r:
-            stop.wait(60)
-            r.close()
+    def keep_a_place():  # again and again: a fast device is soon through with a text
+        while not stop.is_set():
+            body = greedy("x", 1900, stream=True, ignore_eos=True)
+            with server.post("/v1/completions", body, stream=True) as response:
+                for _ in response.iter_content(None):
+                    if stop.is_set():
+                        break
 
-    waiting = [threading.Thread(target=wait_in_line) for _ in range(4)]
-    for thread in waiting:
+    busy = [threading.Thread(target=keep_a_place) for _ in range(8)]  # four of them in the line
+    for thread in busy:
         thread.start()
     statuses, seconds = [], []
     deadline = time.monotonic() + 30
@@ -132,9 +127,7 @@ def test_health_and_refusals_are_answered_while_every_stream_is_busy(start):
         seconds.append((between - begin, time.monotonic() - between))
     print(f"refused in {seconds[-1][0] * 1e3:.0f} ms, live in {seconds[-1][1] * 1e3:.0f} ms")
     stop.set()
-    for response in busy:
-        response.close()
-    for thread in waiting:
+    for thread in busy:
         thread.join(60)
     assert statuses[-1] == 429
 
