@@ -9,7 +9,7 @@ from pydantic import Field
 import engine
 from app.body import BadRequest
 from app.sampling import TokenId
-from app.text.request import Switch, Text, called, without_idle
+from app.text.request import OtherServers, Switch, Text, called, without_idle
 from app.validation import Parameters, validate
 
 # What each calls fields of ours that have other names here.
@@ -40,7 +40,7 @@ _HEAT_LAST = (6, 0, 2, 1, 3, 4, 5)
 _DRY = ("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers")
 _MIROSTAT = ("mirostat_tau", "mirostat_eta")
 _EVERYWHERE = (
-    Switch("dry_multiplier", 0, _DRY),
+    Switch("dry_multiplier", 0, _DRY, "dry_penalty_last_n"),
     Switch("smoothing_factor", 0, ("smoothing_curve",)),
 )
 KOBOLD_SWITCHES = (
@@ -66,10 +66,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stream": (True, False),  # the route says it
 }
 
-PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template themselves."
 
-
-class Kobold(Text):
+class Kobold(OtherServers):
     model_config = called(KOBOLD)
     withheld: ClassVar[frozenset[str]] = Text.withheld | {"return_progress"}
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -97,7 +95,6 @@ class Kobold(Text):
         "use_world_info": _NO,
     }
 
-    parse_special: bool = Field(True, description=PARSE_SPECIAL)
     sampler_order: list[Annotated[int, Field(ge=0, le=6)]] | None = Field(
         None,
         min_length=7,
@@ -159,7 +156,7 @@ class KoboldStream(Kobold):
     stream: bool = True
 
 
-class Textgen(Text):
+class Textgen(OtherServers):
     model_config = called(TEXTGEN)
     withheld: ClassVar[frozenset[str]] = Text.withheld | {"return_progress"}
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -183,7 +180,6 @@ class Textgen(Text):
         "skip_special_tokens": (True,),
     }
 
-    parse_special: bool = Field(True, description=PARSE_SPECIAL)
     truncation_length: int | None = Field(
         None,
         ge=1,

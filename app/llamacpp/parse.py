@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from app.text.request import Switch, Text, called, without_idle
+from app.text.request import WINDOW, OtherServers, Switch, Text, called, without_idle
 from app.validation import validate
 
 # What it calls fields of ours that have other names there.
@@ -22,10 +22,11 @@ SWITCHES = (
         "dry_multiplier",
         0,
         ("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+        "dry_penalty_last_n",
     ),
     Switch("dynatemp_range", 0, ("dynatemp_exponent",)),
     Switch("mirostat", 0, ("mirostat_tau", "mirostat_eta")),
-    Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl")),
+    Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl"), "repeat_last_n"),
 )
 # Values that leave it to the server.
 UNSET: dict[str, Any] = {"grammar": "", "logit_bias": [], "n_predict": -1, "seed": -1}
@@ -33,7 +34,7 @@ UNSET: dict[str, Any] = {"grammar": "", "logit_bias": [], "n_predict": -1, "seed
 _ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
 
 
-class LlamaCpp(Text):
+class LlamaCpp(OtherServers):
     model_config = called(NAMES)
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **Text.neutral,
@@ -53,10 +54,7 @@ class LlamaCpp(Text):
         "timings_per_token": _NO,
     }
 
-    parse_special: bool = Field(
-        True,
-        description="As of `/generate`; here the clients write the model's template themselves.",
-    )
+    repetition_penalty_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
 
 
 def completion(body: dict[str, Any]) -> LlamaCpp:

@@ -32,6 +32,17 @@ class Text(Generation):
         return ours | {name: ours.get(field, field) for name, field in super().names.items()}
 
 
+_PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template themselves."
+WINDOW = "Of the newest tokens, so many. -1: all. 0: off."
+
+
+class OtherServers(Text):
+    """As clients of other servers ask."""
+
+    parse_special: bool = Field(True, description=_PARSE_SPECIAL)
+    dry_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
+
+
 def called(names: Mapping[str, str]) -> ConfigDict:
     """Has a format's own `names` for fields of `Text`: {field: name}."""
     return ConfigDict(**Finite, alias_generator=lambda field: names.get(field, field))
@@ -43,10 +54,12 @@ class Switch(NamedTuple):
     name: str
     off: float
     others: tuple[str, ...]
+    window: str | None = None  # that of the others which turns it off by being 0, of no tokens
 
 
-# What holds for no tokens at all if this is 0, where ours means all of them.
-_WINDOWS = {"dry_penalty_last_n": "dry_multiplier", "repeat_last_n": "repeat_penalty"}
+def idle(body: Mapping[str, Any], switches: Sequence[Switch]) -> set[str]:
+    """Names of parameters of samplers that are off."""
+    return {other for s in switches if body.get(s.name, s.off) == s.off for other in s.others}
 
 
 def without_idle(
@@ -55,12 +68,13 @@ def without_idle(
     """Without what clients send along of samplers that are off, and without what has the value that
     stands for none.
     """
-    idle = {other for s in switches if body.get(s.name, s.off) == s.off for other in s.others}
-    for window, name in _WINDOWS.items():
-        if body.get(window) == 0:
-            idle |= {window, name}
+    for switch in switches:
+        window = body.get(switch.window) if switch.window else None
+        if type(window) is int and window == 0:
+            body = {**body, switch.name: switch.off}
+    left_out = idle(body, switches)
     return {
         name: value
         for name, value in body.items()
-        if name not in idle and not (name in unset and value == unset[name])
+        if name not in left_out and not (name in unset and value == unset[name])
     }

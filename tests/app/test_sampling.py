@@ -162,6 +162,28 @@ def test_other_names_reach_the_engine_too(make_client, path, body, expected):
     assert {field: getattr(job.sampling, field) for field in expected} == expected
 
 
+def test_a_window_of_no_tokens_turns_off_the_default_too(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend, default_repetition_penalty=1.3)
+    for body in ({}, {"repeat_last_n": 0}):
+        client.post("/completion", json={"prompt": "x", **body})
+    assert [job.sampling.repetition_penalty for job in backend.enqueued] == [1.3, 1]
+
+
+def test_another_routes_window_is_unknown(make_client):
+    body = {"prompt": "x", "repeat_last_n": 0}
+    response = make_client(ScriptedBackend()).post("/api/v1/generate", json=body)
+    assert (response.status_code, "repeat_last_n" in response.text) == (400, True)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/generate", "/completion"])
+def test_false_is_no_number_of_tokens(make_client, path):
+    body = {"prompt": "x", "dry_multiplier": 1, "dry_penalty_last_n": False}
+    response = make_client(ScriptedBackend()).post(path, json=body)
+    assert response.status_code == 400
+    assert "dry_penalty_last_n" in response.text
+
+
 # On the generator
 
 
