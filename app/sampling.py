@@ -139,8 +139,8 @@ class Sampled(Parameters):
         0,
         ge=0,
         lt=2**31,
-        description="Tokens before those, over which the penalty fades. Refused above 0 without"
-        " `repetition_penalty_range`.",
+        description="Tokens before those, over which the penalty fades. Refused above 0 unless"
+        " `repetition_penalty_range` is above 0, too.",
     )
     frequency_penalty: float | None = Field(
         None,
@@ -234,7 +234,8 @@ class Sampled(Parameters):
         if (self.dynatemp_low or 0) > (self.dynatemp_high or 0):
             raise BadRequest("dynatemp_low: must not be above dynatemp_high", "dynatemp_low")
         if self.repetition_decay and self.repetition_penalty_range < 1:
-            raise BadRequest("repetition_decay needs repetition_penalty_range", "repetition_decay")
+            message = "repetition_decay needs a repetition_penalty_range above 0"
+            raise BadRequest(message, "repetition_decay")
         if (self.cfg_scale == 1) != (self.negative_prompt is None):
             raise BadRequest("cfg_scale and negative_prompt need each other", "cfg_scale")
         if self.mirostat_mode:

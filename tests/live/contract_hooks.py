@@ -146,7 +146,7 @@ def fit(body):
     body = {
         name: min(value, MOST[name]) if name in MOST else value
         for name, value in body.items()
-        if name not in NEEDS or body.get(NEEDS[name])
+        if name not in NEEDS or (body.get(NEEDS[name]) or -1) != -1
     }
     if "best_of" in body:
         body["n"] = body["best_of"]
