@@ -91,7 +91,7 @@ def test_no_job_waits_longer_than_the_factor_times_its_fair_wait_and_one_job(ste
 @settings(max_examples=300)
 @given(
     st.dictionaries(
-        st.sampled_from("uvwxyz"), st.lists(st.integers(2, 200), min_size=30), min_size=2
+        st.sampled_from("wxyz"), st.lists(st.integers(2, 200), min_size=20, max_size=40), min_size=2
     )
 )
 def test_clients_that_all_wait_get_equal_shares_of_the_work(works):
@@ -105,9 +105,8 @@ def test_clients_that_all_wait_get_equal_shares_of_the_work(works):
         one = start(pending)
         started[one.client] += work_of(one)
         left[one.client] -= 1
-        for a in works:
-            for b in works:
-                assert started[a] - started[b] <= longest[a] + longest[b]
+        ahead = max(started[client] - longest[client] for client in works)
+        assert ahead <= min(started[client] + longest[client] for client in works)
 
 
 def test_a_client_that_comes_back_has_no_arrears_and_no_credit():

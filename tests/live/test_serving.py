@@ -19,7 +19,7 @@ WORDS = SENTENCE.split()
 
 def prompts(count):
     """Of different lengths, some longer than a page of the cache."""
-    words = [[WORDS[(i * k + k) % len(WORDS)] for k in range(5 + 5 * i)] for i in range(count)]
+    words = [[WORDS[(i * k + k) % len(WORDS)] for k in range(5 + 2 * i)] for i in range(count)]
     return [f"{' '.join(words[i])} number {i}" for i in range(count)]
 
 
@@ -69,16 +69,16 @@ def steady_server(request):
 
 
 def test_64_clients_at_once_get_the_text_of_their_own_prompt(steady_server):
-    server, asked = steady_server, prompts(64)
-    alone = [server.post("/v1/completions", greedy(p)).json()["choices"][0]["text"] for p in asked]
+    server, bodies = steady_server, [greedy(prompt, 12) for prompt in prompts(64)]
+    alone = [server.post("/v1/completions", b).json()["choices"][0]["text"] for b in bodies]
     assert len(set(alone)) > 20
 
-    def ask(prompt):
-        with server.post("/v1/completions", greedy(prompt, stream=True), stream=True) as response:
+    def ask(body):
+        with server.post("/v1/completions", {**body, "stream": True}, stream=True) as response:
             return streamed_text(response)
 
     for _ in range(20):
-        assert in_threads(ask, asked) == alone
+        assert in_threads(ask, bodies) == alone
 
 
 def test_a_prompt_seen_before_is_cached_and_starts_sooner(server):
