@@ -13,7 +13,7 @@ import time
 from gunicorn import util
 from gunicorn.workers.gthread import ThreadWorker
 
-from app.alarms import ALARMS
+from app.http.alarms import ALARMS
 from app.services import KEY
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model

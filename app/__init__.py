@@ -5,12 +5,13 @@ from collections.abc import Callable
 import flask
 
 import engine
-from app import errors, request_id
-from app.body import BadRequest
-from app.client import ClientGone
+from app import errors
 from app.config import Settings, SettingsError, read_settings
-from app.deadlines import TimedOut
+from app.delivery.deadlines import TimedOut
 from app.extension import Result, Switchyard, TextStream, install, open_services
+from app.http import request_id
+from app.http.body import BadRequest
+from app.http.client import ClientGone
 
 __all__ = [
     "BadRequest",

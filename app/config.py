@@ -10,10 +10,10 @@ import pydantic_settings
 from pydantic import Field
 
 import engine
-from app.body import BadRequest
-from app.chat.formats import FORMATS
-from app.sampling import Sampled
-from app.validation import validate
+from app.http.body import BadRequest
+from app.parts.call_formats import FORMATS
+from app.request.sampling import Sampled
+from app.request.validation import validate
 
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory

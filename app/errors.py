@@ -11,10 +11,10 @@ import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 import engine
-from app.body import BadRequest, json_response
-from app.client import BodyTimeout, ClientGone
-from app.deadlines import TimedOut
-from app.request_id import request_id
+from app.delivery.deadlines import TimedOut
+from app.http.body import BadRequest, json_response
+from app.http.client import BodyTimeout, ClientGone
+from app.http.request_id import request_id
 
 logger = logging.getLogger(__name__)
 

@@ -12,33 +12,23 @@ from typing import Any
 import flask
 
 import engine
-from app import (
-    anthropic,
-    docs,
-    errors,
-    generation,
-    jobs,
-    kobold,
-    llamacpp,
-    openai,
-    ops,
-    origins,
-    plain,
-    request_id,
-    responses,
-    streams,
-    tokens,
-    websocket,
-)
-from app.body import BadRequest
+from app import errors, origins
 from app.chat import prompt as chat_prompt
 from app.chat.request import Chat
-from app.chat_template import ChatTemplate
+from app.chat.template import ChatTemplate
 from app.config import PREFIX, Settings, SettingsError, read_settings
-from app.openai import parse
-from app.reader import Reader
+from app.delivery import submit as generation
+from app.delivery.framing import raise_failure
+from app.delivery.reader import Reader
+from app.formats import anthropic, kobold, llamacpp, openai, plain, responses, tokens, websocket
+from app.formats.openai import parse
+from app.http import request_id
+from app.http.body import BadRequest
+from app.openapi import page as docs
+from app.routes import health as ops
+from app.routes import requests as jobs
+from app.routes import streams
 from app.services import KEY, Services, services
-from app.streaming import raise_failure
 
 # Parameters of requests that shape an answer into what `generate` doesn't return.
 MEANINGLESS = (

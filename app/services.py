@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import flask
 
 import engine
-from app.chat_template import ChatTemplate
+from app.chat.template import ChatTemplate
 from app.config import Settings
-from app.sender import Sender
-from app.transcripts import Transcripts
+from app.delivery.sender import Sender
+from app.delivery.transcripts import Transcripts
 
 KEY = "switchyard"
 

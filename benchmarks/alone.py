@@ -17,8 +17,8 @@ import app  # noqa: E402
 import engine  # noqa: E402
 from benchmarks.load import Load  # noqa: E402
 from engine.backends import make_backend  # noqa: E402
+from engine.links.thread import EngineThread  # noqa: E402
 from engine.messages import Loaded, Stop, Stopped, Submit  # noqa: E402
-from engine.thread import EngineThread  # noqa: E402
 
 NUM_READY = 256  # jobs made before the clock starts; the rest are made beside it
 

@@ -29,8 +29,8 @@ import engine  # noqa: E402
 from benchmarks.client import percentile, post_all  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 from engine.config import ModelConfig  # noqa: E402
+from engine.links.thread import EngineThread  # noqa: E402
 from engine.messages import Chunk, Finished, ModelInfo, Started  # noqa: E402
-from engine.thread import EngineThread  # noqa: E402
 
 MODEL = str(ROOT / "models" / "demo")  # for its tokenizer
 MAX_JOBS = 256

@@ -1,6 +1,5 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
-from engine import constraints
 from engine.config import CacheMode, Lora, ModelConfig
 from engine.engine import Engine, State
 from engine.errors import (
@@ -23,8 +22,9 @@ from engine.errors import (
     Rejected,
     Stalled,
 )
+from engine.grammar import constraints
 from engine.held import JobState
-from engine.memory import keep_memory_small
+from engine.memory.process import keep_memory_small
 from engine.messages import (
     Chunk,
     Constraint,
@@ -43,11 +43,11 @@ from engine.messages import (
     Timings,
     TokenLogprob,
 )
-from engine.model_dir import ModelDir
+from engine.model.model_dir import ModelDir
+from engine.model.tokenizer import ESCAPE, Tokenizer
 from engine.models import Models, open_engine
 from engine.sampling import BannedString, Sampling
 from engine.stream import Stream
-from engine.tokenizer import ESCAPE, Tokenizer
 
 __all__ = [
     "ESCAPE",

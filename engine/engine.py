@@ -21,9 +21,9 @@ from engine.errors import (
     PromptTooLong,
     Stalled,
 )
-from engine.grammars import Grammars
+from engine.grammar.grammars import Grammars
 from engine.held import Held, JobState
-from engine.link import Deliver, Link
+from engine.links.base import Deliver, Link
 from engine.messages import (
     Abandon,
     Cancel,
@@ -49,10 +49,10 @@ from engine.messages import (
     Submit,
     Zombies,
 )
-from engine.model_dir import ModelDir
+from engine.model.model_dir import ModelDir
+from engine.model.tokenizer import Tokenizer
 from engine.rate import CompletionRate
 from engine.stream import Stream
-from engine.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

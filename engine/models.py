@@ -11,14 +11,14 @@ from engine.backends.base import Backend
 from engine.config import ModelConfig
 from engine.engine import Engine
 from engine.errors import ModelNotFound
-from engine.gpus import has_gpu
-from engine.grammars import Grammars
-from engine.link import Deliver, Link
+from engine.grammar.grammars import Grammars
+from engine.links.base import Deliver, Link
+from engine.links.pipe import PipeLink
+from engine.links.thread import EngineThread
+from engine.memory.gpus import has_gpu
 from engine.messages import LoadProgress
-from engine.model_dir import ModelDir
-from engine.remote.pipe import PipeLink
-from engine.thread import EngineThread
-from engine.tokenizer import Tokenizer
+from engine.model.model_dir import ModelDir
+from engine.model.tokenizer import Tokenizer
 
 
 def open_engine(config: ModelConfig) -> Engine:

@@ -15,8 +15,8 @@ sys.path.insert(0, str(ROOT))
 
 import app  # noqa: E402
 import engine  # noqa: E402
-from app.contract import document  # noqa: E402
-from app.validation import NEUTRAL  # noqa: E402
+from app.openapi.contract import document  # noqa: E402
+from app.request.validation import NEUTRAL  # noqa: E402
 
 PAGE = ROOT / "docs" / "api.md"
 BEGIN, END = "<!-- parameters -->\n", "<!-- end of parameters -->\n"

@@ -5,7 +5,7 @@ import functools
 import flask
 import jsonschema_rs
 
-from app.contract import PATH_ARGUMENT, document
+from app.openapi.contract import PATH_ARGUMENT, document
 
 
 def close(api):

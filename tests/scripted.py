@@ -8,16 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import engine
-from engine.messages import (
-    Chunk,
-    Failed,
-    Finished,
-    FinishReason,
-    Job,
-    JobEvent,
-    ModelInfo,
-    Started,
-)
+from engine.messages import Chunk, Failed, Finished, FinishReason, Job, JobEvent, ModelInfo, Started
 
 Script = Callable[[Job], Iterable[JobEvent]]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import engine
-from app import chat_template
+from app.chat import template as chat_template
 from training import conversations, skills
 from training.conversations import Conversation, draw
 from training.skills import Exchange

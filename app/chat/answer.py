@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import engine
-from app.chat.parser import PartParser
-from app.chat.parts import Part, Reasoning, ToolCall
-from app.generation import Choice
+from app.delivery.submit import Choice
+from app.parts.parser import PartParser
+from app.parts.parts import Part, Reasoning, ToolCall
 
 
 class Answer(Choice):

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import engine
-from app.chat.formats import Format
 from app.chat.tools import Function, Offer
+from app.parts.call_formats import Format
 
 
 def constraint(offer: Offer, format: Format, model: engine.Engine) -> engine.Constraint | None:

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import engine
-from app.body import dumps
 from app.chat import calls, generic
-from app.chat.formats import FORMATS, GENERIC, Format, recognise
-from app.chat.parser import PartParser, Tags
 from app.chat.request import Chat
+from app.chat.template import ChatTemplate, Conversation
 from app.chat.tools import Offer
-from app.chat_template import ChatTemplate, Conversation
 from app.config import Settings
+from app.http.body import dumps
+from app.parts.call_formats import FORMATS, GENERIC, Format, recognise
+from app.parts.parser import PartParser, Tags
 from app.services import services
 
 

@@ -11,7 +11,7 @@ import pytest
 import engine
 from app import Settings, create_app
 from engine.config import ModelConfig
-from engine.thread import EngineThread
+from engine.links.thread import EngineThread
 from tests.app.gunicorn import OverGunicorn
 from tests.contract import Witness
 from tests.scripted import Gate
@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc):
 def alarms_end_soon():
     """Their thread, for which each test that has set one waits at its end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.alarms.PURGE", 0.02)
+        patch.setattr("app.http.alarms.PURGE", 0.02)
         yield
 
 

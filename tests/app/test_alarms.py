@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from app.alarms import Alarms
+from app.http.alarms import Alarms
 
 
 @pytest.fixture
@@ -73,7 +73,9 @@ def test_one_that_fails_stops_no_other(alarms, caplog):
 
 
 def test_the_thread_ends_without_alarms_and_another_comes_with_the_next(alarms, monkeypatch):
-    monkeypatch.setattr("app.alarms.PURGE", 1.0)  # it must be there still when it is looked for
+    monkeypatch.setattr(
+        "app.http.alarms.PURGE", 1.0
+    )  # it must be there still when it is looked for
     for _ in range(2):
         alarms.set(1000, lambda: None).cancel()
         [thread] = alarm_threads()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import engine
-from app.anthropic import parse
+from app.formats.anthropic import parse
 from engine.messages import Chunk, Failed, Started
 from tests.scripted import ScriptedBackend, finished, says
 
@@ -243,7 +243,7 @@ def test_turns_and_the_system_prompt_go_through_the_models_template(make_client)
 @pytest.mark.parameter("metadata.user_id")
 def test_the_user_is_in_the_log(make_client, caplog):
     client = make_client(ScriptedBackend())
-    with caplog.at_level("DEBUG", logger="app.generation"):
+    with caplog.at_level("DEBUG", logger="app.delivery.submit"):
         client.post(URL, json={**HELLO, "metadata": {"user_id": "somebody"}})
     assert "'somebody'" in caplog.text
 

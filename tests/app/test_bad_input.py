@@ -4,8 +4,8 @@ import pytest
 
 import engine
 from app import errors
-from app.body import BadRequest
-from app.openai import parse
+from app.formats.openai import parse
+from app.http.body import BadRequest
 from tests.scripted import Gate, ScriptedBackend
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -6,7 +6,7 @@ import urllib.parse
 import flask
 import pytest
 
-from app import contract
+from app.openapi import contract
 from tests.scripted import ScriptedBackend
 
 # What only shows the contract.

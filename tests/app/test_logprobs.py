@@ -5,7 +5,7 @@ import math
 import pytest
 
 import engine
-from app.openai.logprobs import CompletionLogprobs, TokenNames
+from app.formats.openai.logprobs import CompletionLogprobs, TokenNames
 from engine.messages import Chunk, Finished, PromptLogprobs, Started, TokenLogprob
 from tests.app.conftest import frames
 from tests.scripted import ScriptedBackend

@@ -5,23 +5,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import engine
-from app.anthropic.render import Head as MessageHead
-from app.anthropic.render import MessageRender
-from app.anthropic.routes import NamedEvents as MessageEvents
 from app.chat.answer import Answer
-from app.chat.formats import GENERIC
-from app.chat.parser import PartParser, Tags
-from app.kobold.render import KoboldEvents, KoboldRender
-from app.llamacpp.render import LlamaCppEvents, LlamaCppRender
-from app.mould import MARK
-from app.openai.chat import ChatRender
-from app.openai.logprobs import TokenNames
-from app.openai.render import CompletionRender, Head, StreamRender
-from app.plain.render import GenerateRender, NamedEvents
-from app.progress import WithProgress
-from app.streaming import JsonLines, PlainText, ServerSentEvents, StreamWriter
-from app.text.answer import TextBodies
-from app.timings import WithTimings
+from app.delivery.framing import JsonLines, PlainText, ServerSentEvents, StreamWriter
+from app.delivery.progress import WithProgress
+from app.delivery.render import MARK
+from app.delivery.timings import WithTimings
+from app.formats.anthropic.render import Head as MessageHead
+from app.formats.anthropic.render import MessageRender
+from app.formats.anthropic.routes import NamedEvents as MessageEvents
+from app.formats.kobold.render import KoboldEvents, KoboldRender
+from app.formats.llamacpp.render import LlamaCppEvents, LlamaCppRender
+from app.formats.openai.chat import ChatRender
+from app.formats.openai.logprobs import TokenNames
+from app.formats.openai.render import CompletionRender, Head, StreamRender
+from app.formats.plain.render import GenerateRender, NamedEvents
+from app.formats.text.answer import TextBodies
+from app.parts.call_formats import GENERIC
+from app.parts.parser import PartParser, Tags
 from engine.messages import Chunk, Finished, Prefill
 
 HEAD = Head("id-1", 1, 'a "model"', "print")

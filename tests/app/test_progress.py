@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.progress import WithProgress
+from app.delivery.progress import WithProgress
 from engine.messages import ListPending, Prefill, Started
 from tests.app.conftest import Streamed, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking

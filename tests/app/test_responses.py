@@ -5,7 +5,7 @@ import json
 import pytest
 
 import engine
-from app.responses import parse
+from app.formats.responses import parse
 from engine.messages import Chunk, Failed, Started
 from tests.scripted import ScriptedBackend, finished, says
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-import app.transcripts
 import engine
+from app.delivery import transcripts
 from engine.messages import Chunk, Failed, Started
 from tests.app.conftest import Streamed, listed, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
@@ -241,7 +241,7 @@ def test_a_server_that_keeps_no_streams_says_so(make_client):
 
 
 def test_of_too_many_the_oldest_that_have_ended_go(make_client, drop, monkeypatch):
-    monkeypatch.setattr(app.transcripts, "MAX_COUNT", 2)
+    monkeypatch.setattr(transcripts, "MAX_COUNT", 2)
     backend = ScriptedBackend(lambda job: (count if job.max_new_tokens < 10 else ticking)(job))
     client = make_client(backend, resume_timeout=FOR_EVER)
     running = Streamed(client.post(URL, json=LONG)).read(1)
@@ -257,7 +257,7 @@ def test_of_too_many_the_oldest_that_have_ended_go(make_client, drop, monkeypatc
 
 
 def test_of_too_long_ones_the_oldest_that_have_ended_go(make_client, monkeypatch):
-    monkeypatch.setattr(app.transcripts, "MAX_BYTES", 3000)  # two of them
+    monkeypatch.setattr(transcripts, "MAX_BYTES", 3000)  # two of them
     client = make_client(ScriptedBackend(), resume_timeout=FOR_EVER)
     ended = [Streamed(client.post(URL, json=ASKED)).read() for _ in range(4)]
     for streamed in ended:

@@ -3,8 +3,8 @@
 import pytest
 
 from app import SettingsError, read_settings
-from engine.model_dir import ModelDir
-from engine.tokenizer import Tokenizer
+from engine.model.model_dir import ModelDir
+from engine.model.tokenizer import Tokenizer
 from tests.engine.forced import exl2_backend
 from tests.engine.test_exl2 import chain
 from tests.scripted import ScriptedBackend

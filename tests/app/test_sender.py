@@ -9,9 +9,9 @@ import weakref
 
 import pytest
 
-import app.streamed
-from app.client import Client, ClientGone
-from app.sender import Outlet, Sender
+from app.delivery import streamed
+from app.delivery.sender import Outlet, Sender
+from app.http.client import Client, ClientGone
 from engine.messages import Chunk, Started
 from tests.app.conftest import Connection, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, endless, finished
@@ -30,13 +30,13 @@ def way():
 def handed_over(monkeypatch):
     """Released for each stream that a sender is given."""
     handed_over = threading.Semaphore(0)
-    make = app.streamed.Outlet
+    make = streamed.Outlet
 
     def note(*args):
         handed_over.release()
         return make(*args)
 
-    monkeypatch.setattr(app.streamed, "Outlet", note)
+    monkeypatch.setattr(streamed, "Outlet", note)
     return handed_over
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import engine
-from app.timings import timings
+from app.delivery.timings import timings
 from engine.messages import Timings
 from tests.app.conftest import frames
 from tests.scripted import ScriptedBackend, finished, job

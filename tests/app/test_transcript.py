@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.transcript import Transcript
+from app.delivery.transcript import Transcript
 from engine.messages import Chunk
 
 FOR_EVER = 3600

@@ -6,8 +6,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.config import ModelConfig
 from engine.engine import Engine
-from engine.remote.pipe import PipeLink
-from engine.thread import EngineThread
+from engine.links.pipe import PipeLink
+from engine.links.thread import EngineThread
 from tests.scripted import make_again
 
 over_both_links = pytest.mark.parametrize("link", ["thread", "process"], indirect=True)

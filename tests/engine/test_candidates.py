@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from engine.backends import candidates
-from engine.backends.draw import NONE_LEFT, NOT_NUMBERS, Draw
-from engine.backends.sampler import MAX_FEW, Sampler
+from engine.backends.sampling import candidates
+from engine.backends.sampling.draw import NONE_LEFT, NOT_NUMBERS, Draw
+from engine.backends.sampling.sampler import MAX_FEW, Sampler
 from engine.messages import Sampling
 from tests.scripted import job
 

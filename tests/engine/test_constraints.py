@@ -6,7 +6,7 @@ import re
 import pytest
 
 import engine
-from engine import constraints
+from engine.grammar import constraints
 from engine.messages import Sampling
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run

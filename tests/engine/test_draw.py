@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.draw import Draw
-from engine.backends.rules import Among, Only, Without
-from engine.backends.sampler import Sampler
+from engine.backends.sampling.draw import Draw
+from engine.backends.sampling.rules import Among, Only, Without
+from engine.backends.sampling.sampler import Sampler
 from engine.messages import Sampling
 from tests.scripted import job
 

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine import gpus, models
+from engine import models
 from engine.config import ModelConfig
-from engine.remote.pipe import PipeLink
-from engine.thread import EngineThread
+from engine.links.pipe import PipeLink
+from engine.links.thread import EngineThread
+from engine.memory import gpus
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import engine
-from engine.backends import cpu
-from engine.backends.cuda.memory import GIB, Footprint, Memory
+from engine.backends.exl2 import cpu
+from engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
 from engine.config import ModelConfig
-from engine.model_dir import ModelDir
+from engine.model.model_dir import ModelDir
 from tests.conftest import DEMO
 
 MIB = 2**20
@@ -31,8 +31,8 @@ def memory(*free, footprints=(MODEL,), context=4096, **config):
 def loader(monkeypatch):
     """The loader as on a machine with one GPU, of which `free` bytes are free."""
     cpu.install()
-    from engine.backends.cuda import loader
-    from engine.backends.exl2_config import read_config
+    from engine.backends.exl2.cuda import loader
+    from engine.backends.exl2.load.config import read_config
 
     state = SimpleNamespace(free=0, module=loader)
     state.read_config = read_config

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 import engine
-from engine.model_dir import ModelDir
-from engine.tokenizer import Tokenizer
+from engine.model.model_dir import ModelDir
+from engine.model.tokenizer import Tokenizer
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ import pytest
 import engine
 from engine import errors
 from engine.config import ModelConfig
+from engine.links import pipe
+from engine.links.pipe import PipeLink
 from engine.messages import Chunk, Failed, Finished, LoadProgress, Started, TokenLogprob
-from engine.remote import pipe
-from engine.remote.pipe import PipeLink
 from tests.scripted import ScriptedBackend, count, job, ticking
 from tests.scripted import finished as end_of
 
@@ -333,7 +333,7 @@ import functools, sys
 from tests.scripted import ScriptedBackend, make_again
 from tests.engine.test_pipe import Fault, fatal, seeded
 from engine import Engine, ModelConfig
-from engine.remote.pipe import PipeLink
+from engine.links.pipe import PipeLink
 config = ModelConfig(sys.argv[1], "orphan", hang_timeout=1.0)
 make_backend = functools.partial(make_again, ScriptedBackend, (fatal,))
 model = Engine(config, functools.partial(PipeLink, config, make_backend))

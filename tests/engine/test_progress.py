@@ -5,8 +5,9 @@ import logging
 
 import pytest
 
-from engine.backends import make_backend, progress
-from engine.backends.progress import Progress
+from engine.backends import make_backend
+from engine.backends.exl2.load import progress
+from engine.backends.exl2.load.progress import Progress
 from engine.config import ModelConfig
 
 

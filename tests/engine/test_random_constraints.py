@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import engine
-from engine import constraints
-from engine.grammars import Grammars
+from engine.grammar import constraints
+from engine.grammar.grammars import Grammars
 from engine.messages import Sampling
-from engine.model_dir import ModelDir
-from engine.tokenizer import Tokenizer
+from engine.model.model_dir import ModelDir
+from engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.random_forms import regexes, schemas

@@ -3,8 +3,8 @@
 import pytest
 
 import engine
-from engine.batch import GROW_AFTER, Batch
 from engine.messages import Chunk, Failed, Finished, PutBack, Started
+from engine.schedule.batch import GROW_AFTER, Batch
 from tests.engine.test_engine import take_all, text
 from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
 

@@ -7,9 +7,9 @@ import pytest
 
 import engine
 from engine.messages import Chunk, Healing, Sampling
-from engine.model_dir import ModelDir
-from engine.tokenizer import Tokenizer
-from engine.vocabulary import Vocabulary
+from engine.model.model_dir import ModelDir
+from engine.model.tokenizer import Tokenizer
+from engine.model.vocabulary import Vocabulary
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, chain, draws, pieces, prompt
 from tests.scripted import job

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import engine
-from engine import constraints
+from engine.grammar import constraints
 from engine.messages import Failed, Finished, Loaded, Sampling
-from engine.model_dir import ModelDir
-from engine.tokenizer import Tokenizer
+from engine.model.model_dir import ModelDir
+from engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_exl2 import free_pages

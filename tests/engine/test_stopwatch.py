@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-import engine.stopwatch
 from engine.errors import JobFailed
 from engine.messages import Chunk, Failed, Finished, PutBack, Started, Timings
-from engine.stopwatch import Stopwatch
+from engine.schedule import stopwatch as module
+from engine.schedule.stopwatch import Stopwatch
 from tests.scripted import Gate, ScriptedBackend, job
 
 END = Finished("a", "stop", 1, 2, 0)
@@ -25,7 +25,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(engine.stopwatch, "time", clock)
+    monkeypatch.setattr(module, "time", clock)
     return clock
 
 

@@ -47,7 +47,7 @@ def test_nothing_of_a_backend_that_fails_to_open_stays_alive(model_path, monkeyp
 
     references = []
     backend = exl2_backend(model_path)
-    monkeypatch.setattr("engine.backends.exl2.Exl2Backend._prove", fail)
+    monkeypatch.setattr("engine.backends.exl2.backend.Exl2Backend._prove", fail)
     with pytest.raises(RuntimeError, match="no proof"):
         backend.open()
     gc.collect()

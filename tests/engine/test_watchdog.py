@@ -7,7 +7,7 @@ import pytest
 
 import engine
 from engine.messages import Failed, Finished
-from engine.watchdog import Watchdog
+from engine.schedule.watchdog import Watchdog
 from tests.engine.test_engine import take_all, text
 from tests.scripted import Gate, ScriptedBackend, endless, job
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import engine
 from engine.config import ModelConfig
 from engine.errors import InvalidJob, OutOfMemory
+from engine.links.thread import EngineThread
 from engine.messages import Chunk, Failed, Finished, Job
-from engine.thread import EngineThread
 from tests.conftest import DEMO
 from tests.scripted import Gate, ScriptedBackend
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import engine
-from engine import constraints
 from engine.backends import make_backend
 from engine.config import ModelConfig
+from engine.grammar import constraints
 from engine.messages import Failed, Finished, PromptLogprobs, Sampling
 from tests.engine.forced import ending, run
 from tests.engine.test_exl2 import GREEDY, free_pages, prompt

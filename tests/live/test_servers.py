@@ -11,7 +11,7 @@ import time
 import pytest
 import requests
 
-from engine.gpus import has_gpu
+from engine.memory.gpus import has_gpu
 from tests.live.conftest import FLASK, GUNICORN, ROOT, WAITRESS
 
 SERVE = [str(ROOT / "scripts" / "serve")]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.formats import FORMATS
-from app.chat.parser import PartParser, Tags
-from app.chat.parts import Arguments, Reasoning, Text, ToolCall
+from app.parts.call_formats import FORMATS
+from app.parts.parser import PartParser, Tags
+from app.parts.parts import Arguments, Reasoning, Text, ToolCall
 
 TOOLS = ("f", "get_weather")
 THINK = Tags("<think>", "</think>")

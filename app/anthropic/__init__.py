@@ -1,6 +1,0 @@
-"""Anthropic's wire format: /v1/messages, and what its clients expect of /v1/models."""
-
-from app.anthropic.render import models
-from app.anthropic.routes import blueprint, describe_model
-
-__all__ = ["blueprint", "describe_model", "models"]

@@ -1,0 +1,39 @@
+"""Frames that differ in their text alone. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import engine
+from app.http.body import dumps
+
+MARK = "\x1etext\x1e"  # nothing else in a frame has these characters; in JSON they are escaped
+
+TextBody = Callable[[str], dict[str, Any]]
+
+
+class Render(Protocol):
+    """A wire format's bodies."""
+
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterable[tuple[dict[str, Any], str]]:
+        """Of some events, each with the new text in it."""
+
+    def text_body(self, identifier: str) -> TextBody | None:
+        """What makes the body of more text of this job, once each of its chunks is a body of its
+        own, of its text alone, and no other is told of it; None as long as that isn't certain.
+        """
+
+
+class Mould:
+    """What stands before and behind the text, as a frame that was made once has it: to put a body
+    together anew for each token takes several times as long.
+    """
+
+    __slots__ = ("_encode", "_head", "_tail")
+
+    def __init__(self, frame: bytes) -> None:
+        """`frame` of a text that is MARK."""
+        self._encode: Callable[[str], bytes] = dumps if dumps(MARK) in frame else str.encode
+        self._head, self._tail = frame.split(self._encode(MARK))
+
+    def fill(self, text: str) -> bytes:
+        return self._head + self._encode(text) + self._tail

@@ -1,0 +1,179 @@
+"""The one thread that writes streams, where the server lets it: to wake a thread for each token of
+each stream costs several times what the token does.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from app.delivery.output import Output
+from app.delivery.watch import LOOK
+from app.http.client import Client, ClientGone
+
+logger = logging.getLogger(__name__)
+
+RETRY = 0.01  # seconds until a socket that was full is tried again
+
+
+class Outlet:
+    """One stream's way out, in chunks of HTTP/1.1."""
+
+    __slots__ = (
+        "_client",
+        "_next_look",
+        "_num_sent",
+        "_num_taken",
+        "_output",
+        "_patience",
+        "_rest",
+        "_send_timeout",
+        "_waits_since",
+        "ended",
+        "error",
+        "next_turn",
+        "num_bytes",
+    )
+
+    def __init__(self, output: Output, client: Client, send_timeout: float) -> None:
+        self.num_bytes = 0  # of the body
+        self.error: Exception | None = None  # what it has ended with
+        self.ended = threading.Event()
+        self.next_turn = 0.0  # by the monotonic clock, whatever comes
+        self._output = output
+        self._client = client
+        self._send_timeout = send_timeout
+        self._rest: bytes | memoryview = b""  # what the socket had no room for
+        self._num_sent = 0
+        self._num_taken = 0
+        self._waits_since: float | None = None  # for the client to take something
+        self._next_look = 0.0
+        self._patience = 0.0  # of the output, as of the last look
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when there may be news. It must not block."""
+        self._output.notify(wake)
+
+    # Sender's thread
+
+    def write(self, now: float) -> bool:
+        """What there is, as far as the socket takes it; whether that was the end. Never waits.
+        While the socket is full, what has come stays where it is. Raises ClientGone.
+        """
+        is_due = now >= self.next_turn
+        if is_due:
+            self._take_turn(now)
+        if self._rest:
+            return False
+        piece = self._output.take_now(now)
+        if is_due and not piece:
+            piece = self._output.take(now) or b""
+        if not piece:
+            return self._output.is_finished
+        self.num_bytes += len(piece)
+        self._send(b"%X\r\n%b\r\n" % (len(piece), piece), now)
+        return self._output.is_finished and not self._rest
+
+    def _take_turn(self, now: float) -> None:
+        if now >= self._next_look:
+            self._look(now)
+        self.next_turn = min(now + self._patience, self._next_look)
+        if self._rest:
+            self._send(self._rest, now)
+
+    def _send(self, data: bytes | memoryview, now: float) -> None:
+        count = self._client.send(data)
+        self._num_sent += count
+        if count == len(data):
+            self._rest = b""
+        else:
+            self._rest = memoryview(data)[count:]
+            self.next_turn = min(now + RETRY, self._next_look)
+
+    def _look(self, now: float) -> None:
+        """Is the client there, and takes it something? Else cut it off. The socket's own buffer
+        holds megabytes, so that it has room says little.
+        """
+        self._next_look = now + LOOK
+        self._output.look()
+        self._patience = self._output.patience
+        num_untaken = self._client.num_untaken()
+        before, self._num_taken = self._num_taken, self._num_sent - num_untaken
+        if not (num_untaken or self._rest):
+            self._waits_since = None
+        elif self._waits_since is None or self._num_taken > before:
+            self._waits_since = now
+        elif now - self._waits_since >= self._send_timeout:
+            logger.info("a client has taken nothing for %g seconds", self._send_timeout)
+            self._client.cut_off()
+            raise ClientGone
+
+
+class Sender:
+    """Its thread runs while there are streams to be written."""
+
+    def __init__(self) -> None:
+        # None: there is news of an outlet that has come before.
+        self._inbox: queue.SimpleQueue[Outlet | None] = queue.SimpleQueue()
+        # One object for all, so that an engine sees at a glance that it is the same.
+        self.wake: Callable[[], None] = partial(self._inbox.put, None)
+        self._lock = threading.Lock()  # guards what follows
+        self._num_outlets = 0
+
+    # Request threads
+
+    def send(self, outlet: Outlet) -> None:
+        """Returns when all has been written. Raises ClientGone, or what else has gone wrong."""
+        with self._lock:
+            if not self._num_outlets:
+                threading.Thread(target=self._run, name="sender", daemon=True).start()
+            self._num_outlets += 1
+        outlet.notify(self.wake)
+        self._inbox.put(outlet)
+        outlet.ended.wait()
+        error, outlet.error = outlet.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback has this frame: the two would wait for a garbage collection
+
+    # Sender's thread
+
+    def _run(self) -> None:
+        outlets: list[Outlet] = []
+        num_left = 1
+        while num_left:
+            next_turn = min((outlet.next_turn for outlet in outlets), default=0.0)
+            outlets += self._receive(next_turn - time.monotonic() if outlets else LOOK)
+            now = time.monotonic()
+            ended = {outlet for outlet in outlets if self._write(outlet, now)}
+            if ended:
+                outlets = [outlet for outlet in outlets if outlet not in ended]
+            with self._lock:
+                self._num_outlets -= len(ended)
+                num_left = self._num_outlets
+            for outlet in ended:
+                outlet.ended.set()
+
+    def _receive(self, timeout: float) -> list[Outlet]:
+        """New outlets. Waits for one, or for news, or at most `timeout` seconds."""
+        outlets = []
+        try:
+            item = self._inbox.get(timeout=max(timeout, 0))
+            while True:
+                if item is not None:
+                    outlets.append(item)
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            return outlets
+
+    def _write(self, outlet: Outlet, now: float) -> bool:
+        """Whether it has ended. What goes wrong with one is its own end, not the others'."""
+        try:
+            return outlet.write(now)
+        except Exception as error:
+            outlet.error = error
+            return True

@@ -1,0 +1,170 @@
+"""From a request to its jobs and their events, whatever its wire format. Request threads."""
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import flask
+
+import engine
+from app.delivery.deadlines import Deadlines
+from app.delivery.reader import Reader
+from app.delivery.watch import Watch
+from app.http.body import BadRequest, read_json
+from app.http.client import Client
+from app.http.identity import share_of
+from app.http.request_id import request_id
+from app.request.generation import Generation
+from app.request.validation import Request
+from app.services import services
+
+logger = logging.getLogger(__name__)
+
+NEWS = 5  # questions where a job stands, from one heartbeat of a stream to the next
+
+
+class Named(Protocol):
+    @property
+    def names(self) -> dict[str, str]:
+        """What this request calls the parameters that the engine has other names for."""
+
+
+class Choice:
+    """One choice as it comes in: its text so far and how it ended."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.prompt_logprobs: tuple[engine.TokenLogprob | None, ...] = ()
+        self.logprobs: list[engine.TokenLogprob] = []  # of the tokens that are told
+        self.finished: engine.Finished | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens, the stop token among them."""
+        logprobs = [token.logprob for token in self.logprobs]
+        if self.finished is not None and self.finished.stop_token is not None:
+            logprobs.append(self.finished.stop_token.logprob)
+        return sum(logprobs) / max(len(logprobs), 1)
+
+    def add(self, event: engine.JobEvent) -> None:
+        match event:
+            case engine.PromptLogprobs():
+                self.prompt_logprobs = event.logprobs
+            case engine.Chunk():
+                self.texts.append(event.text)
+                self.logprobs += event.logprobs or ()
+            case engine.Finished():
+                self.finished = event
+
+
+def receive(
+    parse_body: Callable[[dict[str, Any]], Request],
+    read: Callable[[int], dict[str, Any]] = read_json,
+) -> Request:
+    """The current request, from a client that must neither send nor read too slowly. `read` takes
+    the most bytes that it may have.
+    """
+    settings = services().settings
+    client = Client(flask.request.environ)
+    client.limit_sends(settings.send_timeout)
+    with client.receiving(settings.body_timeout):
+        body = read(settings.max_body_bytes)
+    request = parse_body(body)
+    if isinstance(request, Generation):
+        return request.with_preset(settings.presets)
+    return request
+
+
+@contextlib.contextmanager
+def names_of(request: Named) -> Iterator[None]:
+    """Name a parameter at fault as the client does."""
+    try:
+        yield
+    except engine.Rejected as error:
+        error.param = request.names.get(error.param or "", error.param)
+        raise
+
+
+def submit(
+    request: Generation,
+    model: engine.Engine,
+    prompts: Sequence[tuple[int, ...]],
+    identifiers: Sequence[str],
+    is_streamed: bool,
+    fit: Callable[[engine.Job], engine.Job] | None = None,
+    wake: Callable[[], None] | None = None,
+) -> Reader:
+    """Submit the jobs of each prompt, with these identifiers in order, and as `fit` makes them.
+    Close the reader in the end. `wake` is the stream's. Raises BadRequest, or what `Engine.submit`
+    does.
+    """
+    settings = services().settings
+    if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
+        raise BadRequest(
+            f"timeout: {request.timeout:g} seconds are more than the"
+            f" {settings.total_timeout:g} that this server allows",
+            "timeout",
+        )
+    # A thread without a request is the host application's own, with no client to look after.
+    environ = flask.request.environ if flask.has_request_context() else {}
+    client = share_of(flask.request) if environ else "local"
+    jobs = []
+    for i, identifier in enumerate(identifiers):
+        prompt = prompts[i // request.num_jobs]
+        max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
+        choice = i % request.num_jobs
+        jobs.append(
+            request.job(
+                identifier, prompt, max_new_tokens, choice, model.config, client, request_id()
+            )
+        )
+    jobs = [request.tokenized(job, model.tokenizer, model.info.max_seq_len) for job in jobs]
+    if fit is not None:
+        jobs = [fit(job) for job in jobs]
+    interval = settings.heartbeat / NEWS
+    reader = Reader(
+        model.submit(jobs, wake),
+        Watch(Client(environ), serves_half_closed=is_streamed),
+        Deadlines(
+            settings.queue_timeout,
+            settings.first_token_timeout,
+            request.timeout or settings.total_timeout,
+        ),
+        prompt_tokens=sum(map(len, prompts)),
+        identifiers=identifiers,
+        request_id=request_id(),
+        queued=partial(model.queued, max_age=interval),
+        interval=interval if is_streamed and wake is None else math.inf,
+    )
+    logger.debug(
+        "%s, request %s: %d jobs for user %r",
+        reader.identifier,
+        request_id(),
+        len(jobs),
+        request.user,
+    )
+    return reader
+
+
+def gather(choices: Mapping[str, Choice], events: Sequence[engine.JobEvent]) -> None:
+    """To each choice, by the identifier of its job, what has come of it."""
+    for event in events:
+        choices[event.identifier].add(event)
+
+
+def best_of(choices: Sequence[Choice], num_jobs: int, n: int) -> list[Choice]:
+    """Of each prompt's `num_jobs` choices, which follow each other, the `n` likeliest, the best
+    first.
+    """
+    if num_jobs == n:
+        return list(choices)
+    return [
+        choice
+        for start in range(0, len(choices), num_jobs)
+        for choice in sorted(
+            choices[start : start + num_jobs], key=lambda c: c.mean_logprob, reverse=True
+        )[:n]
+    ]

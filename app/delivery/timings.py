@@ -1,0 +1,84 @@
+"""How long a request's jobs took for what, under the names that llama.cpp's clients read. Pure."""
+
+from collections.abc import Sequence
+from typing import (
+    Any,
+    NotRequired,  # which pydantic needs before Python 3.12
+)
+
+from typing_extensions import TypedDict
+
+import engine
+from app.delivery.render import Render, TextBody
+
+
+class TimingsBody(TypedDict):
+    queue_ms: float
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_second: float | None
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_second: float | None
+    draft_n: NotRequired[int]
+    draft_n_accepted: NotRequired[int]
+
+
+def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
+    """Of all jobs, those of one prompt, `num_jobs`, in a row: the longest time and all tokens.
+
+    A job's first token belongs to the prefill, so the rate is of the others; null where there is
+    no time to divide by.
+    """
+    prompt_tokens = sum(f.prompt_tokens - f.cached_tokens for f in finished[::num_jobs])
+    new_tokens = sum(f.new_tokens for f in finished)
+    prefill = max(f.timings.prefill for f in finished)
+    decode = max(f.timings.decode for f in finished)
+    told: TimingsBody = {
+        "queue_ms": _milliseconds(max(f.timings.queue for f in finished)),
+        "cache_n": sum(f.cached_tokens for f in finished[::num_jobs]),
+        "prompt_n": prompt_tokens,
+        "prompt_ms": _milliseconds(prefill),
+        "prompt_per_second": _rate(prompt_tokens, prefill),
+        "predicted_n": new_tokens,
+        "predicted_ms": _milliseconds(decode),
+        "predicted_per_second": _rate(sum(max(f.new_tokens - 1, 0) for f in finished), decode),
+    }
+    if guessed := sum(f.draft_tokens for f in finished):
+        told["draft_n"] = guessed
+        told["draft_n_accepted"] = sum(f.accepted_tokens for f in finished)
+    return told
+
+
+class WithTimings:
+    """Bodies of a stream, each with its new text, and in the last the timings."""
+
+    def __init__(self, render: Render, identifiers: Sequence[str], num_jobs: int) -> None:
+        """`num_jobs` of each prompt; `identifiers` of all, in order."""
+        self._render = render
+        self._identifiers = identifiers
+        self._num_jobs = num_jobs
+        self._finished: dict[str, engine.Finished] = {}
+
+    def __call__(self, events: Sequence[engine.JobEvent]) -> list[tuple[dict[str, Any], str]]:
+        bodies = list(self._render(events))
+        for event in events:
+            if isinstance(event, engine.Finished):
+                self._finished[event.identifier] = event
+        if bodies and len(self._finished) == len(self._identifiers):
+            finished = [self._finished[identifier] for identifier in self._identifiers]
+            body, text = bodies[-1]
+            bodies[-1] = {**body, "timings": timings(finished, self._num_jobs)}, text
+        return bodies
+
+    def text_body(self, identifier: str) -> TextBody | None:
+        return self._render.text_body(identifier)
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return round(count / seconds, 3) if count and seconds else None

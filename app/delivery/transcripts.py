@@ -1,0 +1,119 @@
+"""The answers that may be asked for again, and who has asked for what. Request threads."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+import werkzeug.exceptions
+
+import engine
+from app.delivery.transcript import Transcript
+
+MAX_COUNT = 1000  # answers that are kept; those that have ended make room, the oldest first
+MAX_BYTES = 64 * 1024 * 1024  # of them all
+
+Key = tuple[str, str, str]  # whose, for which endpoint, the Idempotency-Key
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """A key that a request has come with. It is settled once there is an answer to be read, or
+    that request was refused.
+    """
+
+    key: Key
+    fingerprint: bytes  # of the request
+    transcript: Transcript | None = None
+    settled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether a request with the same key is the first again: an error is no answer."""
+        if self.transcript is None:
+            return self.settled.is_set()
+        return self.transcript.error is not None or self.transcript.is_over(time.monotonic())
+
+
+@dataclass(slots=True)
+class _Kept:
+    transcript: Transcript
+    owner: str
+    claim: Claim | None
+
+
+class Transcripts:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._kept: dict[str, _Kept] = {}  # by the response's identifier, the oldest first
+        self._claims: dict[Key, Claim] = {}
+
+    def keep(self, transcript: Transcript, owner: str, claim: Claim | None) -> None:
+        """`claim`: the one that it settles."""
+        with self._lock:
+            self._kept[transcript.identifier] = _Kept(transcript, owner, claim)
+            self._forget_old()
+        if claim is not None:
+            claim.transcript = transcript
+            claim.settled.set()
+
+    def find(self, identifier: str, owner: str) -> Transcript | None:
+        """A stream that this client may ask for."""
+        with self._lock:
+            self._forget_old()
+            kept = self._kept.get(identifier)
+        if kept is None or kept.owner != owner or not kept.transcript.writer.is_numbered:
+            return None
+        return kept.transcript
+
+    def claim(self, key: Key, fingerprint: bytes) -> tuple[Claim, bool]:
+        """The claim on a key, and whether it is new: then `settle` it in the end.
+
+        Raises werkzeug's 422 if another request came with the key.
+        """
+        with self._lock:
+            self._forget_old()
+            claim = self._claims.get(key)
+            if claim is None or claim.is_void:
+                claim = self._claims[key] = Claim(key, fingerprint)
+                return claim, True
+        if claim.fingerprint != fingerprint:
+            raise werkzeug.exceptions.UnprocessableEntity(
+                "this Idempotency-Key has come with another request: use a new key, or repeat path,"
+                " body, Content-Type and Accept exactly"
+            )
+        return claim, False
+
+    def settle(self, claim: Claim) -> None:
+        """If it has no answer, give it up."""
+        with self._lock:
+            if claim.transcript is None and self._claims.get(claim.key) is claim:
+                del self._claims[claim.key]
+        claim.settled.set()
+
+    def join(self, transcript: Transcript, max_extra: int) -> bool:
+        """Read it, as one of at most so many more readers than answers. Whether there is time.
+
+        Raises engine.Full.
+        """
+        with self._lock:
+            extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())
+            if transcript.num_readers and extra >= max_extra:
+                raise engine.Full(f"{extra} requests read what others have asked for already", 1.0)
+            return transcript.join()
+
+    def _forget_old(self) -> None:
+        now = time.monotonic()
+        for kept in [k for k in self._kept.values() if k.transcript.is_over(now)]:
+            self._forget(kept)
+        num_bytes = sum(kept.transcript.num_bytes for kept in self._kept.values())
+        for kept in list(self._kept.values()):
+            if len(self._kept) <= MAX_COUNT and num_bytes <= MAX_BYTES:
+                return
+            if kept.transcript.is_finished and not kept.transcript.num_readers:
+                self._forget(kept)
+                num_bytes -= kept.transcript.num_bytes
+
+    def _forget(self, kept: _Kept) -> None:
+        del self._kept[kept.transcript.identifier]
+        if kept.claim is not None and self._claims.get(kept.claim.key) is kept.claim:
+            del self._claims[kept.claim.key]

@@ -1,0 +1,209 @@
+"""Messages of Anthropic's API, of blocks, and what they are as OpenAI's messages. Pure."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic_core import to_json
+
+from app.chat.request import MAX_MESSAGES, MAX_PARTS
+from app.request.validation import TAG, Finite, Object, without_nulls
+
+
+class CacheControl(Object):
+    """What it asks for is done anyway: the cache keeps every prefix as long as there is room."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class Block(BaseModel):
+    model_config = Finite
+
+    cache_control: CacheControl | None = None
+
+
+class TextBlock(Block):
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(BaseModel):
+    model_config = Finite
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""  # any will do: nothing here depends on who wrote the thoughts
+
+
+class Caller(Object):
+    type: Literal["direct"]
+
+
+class ToolUseBlock(Block):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: Caller | None = None
+
+
+def _by(field: str, values: Sequence[str], kind: str) -> Discriminator:
+    return Discriminator(
+        lambda value: f"{TAG}{value.get(field) if isinstance(value, dict) else None}",
+        custom_error_type=f"unknown_{kind}",
+        custom_error_message=f"must be a {kind} of {field} {', '.join(values)}",
+    )
+
+
+Item = TypeVar("Item")
+_STRING, _LIST = f"{TAG}string", f"{TAG}list"
+Content = Annotated[
+    Annotated[str, Tag(_STRING)]
+    | Annotated[list[Item], Field(min_length=1, fail_fast=True), Tag(_LIST)],
+    Discriminator(lambda value: _LIST if isinstance(value, list) else _STRING),
+]
+
+
+class ToolResultBlock(Block):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: Content[TextBlock] = ""
+    is_error: bool = False
+
+
+UserBlock = Annotated[
+    Annotated[TextBlock, Tag(f"{TAG}text")] | Annotated[ToolResultBlock, Tag(f"{TAG}tool_result")],
+    _by("type", ["text", "tool_result"], "block"),
+]
+AssistantBlock = Annotated[
+    Annotated[TextBlock, Tag(f"{TAG}text")]
+    | Annotated[ThinkingBlock, Tag(f"{TAG}thinking")]
+    | Annotated[ToolUseBlock, Tag(f"{TAG}tool_use")],
+    _by("type", ["text", "thinking", "tool_use"], "block"),
+]
+
+
+class SystemMessage(BaseModel):
+    model_config = Finite
+
+    role: Literal["system"]
+    content: Content[TextBlock]
+
+
+class UserMessage(BaseModel):
+    model_config = Finite
+
+    role: Literal["user"]
+    content: Content[UserBlock]
+
+
+class AssistantMessage(BaseModel):
+    model_config = Finite
+
+    role: Literal["assistant"]
+    content: Content[AssistantBlock]
+
+
+Message = Annotated[
+    Annotated[SystemMessage, Tag(f"{TAG}system")]
+    | Annotated[UserMessage, Tag(f"{TAG}user")]
+    | Annotated[AssistantMessage, Tag(f"{TAG}assistant")],
+    _by("role", ["user", "assistant", "system"], "message"),
+]
+
+
+def clean(messages: Any) -> Any:
+    """Without nulls: clients send back what they were given, `"citations": null` and the like.
+
+    Raises ValueError for more than is worth a closer look.
+    """
+    if not isinstance(messages, list):
+        return messages
+    if len(messages) > MAX_MESSAGES:
+        raise ValueError(f"must be at most {MAX_MESSAGES}")
+    cleaned = [_clean(message, "content") for message in messages]
+    contents = [message.get("content") for message in cleaned if isinstance(message, dict)]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    results = [block.get("content") for block in blocks if isinstance(block, dict)]
+    if len(blocks) + sum(len(r) for r in results if isinstance(r, list)) > MAX_PARTS:
+        raise ValueError(f"must have at most {MAX_PARTS} blocks together")
+    return cleaned
+
+
+def _clean(value: Any, name: str) -> Any:
+    """But for the input of a call, in which null is a value: only lists by this name, and the
+    blocks in it.
+    """
+    if not isinstance(value, dict):
+        return value
+    given = without_nulls(value)
+    if isinstance(items := given.get(name), list):
+        given[name] = [_clean(item, name) for item in items]
+    return given
+
+
+def has_calls(message: Message) -> bool:
+    content = message.content
+    return not isinstance(content, str) and any(isinstance(b, ToolUseBlock) for b in content)
+
+
+def text_of(content: str | Sequence[TextBlock]) -> str:
+    """Blocks are lines: what ends one and begins the next are words of their own."""
+    return content if isinstance(content, str) else "\n".join(block.text for block in content)
+
+
+def to_chat(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """OpenAI's messages. Those of one role that follow each other are one turn, as in the API."""
+    for role, turn in itertools.groupby(messages, key=lambda message: message.role):
+        blocks = [block for message in turn for block in _blocks(message)]
+        match role:
+            case "user":
+                yield from _user(blocks)
+            case "assistant":
+                yield _assistant(blocks)
+            case _:
+                yield {"role": role, "content": text_of(blocks)}
+
+
+def _blocks(message: Message) -> Sequence[Any]:
+    content = message.content
+    return [TextBlock(type="text", text=content)] if isinstance(content, str) else content
+
+
+def _user(blocks: Sequence[UserBlock]) -> Iterator[dict[str, Any]]:
+    """Results of calls are messages of their own."""
+    for is_result, run in itertools.groupby(blocks, lambda b: isinstance(b, ToolResultBlock)):
+        if not is_result:
+            texts = [block for block in run if isinstance(block, TextBlock)]
+            yield {"role": "user", "content": text_of(texts)}
+            continue
+        for block in run:
+            assert isinstance(block, ToolResultBlock)
+            text = text_of(block.content)
+            if block.is_error:  # which the other format can't say
+                text = f"Error: {text}"
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
+
+
+def _assistant(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
+    texts = [block for block in blocks if isinstance(block, TextBlock)]
+    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+    calls = [
+        {
+            "id": block.id,
+            "type": "function",
+            "function": {"name": block.name, "arguments": to_json(block.input).decode()},
+        }
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    ]
+    message: dict[str, Any] = {"role": "assistant"}
+    if texts or not calls:
+        message["content"] = text_of(texts)
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message

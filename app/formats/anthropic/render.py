@@ -1,0 +1,169 @@
+"""Events to response bodies. Pure: plain dictionaries, in the shapes of Anthropic's API."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pydantic_core
+
+import engine
+from app.chat.answer import Answer
+from app.delivery.render import TextBody
+from app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
+
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of a message before it begins."""
+
+    identifier: str
+    model: str
+    prompt_tokens: int
+    stop_strings: tuple[str, ...]
+
+
+class MessageRender:
+    """One message: the bodies of its stream as its events come, and the whole of it."""
+
+    def __init__(self, head: Head, answer: Answer) -> None:
+        self._head = head
+        self._answer = answer
+        self._blocks = Blocks()
+        self._has_begun = False
+
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
+        if not self._has_begun:
+            self._has_begun = True
+            yield {"type": "message_start", "message": self.whole()}, ""
+        for event in events:
+            for part in self._answer.read(event):
+                for step in self._blocks.add(part):
+                    yield from self._bodies(step)
+            if isinstance(event, engine.Finished):
+                for step in self._blocks.close():
+                    yield from self._bodies(step)
+                end = {"delta": self._ending(), "usage": self._usage()}
+                yield {"type": "message_delta", **end}, ""
+                yield {"type": "message_stop"}, ""
+
+    def text_body(self, identifier: str) -> TextBody | None:
+        """What is written so is missing in `whole`, of which the end of a stream tells nothing."""
+        block = self._blocks.open
+        if block is None or block.kind != "text" or not self._answer.is_plain:
+            return None
+        return lambda text: self._grown(block, text)
+
+    def whole(self) -> dict[str, Any]:
+        """The message as far as it has come."""
+        return {
+            "id": self._head.identifier,
+            "type": "message",
+            "role": "assistant",
+            "model": self._head.model,
+            "content": [self._content(block) for block in self._blocks.blocks],
+            **self._ending(),
+            "usage": self._usage(),
+        }
+
+    def _bodies(self, step: Step) -> Iterator[tuple[dict[str, Any], str]]:
+        where = {"index": step.block.index}
+        match step:
+            case Opened(block):
+                start = {"content_block": self._content(block, is_opening=True)}
+                yield {"type": "content_block_start", **where, **start}, ""
+            case Grown(block, text):
+                yield self._grown(block, text), text
+            case Closed(block):
+                if block.kind == "reasoning":
+                    signature = {"type": "signature_delta", "signature": self._signature}
+                    yield {"type": "content_block_delta", **where, "delta": signature}, ""
+                yield {"type": "content_block_stop", **where}, ""
+
+    def _grown(self, block: Block, text: str) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": block.index, "delta": _delta(block, text)}
+
+    def _content(self, block: Block, is_opening: bool = False) -> dict[str, Any]:
+        match block.kind:
+            case "text":
+                return {"type": "text", "text": block.text}
+            case "reasoning":
+                signature = "" if is_opening else self._signature
+                return {"type": "thinking", "thinking": block.text, "signature": signature}
+            case "call":
+                return {
+                    "type": "tool_use",
+                    "id": block.identifier,
+                    "name": block.name,
+                    "input": {} if is_opening else _object(block.text),
+                }
+
+    @property
+    def _signature(self) -> str:
+        """Clients send thoughts back only with one. There is nothing to prove: any text is taken
+        back.
+        """
+        return self._head.identifier
+
+    def _ending(self) -> dict[str, Any]:
+        """Why it ended; a `stop_reason` of null has not, or not by itself."""
+        reason = self._answer.finish_reason
+        stop = self._answer.finished.stop_reason if self._answer.finished else None
+        if reason == "stop" and stop in self._head.stop_strings:
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+        return {"stop_reason": _STOP_REASONS.get(reason), "stop_sequence": None}
+
+    def _usage(self) -> dict[str, Any]:
+        """Of the prompt, what came from the cache is counted apart, as the API does."""
+        finished = self._answer.finished
+        cached_tokens = finished.cached_tokens if finished else 0
+        return {
+            "input_tokens": self._head.prompt_tokens - cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached_tokens,
+            "output_tokens": finished.new_tokens if finished else 0,
+            "output_tokens_details": {"thinking_tokens": self._answer.reasoning_tokens},
+        }
+
+
+def model(name: str, created: int, max_seq_len: int | None) -> dict[str, Any]:
+    """`created` in Unix seconds; `max_seq_len` None while it is unknown."""
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
+        "lifecycle": "active",
+        "max_input_tokens": max_seq_len,
+        "max_tokens": max_seq_len,
+    }
+
+
+def models(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "data": list(data),
+        "has_more": False,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
+
+
+def _delta(block: Block, text: str) -> dict[str, Any]:
+    match block.kind:
+        case "text":
+            return {"type": "text_delta", "text": text}
+        case "reasoning":
+            return {"type": "thinking_delta", "thinking": text}
+        case "call":
+            return {"type": "input_json_delta", "partial_json": text}
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The arguments of a call, as far as they have come: the limit may have cut them off."""
+    try:
+        value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
+    except ValueError:  # no JSON; as a stream the client gets it as it is
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,93 @@
+"""The endpoints: parse, submit, answer."""
+
+import uuid
+from collections import deque
+from functools import partial
+from typing import Any
+
+import flask
+
+import engine
+from app.chat import prompt
+from app.chat.answer import Answer
+from app.delivery import submit as generation
+from app.delivery.answers import repeatable, whole_response
+from app.delivery.framing import stream_response
+from app.errors import AnthropicErrorBody, describe_to_anthropic
+from app.formats.anthropic import bodies, parse, render
+from app.http.body import dumps, json_response
+from app.http.request_id import request_id
+from app.openapi.contract import GENERATION, declares
+from app.services import services
+
+blueprint = flask.Blueprint("switchyard_anthropic", __name__, url_prefix="/v1/messages")
+ERRORS = (*GENERATION, 529)  # 503 only where no other try helps
+
+
+class NamedEvents:
+    """Server-sent events, each named by its type."""
+
+    mimetype = "text/event-stream"
+    end = b""
+
+    def __init__(self) -> None:
+        self._request_id = request_id()  # a stream goes on when the request's context is gone
+        self.heartbeat = self.frame({"type": "ping"}, "")
+
+    def frame(self, body: dict[str, Any], text: str) -> bytes:
+        return b"event: %b\ndata: %b\n\n" % (str(body["type"]).encode(), dumps(body))
+
+    def error(self, error: Exception) -> bytes:
+        return self.frame(describe_to_anthropic(error, self._request_id)[1], "")
+
+
+@blueprint.post("")
+@declares(
+    {200: bodies.MessageBody},
+    body=parse.MessageRequest,
+    streams={NamedEvents.mimetype: bodies.MessageEvent},
+    errors=ERRORS,
+    error=AnthropicErrorBody,
+)
+@repeatable
+def create_message() -> flask.Response:
+    """Answer a conversation, in Anthropic's shape."""
+    request = generation.receive(parse.message)
+    model = services().models.get(request.model)
+    chat = request.chat(prompt.variables(model), prompt.has_thoughts(model))
+    with generation.names_of(chat):
+        ready = prompt.prepare(chat, model)
+        identifier = f"msg_{uuid.uuid4().hex}"
+        job = f"{identifier}-0"
+        answer = Answer(ready.parser(), partial(model.cancel, job), chat.include_reasoning)
+        head = render.Head(identifier, model.config.name, len(ready.token_ids), tuple(chat.stop))
+        message = render.MessageRender(head, answer)
+        tokens = [ready.token_ids]
+        reader = generation.submit(chat, model, tokens, [job], chat.stream, ready.fit)
+    if request.stream:
+        return stream_response(reader, message, NamedEvents(), services().settings.heartbeat)
+    return whole_response(reader, lambda events: deque(message(events), maxlen=0), message.whole)
+
+
+@blueprint.post("/count_tokens")
+@declares(
+    {200: bodies.TokenCount},
+    body=parse.Conversation,
+    errors=ERRORS,
+    error=AnthropicErrorBody,
+)
+def count_tokens() -> flask.Response:
+    """Count the tokens of a conversation as the model gets it."""
+    request = generation.receive(parse.count)
+    model = services().models.get(request.model)
+    chat = request.chat(prompt.variables(model), prompt.has_thoughts(model))
+    with generation.names_of(chat):
+        return json_response({"input_tokens": prompt.count(chat, model)})
+
+
+def describe_model(model: engine.Engine) -> dict[str, Any]:
+    try:
+        max_seq_len = model.info.max_seq_len
+    except engine.Refused:  # it is loading
+        max_seq_len = None
+    return render.model(model.config.name, model.model_dir.created, max_seq_len)

@@ -1,0 +1,209 @@
+"""The endpoints of KoboldAI, KoboldCpp and text-generation-webui, as far as they are plain."""
+
+import hashlib
+import uuid
+from typing import Any
+
+import flask
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+import engine
+from app.delivery import submit as generation
+from app.delivery.answers import repeatable
+from app.delivery.framing import ServerSentEvents
+from app.formats.kobold import parse, render
+from app.formats.text.answer import answer
+from app.formats.tokens.routes import decode
+from app.http.body import BadRequest, json_response
+from app.http.identity import share_of
+from app.openapi.contract import GENERATION, declares
+from app.request.validation import Request, validate
+from app.services import services
+
+API_VERSION = "1.2.5"  # of KoboldAI's API
+KOBOLDCPP = "1.48"  # clients ask for no more than this one of KoboldCpp had
+
+blueprint = flask.Blueprint("switchyard_kobold", __name__)
+
+
+class Result(TypedDict):
+    result: str
+
+
+class Version(Result):
+    version: str
+
+
+class Number(TypedDict):
+    value: int
+
+
+class TokenIds(Number):
+    ids: list[int]
+
+
+class Success(TypedDict):
+    success: bool
+
+
+class Encoded(TypedDict):
+    tokens: list[int]
+    length: int
+
+
+class Decoded(TypedDict):
+    text: str
+
+
+class Length(TypedDict):
+    length: int
+
+
+class ModelInfo(TypedDict):
+    model_name: str
+    lora_names: list[str]
+
+
+@blueprint.post("/api/v1/generate")
+@declares({200: render.KoboldBody}, body=parse.Kobold | parse.Textgen, errors=GENERATION)
+@repeatable
+def generate() -> flask.Response:
+    """Continue a prompt, as KoboldAI has it, or text-generation-webui with `max_new_tokens`."""
+    request = generation.receive(parse.generate)
+    key = request.genkey if isinstance(request, parse.Kobold) else ""
+    return answer(request, _identifier(key), render.KoboldRender(), None)
+
+
+@blueprint.post("/api/extra/generate/stream")
+@declares(
+    {200: render.KoboldBody},
+    body=parse.KoboldStream,
+    streams={ServerSentEvents.mimetype: render.KoboldChunk},
+    errors=GENERATION,
+)
+@repeatable
+def stream() -> flask.Response:
+    """Continue a prompt, as a stream, as KoboldCpp has it."""
+    request = generation.receive(parse.kobold_stream)
+    identifier = _identifier(request.genkey)
+    return answer(request, identifier, render.KoboldRender(), render.KoboldEvents())
+
+
+@blueprint.post("/api/extra/abort")
+@declares({200: Success}, body=parse.Key)
+def abort() -> flask.Response:
+    """End the same client's generations of a `genkey`, which then have what there is."""
+    key = _receive(parse.Key)
+    models = services().models
+    num_cancelled = 0
+    for model in map(models.get, models.names):
+        for job in model.jobs(timeout=0):
+            if job.identifier.startswith(_prefix(key.genkey)):
+                num_cancelled += model.cancel(job.identifier)
+    return json_response({"success": num_cancelled > 0})
+
+
+@blueprint.post("/api/extra/tokencount")
+@declares({200: TokenIds}, body=parse.CountTokens)
+def count_tokens() -> flask.Response:
+    """The tokens of a prompt."""
+    token_ids = _encode(_receive(parse.CountTokens).prompt, "prompt")
+    return json_response({"value": len(token_ids), "ids": token_ids})
+
+
+@blueprint.get("/api/v1/model")
+@declares({200: Result})
+def model() -> flask.Response:
+    """What the model is called."""
+    return json_response({"result": services().models.get().config.name})
+
+
+@blueprint.get("/api/v1/info/version")
+@declares({200: Result})
+def version() -> flask.Response:
+    """The version of KoboldAI's API."""
+    return json_response({"result": API_VERSION})
+
+
+@blueprint.get("/api/extra/version")
+@declares({200: Version})
+def extra_version() -> flask.Response:
+    """The version of KoboldCpp whose API this is, as far as it is."""
+    return json_response({"result": "KoboldCpp", "version": KOBOLDCPP})
+
+
+@blueprint.get("/api/v1/config/max_context_length")
+@declares({200: Number}, errors=(503,))
+def max_context_length() -> flask.Response:
+    """Most tokens of prompt and completion together."""
+    return json_response({"value": services().models.get().info.max_seq_len})
+
+
+@blueprint.get("/api/extra/true_max_context_length")
+@declares({200: Number}, errors=(503,))
+def true_max_context_length() -> flask.Response:
+    """The same."""
+    return max_context_length()
+
+
+@blueprint.get("/api/v1/config/max_length")
+@declares({200: Number})
+def max_length() -> flask.Response:
+    """New tokens of a request that doesn't say how many."""
+    return json_response({"value": services().settings.default_max_tokens})
+
+
+@blueprint.post("/v1/internal/encode")
+@declares({200: Encoded}, body=parse.EncodeText)
+def encode_text() -> flask.Response:
+    """The tokens of a text, as text-generation-webui has it."""
+    token_ids = _encode(_receive(parse.EncodeText).text, "text")
+    return json_response({"tokens": token_ids, "length": len(token_ids)})
+
+
+@blueprint.post("/v1/internal/decode")
+@declares({200: Decoded}, body=parse.DecodeTokens)
+def decode_tokens() -> flask.Response:
+    """The text of tokens, as text-generation-webui has it."""
+    token_ids = _receive(parse.DecodeTokens).tokens
+    return json_response({"text": decode(services().models.get().tokenizer, token_ids)})
+
+
+@blueprint.post("/v1/internal/token-count")
+@declares({200: Length}, body=parse.EncodeText)
+def count_text() -> flask.Response:
+    """How many tokens a text has, as text-generation-webui has it."""
+    return json_response({"length": len(_encode(_receive(parse.EncodeText).text, "text"))})
+
+
+@blueprint.get("/v1/internal/model/info")
+@declares({200: ModelInfo})
+def model_info() -> flask.Response:
+    """What the model is called, as text-generation-webui has it."""
+    name = services().models.get().config.name
+    return json_response({"model_name": name, "lora_names": []})
+
+
+def _receive(kind: type[Request]) -> Request:
+    def parse_body(body: dict[str, Any]) -> Request:
+        return validate(kind, body)
+
+    return generation.receive(parse_body)
+
+
+def _encode(text: str, name: str) -> tuple[int, ...]:
+    """As of a prompt here. Raises BadRequest."""
+    try:
+        return services().models.get().tokenizer.encode(text, parse_special=True)
+    except engine.InvalidJob as error:
+        raise BadRequest(f"{name}: {error}", name) from None
+
+
+def _prefix(key: str) -> str:
+    """Of the identifiers of a client's generations of one key, which no other client can guess."""
+    whose = f"{share_of(flask.request)}\0{key}"
+    return f"kobold-{hashlib.sha256(whose.encode(errors='surrogatepass')).hexdigest()[:16]}-"
+
+
+def _identifier(key: str) -> str:
+    return f"{_prefix(key)}{uuid.uuid4().hex}"

@@ -1,0 +1,79 @@
+"""Events to bodies of llama.cpp's /completion. Pure."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+import engine
+from app.delivery.framing import ServerSentEvents
+from app.delivery.progress import PromptProgress
+from app.delivery.submit import Choice
+from app.delivery.timings import TimingsBody
+
+
+class LlamaCppChunk(TypedDict):
+    index: int
+    content: str
+    stop: Literal[False]
+    prompt_progress: NotRequired[PromptProgress]
+
+
+class LlamaCppBody(TypedDict):
+    """Also the last of a stream."""
+
+    index: int
+    content: str
+    stop: Literal[True]
+    model: str
+    stop_type: Literal["eos", "limit", "word", "none"]
+    stopping_word: str
+    tokens_predicted: int
+    tokens_evaluated: int
+    tokens_cached: int
+    truncated: Literal[False]
+    timings: NotRequired[TimingsBody]
+
+
+class LlamaCppRender:
+    def __init__(self, model: str, stop_strings: Sequence[str]) -> None:
+        self._model = model
+        self._stop_strings = stop_strings
+
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        [choice] = choices
+        assert choice.finished is not None
+        return {**self.end(choice.finished), "content": "".join(choice.texts)}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        return {"index": 0, "content": text, "stop": False}
+
+    def end(self, finished: engine.Finished) -> dict[str, Any]:
+        word = finished.stop_reason if finished.stop_reason in self._stop_strings else ""
+        match finished.finish_reason:
+            case "length":
+                stop_type = "limit"
+            case "stop" if word:
+                stop_type = "word"
+            case "stop" if finished.stop_reason != "loop":
+                stop_type = "eos"
+            case _:
+                stop_type = "none"
+        return {
+            "index": 0,
+            "content": "",
+            "stop": True,
+            "model": self._model,
+            "stop_type": stop_type,
+            "stopping_word": word,
+            "tokens_predicted": finished.new_tokens,
+            "tokens_evaluated": finished.prompt_tokens,
+            "tokens_cached": finished.cached_tokens,
+            "truncated": False,
+        }
+
+
+class LlamaCppEvents(ServerSentEvents):
+    """The last one's `stop` tells the end."""
+
+    end = b""

@@ -1,0 +1,32 @@
+"""llama.cpp's own endpoint for completions."""
+
+import uuid
+
+import flask
+
+from app.delivery import submit as generation
+from app.delivery.answers import repeatable
+from app.delivery.framing import ServerSentEvents
+from app.formats.llamacpp import parse, render
+from app.formats.text.answer import answer
+from app.openapi.contract import GENERATION, declares
+from app.services import services
+
+blueprint = flask.Blueprint("switchyard_llamacpp", __name__)
+
+
+@blueprint.post("/completion")
+@declares(
+    {200: render.LlamaCppBody},
+    body=parse.LlamaCpp,
+    streams={ServerSentEvents.mimetype: render.LlamaCppChunk | render.LlamaCppBody},
+    errors=GENERATION,
+)
+@repeatable
+def complete() -> flask.Response:
+    """Continue a prompt, as llama.cpp's server has it."""
+    request = generation.receive(parse.completion)
+    name = services().models.get(request.model).config.name
+    bodies = render.LlamaCppRender(name, request.stop)
+    framing = render.LlamaCppEvents() if request.stream else None
+    return answer(request, f"completion-{uuid.uuid4().hex}", bodies, framing)

@@ -1,0 +1,5 @@
+"""OpenAI's wire format: /v1/completions, /v1/chat/completions, /v1/models."""
+
+from app.formats.openai.routes import blueprint
+
+__all__ = ["blueprint"]

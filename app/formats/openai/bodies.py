@@ -1,0 +1,167 @@
+"""Shapes of the answers of OpenAI's API, for its contract."""
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+from app.delivery.progress import PromptProgress
+from app.delivery.timings import TimingsBody
+
+FinishReason = Literal["stop", "length", "cancelled"]
+ChatFinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
+
+
+class PromptDetails(TypedDict):
+    cached_tokens: int
+
+
+class CompletionDetails(TypedDict):
+    reasoning_tokens: int
+
+
+class Usage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+class CompletionLogprobs(TypedDict):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(TypedDict):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: NotRequired[str | int]
+
+
+class CompletionBody(TypedDict):
+    """Also what a stream consists of, where `usage` is null but in the last."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: NotRequired[Usage | None]
+    prompt_progress: NotRequired[PromptProgress]
+    timings: NotRequired[TimingsBody]
+
+
+class TopLogprob(TypedDict):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatTokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
+class CalledFunction(TypedDict):
+    name: str
+    arguments: str
+
+
+class CalledTool(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class AssistantMessage(TypedDict):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[CalledTool]]
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinishReason
+    stop_reason: NotRequired[str | int]
+
+
+class ChatBody(TypedDict):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: NotRequired[TimingsBody]
+
+
+class FunctionDelta(TypedDict):
+    name: NotRequired[str]
+    arguments: str
+
+
+class ToolDelta(TypedDict):
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionDelta
+
+
+class ChatDelta(TypedDict):
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolDelta]]
+
+
+class ChatChunkChoice(TypedDict):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinishReason | None
+    stop_reason: NotRequired[str | int]
+
+
+class ChatChunk(TypedDict):
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]
+    prompt_progress: NotRequired[PromptProgress]
+    timings: NotRequired[TimingsBody]
+
+
+class ModelMeta(TypedDict, total=False):
+    device: str
+    max_seq_len: int
+    cache_tokens: int
+    cache_mode: str
+    loras: list[str]
+
+
+class ModelBody(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    meta: ModelMeta
+
+
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[ModelBody]

@@ -1,0 +1,135 @@
+"""Answers of chats to response bodies. Pure, but that answers with all their calls are ended."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import engine
+from app.chat.answer import Answer
+from app.delivery.render import TextBody
+from app.delivery.submit import Choice
+from app.formats.openai.logprobs import TokenNames, chat_logprobs
+from app.formats.openai.render import Head, PromptLogprobs, ending, start
+from app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
+
+
+class ChatRender:
+    def __init__(self, head: Head, answers: Sequence[Answer], names: TokenNames | None) -> None:
+        """`names`: for logprobs, if they were asked for."""
+        self.head = head
+        self._answers = answers
+        self._names = names
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(answer.reasoning_tokens for answer in self._answers)
+
+    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **start(self.head, "chat.completion"),
+            "system_fingerprint": self.head.fingerprint,
+            "choices": [
+                {
+                    "index": i,
+                    "message": _message(answer.parts),
+                    "logprobs": self._show(answer.logprobs),
+                    **_ending(answer),
+                }
+                for i, answer in enumerate(self._answers)
+            ],
+            "usage": usage,
+        }
+
+    def opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[tuple[dict[str, Any], str]]:
+        yield self._chunk(index, {"role": "assistant", "content": ""}), ""
+
+    def more(
+        self, index: int, event: engine.Chunk | engine.Finished
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        answer = self._answers[index]
+        told = event.logprobs if isinstance(event, engine.Chunk) else None
+        logprobs = self._show(told) if told else None
+        for part in answer.read(event):
+            text = part.text if isinstance(part, Text) else ""
+            yield self._chunk(index, delta(part), logprobs=logprobs), text
+            logprobs = None
+        if logprobs is not None:  # of tokens whose text is held back, or is no part of the answer
+            yield self._chunk(index, {}, logprobs=logprobs), ""
+        if answer.finished is not None:
+            yield self._chunk(index, {}, _ending(answer)), ""
+
+    def text_body(self, index: int) -> TextBody | None:
+        if self._names is not None or not self._answers[index].is_plain:
+            return None
+        return lambda text: self._chunk(index, delta(Text(text)))
+
+    def empty(self, index: int) -> dict[str, Any]:
+        return self._chunk(index, {})
+
+    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return {**start(self.head, "chat.completion.chunk"), "choices": [], "usage": usage}
+
+    def _show(self, logprobs: Sequence[engine.TokenLogprob]) -> dict[str, Any] | None:
+        return None if self._names is None else chat_logprobs(logprobs, self._names)
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        end: dict[str, Any] | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, **(end or ending(None))}
+        return {**start(self.head, "chat.completion.chunk"), "choices": [choice]}
+
+
+def delta(part: Part) -> dict[str, Any]:
+    match part:
+        case Text(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case ToolCall(index, identifier, name):
+            function = {"name": name, "arguments": ""}
+            call = {"index": index, "id": identifier, "type": "function", "function": function}
+            return {"tool_calls": [call]}
+        case Arguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+
+def _message(parts: Sequence[Part]) -> dict[str, Any]:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    arguments: list[list[str]] = []  # of each call
+    for part in parts:
+        match part:
+            case Text(text):
+                texts.append(text)
+            case Reasoning(text):
+                thoughts.append(text)
+            case ToolCall():
+                calls.append(part)
+                arguments.append([])
+            case Arguments(index, text):
+                arguments[index].append(text)
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "".join(texts) or (None if calls else ""),
+        "refusal": None,
+    }
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": call.identifier,
+                "type": "function",
+                "function": {"name": call.name, "arguments": "".join(arguments[call.index])},
+            }
+            for call in calls
+        ]
+    return message
+
+
+def _ending(answer: Answer) -> dict[str, Any]:
+    return {**ending(answer.finished), "finish_reason": answer.finish_reason}

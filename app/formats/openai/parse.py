@@ -1,0 +1,113 @@
+"""Request bodies of OpenAI's API. Pure: no Flask, no engine state."""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from app.chat.request import Chat
+from app.http.body import BadRequest
+from app.request.generation import MAX_LOGPROBS, Scored
+from app.request.sampling import TokenId
+from app.request.validation import validate
+
+Prompt = (
+    Annotated[str, Field(min_length=1)]
+    | Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+)
+Prompts = Annotated[list[Prompt], Field(min_length=1, fail_fast=True)]
+
+
+class Completion(Scored):
+    default_max_tokens = 16  # OpenAI's
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **Scored.neutral,
+        "suffix": ("",),
+    }
+    reasons: ClassVar[dict[str, str]] = {
+        "suffix": "this server continues prompts, and fills in no middles"
+    }
+    kinds: ClassVar[dict[str, str]] = {
+        **Scored.kinds,
+        "prompt": "must be a string, a list of strings, token ids, or a list of lists of them,"
+        " and none empty",
+    }
+
+    prompt: Prompts = Field(
+        description="A string, token ids, or a list of either; token ids are taken as they are."
+        " Refused outside the vocabulary, and if longer than the context."
+    )
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
+        None,
+        description="Most new tokens. Refused if they and the prompt exceed the context. 0 scores"
+        " the prompt, and is refused without `echo`. Default: 16.",
+    )
+    echo: bool = Field(
+        False, description="The text begins with the prompt, and `logprobs` with its tokens."
+    )
+    logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Tell the log-probability of each token, and of so many of the likeliest in"
+        " its place; see Logprobs.",
+    )
+    best_of: int | None = Field(
+        None,
+        ge=1,
+        le=128,
+        description="Generate so many choices, and answer with the `n` whose tokens have the"
+        " highest mean log-probability, the best first; `usage` counts all. Refused below `n`, and"
+        " above it with `stream`. Default: `n`.",
+    )
+
+    @field_validator("prompt", mode="before", json_schema_input_type=Prompt | Prompts)
+    @classmethod
+    def _list_of_prompts(cls, value: Any) -> Any:
+        """A string or token ids, to a list of one."""
+        is_one = isinstance(value, str) or (
+            isinstance(value, list) and value and type(value[0]) is int
+        )
+        return [value] if is_one else value
+
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens == 0 and not self.echo:
+            raise BadRequest("max_tokens: 0 needs echo, or nothing is left to answer", "max_tokens")
+        if self.best_of is not None and self.best_of < self.n:
+            raise BadRequest(f"best_of: must not be less than n, {self.n}", "best_of")
+        if self.stream and self.num_jobs > self.n:
+            raise BadRequest("best_of: which are the best is known too late to stream", "best_of")
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return 0 if self.logprobs is None and self.num_jobs > self.n else self.logprobs
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        if not self.echo:
+            return None
+        # A job without any new token is one that scores.
+        return 0 if self.logprobs is None and self.max_tokens == 0 else self.logprobs
+
+    @property
+    def num_jobs(self) -> int:
+        return self.best_of or self.n
+
+    @property
+    def names(self) -> dict[str, str]:
+        of_prompt = "best_of" if self.best_of is not None else "n"
+        return {**super().names, "n": of_prompt if self.num_jobs > len(self.prompt) else "prompt"}
+
+
+def completion(body: dict[str, Any]) -> Completion:
+    """Raises BadRequest."""
+    return validate(Completion, body)
+
+
+def chat(body: dict[str, Any]) -> Chat:
+    """Raises BadRequest."""
+    return validate(Chat, body)

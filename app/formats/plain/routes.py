@@ -1,0 +1,82 @@
+"""`/generate`, by POST and GET."""
+
+import uuid
+from typing import Any
+
+import flask
+import werkzeug.exceptions
+
+from app import origins
+from app.delivery import submit as generation
+from app.delivery.answers import repeatable
+from app.delivery.framing import ServerSentEvents, choose_framing, media_types
+from app.formats.plain import parse, render
+from app.formats.text.answer import answer
+from app.http.body import read_json
+from app.http.form import read_form, read_query
+from app.openapi.contract import GENERATION, declares
+from app.services import services
+
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+STREAMS = media_types(render.GenerateChunk | render.GenerateEnd)
+
+blueprint = flask.Blueprint("switchyard_plain", __name__)
+# A form, or a GET, is what any web page can have a browser send without asking.
+blueprint.before_request(origins.check)
+
+
+@blueprint.post("/generate")
+@declares(
+    {200: render.GenerateBody},
+    body=parse.Generate,
+    is_form=True,
+    streams=STREAMS,
+    errors=(403, *GENERATION),
+)
+@repeatable
+def create_text() -> flask.Response:
+    """Continue a prompt, given as JSON or as a form."""
+    return _answer(generation.receive(parse.generate, _read_body))
+
+
+@blueprint.get("/generate")
+@declares(
+    {200: render.GenerateBody, 204: None},
+    query=parse.Generate,
+    streams=STREAMS,
+    errors=(403, *GENERATION),
+)
+def get_text() -> flask.Response:
+    """Continue a prompt, given in the query string; with `stream=true` for an EventSource."""
+    if flask.request.method == "HEAD":  # which should cost nothing
+        raise werkzeug.exceptions.MethodNotAllowed(["GET", "POST"])
+    if "Last-Event-ID" in flask.request.headers and not services().settings.resume_timeout:
+        # An EventSource, which connects again after every end: this tells it not to.
+        return flask.Response(status=204)
+    response = _answer_query()
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@repeatable
+def _answer_query() -> flask.Response:
+    return _answer(generation.receive(parse.generate, lambda _: read_query(parse.Generate)))
+
+
+def _read_body(max_bytes: int) -> dict[str, Any]:
+    if flask.request.mimetype in FORMS:
+        return read_form(parse.Generate, max_bytes)
+    return read_json(max_bytes)
+
+
+def _answer(request: parse.Generate) -> flask.Response:
+    model = services().models.get(request.model)
+    identifier = f"gen-{uuid.uuid4().hex}"
+    framing = choose_framing(flask.request.accept_mimetypes) if request.stream else None
+    if isinstance(framing, ServerSentEvents):
+        # One id is enough for an EventSource to say that it comes again.
+        is_resumable = services().settings.resume_timeout > 0
+        framing = render.NamedEvents(None if is_resumable else identifier)
+    bodies = render.GenerateRender(identifier, model.config.name)
+    return answer(request, identifier, bodies, framing)

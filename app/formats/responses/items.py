@@ -1,0 +1,173 @@
+"""Items of OpenAI's Responses, and what they are as messages of a chat. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+from app.chat.messages import CalledFunction
+from app.chat.request import MAX_MESSAGES, MAX_PARTS
+from app.request.validation import TAG, Finite, without_nulls
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class Item(BaseModel):
+    """What all have that were part of an answer: nothing depends on it."""
+
+    model_config = Finite
+
+    id: str | None = None
+    status: Status | None = None
+
+
+class InputText(BaseModel):
+    model_config = Finite
+
+    type: Literal["input_text"]
+    text: str
+
+
+class OutputText(BaseModel):
+    model_config = Finite
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any] = Field(default=[], max_length=0)
+    logprobs: list[Any] = []
+
+
+class ReasoningText(BaseModel):
+    model_config = Finite
+
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class Caller(BaseModel):
+    model_config = Finite
+
+    type: Literal["direct"]
+
+
+def _by_type(kind: str, *types: str, default: str = "") -> Discriminator:
+    def tag(value: Any) -> str:
+        return f"{TAG}{value.get('type', default) if isinstance(value, dict) else None}"
+
+    return Discriminator(
+        tag,
+        custom_error_type=f"unknown_{kind}",
+        custom_error_message=f"must be {kind} of type {', '.join(types)}",
+    )
+
+
+TextPart = Annotated[
+    Annotated[InputText, Tag(f"{TAG}input_text")] | Annotated[OutputText, Tag(f"{TAG}output_text")],
+    _by_type("a part", "input_text", "output_text"),
+]
+Content = Annotated[
+    Annotated[str, Tag(f"{TAG}string")]
+    | Annotated[list[TextPart], Field(fail_fast=True), Tag(f"{TAG}list")],
+    Discriminator(lambda value: f"{TAG}list" if isinstance(value, list) else f"{TAG}string"),
+]
+
+
+class Message(Item):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    phase: Literal["commentary", "final_answer"] | None = None
+
+
+class FunctionCall(Item, CalledFunction):
+    type: Literal["function_call"]
+    call_id: str
+    caller: Caller | None = None
+
+
+class FunctionCallOutput(Item):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+    name: str | None = None
+    caller: Caller | None = None
+
+
+class Reasoning(Item):
+    """Thoughts that were sent back. Encrypted ones are none of ours, and can't be read."""
+
+    type: Literal["reasoning"]
+    summary: list[ReasoningText] = Field(default=[], fail_fast=True)
+    content: list[ReasoningText] = Field(default=[], fail_fast=True)
+
+
+AnyItem = Annotated[
+    Annotated[Message, Tag(f"{TAG}message")]
+    | Annotated[FunctionCall, Tag(f"{TAG}function_call")]
+    | Annotated[FunctionCallOutput, Tag(f"{TAG}function_call_output")]
+    | Annotated[Reasoning, Tag(f"{TAG}reasoning")],
+    _by_type(
+        "an item",
+        "message",
+        "function_call",
+        "function_call_output",
+        "reasoning",
+        default="message",
+    ),
+]
+
+
+def clean(items: list[Any]) -> list[Any]:
+    """Without nulls: clients send back what they were given, `"encrypted_content": null` and the
+    like. Raises ValueError for more than is worth a closer look.
+    """
+    if len(items) > MAX_MESSAGES:
+        raise ValueError(f"must be at most {MAX_MESSAGES}")
+    cleaned = [without_nulls(item) if isinstance(item, dict) else item for item in items]
+    num_parts = 0
+    for item in cleaned:
+        for name in ("content", "output", "summary"):
+            if isinstance(item, dict) and isinstance(parts := item.get(name), list):
+                num_parts += len(parts)
+                item[name] = [without_nulls(p) if isinstance(p, dict) else p for p in parts]
+    if num_parts > MAX_PARTS:
+        raise ValueError(f"must have at most {MAX_PARTS} parts together")
+    return cleaned
+
+
+def to_chat(items: Sequence[AnyItem]) -> Iterator[dict[str, Any]]:
+    """Messages of a chat. Thoughts, text and calls that follow each other are one answer."""
+    answer: dict[str, Any] = {}
+    for item in items:
+        is_answer = isinstance(item, Reasoning | FunctionCall) or (
+            isinstance(item, Message) and item.role == "assistant"
+        )
+        begins = isinstance(item, Reasoning) or (isinstance(item, Message) and "content" in answer)
+        if answer and (not is_answer or begins):
+            yield {"role": "assistant", **answer}
+            answer = {}
+        match item:
+            case Reasoning():
+                if text := _joined(item.content or item.summary):
+                    answer["reasoning_content"] = text
+            case FunctionCall():
+                function = {"name": item.name, "arguments": item.arguments}
+                call = {"id": item.call_id, "type": "function", "function": function}
+                answer.setdefault("tool_calls", []).append(call)
+            case FunctionCallOutput():
+                text = _text(item.output)
+                yield {"role": "tool", "tool_call_id": item.call_id, "content": text}
+            case Message(role="assistant"):
+                answer["content"] = _text(item.content)
+            case Message():
+                yield {"role": item.role, "content": _text(item.content)}
+    if answer:
+        yield {"role": "assistant", **answer}
+
+
+def _text(content: Content) -> str:
+    return content if isinstance(content, str) else _joined(content)
+
+
+def _joined(parts: Sequence[InputText | OutputText | ReasoningText]) -> str:
+    return "".join(part.text for part in parts)

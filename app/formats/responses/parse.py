@@ -1,0 +1,285 @@
+"""Request bodies of OpenAI's Responses, to chats. Pure."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
+
+from app.chat.request import Chat
+from app.chat.tools import MAX_TOOLS, Function, Name
+from app.formats.responses.items import AnyItem, clean, to_chat
+from app.http.body import BadRequest
+from app.request.generation import Generation, Tokens
+from app.request.validation import TAG, Finite, renaming, validate, without_nulls
+
+
+class FunctionTool(Function):
+    type: Literal["function"]
+
+
+class NamedFunction(BaseModel):
+    model_config = Finite
+
+    type: Literal["function"]
+    name: Name
+
+
+class AllowedTools(BaseModel):
+    model_config = Finite
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[NamedFunction] = Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"{TAG}mode"
+    return f"{TAG}{'allowed' if value.get('type') == 'allowed_tools' else 'function'}"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
+    | Annotated[NamedFunction, Tag(f"{TAG}function")]
+    | Annotated[AllowedTools, Tag(f"{TAG}allowed")],
+    Discriminator(_kind),
+]
+
+
+class TextFormat(BaseModel):
+    model_config = Finite
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextConfig(BaseModel):
+    model_config = Finite
+
+    format: TextFormat = Field(
+        TextFormat(), description="`text`, `json_object`, or `json_schema` with a `schema`."
+    )
+    verbosity: Literal["medium"] | None = None  # the default
+
+
+class Thinking(BaseModel):
+    """There are no summaries: the thoughts are told as they are."""
+
+    model_config = Finite
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None,
+        description="Passed on to the model's chat template; refused where that doesn't use it.",
+    )
+    summary: Literal["auto"] | None = None
+    generate_summary: Literal["auto"] | None = None
+
+
+FORMAT = "text.format"
+MAX_METADATA = 16  # OpenAI's
+
+
+class ResponsesChat(Chat):
+    @property
+    def names(self) -> dict[str, str]:
+        names = super().names
+        if names["constraint"] == "response_format":
+            names["constraint"] = FORMAT
+        return {
+            **names,
+            "prompt": "input",
+            "messages": "input",
+            "max_new_tokens": "max_output_tokens",
+            "reasoning_effort": "reasoning.effort",
+            "response_format": FORMAT,
+        }
+
+
+class ResponseRequest(Generation):
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "background": (False,),
+        "conversation": (),
+        "max_tool_calls": (),
+        "previous_response_id": (),
+        "prompt": (),
+        "prompt_cache_retention": ("in_memory",),
+        "service_tier": ("auto", "default"),
+        "store": (False,),
+        "stream_options": ({}, {"include_obfuscation": False}),
+        "top_logprobs": (0,),
+        "truncation": ("disabled",),
+    }
+    reasons: ClassVar[dict[str, str]] = {
+        "background": "nothing is stored, so an answer that nobody waits for would be lost",
+        "conversation": "nothing is stored: send the whole conversation as input",
+        "max_tool_calls": "this server runs no tools",
+        "previous_response_id": "nothing is stored: send the whole conversation as input",
+        "prompt": "nothing is stored",
+        "store": "nothing is stored: give false, or leave it out",
+        "truncation": "what doesn't fit the context is refused",
+    }
+
+    withheld: ClassVar[frozenset[str]] = frozenset(
+        {"max_tokens", "n", "response_format", "return_progress", "stream_options", "timings"}
+    )
+
+    input: Annotated[
+        Annotated[str, Field(min_length=1), Tag(f"{TAG}string")]
+        | Annotated[list[AnyItem], Field(min_length=1, fail_fast=True), Tag(f"{TAG}list")],
+        Discriminator(lambda value: f"{TAG}list" if isinstance(value, list) else f"{TAG}string"),
+    ] = Field(
+        description="What the user says, or the whole conversation: items of type `message`,"
+        " `function_call`, `function_call_output`, `reasoning`; at most 2048, of 10,000 parts."
+    )
+    instructions: str | None = Field(
+        None, description="What the model is told before the conversation."
+    )
+    max_output_tokens: Tokens | None = Field(
+        None,
+        description="Most new tokens, those of thoughts included. Refused if they and the prompt"
+        " exceed the context. Default: the setting `default_max_tokens`.",
+    )
+    tools: list[FunctionTool] = Field(
+        default=[],
+        max_length=MAX_TOOLS,
+        fail_fast=True,
+        description="Functions that the model may call; other types are refused.",
+    )
+    tool_choice: ToolChoice | None = Field(
+        None,
+        description="As in chats, and a function's name stands beside its `type`.",
+    )
+    parallel_tool_calls: bool = Field(
+        True, description="False: the answer ends with its first call of a tool."
+    )
+    text: TextConfig = Field(TextConfig(), description="What the answer is like.")
+    reasoning: Thinking = Field(Thinking(), description="How to think before the answer.")
+    include: list[Literal["reasoning.encrypted_content"]] = Field(
+        default=[],
+        max_length=16,
+        description="Without effect: thoughts come in full, and can be sent back as they are.",
+    )
+    metadata: dict[str, str] = Field(
+        default={}, max_length=MAX_METADATA, description="Told again in the answer."
+    )
+    prompt_cache_key: str | None = Field(
+        None, description="Told again; the cache keeps every prefix as long as there is room."
+    )
+    safety_identifier: str | None = Field(None, description="Told again in the answer.")
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _clean_input(cls, value: Any) -> Any:
+        return clean(value) if isinstance(value, list) else value
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _is_small(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_METADATA:  # before all are looked at
+            raise ValueError(f"must have at most {MAX_METADATA} entries")
+        return value
+
+    @field_validator("text", "reasoning", mode="before")
+    @classmethod
+    def _clean_object(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        given = without_nulls(value)
+        if isinstance(form := given.get("format"), dict):
+            given["format"] = without_nulls(form)
+        return given
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _clean_tools(cls, value: Any) -> Any:
+        is_list = isinstance(value, list)
+        return [without_nulls(t) if isinstance(t, dict) else t for t in value] if is_list else value
+
+    def chat(self) -> ResponsesChat:
+        """Raises BadRequest."""
+        shared = self.model_fields_set & Generation.model_fields.keys()
+        values = {name: getattr(self, name) for name in shared}
+        if isinstance(self.input, str):
+            messages = [{"role": "user", "content": self.input}]
+        else:
+            messages = list(to_chat(self.input))
+        if self.instructions:
+            messages.insert(0, {"role": "system", "content": self.instructions})
+        if not messages:
+            raise BadRequest("input: there is no text in it", "input")
+        values |= {
+            "messages": messages,
+            "max_completion_tokens": self.max_output_tokens,
+            "tools": [_tool(tool) for tool in self.tools],
+            "tool_choice": self.tool_choice and _tool_choice(self.tool_choice),
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": self.reasoning.effort,
+            "response_format": _response_format(self.text.format),
+        }
+        with renaming({"response_format": FORMAT}):
+            return validate(ResponsesChat, values)
+
+    def echo(self) -> dict[str, Any]:
+        """What the answer says of the request."""
+        return {
+            "background": False,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata,
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "previous_response_id": None,
+            "prompt_cache_key": self.prompt_cache_key,
+            "reasoning": {"effort": self.reasoning.effort, "summary": None},
+            "safety_identifier": self.safety_identifier,
+            "service_tier": "default",
+            "store": False,
+            "temperature": self.temperature,
+            "text": {"format": _given(self.text.format), "verbosity": "medium"},
+            "tool_choice": (
+                _given(self.tool_choice)
+                if isinstance(self.tool_choice, BaseModel)
+                else self.tool_choice or "auto"
+            ),
+            "tools": [_given(tool) for tool in self.tools],
+            "top_logprobs": 0,
+            "top_p": self.top_p,
+            "truncation": "disabled",
+            "user": self.user,
+        }
+
+
+def response(body: dict[str, Any]) -> ResponseRequest:
+    """Raises BadRequest."""
+    return validate(ResponseRequest, body)
+
+
+def _given(value: BaseModel) -> dict[str, Any]:
+    """As the client gave it."""
+    return value.model_dump(by_alias=True, exclude_none=True)
+
+
+def _tool(tool: FunctionTool) -> dict[str, Any]:
+    function = tool.model_dump(exclude={"type"}, exclude_none=True)
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: ToolChoice) -> Any:
+    match choice:
+        case NamedFunction(name=name):
+            return {"type": "function", "function": {"name": name}}
+        case AllowedTools(mode=mode, tools=tools):
+            allowed = [{"type": "function", "function": {"name": tool.name}} for tool in tools]
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}}
+    return choice
+
+
+def _response_format(form: TextFormat) -> dict[str, Any] | None:
+    match form.type:
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "json_object"}
+    schema = form.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
+    return {"type": "json_schema", "json_schema": schema}

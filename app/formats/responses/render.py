@@ -1,0 +1,201 @@
+"""Events to response bodies. Pure: plain dictionaries, in the shapes of OpenAI's Responses."""
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import engine
+from app.chat.answer import Answer
+from app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a response says of itself from beginning to end."""
+
+    identifier: str
+    created: int  # Unix seconds
+    model: str
+    echo: dict[str, Any]  # of the request
+
+
+Body = tuple[dict[str, Any], str]
+
+_PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
+
+
+class ResponseRender:
+    """One response: the bodies of its stream as its events come, and the whole of it."""
+
+    def __init__(self, head: Head, answer: Answer) -> None:
+        self._head = head
+        self._answer = answer
+        self._blocks = Blocks()
+        self._identifiers: list[str] = []  # of the items, one a block
+        self._is_open = False  # the last block
+        self._sequence_number = -1
+        self._status = "in_progress"
+        self._completed: int | None = None
+        self._error: dict[str, str] | None = None
+
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
+        if self._sequence_number < 0:
+            yield self._event("response.created", response=self.whole())
+            yield self._event("response.in_progress", response=self.whole())
+        for event in events:
+            for part in self._answer.read(event):
+                for step in self._blocks.add(part):
+                    yield from self._bodies(step)
+            if isinstance(event, engine.Finished):
+                self._end(self._final_status())
+                for step in self._blocks.close():
+                    yield from self._bodies(step)
+                kind = "completed" if self._status == "completed" else "incomplete"
+                yield self._event(f"response.{kind}", response=self.whole())
+
+    def text_body(self, identifier: str) -> None:
+        """Each body has a number of its own."""
+
+    def failed(self, message: str) -> dict[str, Any]:
+        """The last body of a stream that fails."""
+        self._end("failed")
+        self._error = {"code": "server_error", "message": message}
+        return self._event("response.failed", response=self.whole())[0]
+
+    def whole(self) -> dict[str, Any]:
+        """The response as far as it has come."""
+        is_limited = self._answer.finish_reason == "length"
+        return {
+            "id": self._head.identifier,
+            "object": "response",
+            "created_at": self._head.created,
+            "completed_at": self._completed,
+            "status": self._status,
+            "error": self._error,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_limited else None,
+            "model": self._head.model,
+            "output": [self._item(block) for block in self._blocks.blocks],
+            "usage": self._usage(),
+            **self._head.echo,
+        }
+
+    def _final_status(self) -> str:
+        match self._answer.finish_reason:
+            case "cancelled":
+                return "cancelled"
+            case "length":
+                return "incomplete"
+            case "stop" if self._answer.is_in_call:
+                return "incomplete"
+        return "completed"
+
+    def _end(self, status: str) -> None:
+        self._status = status
+        if status == "completed":
+            self._completed = int(time.time())
+
+    def _bodies(self, step: Step) -> Iterator[Body]:
+        block = step.block
+        match step:
+            case Opened():
+                self._identifiers.append(f"{_PREFIXES[block.kind]}_{uuid.uuid4().hex}")
+                self._is_open = True
+                item = self._item(block)
+                yield self._event("response.output_item.added", **_at(block), item=item)
+                if block.kind != "call":
+                    yield self._part("response.content_part.added", block)
+            case Grown(_, text):
+                yield self._piece(block, text)
+            case Closed():
+                self._is_open = False
+                yield from self._closing(block)
+
+    def _piece(self, block: Block, text: str) -> Body:
+        match block.kind:
+            case "text":
+                name, more = "output_text.delta", {"content_index": 0, "logprobs": []}
+            case "reasoning":
+                name, more = "reasoning_text.delta", {"content_index": 0}
+            case "call":
+                name, more = "function_call_arguments.delta", {}
+        where = self._where(block)
+        body, _ = self._event(f"response.{name}", **where, **more, delta=text)
+        return body, text if block.kind == "text" else ""
+
+    def _closing(self, block: Block) -> Iterator[Body]:
+        where = self._where(block)
+        match block.kind:
+            case "call":
+                name, arguments = "response.function_call_arguments.done", block.text
+                yield self._event(name, **where, name=block.name, arguments=arguments)
+            case "text":
+                more = {"content_index": 0, "logprobs": [], "text": block.text}
+                yield self._event("response.output_text.done", **where, **more)
+            case "reasoning":
+                more = {"content_index": 0, "text": block.text}
+                yield self._event("response.reasoning_text.done", **where, **more)
+        if block.kind != "call":
+            yield self._part("response.content_part.done", block)
+        yield self._event("response.output_item.done", **_at(block), item=self._item(block))
+
+    def _part(self, kind: str, block: Block) -> Body:
+        return self._event(kind, **self._where(block), content_index=0, part=_content(block))
+
+    def _where(self, block: Block) -> dict[str, Any]:
+        return {"item_id": self._identifiers[block.index], **_at(block)}
+
+    def _item(self, block: Block) -> dict[str, Any]:
+        is_last = block.index == len(self._blocks.blocks) - 1
+        status = "completed"
+        if is_last and self._is_open:
+            status = "in_progress"
+        elif is_last and self._status in ("incomplete", "cancelled", "failed"):
+            is_whole = block.kind == "call" and not self._answer.is_in_call
+            status = "completed" if is_whole else "incomplete"
+        item = {"id": self._identifiers[block.index], "status": status}
+        match block.kind:
+            case "text":
+                content = [_content(block)] if block.pieces else []
+                return {**item, "type": "message", "role": "assistant", "content": content}
+            case "reasoning":
+                content = [_content(block)] if block.pieces else []
+                return {**item, "type": "reasoning", "summary": [], "content": content}
+            case "call":
+                return {
+                    **item,
+                    "type": "function_call",
+                    "call_id": block.identifier,
+                    "name": block.name,
+                    "arguments": block.text,
+                }
+
+    def _usage(self) -> dict[str, Any] | None:
+        finished = self._answer.finished
+        if finished is None:
+            return None
+        return {
+            "input_tokens": finished.prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": finished.cached_tokens,
+                "cache_write_tokens": 0,
+            },
+            "output_tokens": finished.new_tokens,
+            "output_tokens_details": {"reasoning_tokens": self._answer.reasoning_tokens},
+            "total_tokens": finished.prompt_tokens + finished.new_tokens,
+        }
+
+    def _event(self, kind: str, **more: Any) -> Body:
+        self._sequence_number += 1
+        return {"type": kind, "sequence_number": self._sequence_number, **more}, ""
+
+
+def _at(block: Block) -> dict[str, Any]:
+    return {"output_index": block.index}
+
+
+def _content(block: Block) -> dict[str, Any]:
+    if block.kind == "reasoning":
+        return {"type": "reasoning_text", "text": block.text}
+    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}

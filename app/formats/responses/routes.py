@@ -1,0 +1,66 @@
+"""The endpoint: parse, submit, answer."""
+
+import time
+import uuid
+from collections import deque
+from functools import partial
+from typing import Any
+
+import flask
+
+from app.chat import prompt
+from app.chat.answer import Answer
+from app.delivery import submit as generation
+from app.delivery.answers import repeatable, whole_response
+from app.delivery.framing import stream_response
+from app.errors import describe
+from app.formats.responses import bodies, parse, render
+from app.http.body import dumps
+from app.openapi.contract import GENERATION, declares
+from app.services import services
+
+blueprint = flask.Blueprint("switchyard_responses", __name__, url_prefix="/v1/responses")
+
+
+class ResponseEvents:
+    """Server-sent events, each named by its type. A failure is told by `response`'s last."""
+
+    mimetype = "text/event-stream"
+    heartbeat = b": heartbeat\n\n"
+    end = b""
+
+    def __init__(self, response: render.ResponseRender) -> None:
+        self._response = response
+
+    def frame(self, body: dict[str, Any], text: str) -> bytes:
+        return b"event: %b\ndata: %b\n\n" % (str(body["type"]).encode(), dumps(body))
+
+    def error(self, error: Exception) -> bytes:
+        return self.frame(self._response.failed(describe(error)[1]["error"]["message"]), "")
+
+
+@blueprint.post("")
+@declares(
+    {200: bodies.ResponseBody},
+    body=parse.ResponseRequest,
+    streams={ResponseEvents.mimetype: bodies.ResponseEvent},
+    errors=GENERATION,
+)
+@repeatable
+def create_response() -> flask.Response:
+    """Answer a conversation, in the shape of OpenAI's Responses."""
+    request = generation.receive(parse.response)
+    chat = request.chat()
+    model = services().models.get(chat.model)
+    with generation.names_of(chat):
+        ready = prompt.prepare(chat, model)
+        identifier = f"resp_{uuid.uuid4().hex}"
+        job = f"{identifier}-0"
+        answer = Answer(ready.parser(), partial(model.cancel, job))
+        head = render.Head(identifier, int(time.time()), model.config.name, request.echo())
+        response = render.ResponseRender(head, answer)
+        reader = generation.submit(chat, model, [ready.token_ids], [job], chat.stream, ready.fit)
+    if chat.stream:
+        framing = ResponseEvents(response)
+        return stream_response(reader, response, framing, services().settings.heartbeat)
+    return whole_response(reader, lambda events: deque(response(events), maxlen=0), response.whole)

@@ -1,0 +1,80 @@
+"""Requests about tokens. Pure."""
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from app.chat.request import Chat
+from app.request.sampling import TokenId
+from app.request.validation import Parameters, validate
+
+
+class OfModel(Parameters):
+    model: str | None = Field(
+        None, description="Default: the server's model. A name that it doesn't serve is a 404."
+    )
+
+
+class TokenizeContent(OfModel):
+    """As llama.cpp has it."""
+
+    content: str = Field(description="The text.")
+    add_special: bool = Field(
+        False, description="Whether the token comes first that begins a prompt of this model."
+    )
+    parse_special: bool = Field(
+        True, description="Whether special tokens that the text spells out count as such."
+    )
+    with_pieces: bool = Field(
+        False, description="Tell of each token its text, too, or its bytes where they are no text."
+    )
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"prompt": "content"}
+
+
+class TokenizePrompt(OfModel):
+    """As vLLM has it."""
+
+    prompt: str = Field(description="The text, as `/v1/completions` reads it.")
+    add_special_tokens: bool = Field(
+        True, description="Whether the token comes first that begins a prompt of this model."
+    )
+    return_token_strs: bool = Field(
+        False, description="Tell what the vocabulary calls each token, too."
+    )
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {}
+
+
+class TokenizeChat(Chat):
+    """As vLLM has it."""
+
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**Chat.neutral, "add_special_tokens": (False,)}
+
+    return_token_strs: bool = Field(
+        False, description="Tell what the vocabulary calls each token, too."
+    )
+
+
+class Detokenize(OfModel):
+    tokens: list[TokenId] = Field(
+        fail_fast=True, description="Token ids. Refused if the vocabulary has none of that number."
+    )
+
+
+def tokenize(body: dict[str, Any]) -> TokenizeContent | TokenizePrompt | TokenizeChat:
+    """Raises BadRequest."""
+    if body.get("messages") is not None:
+        return validate(TokenizeChat, body)
+    if body.get("prompt") is not None:
+        return validate(TokenizePrompt, body)
+    return validate(TokenizeContent, body)
+
+
+def detokenize(body: dict[str, Any]) -> Detokenize:
+    """Raises BadRequest."""
+    return validate(Detokenize, body)

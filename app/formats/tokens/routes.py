@@ -1,0 +1,117 @@
+"""The endpoints about tokens. They work while no model is warm, where no length is told."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import flask
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+import engine
+from app.chat import prompt
+from app.chat.request import Chat
+from app.delivery import submit as generation
+from app.formats.openai import parse as openai
+from app.formats.tokens import parse
+from app.http.body import json_response
+from app.openapi.contract import declares
+from app.services import services
+
+blueprint = flask.Blueprint("switchyard_tokens", __name__)
+
+
+class Piece(TypedDict):
+    id: int
+    piece: str | list[int]
+
+
+class TokenList(TypedDict):
+    tokens: list[int] | list[Piece]
+
+
+class TokenCount(TypedDict):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class TokenText(TypedDict):
+    content: str
+    prompt: str
+
+
+class PromptText(TypedDict):
+    prompt: str
+
+
+@blueprint.post("/tokenize")
+@declares(
+    {200: TokenList | TokenCount},
+    body=parse.TokenizeContent | parse.TokenizePrompt | parse.TokenizeChat,
+    errors=(404, 503),
+)
+def tokenize() -> flask.Response:
+    """The tokens of a text: `content` as llama.cpp has it, `prompt` or `messages` as vLLM."""
+    request = generation.receive(parse.tokenize)
+    model = services().models.get(request.model)
+    tokenizer = model.tokenizer
+    with generation.names_of(request):
+        match request:
+            case parse.TokenizeContent():
+                token_ids = tokenizer.encode(
+                    request.content,
+                    add_bos=request.add_special,
+                    parse_special=request.parse_special,
+                )
+                pieces = [_piece(tokenizer, i) for i in token_ids] if request.with_pieces else None
+                return json_response({"tokens": pieces or token_ids})
+            case parse.TokenizePrompt():
+                token_ids = tokenizer.encode(request.prompt, add_bos=request.add_special_tokens)
+            case parse.TokenizeChat():
+                text = prompt.render(request, model)
+                token_ids = tokenizer.encode_template(text, len(text) + model.info.max_seq_len)
+    names = [tokenizer.token(i) for i in token_ids] if request.return_token_strs else None
+    body = {
+        "count": len(token_ids),
+        "max_model_len": model.info.max_seq_len,
+        "tokens": token_ids,
+        "token_strs": names,
+    }
+    return json_response(body)
+
+
+@blueprint.post("/detokenize")
+@declares({200: TokenText}, body=parse.Detokenize, errors=(404,))
+def detokenize() -> flask.Response:
+    """The text of tokens, special ones included: `content` for llama.cpp's clients, `prompt` for
+    vLLM's.
+    """
+    request = generation.receive(parse.detokenize)
+    text = decode(services().models.get(request.model).tokenizer, request.tokens)
+    return json_response({"content": text, "prompt": text})
+
+
+@blueprint.post("/apply-template")
+@declares({200: PromptText}, body=Chat, errors=(404,))
+def apply_template() -> flask.Response:
+    """The prompt that a conversation becomes. What else a chat may ask for has no effect on it."""
+    request = generation.receive(openai.chat)
+    with generation.names_of(request):
+        text = prompt.render(request, services().models.get(request.model))
+    return json_response({"prompt": text.replace(engine.ESCAPE, "")})
+
+
+def decode(tokenizer: engine.Tokenizer, token_ids: Sequence[int]) -> str:
+    """Raises InvalidJob for an id without a token."""
+    for token_id in set(token_ids):
+        if not tokenizer.token(token_id):
+            raise engine.InvalidJob(f"tokens: the vocabulary has no token {token_id}", "tokens")
+    return tokenizer.decode(token_ids, skip_special=False)
+
+
+def _piece(tokenizer: engine.Tokenizer, token_id: int) -> dict[str, Any]:
+    data = tokenizer.piece(token_id)
+    try:
+        return {"id": token_id, "piece": data.decode() or tokenizer.token(token_id)}
+    except UnicodeDecodeError:
+        return {"id": token_id, "piece": list(data)}

@@ -1,0 +1,5 @@
+"""/v1/stream: several generations side by side on one WebSocket."""
+
+from app.formats.websocket.routes import blueprint
+
+__all__ = ["blueprint"]

@@ -1,0 +1,74 @@
+"""Messages of clients on a WebSocket. Pure."""
+
+from typing import Any, ClassVar, Literal
+
+import pydantic_core
+from pydantic import Field
+
+from app.chat.request import Chat
+from app.formats.text.request import Text
+from app.http.body import BadRequest
+from app.request.validation import Parameters, validate
+
+Identifier = int | str
+
+_NEUTRAL = {  # there is no other way here
+    "n": (1,),
+    "return_progress": (False,),
+    "stream": (True,),
+    "timings": (False,),
+}
+
+
+class SpokenText(Text):
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**Text.neutral, **_NEUTRAL}
+
+
+class SpokenChat(Chat):
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **Chat.neutral,
+        **_NEUTRAL,
+        "logprobs": (False,),
+        "top_logprobs": (0,),
+    }
+
+
+class Envelope(Parameters):
+    kinds: ClassVar[dict[str, str]] = {"id": "must be a number, or a string of 1 to 100 characters"}
+
+    type: Literal["generate", "cancel"]
+    id: int | str = Field(union_mode="left_to_right")
+
+    def check(self) -> None:
+        if isinstance(self.id, str) and not 1 <= len(self.id) <= 100:
+            raise BadRequest(f"id {self.kinds['id']}", "id")
+
+
+def message(data: str | bytes) -> dict[str, Any]:
+    """Raises BadRequest."""
+    if isinstance(data, bytes):
+        raise BadRequest("messages are text, not binary", None, "invalid_json")
+    try:
+        value = pydantic_core.from_json(data, allow_inf_nan=True, cache_strings="none")
+    except ValueError as reason:
+        raise BadRequest(f"not valid JSON: {reason}", None, "invalid_json") from None
+    if not isinstance(value, dict):
+        raise BadRequest("a message must be a JSON object", None, "invalid_json")
+    return value
+
+
+def envelope(value: dict[str, Any]) -> Envelope:
+    """Raises BadRequest."""
+    if value.get("type") != "cancel":  # then there is more
+        value = {name: value[name] for name in ("type", "id") if name in value}
+    return validate(Envelope, value)
+
+
+def generate(value: dict[str, Any]) -> SpokenText | SpokenChat:
+    """What to generate. Raises BadRequest."""
+    parameters = {name: item for name, item in value.items() if name not in ("type", "id")}
+    if parameters.get("messages") is None:
+        return validate(SpokenText, parameters)
+    if parameters.get("prompt") is not None:
+        raise BadRequest("give prompt or messages, not both", "prompt")
+    return validate(SpokenChat, parameters)

@@ -1,0 +1,178 @@
+"""One WebSocket's generations, all on its request thread."""
+
+import itertools
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import engine
+from app.chat import prompt
+from app.chat.answer import Answer
+from app.delivery import submit as generation
+from app.delivery.deadlines import TimedOut
+from app.delivery.reader import Reader
+from app.errors import describe
+from app.formats.openai.chat import delta
+from app.formats.openai.render import ending, usage
+from app.formats.text.answer import submit
+from app.formats.websocket import parse
+from app.formats.websocket.connection import Connection
+from app.http.body import BadRequest
+from app.http.client import ClientGone
+from app.parts.parts import Part, Text
+from app.services import services
+
+logger = logging.getLogger(__name__)
+
+MAX_GENERATIONS = 32  # at once on one connection
+TICK = 0.25  # seconds between looks at the deadlines, and whether the server drains
+
+GOING_AWAY, INTERNAL_ERROR = 1001, 1011  # RFC 6455, section 7.4.1
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    identifier: str  # the engine's
+    reader: Reader
+    model: engine.Engine
+    answer: Answer | None  # of a chat
+
+
+class Session:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._running: dict[parse.Identifier, Generation] = {}  # by the client's identifier
+
+    def run(self) -> None:
+        """Until the client has left, or the server drains and all has ended."""
+        code, reason = GOING_AWAY, "the server is shutting down"
+        try:
+            while not self._has_drained():
+                self._connection.wait(TICK)
+                for data in self._connection.messages():
+                    self._receive(data)
+                for identifier in list(self._running):
+                    self._forward(identifier)
+                self._connection.keep_alive()
+        except ClientGone:
+            pass
+        except Exception:
+            logger.exception("a WebSocket failed")
+            code, reason = INTERNAL_ERROR, "the server failed in an unexpected way"
+        finally:
+            for running in self._running.values():
+                running.reader.close()
+            self._connection.close(code, reason)
+
+    def _has_drained(self) -> bool:
+        models = services().models
+        if self._running or any(
+            models.get(name).state not in ("draining", "stopped") for name in models.names
+        ):
+            return False
+        self._send_error(None, engine.Draining("the server is shutting down", 10.0))
+        return True
+
+    def _receive(self, data: str | bytes) -> None:
+        """A message, which gets an answer whatever it is."""
+        identifier: parse.Identifier | None = None
+        try:
+            message = parse.message(data)
+            envelope = parse.envelope(message)
+            if envelope.type == "cancel":
+                self._cancel(envelope.id)
+                return
+            if envelope.id in self._running:
+                raise BadRequest(f"id {envelope.id!r} is in use", "id")
+            identifier = envelope.id  # from here on it is this one's end
+            self._running[identifier] = self._start(parse.generate(message))
+        except ClientGone:
+            raise
+        except Exception as error:
+            self._send_error(identifier, error)
+
+    def _start(self, request: parse.SpokenText | parse.SpokenChat) -> Generation:
+        if len(self._running) >= MAX_GENERATIONS:
+            message = f"{MAX_GENERATIONS} generations run on this connection, the most that may"
+            raise engine.Full(message)
+        request = request.with_preset(services().settings.presets)
+        model = services().models.get(request.model)
+        identifier = f"ws-{uuid.uuid4().hex}-0"
+        wake = self._connection.wake
+        if isinstance(request, parse.SpokenText):
+            return Generation(identifier, submit(request, [identifier], True, wake), model, None)
+        with generation.names_of(request):
+            ready = prompt.prepare(request, model)
+            reader = generation.submit(
+                request, model, [ready.token_ids], [identifier], True, ready.fit, wake
+            )
+        end = partial(model.cancel, identifier)
+        answer = Answer(ready.parser(), end, request.include_reasoning)
+        return Generation(identifier, reader, model, answer)
+
+    def _cancel(self, identifier: parse.Identifier) -> None:
+        """Its end follows, and says so."""
+        running = self._running.get(identifier)
+        if running is None:
+            raise BadRequest(f"id {identifier!r} is not at work", "id", "unknown_id")
+        running.model.cancel(running.identifier)
+
+    def _forward(self, identifier: parse.Identifier) -> None:
+        """All that has come of one generation. Raises ClientGone."""
+        running = self._running[identifier]
+        try:
+            events = running.reader.take(0)
+        except TimedOut as error:
+            self._end(identifier)
+            self._send_error(identifier, error)
+            return
+        for body in _bodies(running.answer, events):
+            self._connection.send({"type": "chunk", "id": identifier, **body})
+        for event in events:
+            match event:
+                case engine.Finished():
+                    self._end(identifier)
+                    body = _end_of(event, running.answer)
+                    self._connection.send({"type": "end", "id": identifier, **body})
+                case engine.Failed():
+                    self._end(identifier)
+                    self._send_error(identifier, event.error)
+
+    def _end(self, identifier: parse.Identifier) -> None:
+        self._running.pop(identifier).reader.close()
+
+    def _send_error(self, identifier: parse.Identifier | None, error: Exception) -> None:
+        kind, body = describe(error)
+        more: dict[str, Any] = {"status": kind.status, **body}
+        if retry_after := kind.headers.get("Retry-After"):
+            more["retry_after"] = int(retry_after)
+        self._connection.send({"type": "error", "id": identifier, **more})
+
+
+def _bodies(answer: Answer | None, events: Sequence[engine.JobEvent]) -> Iterator[dict[str, Any]]:
+    """What is new; all text that follows each other as one."""
+    parts: Iterator[Part] = (
+        part
+        for event in events
+        for part in (_text_of(event) if answer is None else answer.read(event))
+    )
+    for is_text, group in itertools.groupby(parts, lambda part: isinstance(part, Text)):
+        if is_text:
+            yield {"text": "".join(part.text for part in group if isinstance(part, Text))}
+        else:
+            yield from map(delta, group)
+
+
+def _text_of(event: engine.JobEvent) -> list[Part]:
+    return [Text(event.text)] if isinstance(event, engine.Chunk) and event.text else []
+
+
+def _end_of(finished: engine.Finished, answer: Answer | None) -> dict[str, Any]:
+    body = ending(finished)
+    if answer is None:
+        return {**body, "usage": usage([finished], 1)}
+    reason = {"finish_reason": answer.finish_reason}
+    return {**body, **reason, "usage": usage([finished], 1, answer.reasoning_tokens)}

@@ -1,0 +1,1 @@
+"""One request as HTTP: body, form, client, identity. The only socket."""

@@ -1,0 +1,133 @@
+"""The other end of a request's connection, as far as the server that runs us shows it."""
+
+import contextlib
+import errno
+import select
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from app.http.alarms import ALARMS
+
+if sys.platform == "linux":
+    import fcntl
+    import termios
+
+Presence = Literal["there", "half-closed", "gone"]
+
+_HAS_LEFT = select.POLLERR | select.POLLHUP | select.POLLNVAL if hasattr(select, "poll") else 0
+_END_OF_FILE = getattr(select, "POLLRDHUP", 0)  # Linux only
+
+
+class ClientGone(ConnectionResetError):
+    """Nobody waits for the answer any more. As a server's own finding when a write fails."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ECONNRESET, "the client has left")
+
+
+class BodyTimeout(Exception):
+    """The request's body took too long to arrive."""
+
+
+class Client:
+    """gunicorn and werkzeug show the socket, waitress says whether it has closed. Where there is
+    neither, or no way to ask the socket, a client counts as there until a write to it fails.
+    """
+
+    __slots__ = ("_is_disconnected", "_poll", "_socket")
+
+    def __init__(self, environ: Mapping[str, Any]) -> None:
+        self._socket: socket.socket | None = environ.get("gunicorn.socket") or environ.get(
+            "werkzeug.socket"
+        )
+        self._is_disconnected = environ.get("waitress.client_disconnected")
+        self._poll = None
+        if self._socket is not None and _END_OF_FILE:
+            # Not a peek at the data: that misses the end of file behind a pipelined request, and
+            # TLS sockets refuse it.
+            self._poll = select.poll()
+            self._poll.register(self._socket, _END_OF_FILE)
+
+    def look(self) -> Presence:
+        """Never waits.
+
+        `half-closed`: it sends nothing more. To whoever reads on, or has closed the connection:
+        they look the same until something is written, which the latter answers with a reset.
+        """
+        if self._poll is not None:
+            for _, flags in self._poll.poll(0):
+                return "gone" if flags & _HAS_LEFT else "half-closed"
+        elif self._is_disconnected is not None and self._is_disconnected():
+            return "gone"
+        return "there"
+
+    def limit_sends(self, seconds: float) -> None:
+        """Let a write fail, and the client be gone, once it has taken nothing for so long."""
+        if self._socket is None:
+            return
+        # What waits in the socket's buffer for a reader that has stopped, or for a host that has
+        # vanished: the kernel resets the connection, which `look` tells, too. Linux only.
+        if self._socket.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+            milliseconds = max(int(seconds * 1000), 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        # What finds no room in that buffer: a blocking write.
+        micros = max(int(seconds * 1e6), 1)
+        limit = struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def send(self, data: bytes | memoryview) -> int:
+        """As much of it as there is room for, which is told. Never waits. Raises ClientGone."""
+        assert self._socket is not None
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            raise ClientGone from None
+
+    def num_untaken(self) -> int:
+        """Bytes on their way that the other end has not acknowledged. 0 where nobody can tell."""
+        if sys.platform != "linux" or self._socket is None:
+            return 0
+        data = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(data, sys.byteorder)
+
+    def cut_off(self) -> None:
+        """Have the connection reset as soon as the server closes it, whatever is on its way."""
+        assert self._socket is not None
+        with contextlib.suppress(OSError):  # gone already
+            now = struct.pack("ii", 1, 0)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
+            self._socket.shutdown(socket.SHUT_RD)
+
+    @contextlib.contextmanager
+    def receiving(self, seconds: float) -> Iterator[None]:
+        """Let reads inside end after so many seconds in all. Raises BodyTimeout then.
+
+        A socket's own timeout is for each read, and one byte a second would never meet it.
+        """
+        if self._socket is None:
+            yield  # a server like waitress has read all before it calls us
+            return
+        is_over = threading.Event()
+        alarm = ALARMS.set(seconds, lambda: self._stop_receiving(is_over))
+        try:
+            yield
+        except Exception:
+            if not is_over.is_set():
+                raise
+        finally:
+            alarm.cancel()
+        if is_over.is_set():
+            raise BodyTimeout(f"the body did not arrive within {seconds:g} seconds")
+
+    def _stop_receiving(self, is_over: threading.Event) -> None:
+        is_over.set()
+        with contextlib.suppress(OSError):  # gone already
+            # As if the client had sent its end of file. Not the method of a TLS socket, which
+            # would go on in the clear.
+            socket.socket.shutdown(self._socket, socket.SHUT_RD)  # type: ignore[arg-type]

@@ -1,0 +1,93 @@
+"""Forms and query strings, to what JSON would have in their place."""
+
+import json
+import types
+import typing
+import urllib.parse
+from typing import Annotated, Any, Literal, Union
+
+import flask
+
+from app.http.body import BadRequest, read_bytes
+from app.request.validation import MAX_NAMES, Parameters
+
+TRUE = frozenset(("true", "on", "yes"))  # "on" is what a browser sends of a checked box
+FALSE = frozenset(("false", "off", "no"))
+
+
+def read_form(kind: type[Parameters], max_bytes: int) -> dict[str, Any]:
+    """The form in the current request's body. Raises BadRequest, or werkzeug's 413."""
+    if flask.request.mimetype == "multipart/form-data":
+        flask.request.max_content_length = flask.request.max_form_memory_size = max_bytes
+        for name in flask.request.files:
+            raise BadRequest(f"{name} is a file, which is not supported", name)
+        return _values(kind, list(flask.request.form.items(multi=True)))
+    return _values(kind, _pairs(read_bytes(max_bytes), "invalid_body"))
+
+
+def read_query(kind: type[Parameters]) -> dict[str, Any]:
+    """The query string of the current request. Raises BadRequest."""
+    return _values(kind, _pairs(flask.request.query_string, "invalid_query"))
+
+
+def _pairs(data: bytes, code: str) -> list[tuple[str, str]]:
+    try:
+        # Not werkzeug's, which puts a question mark for what isn't UTF-8, and takes any number.
+        return urllib.parse.parse_qsl(
+            data.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_NAMES
+        )
+    except ValueError as reason:
+        raise BadRequest(f"the form can't be read: {reason}", None, code) from None
+
+
+def _values(kind: type[Parameters], pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """What a form leaves empty is not given."""
+    fields = {name: kind.model_fields[field] for field, name in kind.names_of_fields().items()}
+    values: dict[str, Any] = {}
+    for name, text in pairs:
+        if not text:
+            continue
+        annotation = fields[name].annotation if name in fields else None
+        value = text if _is_text(annotation) else _read(text)
+        if not _is_list(annotation):
+            if name in values:
+                raise BadRequest(f"{name} is given more than once", name)
+            values[name] = value
+        else:
+            values.setdefault(name, []).extend(value if isinstance(value, list) else [value])
+    return values
+
+
+def _read(text: str) -> Any:
+    """What it would be in JSON; itself if it is none, for the validation to refuse."""
+    if text.lower() in TRUE | FALSE:
+        return text.lower() in TRUE
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(typing.get_origin(kind) is list for kind in _kinds(annotation))
+
+
+def _is_text(annotation: Any) -> bool:
+    """Whether strings stand for themselves, alone or as items of a list."""
+    for kind in _kinds(annotation):
+        items = typing.get_args(kind)
+        is_choice = typing.get_origin(kind) is Literal and isinstance(items[0], str)
+        is_list = typing.get_origin(kind) is list and _is_text(items[0])
+        if kind is str or is_choice or is_list:
+            return True
+    return False
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The alternatives of a type."""
+    origin, items = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _kinds(items[0])
+    if origin in (types.UnionType, Union):
+        return [kind for item in items for kind in _kinds(item)]
+    return [annotation]

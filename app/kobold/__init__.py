@@ -1,5 +1,0 @@
-"""KoboldAI's, KoboldCpp's and text-generation-webui's plain routes."""
-
-from app.kobold.routes import blueprint
-
-__all__ = ["blueprint"]

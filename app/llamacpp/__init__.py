@@ -1,5 +1,0 @@
-"""llama.cpp's own /completion."""
-
-from app.llamacpp.routes import blueprint
-
-__all__ = ["blueprint"]

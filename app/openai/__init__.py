@@ -1,5 +1,0 @@
-"""OpenAI's wire format: /v1/completions, /v1/chat/completions, /v1/models."""
-
-from app.openai.routes import blueprint
-
-__all__ = ["blueprint"]

@@ -1,0 +1,53 @@
+"""The OpenAPI document, and a page that shows it."""
+
+import importlib.resources
+
+import flask
+import werkzeug
+
+from app.http.body import json_response
+from app.openapi import contract
+
+ASSETS = str(importlib.resources.files("flask_swagger_ui") / "dist")
+
+# By addresses relative to the page, since the blueprint may lie under any prefix.
+PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <title>Switchyard</title>
+  <link rel="stylesheet" href="swagger-ui.css">
+  <link rel="icon" href="favicon-32x32.png">
+</head>
+<body>
+  <div id="page"></div>
+  <script src="swagger-ui-bundle.js"></script>
+  <script>SwaggerUIBundle({url: "../openapi.json", dom_id: "#page"})</script>
+</body>
+</html>
+"""
+
+blueprint = flask.Blueprint("switchyard_docs", __name__)
+
+
+@blueprint.get("/openapi.json")
+def openapi() -> flask.Response:
+    servers = [{"url": flask.request.script_root or "/"}]
+    app = flask.current_app._get_current_object()  # type: ignore[attr-defined]
+    return json_response({**contract.document(app), "servers": servers})
+
+
+@blueprint.get("/docs")
+def to_docs() -> werkzeug.Response:
+    return flask.redirect("docs/")  # without a host, which a proxy may call by another name
+
+
+@blueprint.get("/docs/")
+def docs() -> flask.Response:
+    return flask.Response(PAGE, mimetype="text/html")
+
+
+@blueprint.get("/docs/<path:name>")
+def asset(name: str) -> flask.Response:
+    return flask.send_from_directory(ASSETS, name)

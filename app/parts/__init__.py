@@ -1,0 +1,1 @@
+"""What a model writes, read: text, thoughts and calls of tools."""

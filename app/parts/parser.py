@@ -1,0 +1,308 @@
+"""The text of one answer, in whatever pieces it comes, to parts. Pure; one request thread."""
+
+import json
+import re
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import regex
+
+from app.parts.call_formats import Format, compiled
+from app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
+
+
+class Tags(NamedTuple):
+    """What stands around the thoughts of a model."""
+
+    start: str
+    end: str
+
+
+class PartParser:
+    """Holds back only what may be the beginning of a tag or of a call.
+
+    A call begins once its name is known to be one of `tools`, and its arguments go on as they come;
+    from there on it stays a call, also if its arguments turn out not to be JSON or never end. All
+    that looks like a call but isn't stays text. Space before a call or around thoughts is dropped.
+    """
+
+    def __init__(
+        self,
+        format: Format | None,
+        tools: Collection[str] = (),
+        tags: Tags | None = None,
+        is_reasoning: bool = False,
+        max_calls: int | None = None,
+    ) -> None:
+        """`format` None: there are no calls. `tags` None: there are no thoughts. `is_reasoning`:
+        the prompt has opened them already. Text behind the last of `max_calls` is dropped.
+        """
+        self.num_calls = 0
+        self._format = format
+        self._tools = tools
+        self._tags = tags
+        self._max_calls = max_calls
+        self._held = ""
+        self._wanted = 0  # characters to be held before it is worth another look
+        self._parts: list[Part] = []
+        self._object = _ObjectEnd()
+        self._thought_tokens = 0
+        self._has_thoughts = is_reasoning and tags is not None
+        # What comes next. Each takes from the beginning of what is held, and tells whether another
+        # shall look at the rest. `is_last`: nothing follows.
+        self._state: Callable[[bool], bool] = self._answer
+        if tags is not None:
+            self._state = self._space if is_reasoning else self._opening
+        self._behind_space: Callable[[bool], bool] = self._thoughts
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of the pieces that lay in the thoughts, tags included."""
+        return self._thought_tokens if self._has_thoughts else 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last of `max_calls` is complete."""
+        return self._state == self._nothing
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all that follows is text as it comes: thoughts are over, calls there are none."""
+        return self._format is None and self._state == self._content
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether arguments have begun that haven't ended."""
+        return self._state == self._arguments
+
+    def push(self, text: str, num_tokens: int = 0) -> list[Part]:
+        """`num_tokens`: of which the text consists."""
+        if self._state in (self._opening, self._thoughts) or self._is_before_thoughts:
+            self._thought_tokens += num_tokens
+        self._held += text
+        return self._run(is_last=False)
+
+    def finish(self) -> list[Part]:
+        """The parts of what was held back, since no text follows."""
+        return self._run(is_last=True)
+
+    @property
+    def _is_before_thoughts(self) -> bool:
+        return self._state == self._space and self._behind_space == self._thoughts
+
+    def _run(self, is_last: bool) -> list[Part]:
+        self._parts = []
+        if len(self._held) >= self._wanted or is_last:
+            self._wanted = 0
+            while self._held and self._state(is_last):
+                pass
+        return self._parts
+
+    def _wait(self) -> None:
+        """What is held may become a call. If it is long, look again once there is a tenth more: to
+        look at all of it for each piece would take the square of its length.
+        """
+        if len(self._held) > 1000:
+            self._wanted = len(self._held) * 11 // 10
+
+    def _tell(self, part: Part) -> None:
+        match part, self._parts[-1:]:
+            case ((Text(text) | Reasoning(text) | Arguments(_, text)), _) if not text:
+                pass
+            case Text(text), [Text(before)]:
+                self._parts[-1] = Text(before + text)
+            case _:
+                self._parts.append(part)
+
+    def _opening(self, is_last: bool) -> bool:
+        """Thoughts come first or not at all: later a tag may be what the answer is about."""
+        assert self._tags is not None
+        text = self._held.lstrip()
+        if text.startswith(self._tags.start):
+            self._held = text[len(self._tags.start) :]
+            self._has_thoughts = True
+            self._state = self._space
+        elif self._tags.start.startswith(text) and not is_last:
+            return False
+        else:
+            self._state = self._answer
+        return True
+
+    def _space(self, is_last: bool) -> bool:
+        self._held = self._held.lstrip()
+        if self._held:
+            self._state = self._behind_space
+        return bool(self._held)
+
+    def _thoughts(self, is_last: bool) -> bool:
+        assert self._tags is not None
+        end = self._search(rf"(?<!\s)\s*+{re.escape(self._tags.end)}", Reasoning, is_last)
+        if end is None:
+            return False
+        self._held = self._held[end.end() :]
+        self._behind_space = self._answer
+        self._state = self._space
+        return True
+
+    def _answer(self, is_last: bool) -> bool:
+        """The first of it."""
+        self._state = self._content
+        if self._format is None or self._format.first is None:
+            return True
+        return self._call_here(self._format.first, self._answer, is_last)
+
+    def _content(self, is_last: bool) -> bool:
+        if self._format is None:
+            self._tell(Text(self._held))
+            self._held = ""
+            return False
+        if is_last and self.num_calls and self._held.isspace():
+            self._held = ""
+            return False
+        call = self._search(self._format.anywhere, Text, is_last)
+        if call is None:
+            return False
+        self._begin(call)
+        return True
+
+    def _search(
+        self, pattern: str, kind: type[Text] | type[Reasoning], is_last: bool
+    ) -> "regex.Match[str] | None":
+        """The first match. What is before it, or before what may become one, is told."""
+        match = compiled(pattern).search(self._held, partial=not is_last)
+        start = len(self._held) if match is None else match.start()
+        self._tell(kind(self._held[:start]))
+        self._held = self._held[start:]
+        if match is None or match.partial:
+            self._wait()
+            return None
+        return compiled(pattern).match(self._held)
+
+    def _call_here(self, pattern: str, state: Callable[[bool], bool], is_last: bool) -> bool:
+        """A call at the beginning of what is held, or content; `state` until that is clear."""
+        match = compiled(pattern).match(self._held, partial=not is_last)
+        if match is None:
+            self._state = self._content
+        elif match.partial:
+            self._state = state
+            self._wait()
+            return False
+        elif match["name"] is None:  # the end of all calls
+            self._held = self._held[match.end() :]
+            self._state = self._content
+        else:
+            self._begin(match)
+        return True
+
+    def _begin(self, call: "regex.Match[str]") -> None:
+        assert self._format is not None
+        groups = call.groupdict()
+        name, arguments = groups["name"], _whole_arguments(groups)
+        if name not in self._tools or arguments is None:
+            # No call can begin in what is before the name.
+            self._tell(Text(self._held[: call.start("name")]))
+            self._held = self._held[call.start("name") :]
+            self._state = self._content
+            return
+        self._tell(ToolCall(self.num_calls, self._format.identifier(), name))
+        if arguments:
+            self._tell(Arguments(self.num_calls, arguments))
+            self._held = self._held[call.end() :]
+            self._end_call(self._end)
+        else:
+            self._held = self._held[call.start("begin") :]
+            self._object = _ObjectEnd()
+            self._state = self._arguments
+
+    def _arguments(self, is_last: bool) -> bool:
+        end = self._object.find(self._held)
+        self._tell(Arguments(self.num_calls, self._held[:end]))
+        self._held = "" if end is None else self._held[end:]
+        if end is not None:
+            self._end_call(self._rest)
+        return True
+
+    def _end_call(self, state: Callable[[bool], bool]) -> None:
+        self.num_calls += 1
+        self._state = self._nothing if self.num_calls == self._max_calls else state
+
+    def _rest(self, is_last: bool) -> bool:
+        assert self._format is not None
+        return self._markup(self._format.rest, is_last)
+
+    def _end(self, is_last: bool) -> bool:
+        assert self._format is not None
+        return self._markup(self._format.end, is_last)
+
+    def _markup(self, pattern: str, is_last: bool) -> bool:
+        """What a call ends with; or, if it doesn't, braces."""
+        match = compiled(pattern).match(self._held, partial=True)
+        if match is None:
+            self._state = self._braces
+            return True
+        if match.partial and not is_last:
+            return False
+        self._held = self._held[match.end() :]
+        self._state = self._behind_call
+        return True
+
+    def _braces(self, is_last: bool) -> bool:
+        self._held = re.sub(r"^[\s}]+", "", self._held)
+        if self._held:
+            self._state = self._behind_call
+        return bool(self._held)
+
+    def _behind_call(self, is_last: bool) -> bool:
+        assert self._format is not None
+        if self._format.next is None:
+            self._state = self._content
+            return True
+        return self._call_here(self._format.next, self._behind_call, is_last)
+
+    def _nothing(self, is_last: bool) -> bool:
+        self._held = ""
+        return False
+
+
+def _whole_arguments(groups: dict[str, str | None]) -> str | None:
+    """Of a call that was matched with its arguments; "" if they follow, None if they are none."""
+    if groups.get("begin"):
+        return ""
+    if groups.get("nothing"):
+        return "{}"
+    try:
+        text = groups["object"] or json.loads(str(groups["string"]), strict=False)
+        return text if isinstance(json.loads(text), dict) else None
+    except ValueError:
+        return None
+
+
+class _ObjectEnd:
+    """Finds where an object of JSON ends that comes in pieces."""
+
+    _MARKS = re.compile(r'["\\{}]')
+
+    def __init__(self) -> None:
+        self._seen = 0  # characters
+        self._depth = 0
+        self._is_string = False
+        self._escaped = -1  # the character behind the last backslash
+
+    def find(self, text: str) -> int | None:
+        """Where in `text`, which follows what has been seen; None if it doesn't end in it."""
+        for match in self._MARKS.finditer(text):
+            at = self._seen + match.start()
+            if self._is_string:
+                if at == self._escaped:
+                    continue
+                if match[0] == "\\":
+                    self._escaped = at + 1
+                self._is_string = match[0] != '"'
+            elif match[0] == '"':
+                self._is_string = True
+            elif match[0] != "\\":
+                self._depth += 1 if match[0] == "{" else -1
+                if self._depth == 0:
+                    return match.end()
+        self._seen += len(text)
+        return None

@@ -1,5 +1,0 @@
-"""The plainest wire format: /generate, for scripts, forms and browsers' EventSource."""
-
-from app.plain.routes import blueprint
-
-__all__ = ["blueprint"]

@@ -1,0 +1,181 @@
+"""What a request can ask of the form of its output, under all the names that clients have for it.
+Pure.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+import engine
+from app.http.body import BadRequest
+from app.request.validation import Finite, Parameters, without_nulls
+
+Schema = dict[str, Any]
+SchemaOrText = Schema | Annotated[str, Field(min_length=1)]  # the text of one, as vLLM takes it
+Text = Annotated[str, Field(min_length=1)]
+Choices = Annotated[list[Text], Field(min_length=1, max_length=10_000, fail_fast=True)]
+
+
+class NamedSchema(BaseModel):
+    model_config = Finite
+
+    name: str | None = Field(None, max_length=64)
+    description: str | None = None
+    strict: bool | None = None  # it always is
+    schema_: Schema | None = Field(None, alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """OpenAI's, and with `schema` llama.cpp's."""
+
+    model_config = Finite
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+    schema_: Schema | None = Field(None, alias="schema")
+
+
+class StructuredOutputs(BaseModel):
+    """vLLM's. One only."""
+
+    model_config = Finite
+
+    json_: SchemaOrText | None = Field(None, alias="json")
+    regex: Text | None = None
+    choice: Choices | None = None
+    grammar: Text | None = None
+    json_object: Literal[True] | None = None
+
+
+class Constrained(Parameters):
+    response_format: ResponseFormat | None = Field(
+        None,
+        description="The form of the output: `text`, `json_object`, or `json_schema` with a schema,"
+        " which is always strict.",
+    )
+    json_schema: Schema | None = Field(
+        None, description="The output is JSON that is valid by this schema."
+    )
+    regex: Text | None = Field(
+        None,
+        description="The whole output matches this: in the syntax of Rust's `regex`, `\\d`, `\\w`"
+        " and `\\s` in ASCII, anchors at the ends only, no look-around.",
+    )
+    choice: Choices | None = Field(None, description="The output is one of these texts.")
+    grammar: Text | None = Field(
+        None,
+        description="The output is by this grammar, in GBNF (llama.cpp) or Lark (llguidance).",
+    )
+    guided_json: SchemaOrText | None = Field(None, description="`json_schema`, or the text of one.")
+    guided_regex: Text | None = Field(None, description="As `regex`.")
+    guided_choice: Choices | None = Field(None, description="As `choice`.")
+    guided_grammar: Text | None = Field(None, description="As `grammar`.")
+    structured_outputs: StructuredOutputs | None = Field(
+        None,
+        description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, as vLLM has it.",
+    )
+
+    @field_validator("response_format", "structured_outputs", mode="before", check_fields=False)
+    @classmethod
+    def _without_nulls_in_forms(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        given = without_nulls(value)
+        if isinstance(named := given.get("json_schema"), dict):
+            given["json_schema"] = without_nulls(named)
+        return given
+
+    def check(self) -> None:
+        super().check()
+        _ = self.constraint  # for its errors
+
+    @functools.cached_property
+    def constraint(self) -> engine.Constraint | None:
+        """Raises BadRequest or InvalidJob."""
+        wanted = [*_of_format(self.response_format), *_of_vllm(self.structured_outputs)]
+        for name, kind in _KINDS.items():
+            if (value := getattr(self, name)) is not None:
+                wanted.append((name, kind, value))
+        if not wanted:
+            return None
+        [(name, kind, value), *others] = wanted
+        if others:
+            raise BadRequest(f"the output can't have both {name} and {others[0][0]}", others[0][0])
+        try:
+            return _MAKE[kind](value)
+        except engine.InvalidJob as error:
+            raise BadRequest(f"{name}: {error}", name) from None
+
+    @property
+    def name_of_constraint(self) -> str:
+        """The parameter that a constraint is from, which is the one that is set."""
+        names = ("response_format", "structured_outputs", *_KINDS)
+        return next((name for name in names if name in self.model_fields_set), "constraint")
+
+
+Wanted = tuple[str, str, Any]  # a parameter, what kind of constraint, of what
+
+
+def _of_format(form: ResponseFormat | None) -> Iterator[Wanted]:
+    if form is None:
+        return
+    schemas = [
+        schema
+        for schema in (form.schema_, form.json_schema and form.json_schema.schema_)
+        if schema is not None
+    ]
+    if form.type == "json_object" and form.json_schema is None and not schemas:
+        yield "response_format", "object", None
+    elif form.type != "text" and len(schemas) == 1:
+        yield "response_format", "json", schemas[0]
+    elif form.type != "text":
+        raise BadRequest("response_format: there must be one schema", "response_format")
+    elif schemas or form.json_schema is not None:
+        raise BadRequest("response_format: a text has no schema", "response_format")
+
+
+def _of_vllm(outputs: StructuredOutputs | None) -> Iterator[Wanted]:
+    if outputs is None:
+        return
+    if not outputs.model_fields_set:
+        raise BadRequest("structured_outputs: there must be one", "structured_outputs")
+    for field in sorted(outputs.model_fields_set):
+        yield f"structured_outputs.{field.rstrip('_')}", _FIELDS[field], getattr(outputs, field)
+
+
+def _json(schema: Schema | str) -> engine.Constraint:
+    if not isinstance(schema, str):
+        return engine.constraints.json_schema(schema)
+    try:
+        return engine.constraints.json_schema(json.loads(schema))
+    except (ValueError, RecursionError) as reason:
+        raise engine.InvalidJob(f"the schema is no JSON: {reason}") from None
+
+
+_KINDS = {
+    "json_schema": "json",
+    "guided_json": "json",
+    "regex": "regex",
+    "guided_regex": "regex",
+    "choice": "choice",
+    "guided_choice": "choice",
+    "grammar": "grammar",
+    "guided_grammar": "grammar",
+}
+_FIELDS = {
+    "json_": "json",
+    "json_object": "object",
+    "regex": "regex",
+    "choice": "choice",
+    "grammar": "grammar",
+}
+_MAKE: dict[str, Callable[[Any], engine.Constraint]] = {
+    "object": lambda _: engine.constraints.json_object(),
+    "json": _json,
+    "regex": engine.constraints.regex,
+    "choice": engine.constraints.choice,
+    "grammar": engine.constraints.grammar,
+}

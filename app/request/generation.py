@@ -1,0 +1,260 @@
+"""What a request can ask of a generation, whatever its wire format. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, Field, field_validator
+
+import engine
+from app.http.body import BadRequest
+from app.request.constraint import Constrained
+from app.request.sampling import Sampled, TokenId
+from app.request.validation import MAX_SHOWN, Finite, Off, without_nulls
+
+MAX_LOGPROBS = 20  # likeliest tokens to show beside each: OpenAI's
+
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Tokens = Annotated[int, Field(ge=1, lt=2**31)]
+StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+StopStrings = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
+
+ModelName = Annotated[
+    str | None,
+    Field(description="Default: the server's model. A name that it doesn't serve is a 404."),
+]
+
+
+class StreamOptions(BaseModel):
+    model_config = Finite
+
+    include_usage: bool | None = Field(None, description="A last frame with `usage`.")
+    include_obfuscation: Off | None = None
+
+
+class Generation(Constrained, Sampled):
+    """What all requests for text have in common."""
+
+    default_max_tokens: ClassVar[int | None] = None
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "metadata": ({},),
+        "prediction": (),
+        "service_tier": ("auto", "default"),
+        "store": (False,),
+    }
+
+    model: ModelName = None
+    max_tokens: Tokens | None = Field(
+        None,
+        description="Most new tokens. Refused if they and the prompt exceed the context."
+        " Default: 16 for `/v1/completions`, else the setting `default_max_tokens`.",
+    )
+    n: int = Field(
+        1,
+        ge=1,
+        le=128,
+        description="Choices of each prompt, each a job of its own. Refused if the jobs are more"
+        " than the server ever holds.",
+    )
+    stop: StopStrings = Field(
+        default=[],
+        description="The text ends before the one that begins first in it, however it falls into"
+        " tokens.",
+    )
+    stop_token_ids: list[TokenId] = Field(
+        default=[],
+        max_length=64,
+        fail_fast=True,
+        description="Tokens that end the completion, beside the model's own. Refused outside the"
+        " vocabulary.",
+    )
+    min_tokens: int = Field(
+        0,
+        ge=0,
+        lt=2**31,
+        description="No stop, by token or by string, before so many new tokens; a string counts"
+        " that ends in the last of them or later. Refused above the most.",
+    )
+    ignore_eos: bool = Field(False, description="Go on after the model's own end tokens.")
+    include_stop_str_in_output: bool = Field(
+        False, description="The text ends with the string of `stop` that ended it, not before it."
+    )
+    stop_on_loop: bool | None = Field(
+        None,
+        description="Stop once the last tokens are one sequence, of at most 64, at least four"
+        " times over and 32 long together. Tables and rulers may be that, too. Default: the"
+        " setting `default_stop_on_loop`.",
+    )
+    seed: Seed | None = Field(
+        None,
+        description="The same seed, prompt and parameters give the same text, but for rounding,"
+        " which differs a little with batch and cache; choice k of n has seed + k.",
+    )
+    stream: bool = Field(False, description="Answer as the text comes; see Streaming.")
+    stream_options: StreamOptions | None = Field(
+        None, description="How to stream. Refused without `stream`."
+    )
+    return_progress: bool = Field(
+        False,
+        description="Have a stream tell how far the prompt is, see Progress. Refused without"
+        " `stream`, and for bare text.",
+    )
+    timings: bool = Field(
+        False,
+        description="Have the answer tell how long it took for what, see Timings. Refused for"
+        " streams of bare text.",
+    )
+    preset: str | None = Field(
+        None,
+        description="Name of a preset of the server's configuration: what it says of sampling"
+        " holds where the request says nothing. Refused if there is none of that name.",
+    )
+    priority: int = Field(
+        0,
+        ge=-(2**31),
+        lt=2**31,
+        description="What waits with a higher one starts first (with vLLM it is the lower)."
+        " Refused above the setting `max_priority`.",
+    )
+    timeout: float | None = Field(
+        None,
+        gt=0,
+        le=86400,
+        description="Seconds that the request may take in all. Refused above the setting"
+        " `total_timeout`, which is the default.",
+    )
+    user: str | None = Field(None, description="Who it is for, in the server's log at level DEBUG.")
+
+    # The formats that have other names for these take the fields out: hence `check_fields`.
+    @field_validator(
+        "stop",
+        mode="before",
+        check_fields=False,
+        json_schema_input_type=StopString | StopStrings,
+    )
+    @classmethod
+    def _list_of_stop_strings(cls, value: Any) -> Any:
+        if not isinstance(value, str | list):
+            raise ValueError("must be a string or a list of strings")
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("stream_options", mode="before", check_fields=False)
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return without_nulls(value) if isinstance(value, dict) else value
+
+    def check(self) -> None:
+        super().check()
+        if self.stream_options is not None and not self.stream:
+            raise BadRequest("stream_options needs stream: true", "stream_options")
+        if self.return_progress and not self.stream:
+            raise BadRequest("return_progress needs stream: true", "return_progress")
+
+    def with_preset(self, presets: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Raises BadRequest."""
+        if self.preset is None:
+            return self
+        if self.preset not in presets:
+            raise BadRequest(f"preset: there is none called {self.preset[:MAX_SHOWN]}", "preset")
+        preset = presets[self.preset].items()
+        added = {name: value for name, value in preset if name not in self.model_fields_set}
+        request = self.model_copy(update=added)
+        request.check()
+        return request
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """New tokens asked for; None leaves it to the server."""
+        return self.default_max_tokens if self.max_tokens is None else self.max_tokens
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to show beside each; None: show no logprobs."""
+        return None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """The same, of what the engine has to tell."""
+        return self.asked_logprobs
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """The same, of the prompt's tokens."""
+        return None
+
+    @property
+    def num_jobs(self) -> int:
+        """Of each prompt."""
+        return self.n
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What this request calls the parameters that the engine has other names for."""
+        return {
+            "max_new_tokens": "max_tokens",
+            "min_new_tokens": "min_tokens",
+            "constraint": self.name_of_constraint,
+            "healing": "token_healing",
+        }
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def job(
+        self,
+        identifier: str,
+        prompt: tuple[int, ...],
+        max_new_tokens: int,
+        choice: int,
+        config: engine.ModelConfig,
+        client: str,
+        request_id: str,
+    ) -> engine.Job:
+        """The job of one choice; with a seed each choice of a prompt has its own. `config` has what
+        the request doesn't say.
+        """
+        return engine.Job(
+            identifier=identifier,
+            prompt=prompt,
+            max_new_tokens=max_new_tokens,
+            sampling=replace(
+                self.sampling(config), seed=None if self.seed is None else self.seed + choice
+            ),
+            stop_strings=tuple(self.stop),
+            stop_token_ids=tuple(self.stop_token_ids),
+            min_new_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
+            include_stop=self.include_stop_str_in_output,
+            num_logprobs=self.num_logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            stop_on_loop=_given(self.stop_on_loop, config.default_stop_on_loop),
+            constraint=self.constraint,
+            priority=self.priority,
+            client=client,
+            request_id=request_id,
+        )
+
+
+class Scored(Generation):
+    """What requests have in common whose answers have room for logprobs."""
+
+    return_tokens_as_token_ids: bool = Field(
+        False,
+        description="Logprobs call tokens `token_id:17`, not by their text. Refused without"
+        " `logprobs`.",
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.return_tokens_as_token_ids and self.asked_logprobs is None:
+            raise BadRequest(
+                "return_tokens_as_token_ids needs logprobs", "return_tokens_as_token_ids"
+            )
+
+
+Value = TypeVar("Value", float, bool)
+
+
+def _given(value: Value | None, default: Value) -> Value:
+    return default if value is None else value

@@ -1,0 +1,88 @@
+"""What the server is at work on, and how to end it: for operators."""
+
+from typing import Literal
+
+import flask
+import werkzeug.exceptions
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+import engine
+from app.http.body import json_response
+from app.openapi.contract import declares
+from app.services import services
+
+blueprint = flask.Blueprint("switchyard_jobs", __name__, url_prefix="/v1")
+
+
+class RequestRow(TypedDict):
+    id: str
+    object: Literal["request"]
+    index: int
+    request_id: str
+    model: str
+    state: Literal["pending", "prefill", "decode"]
+    place: int | None
+    priority: int
+    age: float
+    prompt_tokens: int
+    completion_tokens: int
+    pages: int
+
+
+class RequestList(TypedDict):
+    object: Literal["list"]
+    data: list[RequestRow]
+
+
+class Cancelled(TypedDict):
+    id: str
+    object: Literal["request"]
+    cancelled: int
+
+
+@blueprint.get("/requests")
+@declares({200: RequestList})
+def list_requests() -> flask.Response:
+    """A row for each choice of each request that has not ended, the oldest first."""
+    models = services().models
+    data = [_describe(name, job) for name in models.names for job in models.get(name).jobs()]
+    return json_response({"object": "list", "data": data})
+
+
+@blueprint.delete("/requests/<identifier>")
+@declares({200: Cancelled}, errors=(404,))
+def cancel_request(identifier: str) -> flask.Response:
+    """End all choices of a request. Its client gets what there is, finish_reason "cancelled"."""
+    models = services().models
+    num_cancelled = 0
+    for model in map(models.get, models.names):
+        for job in model.jobs(timeout=0):
+            if _request_of(job)[0] == identifier:
+                num_cancelled += model.cancel(job.identifier)
+    if not num_cancelled:
+        raise werkzeug.exceptions.NotFound(f"no request {identifier[:100]!r} waits or runs")
+    return json_response({"id": identifier, "object": "request", "cancelled": num_cancelled})
+
+
+def _describe(model: str, job: engine.JobState) -> RequestRow:
+    identifier, index = _request_of(job)
+    return {
+        "id": identifier,
+        "object": "request",
+        "index": index,
+        "request_id": job.request_id,
+        "model": model,
+        "state": job.state,
+        "place": job.place,
+        "priority": job.priority,
+        "age": round(job.age, 3),
+        "prompt_tokens": job.prompt_tokens,
+        "completion_tokens": job.new_tokens,
+        "pages": job.num_pages,
+    }
+
+
+def _request_of(job: engine.JobState) -> tuple[str, int]:
+    """The identifier of its response, and which choice it is."""
+    identifier, _, index = job.identifier.rpartition("-")
+    return identifier, int(index)

@@ -1,0 +1,24 @@
+"""Streams that are taken up again, for clients that won't repeat their request."""
+
+import flask
+import werkzeug.exceptions
+
+from app.delivery.answers import event_position, resume
+from app.delivery.framing import EVENTS
+from app.openapi.contract import declares
+
+blueprint = flask.Blueprint("switchyard_streams", __name__, url_prefix="/v1")
+
+
+@blueprint.get("/streams/<identifier>")
+@declares({200: None, 204: None}, streams={EVENTS: str}, errors=(400, 404, 408, 429, 499, 503))
+def resume_stream(identifier: str) -> flask.Response:
+    """The events of a stream behind its `Last-Event-ID`, or all of them; 204 if there are none.
+
+    `identifier` is the `id` of the response. Only for who has asked for it, and if the server keeps
+    streams at all.
+    """
+    of, position = event_position() or (identifier, 0)
+    if of != identifier:
+        raise werkzeug.exceptions.NotFound("Last-Event-ID is of another stream")
+    return resume(identifier, position)

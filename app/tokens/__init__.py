@@ -1,5 +1,0 @@
-"""Text to tokens and back, and messages to a prompt, as llama.cpp and vLLM spell it."""
-
-from app.tokens.routes import blueprint
-
-__all__ = ["blueprint"]

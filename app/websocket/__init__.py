@@ -1,5 +1,0 @@
-"""/v1/stream: several generations side by side on one WebSocket."""
-
-from app.websocket.routes import blueprint
-
-__all__ = ["blueprint"]

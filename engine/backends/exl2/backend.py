@@ -1,0 +1,389 @@
+"""The real ExLlamaV2DynamicGenerator: one code path on GPU and CPU. Engine thread only."""
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
+
+from engine.backends.exl2.generator import Generator
+from engine.backends.exl2.job import Exl2Job
+from engine.backends.exl2.load.config import MAX_STEP, read_config
+from engine.backends.exl2.load.faults import explain
+from engine.backends.exl2.load.loaded import Loaded
+from engine.backends.exl2.load.progress import Callback, Progress
+from engine.backends.exl2.speculation import SpeculativeGenerator
+from engine.backends.sampling.forcing import Forcing
+from engine.backends.sampling.matcher import Matcher
+from engine.backends.sampling.rules import Rule
+from engine.backends.sampling.sampler import Sampler
+from engine.config import ModelConfig
+from engine.errors import BatchFailed, DeviceLost, Failure, InvalidJob, JobFailed, OutOfMemory
+from engine.grammar.grammars import Grammars
+from engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    Job,
+    JobEvent,
+    ModelInfo,
+    Prefill,
+    PromptLogprobs,
+    Started,
+)
+from engine.model.model_dir import ModelDir
+from engine.model.pieces import read_pieces
+from engine.model.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+# Tokens of a prompt at once, by device: what keeps the gaps of running streams under three times
+# what they are without newcomers (benchmarks/prefill.py).
+CHUNK_SIZES = {"cpu": 64, "cuda": 512}
+LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait
+MASK_THREADS = 4  # of one model
+WARM_UP = 32  # tokens
+MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
+
+Load = Callable[[ModelConfig, ExLlamaV2Config, Callback], Loaded]
+
+
+class Exl2Backend:
+    """Keeps the generator's own queue empty: `has_room` says what it can start at once."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        device: str,
+        load: Load,
+        grammars: Grammars | None = None,
+        tell_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._grammars = grammars
+        self._masks: ThreadPoolExecutor | None = None
+        self._device = device
+        self._load = load
+        self._tell_progress = tell_progress
+        self._loaded: Loaded | None = None
+        self._generator: Any = None
+        self._tokenizer: Any = None
+        self._eos_token_ids: tuple[int, ...] = ()
+        self._pieces: list[bytes] = []
+        self._newline_ids: list[int] = []
+        self._jobs: dict[str, Exl2Job] = {}
+        self._num_failures = 0
+        self._chunk_size = config.max_chunk_size or CHUNK_SIZES[device]
+
+    def open(self) -> ModelInfo:
+        try:
+            return self._open()
+        except BaseException:
+            self.close()  # what there is of it by then
+            raise
+
+    def _open(self) -> ModelInfo:
+        model_dir = ModelDir.read(self._config.path)
+        exl2_config = read_config(
+            self._config, model_dir, max(self._chunk_size, LONE_CHUNK_SIZE), self._device
+        )
+        with Progress(self._config.name, self._tell_progress) as progress:
+            loaded = self._loaded = self._load(self._config, exl2_config, progress)
+        self._warn_of_a_small_cache(exl2_config.max_seq_len, loaded.cache.max_seq_len)
+        self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
+        self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
+        self._pieces = read_pieces(self._tokenizer.tokenizer_model.hf_tokenizer)
+        self._newline_ids = [i for i, piece in enumerate(self._pieces) if piece == b"\n"]
+        self._eos_token_ids = model_dir.eos_token_ids
+        if not self._eos_token_ids and self._tokenizer.eos_token_id is not None:
+            self._eos_token_ids = (self._tokenizer.eos_token_id,)
+        if self._grammars is None:
+            self._grammars = Grammars(Tokenizer(model_dir))
+        self._generator = self._make_generator()
+        self._prove()
+        self._masks = _start_pool(f"masks-{self._config.name}", MASK_THREADS)
+        return ModelInfo(
+            max_seq_len=exl2_config.max_seq_len,
+            vocab_size=exl2_config.vocab_size,
+            page_size=self._generator.page_size,
+            num_pages=self._generator.max_pages,
+            device=self._device,
+            cache_mode=loaded.cache_mode,
+            num_draft_tokens=self._generator.num_draft_tokens,
+            loras=tuple(lora.name for lora in self._config.loras),
+        )
+
+    def has_room(self, job: Job) -> bool:
+        """A place in the batch, free pages for all that `job` may need, and no long prefill: a
+        chunk of every unfinished prompt is computed before anybody gets a token. So one newcomer
+        is in prefill at a time, or several whose prompts are one chunk together. Chunks are
+        larger while nobody decodes.
+        """
+        generator = self._generator
+        pending, active = generator.pending_jobs, generator.active_jobs
+        newcomers = [*pending, *(other for other in active if not other.is_decoding)]
+        is_anybody_decoding = len(newcomers) < len(pending) + len(active)
+        chunk_size = self._chunk_size if is_anybody_decoding else generator.max_chunk_size
+        prefill = sum(len(other.job.prompt) for other in newcomers)
+        starting = (job, *(other.job for other in pending))
+        num_drafts = generator.num_draft_tokens
+        num_pages = sum(one.num_pages(generator.page_size, num_drafts) for one in starting)
+        num_sequences = sum(len(other.sequences) for other in (*pending, *active))
+        return (
+            num_sequences + job.num_sequences <= generator.max_batch_size
+            and num_pages <= len(generator.unreferenced_pages)
+            and (not newcomers or prefill + len(job.prompt) <= chunk_size)
+        )
+
+    def enqueue(self, job: Job) -> None:
+        if job.prompt_logprobs is not None and not self._generator.paged:
+            raise InvalidJob(
+                "scoring a prompt needs flash-attn, which there isn't", "prompt_logprobs"
+            )
+        try:
+            exl2_job = self._make_job(job)
+            self._generator.enqueue(exl2_job)
+        except Exception as error:  # the generator asserts; it has not taken the job then
+            raise InvalidJob(f"{type(error).__name__}: {error}") from error
+        self._jobs[job.identifier] = exl2_job
+
+    def cancel(self, identifier: str) -> list[JobEvent]:
+        job = self._release(identifier)
+        finished = Finished(
+            identifier,
+            "cancelled",
+            prompt_tokens=len(job.job.prompt),
+            new_tokens=job.num_sampled,
+            cached_tokens=job.num_cached,
+        )
+        return [*job.flush(), finished]
+
+    def iterate(self) -> list[JobEvent]:
+        """One step. If it raises, it is tried again, twice, before the error goes on."""
+        try:
+            results = self._generator.iterate()
+        except Exception as error:
+            fault = explain(error)
+            if isinstance(fault, DeviceLost):
+                raise fault from error
+            self._repair()
+            self._num_failures += 1
+            if self._num_failures > MAX_RETRIES:
+                raise fault from error
+            logger.warning("iteration failed, trying again", exc_info=True)
+            if isinstance(fault, OutOfMemory):
+                torch.cuda.empty_cache()  # it may have been in pieces only
+            return self._lost_events()
+        if any(result["stage"] == "streaming" for result in results):  # others don't prove a step
+            self._num_failures = 0
+        return [event for result in results for event in self._events(result)]
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self._generator.active_jobs) + len(self._generator.pending_jobs)
+
+    def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
+        held = [*self._generator.active_jobs, *self._generator.pending_jobs]
+        strays = [job for job in held if job.identifier not in known]
+        for job in strays:
+            self._generator.cancel(job)
+        identifiers = {job.identifier for job in held}
+        lost = [identifier for identifier in known if identifier not in identifiers]
+        self._jobs = {i: job for i, job in self._jobs.items() if i in known and i not in lost}
+        return len(strays), lost
+
+    def reset(self) -> None:
+        self._begin_recovery()
+        self._generator.clear_queue()
+        self._generator.reset_page_table()  # no cached page is trusted any more
+        self._prove()
+
+    def rebuild(self) -> None:
+        self._begin_recovery()
+        self._generator = None
+        self._generator = self._make_generator()
+        self._prove()
+
+    def reload(self) -> None:
+        self._begin_recovery()
+        self.close()
+        self.open()
+
+    def close(self) -> None:
+        self._jobs.clear()
+        self._generator = None
+        if self._masks is not None:
+            self._masks.shutdown(cancel_futures=True)
+        if self._loaded is not None:
+            self._loaded.unload()
+        self._loaded = self._tokenizer = None
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def _begin_recovery(self) -> None:
+        self._jobs.clear()
+        self._num_failures = MAX_RETRIES  # no more retries before a step has succeeded
+
+    def _prove(self) -> None:
+        """Generate something, so that no job has to find out. Leaves the page table empty."""
+        job = Job("warm-up", tuple(range(WARM_UP)), max_new_tokens=WARM_UP, ignore_eos=True)
+        sampler = Sampler(job, (), self._pieces, ())
+        self._generator.enqueue(Exl2Job(job, (), sampler, self._tokenizer, self._chunk_size))
+        try:
+            while self._generator.num_remaining_jobs():
+                for result in self._generator.iterate():
+                    if result["stage"] == "error":
+                        raise result["error"]
+        except Exception as error:
+            raise explain(error) from error
+        self._generator.reset_page_table()
+
+    def _make_generator(self) -> Any:
+        loaded = self._loaded
+        assert loaded is not None
+        make = SpeculativeGenerator if self._config.has_draft else Generator
+        generator = make(
+            device=torch.device(self._device),
+            vocab_size=self._tokenizer.get_vocab_size(),
+            passes=loaded.passes,
+            model=loaded.model,
+            cache=loaded.cache,
+            tokenizer=self._tokenizer,
+            max_batch_size=self._config.max_batch_size if loaded.is_paged else 1,
+            paged=loaded.is_paged,
+            max_q_size=MAX_STEP,
+            draft_model=loaded.draft_model,
+            draft_cache=loaded.draft_cache,
+            use_ngram_draft=self._config.ngram_draft,
+            num_draft_tokens=self._config.num_draft_tokens,
+            max_chunk_size=loaded.model.config.max_input_len,
+        )
+        if loaded.loras:
+            generator.set_loras(loaded.loras)
+        return generator
+
+    def _warn_of_a_small_cache(self, max_seq_len: int, cache_tokens: int) -> None:
+        if max_seq_len > cache_tokens:
+            logger.warning(
+                "the context of %d tokens is more than the cache of %d: longer requests are"
+                " refused unless cache_tokens is raised",
+                max_seq_len,
+                cache_tokens,
+            )
+
+    def _make_job(self, job: Job) -> Exl2Job:
+        assert self._grammars is not None and self._masks is not None
+        stop_token_ids = {*job.stop_token_ids, *(() if job.ignore_eos else self._eos_token_ids)}
+        stops = sorted(stop_token_ids)
+        rules: list[Rule] = []
+        if job.constraint is not None:
+            rules.append(Matcher(job.constraint, self._grammars, self._masks))
+        if job.forced is not None:
+            rules.append(Forcing(job.forced, self._grammars.pieces))
+        sampler = Sampler(job, stops, self._pieces, self._newline_ids, rules)
+        num_drafts = self._generator.num_draft_tokens
+        return Exl2Job(job, stops, sampler, self._tokenizer, self._chunk_size, num_drafts)
+
+    def _release(self, identifier: str) -> Exl2Job:
+        job = self._jobs.pop(identifier)
+        self._generator.cancel(job)
+        return job
+
+    def _repair(self) -> None:
+        """Take back what a failed decode step noted as written.
+
+        The generator moves a page's `kv_position` on before the forward pass that fills it. Left
+        so, it would hang at the next page border, or reuse keys that were never computed.
+        """
+        for job in self._generator.active_jobs:
+            for sequence in job.sequences:
+                for i, page in enumerate(sequence.allocated_pages or []):
+                    if page.ref_count == 1:
+                        written = max(sequence.kv_position - i * self._generator.page_size, 0)
+                        page.kv_position = min(page.kv_position, written)
+
+    def _lost_events(self) -> list[JobEvent]:
+        """What became of jobs whose results went down with an iteration that raised: a failure of
+        their own, or a token that was sampled and never told.
+        """
+        events: list[JobEvent] = []
+        for identifier, job in list(self._jobs.items()):
+            if job.error is not None or job.num_sampled != job.num_told:
+                self._release(identifier)
+                events.append(_failed(identifier, job.error))
+        return events
+
+    def _events(self, result: dict[str, Any]) -> list[JobEvent]:
+        identifier: str = result.get("identifier", "")
+        job = self._jobs.get(identifier)
+        if job is None:
+            return []
+        match result["stage"]:
+            case "started":
+                return [Started(identifier)]
+            case "prefill":
+                cached = job.cached_pages * self._generator.page_size + job.cached_tokens
+                done, total = result["curr_progress"], result["max_progress"]
+                return [Prefill(identifier, done, total, cached)]
+            case "scored":
+                return self._scored_events(job, is_last=result["eos"])
+            case "error":
+                fault = explain(result["error"])
+                if isinstance(fault, DeviceLost):
+                    raise fault
+                self._release(identifier)  # the generator may have let go of it already: harmless
+                return [_failed(identifier, fault)]
+        job.num_told = job.num_sampled
+        if result["eos"]:
+            del self._jobs[identifier]
+            return self._last_events(job, result)
+        return _chunks(result)
+
+    def _last_events(self, job: Exl2Job, result: dict[str, Any]) -> list[JobEvent]:
+        finished = Finished(
+            result["identifier"],
+            "length" if result["eos_reason"] == "max_new_tokens" else "stop",
+            prompt_tokens=len(job.job.prompt),
+            new_tokens=result["new_tokens"],
+            cached_tokens=result["cached_tokens"],
+            stop_reason=result.get("stop_reason"),
+            stop_token=result.get("stop_token"),
+            draft_tokens=job.accepted_draft_tokens + job.rejected_draft_tokens,
+            accepted_tokens=job.accepted_draft_tokens,
+        )
+        return [*_chunks(result), finished]
+
+    def _scored_events(self, job: Exl2Job, is_last: bool) -> list[JobEvent]:
+        identifier, prompt_tokens = job.job.identifier, len(job.job.prompt)
+        job.is_scored = True
+        events: list[JobEvent] = [PromptLogprobs(identifier, tuple(job.prompt_logprobs))]
+        if is_last:
+            self._release(identifier)
+            events.append(Finished(identifier, "length", prompt_tokens, 0, 0))
+        return events
+
+
+def _start_pool(name: str, num_threads: int) -> ThreadPoolExecutor:
+    """With all of its threads: none is left for a job to start."""
+    pool = ThreadPoolExecutor(num_threads, name)
+    barrier = threading.Barrier(num_threads)
+    list(pool.map(lambda _: barrier.wait(), range(num_threads)))
+    return pool
+
+
+def _chunks(result: dict[str, Any]) -> list[JobEvent]:
+    chunk: Chunk = result["chunk"]
+    return [chunk] if chunk.token_ids else []
+
+
+def _failed(identifier: str, error: Exception | None) -> Failed:
+    if error is None:
+        return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
+    fault = explain(error)
+    if isinstance(fault, Failure | InvalidJob):
+        return Failed(identifier, fault)
+    return Failed(identifier, JobFailed(f"{type(error).__name__}: {error}"))

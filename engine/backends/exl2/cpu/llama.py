@@ -1,0 +1,180 @@
+"""A plain Llama in float32 on the CPU, as the dynamic generator calls it. Engine thread."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from exllamav2 import ExLlamaV2Config
+
+from engine.backends.exl2.cpu.attention import PagedAttention
+from engine.backends.exl2.cpu.cache import CpuCache
+from engine.backends.exl2.cpu.weights import Layer, Weights, read_weights
+from engine.backends.exl2.load.compatibility import read_rope
+from engine.backends.exl2.load.progress import Callback
+from engine.errors import ModelError
+
+PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
+
+# What ExLlamaV2Config reads from config.json beyond a plain Llama's shape, and its plain value.
+PLAIN: dict[str, object] = {
+    "alt_rope_method": None,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "logit_scale": 1,
+    "partial_rotary_factor": 1.0,
+    "scale_alpha_value": 1.0,
+    "scale_depth": 1,
+    "scale_emb": 1,
+    "scale_pos_emb": 1.0,
+    "sliding_window": 0,
+    "use_qk_norm": False,
+}
+
+
+class CpuLlama:
+    """What ExLlamaV2DynamicGenerator needs of a model: `config` and `forward_chunk`, paged."""
+
+    def __init__(self, config: ExLlamaV2Config) -> None:
+        """Raises ModelError for a model that isn't a plain, unquantized Llama."""
+        model_config = _read_config(config)
+        _check_kind(config, model_config)
+        theta = _rope_theta(config, model_config)
+        _check_shape(config, model_config)
+        self.config = config
+        self._rotations = _rotations(config.max_seq_len, config.head_dim, theta)
+        self._weights: Weights | None = None
+
+    def load(self, progress: Callback | None = None) -> None:
+        """Read the weights; `progress` gets layers done and layers in all. Raises ModelError."""
+        self._weights = read_weights(self.config, progress)
+
+    def unload(self) -> None:
+        self._weights = None
+
+    @torch.inference_mode()
+    def forward_chunk(
+        self,
+        input_ids: torch.Tensor,
+        cache: CpuCache,
+        attn_params: Any,
+        preprocess_only: bool = False,
+        loras: Any = None,
+        indexed_embeddings: Any = None,
+    ) -> dict[str, torch.Tensor]:
+        """Keys and values of (batch, q_len) `input_ids` go into `cache`. Returns "logits",
+        (batch, q_len, vocabulary padded to 32), unless `preprocess_only`.
+
+        `attn_params`: exllamav2's PagedParams. IndexError for a token id beyond the vocabulary
+        or a position beyond max_seq_len.
+        """
+        if loras:
+            raise ModelError("the CPU backend has no LoRA: serve the model on a CUDA device")
+        if indexed_embeddings:
+            raise ModelError("the CPU backend has no image input: serve it on a CUDA device")
+        weights = self._weights
+        assert weights is not None, "load() comes first"
+        batch, q_len = input_ids.shape
+        attention = PagedAttention(attn_params, q_len)
+        rotations = self._rotations[attention.positions]
+        # As in exllamav2: a negative id is that of token 0.
+        x = F.embedding(input_ids.clamp(min=0).view(-1), weights.embedding)
+        last = len(weights.layers) - 1
+        for i, layer in enumerate(weights.layers):
+            queries = self._write_keys_values(
+                layer, x, rotations, cache.states[i][0], attention.slots
+            )
+            if preprocess_only and i == last:
+                return {}
+            attended = attention.attend(
+                queries, cache.states[i][0], cache.key_heads[i], cache.value_heads[i]
+            )
+            x = torch.addmm(x, attended, layer.output)
+            gate, up = torch.mm(self._normed(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=1)
+            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
+        logits = torch.mm(self._normed(x, weights.norm), weights.head).view(batch, q_len, -1)
+        logits[:, :, self.config.vocab_size :] = PADDING_LOGIT
+        return {"logits": logits}
+
+    def _write_keys_values(
+        self,
+        layer: Layer,
+        x: torch.Tensor,
+        rotations: torch.Tensor,
+        state: torch.Tensor,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        """Returns the queries, (tokens, heads, head_dim)."""
+        num_queries = self.config.num_attention_heads
+        num_rotated = num_queries + self.config.num_key_value_heads
+        heads = torch.mm(self._normed(x, layer.attention_norm), layer.qkv)
+        heads = heads.view(x.shape[0], -1, self.config.head_dim)
+        pairs = heads[:, :num_rotated].view(x.shape[0], num_rotated, -1, 2)
+        torch.view_as_complex(pairs).mul_(rotations)
+        state.index_copy_(0, slots, heads[:, num_queries:])
+        return heads[:, :num_queries]
+
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, weight.shape, weight, self.config.norm_eps)
+
+
+def _read_config(config: ExLlamaV2Config) -> dict[str, Any]:
+    path = Path(config.model_dir) / "config.json"
+    try:
+        model_config: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as reason:
+        raise ModelError(f"{path} can't be read: {reason}") from None
+    return model_config
+
+
+def _check_kind(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
+    if config.architecture != "LlamaForCausalLM":
+        raise ModelError(
+            f"the CPU backend serves LlamaForCausalLM, not {config.architecture}: "
+            "use a CUDA device for this model"
+        )
+    if model_config.get("quantization_config"):
+        raise ModelError(
+            "the weights are quantized: only a CUDA device can serve them, "
+            "the CPU backend needs the unquantized model"
+        )
+
+
+def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
+    activation = model_config.get("hidden_act", "silu")
+    differing = [name for name, value in PLAIN.items() if getattr(config, name) != value]
+    if activation != "silu":
+        differing.append("hidden_act")
+    if differing:
+        raise ModelError(
+            f"the CPU backend serves a plain Llama, and this has its own {', '.join(differing)}: "
+            "use a CUDA device for this model"
+        )
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise ModelError(
+            f"config.json: {config.num_attention_heads} attention heads can't share "
+            f"{config.num_key_value_heads} key/value heads evenly"
+        )
+    if config.head_dim % 2:
+        raise ModelError(f"config.json: a head dimension of {config.head_dim} is odd")
+
+
+def _rope_theta(config: ExLlamaV2Config, model_config: dict[str, Any]) -> float:
+    """Base of the rotary embedding, which ExLlamaV2Config doesn't find where transformers 5
+    writes it. Raises ModelError for one that is scaled or partial.
+    """
+    rope = read_rope(model_config)
+    if rope.kind != "default":
+        raise ModelError(
+            f"the CPU backend has no {rope.kind} rotary embedding, only the default one: "
+            "use a CUDA device for this model"
+        )
+    return float(config.rotary_embedding_base if rope.theta is None else rope.theta)
+
+
+def _rotations(max_seq_len: int, head_dim: int, theta: float) -> torch.Tensor:
+    """Of each position, for each pair of a head's numbers: (positions, 1, head_dim / 2) complex."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    angles = torch.outer(torch.arange(max_seq_len, dtype=torch.float64), theta**-exponents)
+    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64).unsqueeze(1)

@@ -1,0 +1,28 @@
+"""Model and cache without a GPU. Import after `install()`."""
+
+from exllamav2 import ExLlamaV2Config
+
+from engine.backends.exl2.cpu.cache import CpuCache
+from engine.backends.exl2.cpu.llama import CpuLlama
+from engine.backends.exl2.load.config import read_draft_config
+from engine.backends.exl2.load.loaded import Loaded
+from engine.backends.exl2.load.progress import Callback, parts
+from engine.config import ModelConfig
+
+
+def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> Loaded:
+    """The model and its float32 cache. Raises ModelError."""
+    tokens = config.cache_tokens
+    assert tokens != "auto", "make_backend refuses it"
+    configs = [exl2_config]
+    if config.draft_model is not None:
+        configs.append(read_draft_config(config, exl2_config, "cpu"))
+    models = [CpuLlama(one) for one in configs]
+    callbacks = parts(progress, [one.num_hidden_layers for one in configs])
+    for model, callback in zip(models, callbacks, strict=True):
+        model.load(callback)
+    caches = [CpuCache(model, max_seq_len=tokens) for model in models]
+    loaded = Loaded(models[0], caches[0], "float32")
+    if config.draft_model is not None:
+        loaded.draft_model, loaded.draft_cache = models[1], caches[1]
+    return loaded

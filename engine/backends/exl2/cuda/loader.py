@@ -1,0 +1,199 @@
+"""Model and cache on GPUs, as far as there is room. Engine thread."""
+
+import gc
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from exllamav2 import (
+    ExLlamaV2,
+    ExLlamaV2Cache,
+    ExLlamaV2Cache_Q4,
+    ExLlamaV2Cache_Q6,
+    ExLlamaV2Cache_Q8,
+    ExLlamaV2Config,
+    ExLlamaV2Lora,
+    attn,
+)
+from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
+
+from engine.backends.exl2.cuda import tensor_parallel
+from engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
+from engine.backends.exl2.cuda.passes import Passes, can_capture
+from engine.backends.exl2.load.config import read_draft_config
+from engine.backends.exl2.load.faults import explain
+from engine.backends.exl2.load.loaded import Loaded
+from engine.backends.exl2.load.progress import Callback, parts
+from engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora, ModelConfig
+from engine.errors import ModelError, OutOfMemory
+
+logger = logging.getLogger(__name__)
+
+CACHES: dict[CacheMode, Any] = {
+    "float16": ExLlamaV2Cache,
+    "Q8": ExLlamaV2Cache_Q8,
+    "Q6": ExLlamaV2Cache_Q6,
+    "Q4": ExLlamaV2Cache_Q4,
+}
+
+
+def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> Loaded:
+    """With the first cache that has room. Raises ModelError if none has."""
+    _check_gpus(config, exl2_config)
+    _check_loras(config)
+    configs = [exl2_config]
+    if config.draft_model is not None:
+        configs.insert(0, read_draft_config(config, exl2_config, "cuda"))
+    footprints = [measure(ExLlamaV2(one)) for one in configs]
+    adapters = sum(file.stat().st_size for lora in config.loras for file in _adapters(lora))
+    free = [size - adapters for size in free_memory()]
+    memory = Memory(config, footprints, free, exl2_config.max_seq_len)
+    for mode, tokens in memory.caches():
+        try:
+            loaded = _load(config, configs, mode, tokens, progress)
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            logger.warning("there was no room for a %s cache after all: %s", mode, error)
+        else:
+            size = sum(one.weights + one.cache(mode, tokens) for one in footprints)
+            logger.info("%s cache of %d tokens, %.1f GiB in all", mode, tokens, size / GIB)
+            if mode != config.cache_mode[0]:
+                logger.warning("no room for a %s cache: it is %s", config.cache_mode[0], mode)
+            loaded.loras = [_read_lora(loaded.model, lora) for lora in config.loras]
+            return loaded
+        # Not in the handler: the frames there hold the GPUs' memory.
+        gc.collect()
+        torch.cuda.empty_cache()
+    raise ModelError(
+        "the GPUs had less memory than it seemed: raise gpu_reserve, or lower cache_tokens",
+        "gpu_reserve",
+    )
+
+
+def free_memory() -> list[int]:
+    """Bytes, of each GPU."""
+    return [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
+
+
+def measure(model: ExLlamaV2) -> Footprint:
+    """Of a model that need not be loaded."""
+    config, modules = model.config, model.modules[1:]  # the embedding stays in the host's memory
+    num_rows = config.max_input_len * config.max_batch_size
+    kv_size = config.num_key_value_heads * config.head_dim
+    query_size = config.num_attention_heads * config.head_dim
+    rotary = 2 * 2 * config.max_seq_len * config.head_dim
+    activations = 2 * num_rows * (4 * config.hidden_size + query_size + 2 * kv_size)
+    logits = 2 * config.max_input_len * config.vocab_size
+    attention = (attn.ExLlamaV2Attention, ExLlamaV2ParallelDecoder)
+    return Footprint(
+        modules=tuple((m.weight_footprint(), isinstance(m, attention)) for m in modules),
+        fixed=max(m.scratch_space_fixed() for m in modules)
+        + rotary * (2 if config.rotary_embedding_base_alt else 1)
+        + activations
+        + logits,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+    )
+
+
+def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
+    num_gpus = torch.cuda.device_count()
+    if config.tensor_parallel:
+        num_shares = sum(map(bool, config.gpu_split)) or num_gpus
+        tensor_parallel.check(ExLlamaV2(exl2_config), min(num_shares, num_gpus))
+    if not has_pages(exl2_config):
+        if config.tensor_parallel or config.has_draft:
+            raise ModelError(
+                "tensor_parallel, draft_model and ngram_draft need flash-attn 2.5.7 or newer, on"
+                " GPUs of compute capability 8.0 or above"
+            )
+        logger.warning(
+            "there is no flash-attn 2.5.7 or newer for this model and GPU: ONE job at a time is"
+            " served, the others wait"
+        )
+    if len(config.gpu_split) > num_gpus:
+        raise ModelError(
+            f"gpu_split names {len(config.gpu_split)} GPUs, there are {num_gpus}", "gpu_split"
+        )
+
+
+def has_pages(exl2_config: ExLlamaV2Config) -> bool:
+    """Whether jobs can share the cache, which is by flash-attn."""
+    return attn.has_flash_attn_with_paged and not exl2_config.no_flash_attn
+
+
+def _check_loras(config: ModelConfig) -> None:
+    """Before the model is loaded, which takes longer."""
+    for lora in config.loras:
+        if len(_adapters(lora)) < 2:
+            raise ModelError(
+                f"LoRA {lora.name}: {lora.path} has no adapter_config.json, or no"
+                " adapter_model.safetensors or .bin",
+                "loras",
+            )
+
+
+def _adapters(lora: Lora) -> list[Path]:
+    """The configuration and the weights, as far as they are there."""
+    root = Path(lora.path)
+    weights = [root / "adapter_model.bin", root / "adapter_model.safetensors"]  # its own order
+    files = [root / "adapter_config.json", *[file for file in weights if file.is_file()][:1]]
+    return [file for file in files if file.is_file()]
+
+
+def _read_lora(model: ExLlamaV2, lora: Lora) -> ExLlamaV2Lora:
+    try:
+        return ExLlamaV2Lora.from_directory(model, lora.path, lora.scaling)
+    except Exception as reason:  # it asserts, or raises what the files make it
+        raise ModelError(
+            f"LoRA {lora.name} can't be loaded: {type(reason).__name__}: {reason}", "loras"
+        ) from reason
+
+
+def _load(
+    config: ModelConfig,
+    configs: Sequence[ExLlamaV2Config],
+    mode: CacheMode,
+    tokens: int,
+    progress: Callback,
+) -> Loaded:
+    """`configs`: a draft model's, if there is one, and the model's."""
+    if not has_pages(configs[-1]):
+        configs[-1].no_sdpa = True  # exllamav2's way over it lets a prompt see what follows
+    has_passes = has_pages(configs[-1]) and not (config.has_draft or config.loras)
+    # Graphs of single layers can't be part of our own.
+    configs[-1].no_graphs = has_passes and mode == "float16"
+    models = [ExLlamaV2(one) for one in configs]
+    if config.tensor_parallel:
+        # Without a split ExLlamaV2 would ask nvidia-smi, and leave nothing.
+        split = config.gpu_split or [
+            max(size / GIB - config.gpu_reserve, 0) for size in free_memory()
+        ]
+        cache = tensor_parallel.load(models[0], split, CACHES[mode], tokens, progress)
+        return Loaded(models[0], cache, mode)
+    callbacks = parts(progress, [len(model.modules) for model in models])
+    caches = []
+    for model, callback in zip(models, callbacks, strict=True):
+        if model is models[-1] and config.gpu_split:
+            model.load(list(config.gpu_split), callback=callback)
+            caches.append(CACHES[mode](model, max_seq_len=tokens))
+        else:
+            caches.append(CACHES[mode](model, max_seq_len=tokens, lazy=True))
+            reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
+            model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
+    model, cache = models[-1], caches[-1]
+    loaded = Loaded(model, cache, mode, is_paged=has_pages(configs[-1]))
+    if has_passes and can_capture(model, cache):
+        loaded.passes = Passes(model, cache, PAGE_SIZE, config.max_batch_size)
+    if len(models) > 1:
+        loaded.draft_model, loaded.draft_cache = models[0], caches[0]
+    return loaded
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # What ExLlamaV2's two ways of splitting say, and torch.
+    told = ("Insufficient VRAM", "Insufficient space in device allocation")
+    return isinstance(explain(error), OutOfMemory) or any(text in str(error) for text in told)

@@ -1,0 +1,235 @@
+"""Forward passes on one GPU as CUDA graphs: of one token a sequence, and of short prompts.
+
+Such a pass takes the host longer to launch than the GPU to compute: some ten kernels for each
+layer. A graph is launched as a whole. Engine thread.
+"""
+
+import functools
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from exllamav2.attn import ExLlamaV2Attention
+from exllamav2.device import set_device_streams
+from exllamav2.embedding import ExLlamaV2Embedding
+from exllamav2.ext import exllamav2_ext as ext_c
+from exllamav2.layernorm import ExLlamaV2LayerNorm
+from exllamav2.linear import ExLlamaV2Linear
+from exllamav2.mlp import ExLlamaV2MLP
+from exllamav2.rmsnorm import ExLlamaV2RMSNorm
+
+from engine.backends.exl2.cuda.embeddings import Embeddings
+from engine.backends.exl2.cuda.graphs import record
+from engine.backends.exl2.cuda.prompts import PromptPasses
+
+logger = logging.getLogger(__name__)
+
+PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
+# Rows that are captured, and then every 64; a smaller batch is filled up. Beyond 32 exllamav2
+# unpacks the weights first, which takes the same time for any number.
+GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
+MORE_ROWS = 64
+# Tokens: texts up to these have graphs of their own, with less work in attention, which is divided
+# by how long the longest may be.
+SHORT = (512, 2048)
+
+MAX_TUNED = 4  # rows up to which exllamav2 measures
+NUM_TUNED = 200
+
+PLAIN = (
+    ExLlamaV2Attention,
+    ExLlamaV2MLP,
+    ExLlamaV2LayerNorm,
+    ExLlamaV2Linear,
+    ExLlamaV2RMSNorm,
+)
+
+
+def can_capture(model: Any, cache: Any) -> bool:
+    """Whether what a pass does is the same each time: one device, a cache that isn't quantized (to
+    read one depends on its length), no layers of other kinds.
+    """
+    embedding, *modules = model.modules
+    devices = {module.device_idx for module in modules}
+    return (
+        isinstance(embedding, ExLlamaV2Embedding)
+        and all(isinstance(module, PLAIN) for module in modules)
+        and len(devices) == 1
+        and not model.tp_context
+        and cache.q_block == 0
+    )
+
+
+def graph_rows(max_rows: int) -> list[int]:
+    """Of the batches that are captured; the last is `max_rows`."""
+    sizes = (*GRAPH_ROWS, *range(2 * MORE_ROWS, max_rows + MORE_ROWS, MORE_ROWS))
+    return sorted({min(rows, max_rows) for rows in sizes})
+
+
+@functools.cache
+def _capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
+    """One stream for all captures on a GPU, each in its turn: for every stream that has multiplied
+    matrices torch keeps 32 MiB, for ever. Not exllamav2's, on which other models may be at work.
+    """
+    return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
+
+
+class Passes:
+    """Of a model for which `can_capture` holds."""
+
+    def __init__(self, model: Any, cache: Any, page_size: int, max_rows: int) -> None:
+        """`max_rows`: sequences at once, at most."""
+        self._model = model
+        self._cache = cache
+        self._page_size = page_size
+        self._index: int = model.modules[1].device_idx
+        self._device = torch.device("cuda", self._index)
+        num_pages = -(-model.config.max_seq_len // page_size)
+        self._token_ids = torch.zeros(max_rows, dtype=torch.long, device=self._device)
+        self._positions = torch.zeros(max_rows, dtype=torch.int32, device=self._device)
+        self._widths = sorted({num_pages, *(min(n // page_size, num_pages) for n in SHORT)})
+        self._pages = {
+            width: torch.zeros((max_rows, width), dtype=torch.int32, device=self._device)
+            for width in self._widths
+        }
+        self._known_positions: list[int] = []  # what the device has
+        self._known_pages: dict[int, np.ndarray] = {}  # by width
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._sizes = graph_rows(max_rows)
+        self._prompts = PromptPasses(
+            self._compute, self._widths, page_size, model.config.max_input_len, self._device
+        )
+        # Last: it is to be closed once it is there.
+        self._embeddings = Embeddings(model.modules[0], self._device)
+
+    def capture(self) -> None:
+        """While nothing of the cache is in use: page 0 is written to."""
+        stream, lock = _capturing(self._index)
+        self._known_positions = []
+        self._known_pages.clear()
+        pool = torch.cuda.graph_pool_handle()
+        torch.cuda.synchronize(self._device)
+        with lock, torch.inference_mode(), torch.cuda.stream(stream):
+            for rows in self._sizes:
+                self._tune(rows)
+            stream.synchronize()
+            for width in self._widths:
+                for rows in reversed(self._sizes):  # the largest first: others fit in its memory
+                    decode = functools.partial(self._decode, rows, self._pages[width][:rows])
+                    self._graphs[width, rows] = record(pool, decode)
+            num_prompts = self._prompts.capture(pool)
+        torch.cuda.synchronize(self._device)
+        logger.info("%d graphs of decode steps, %d of prompts", len(self._graphs), num_prompts)
+
+    def _tune(self, rows: int) -> None:
+        """Compute until exllamav2 has chosen its kernels: it does so by taking the time of the
+        first 200 products of each shape, for which it waits, and that can't be captured.
+        """
+        head, hidden_size = self._model.modules[-1], self._model.config.hidden_size
+        hidden = torch.zeros((rows, 1, hidden_size), dtype=torch.half, device=self._device)
+        num_passes = 1 if rows > MAX_TUNED else NUM_TUNED // self._model.config.num_hidden_layers
+        for _ in range(num_passes + 1):
+            self._positions.zero_()
+            self._decode(rows, self._pages[self._widths[0]][:rows])
+        for _ in range(NUM_TUNED if rows <= MAX_TUNED else 0):
+            head.forward(hidden)
+
+    def run(
+        self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
+    ) -> torch.Tensor:
+        """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `token_ids`,
+        (rows,), wherever they are; `positions`: of them; `pages`: of the cache, (rows, pages),
+        int32.
+        """
+        set_device_streams()
+        rows = len(token_ids)
+        width = next(w for w in self._widths if w >= pages.shape[1])
+        size = next(s for s in self._sizes if s >= rows)
+        fill = size - rows  # rows that fill it up do what the first does
+        self._token_ids[:rows].copy_(token_ids, non_blocking=True)
+        if fill:
+            self._token_ids[rows:size] = self._token_ids[0]
+        self._send_positions([*positions, *[positions[0]] * fill])
+        self._send_pages(np.vstack((pages, pages[:1].repeat(fill, 0))), width)
+        graph, logits = self._graphs[width, size]
+        graph.replay()
+        return logits[:rows]
+
+    def fit(self, length: int) -> int:
+        """Tokens in each row of the pass that computes at least `length` of prompts."""
+        return self._prompts.fit(length)
+
+    def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
+        """Keys and values of `token_ids`, (rows, tokens), on the host; whether it could be done.
+        `starts`: where each row begins; `pages`: of the cache, (rows, pages), int32.
+        """
+        if not 0 <= token_ids.min() <= token_ids.max() < self._embeddings.size:
+            return False  # on the host that is an error, on a GPU the end
+        set_device_streams()
+        return self._prompts.run(token_ids, starts, pages)
+
+    def close(self) -> None:
+        """The model can be unloaded then."""
+        self._graphs.clear()
+        self._prompts.close()
+        self._embeddings.close()
+
+    def _send_positions(self, positions: list[int]) -> None:
+        """Unless they are what the last pass has made of them."""
+        if positions != self._known_positions:
+            sent = torch.tensor(positions, dtype=torch.int32)
+            self._positions[: len(positions)].copy_(sent, non_blocking=True)
+        self._known_positions = [position + 1 for position in positions]
+
+    def _send_pages(self, pages: np.ndarray, width: int) -> None:
+        known = self._known_pages.get(width)
+        rows, used = pages.shape
+        if known is not None and len(known) >= rows and np.array_equal(known[:rows, :used], pages):
+            return
+        table = np.zeros((rows, width), dtype=np.int32)
+        table[:, :used] = pages
+        self._known_pages[width] = table
+        self._pages[width][:rows].copy_(torch.from_numpy(table), non_blocking=True)
+
+    def _decode(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
+        """Logits of `rows`, all inputs on the device."""
+        x = self._compute(self._token_ids[:rows], self._positions[:rows], pages, is_last=True)
+        config = self._model.config
+        if config.final_logit_softcapping:
+            ext_c.softcap_(x, config.final_logit_softcapping)
+        padding = self._model.modules[-1].padding
+        if padding > 0:
+            x[:, :, -padding:] = PADDING_LOGIT
+        self._positions[:rows] += 1  # for the next pass, as a rule
+        return x
+
+    def _compute(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        pages: torch.Tensor,
+        is_last: bool = False,
+    ) -> torch.Tensor:
+        """As ExLlamaV2.forward_chunk does, with all inputs on the device: as many of `token_ids`
+        to each of `positions`. To the end if `is_last`, else as far as keys and values need it.
+        """
+        rows = len(positions)
+        length = len(token_ids) // rows
+        params = ExLlamaV2Attention.PagedParams(
+            batch_size=rows,
+            block_index=torch.zeros((2, 1), dtype=torch.int32),  # of two: never one piece of cache
+            cache_seqlens=torch.zeros(rows, dtype=torch.int32),
+            max_cache_seqlen=0,
+            page_size=self._page_size,
+            q_len=length,
+        )
+        params.block_index = pages
+        params.cache_seqlens = positions
+        x = self._embeddings(token_ids).view(rows, length, -1)
+        end = None if is_last else self._model.last_kv_layer_idx + 1
+        for module in self._model.modules[1:end]:
+            x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
+        return x

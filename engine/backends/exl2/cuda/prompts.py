@@ -1,0 +1,101 @@
+"""Forward passes of short prompts, or chunks of them, as CUDA graphs. Engine thread."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.backends.exl2.cuda.graphs import record
+
+# Rows, and tokens in each, that are captured, up to a number of tokens in all. Unpacking the
+# weights takes most of the time, so that a few more for nothing don't matter.
+ROWS = (1, 2, 4, 8, 16)
+LENGTHS = (32, 64, 128, 256, 384, 512)
+MAX_TOKENS = 512
+MAX_SEVERAL = 2048  # tokens, with those before: longer prompts are computed one by one
+
+Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class PromptPasses:
+    """`compute`: of token ids, the rows' starts and their pages, all on the device."""
+
+    def __init__(
+        self,
+        compute: Compute,
+        widths: Sequence[int],
+        page_size: int,
+        max_tokens: int,
+        device: torch.device,
+    ) -> None:
+        """`widths`: for how many pages a row there are graphs; `max_tokens`: of the model, in one
+        pass.
+        """
+        self._max_tokens = min(MAX_TOKENS, max_tokens)
+        self._compute = compute
+        self._widths = widths
+        self._page_size = page_size
+        self._token_ids = torch.zeros(MAX_TOKENS, dtype=torch.long, device=device)
+        self._starts = torch.zeros(ROWS[-1], dtype=torch.int32, device=device)
+        self._pages = {
+            width: torch.zeros((ROWS[-1], width), dtype=torch.int32, device=device)
+            for width in widths
+        }
+        self._graphs: dict[tuple[int, int, int], torch.cuda.CUDAGraph] = {}
+
+    def capture(self, pool: Any) -> int:
+        """How many."""
+        self._starts.zero_()  # a later one's are what the last prompt has left
+        for pages in self._pages.values():
+            pages.zero_()
+        for width, rows, length in self._shapes():
+            compute = functools.partial(
+                self._compute,
+                self._token_ids[: rows * length],
+                self._starts[:rows],
+                self._pages[width][:rows],
+            )
+            compute()  # what is loaded at first use can't be captured
+            self._graphs[width, rows, length], _ = record(pool, compute)
+        return len(self._graphs)
+
+    def _shapes(self) -> list[tuple[int, int, int]]:
+        """The largest first: others fit in its memory."""
+        return [
+            (width, rows, length)
+            for width in self._widths
+            for length in reversed(LENGTHS)
+            for rows in reversed(ROWS)
+            if rows * length <= self._max_tokens
+            and length <= width * self._page_size
+            and (rows == 1 or width * self._page_size <= MAX_SEVERAL)
+        ]
+
+    def fit(self, length: int) -> int:
+        """Tokens in each row of the pass that computes at least `length`."""
+        return next((fitting for fitting in LENGTHS if fitting >= length), length)
+
+    def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
+        """Keys and values of `token_ids`, (rows, tokens), on the host; whether there is such a
+        graph. `starts`: where each row begins; `pages`: of the cache, (rows, pages), int32.
+        """
+        num_rows, length = token_ids.shape
+        rows = next((rows for rows in ROWS if rows >= num_rows), 0)
+        width = next((width for width in self._widths if width >= pages.shape[1]), 0)
+        graph = self._graphs.get((width, rows, length))
+        if graph is None:
+            return False
+        order = [*range(num_rows), *[0] * (rows - num_rows)]  # to fill it up: the first again
+        table = np.zeros((rows, width), dtype=np.int32)
+        table[:, : pages.shape[1]] = pages[order]
+        begins = torch.tensor([starts[i] for i in order], dtype=torch.int32)
+        self._token_ids[: rows * length].copy_(token_ids[order].flatten(), non_blocking=True)
+        self._starts[:rows].copy_(begins, non_blocking=True)
+        self._pages[width][:rows].copy_(torch.from_numpy(table), non_blocking=True)
+        graph.replay()
+        return True
+
+    def close(self) -> None:
+        self._graphs.clear()

@@ -1,0 +1,91 @@
+"""Each layer on all GPUs: what exllamav2 0.3.2 can do of that, and how it is loaded. Engine thread.
+
+What it can't it does not refuse: it asserts in the midst of loading, or in each step, leaves out
+what its kernels do not know, or ends the process.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from exllamav2 import ExLlamaV2, ExLlamaV2Cache_TP
+from exllamav2.linear import ExLlamaV2Linear
+from exllamav2.tensor_p import TPContext
+
+from engine.backends.exl2.load.progress import Callback
+from engine.errors import ModelError
+
+
+def check(model: ExLlamaV2, num_gpus: int) -> None:
+    """Raises ModelError if a model, which need not be loaded, can't be spread over so many."""
+    if num_gpus < 2:
+        raise ModelError("tensor_parallel needs two GPUs or more", "tensor_parallel")
+    config, obstacle = model.config, _obstacle(model)
+    if obstacle is not None:
+        raise ModelError(
+            f"tensor_parallel: ExLlamaV2 can't spread {config.architecture} over GPUs: {obstacle}",
+            "tensor_parallel",
+        )
+    if not all(_is_exl2(linear) for linear in _matrices(model)):
+        raise ModelError(
+            "tensor_parallel is for EXL2 models alone: not all matrices of this one are EXL2",
+            "tensor_parallel",
+        )
+    if config.num_key_value_heads < num_gpus:
+        raise ModelError(
+            f"tensor_parallel: {config.num_key_value_heads} key/value heads are too few for"
+            f" {num_gpus} GPUs; let gpu_split give nothing to some",
+            "tensor_parallel",
+        )
+
+
+def load(
+    model: ExLlamaV2, split: Sequence[float], cache: Any, tokens: int, progress: Callback
+) -> ExLlamaV2Cache_TP:
+    """`split`: GiB of each GPU. `cache`: the class of each GPU's. Raises ModelError."""
+    shares = list(split)
+    try:
+        context = TPContext(model, shares, tokens, cache)
+    except ZeroDivisionError:  # of what the cache leaves
+        raise _too_small(shares) from None
+    if context.id_split_devs != context.rs_split_devs:  # it would read beyond a list, and crash
+        raise _too_small(shares)
+    model.load_tp(shares, callback=progress, expect_cache_tokens=tokens, expect_cache_base=cache)
+    return ExLlamaV2Cache_TP(model, base=cache, max_seq_len=tokens)
+
+
+def _too_small(shares: Sequence[float]) -> ModelError:
+    sizes = " + ".join(f"{share:.1f}" for share in shares)
+    return ModelError(
+        f"tensor_parallel: of {sizes} GiB a GPU gets too little of this model: let gpu_split give"
+        " it more, or nothing; a small model needs no second GPU",
+        "gpu_split",
+    )
+
+
+def _obstacle(model: ExLlamaV2) -> str | None:
+    """What of it the kernels do not know."""
+    config = model.config
+    if not config.arch.lm.supports_tp:
+        return "not this architecture"
+    if config.intermediate_size % 128:
+        return f"its intermediate_size, {config.intermediate_size}, is no multiple of 128"
+    if config.partial_rotary_factor != 1:
+        return f"its partial_rotary_factor is {config.partial_rotary_factor}"
+    if config.num_attention_heads * config.head_dim != config.hidden_size:
+        return "its heads are not as wide, together, as its hidden state"
+    for module in model.modules:
+        if getattr(module, "q_norm", None) is not None:
+            return "it has norms of queries and keys"
+        if getattr(module, "post_layernorm", None) is not None:
+            return "it has norms behind its layers"
+    return None
+
+
+def _matrices(model: ExLlamaV2) -> list[ExLlamaV2Linear]:
+    modules = [part for module in model.modules for part in (module, *module.submodules)]
+    return [module for module in modules if isinstance(module, ExLlamaV2Linear)]
+
+
+def _is_exl2(linear: ExLlamaV2Linear) -> bool:
+    keys = (linear.key, linear.alt_key)
+    return any(f"{key}.q_weight" in linear.model.config.tensor_file_map for key in keys)

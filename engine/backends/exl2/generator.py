@@ -1,0 +1,259 @@
+"""The library's generator with a decode step of its own: the same results with less host work.
+
+What the library does job by job, with tensor operations for each token, is done here for all jobs
+at once, on the device, or with plain integers. exllamav2 is pinned, see requirements.txt.
+"""
+
+import collections
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from engine.backends.exl2.job import Exl2Job
+from engine.backends.exl2.load.faults import explain
+from engine.backends.exl2.load.loaded import Passes
+from engine.backends.exl2.prompt_generator import PromptGenerator
+from engine.backends.sampling.draw import NOT_NUMBERS, Draw, Drawing, Drawn
+from engine.backends.sampling.transfer import upload
+
+
+class _Step(NamedTuple):
+    """A forward pass that is under way, or done."""
+
+    jobs: list[Exl2Job]
+    logits: torch.Tensor  # (jobs and then the negative prompts of pairs, padded vocabulary)
+
+
+class _Input(NamedTuple):
+    job: Exl2Job
+    token_id: int
+    ahead: int  # tokens that the job has not accepted yet, this one among them
+
+
+class Generator(PromptGenerator):
+    """Of `Exl2Job`s only.
+
+    Where the device works by itself, the next pass is launched before the host does its work on a
+    step's tokens, and as a rule before it knows them: a job that turns out to have ended has then
+    a row in that pass for nothing. Speculation, and the mode without pages, are the library's.
+    """
+
+    def __init__(
+        self, device: torch.device, vocab_size: int, passes: Passes | None, **settings: Any
+    ) -> None:
+        """`vocab_size`: of the tokenizer. `settings`: the library's."""
+        super().__init__(device, passes, **settings)
+        self._is_plain = self.paged and not self.num_draft_tokens
+        # The library's own step hands out logits on the host.
+        self.draw = Draw(vocab_size, device if self._is_plain else torch.device("cpu"))
+        self._step: _Step | None = None  # launched, and its tokens not drawn yet
+        max_pages = -(-self.max_seq_len // self.page_size)
+        num_rows = self.max_batch_size
+        self._table = np.zeros((num_rows, max_pages), dtype=np.int32)  # pages of each row's job
+        self._rows: list[Exl2Job | None] = [None] * num_rows  # whose pages these are
+
+    def iterate(self) -> list[dict[str, Any]]:
+        if not self._is_plain:
+            results: list[dict[str, Any]] = super().iterate()
+            return results
+        try:
+            with torch.inference_mode():
+                return self._iterate()
+        except BaseException:
+            self._step = None  # it may be behind tokens that no job has
+            raise
+
+    def clear_queue(self) -> None:
+        self._step = None
+        super().clear_queue()
+
+    def _iterate(self) -> list[dict[str, Any]]:
+        results: list[dict[str, Any]] = []
+        self.iterate_start_jobs(results)
+        self._prefill(results)
+        step, self._step = self._step, None
+        if step is None or not any(job.is_active for job in step.jobs):
+            step = self._launch([_Input(job, job.last_id(), 0) for job in self._decoding()])
+        if step is None:
+            return results
+        drawing = self._start_draw(step)
+        if self.is_overlapping and drawing is not None:
+            self._step = self._launch_behind(step, drawing.token_ids)
+        drawn = self._draw_one_by_one(step.jobs) if drawing is None else drawing.take()
+        if self.is_overlapping and self._step is None:
+            self._step = self._launch_ahead(step, drawn.token_ids)
+        self._receive(step, drawn, results)
+        return results
+
+    def _start_draw(self, step: _Step) -> Drawing | None:
+        """None where one of them asks for what can't be done."""
+        try:
+            return self._start_rows(step)
+        except Exception as error:
+            if explain(error) is not error:  # not the fault of one of them
+                raise
+        return None
+
+    def _start_rows(self, step: _Step) -> Drawing:
+        num_jobs = len(step.jobs)
+        logits = step.logits.to(self._device)  # from whichever GPU it is on, or the host
+        negative = logits[num_jobs:] if len(logits) > num_jobs else None
+        return self.draw.start([job.sampler for job in step.jobs], logits[:num_jobs], negative)
+
+    def _draw_one_by_one(self, jobs: Sequence[Exl2Job]) -> Drawn:
+        """So that the one that asks for what can't be done fails alone."""
+        drawn = Drawn([], [])
+        for job in jobs:
+            if not job.is_active:  # its pages may be another's
+                drawn.token_ids.append(NOT_NUMBERS)
+                drawn.logprobs.append(None)
+                continue
+            step = self._launch([_Input(job, job.last_id(), 0)])
+            assert step is not None
+            try:
+                token_ids, logprobs = self._start_rows(step).take()
+            except Exception as error:
+                job.sampler.error = error
+                token_ids, logprobs = [NOT_NUMBERS], [None]
+            drawn.token_ids.extend(token_ids)
+            drawn.logprobs.extend(logprobs)
+        return drawn
+
+    def _receive(self, step: _Step, drawn: Drawn, results: list[dict[str, Any]]) -> None:
+        ended = [
+            job
+            for job, token_id, logprob in zip(step.jobs, *drawn, strict=True)
+            if job.is_active and job.accept(token_id, logprob, results)  # else it was cancelled
+        ]
+        for job in ended:
+            job.deallocate_pages()
+            self.active_jobs.remove(job)
+        if ended and not self.num_remaining_jobs():
+            self.defrag_cache()
+
+    def _launch_behind(self, step: _Step, token_ids: torch.Tensor) -> _Step | None:
+        """The pass behind tokens that the host doesn't know yet: of `step`, on the device."""
+        decoding = self._decoding()
+        if not self._takes_from_device() or any(job.sampler.is_pair for job in decoding):
+            return None
+        drawn = {job: i for i, job in enumerate(step.jobs)}
+        inputs = [
+            _Input(job, 0, 1) if job in drawn else _Input(job, job.last_id(), 0)
+            for job in decoding
+            if not (job in drawn and job.is_at_last)
+        ]
+        if not inputs:
+            return None
+        inputs = self._in_rows(inputs)
+        known = [one.token_id for one in inputs if not one.ahead]
+        places = iter(range(len(drawn), len(drawn) + len(known)))
+        order = [drawn[one.job] if one.ahead else next(places) for one in inputs]
+        found = token_ids.clamp(min=0)
+        if known:
+            found = torch.cat((found, upload(known, torch.long, self._device)))
+        if order != [*range(len(found))]:
+            found = found[upload(order, torch.long, self._device)]
+        return self._pass([one.job for one in inputs], found, self._positions(inputs))
+
+    def _launch_ahead(self, step: _Step, token_ids: Sequence[int]) -> _Step | None:
+        """The pass behind tokens that their jobs have not accepted yet."""
+        drawn = dict(zip(step.jobs, token_ids, strict=True))
+        inputs: list[_Input] = []
+        for job in self._decoding():
+            token_id = drawn.get(job)
+            if token_id is None:
+                inputs.append(_Input(job, job.last_id(), 0))
+            elif not job.ends_with(token_id):
+                inputs.append(_Input(job, token_id, 1))
+        return self._launch(inputs)
+
+    def _positions(self, inputs: Sequence[_Input]) -> list[int]:
+        """Where their keys and values will be written."""
+        positions = [one.job.position() + one.ahead for one in inputs]
+        for one, position in zip(inputs, positions, strict=True):
+            if position % self.page_size == 0:  # else something of the page has been, already
+                one.job.will_write(position, position + 1)
+        return positions
+
+    def _decoding(self) -> list[Exl2Job]:
+        return [job for job in self.active_jobs if job.is_decoding]
+
+    def _launch(self, inputs: Sequence[_Input]) -> _Step | None:
+        """A forward pass of one token each."""
+        if not inputs:
+            return None
+        inputs = self._in_rows(inputs)
+        jobs = [one.job for one in inputs]
+        token_ids = [one.token_id for one in inputs]
+        positions = self._positions(inputs)
+        for job, token_id, ahead in inputs:
+            if job.sampler.is_pair:
+                self._set_row(len(positions), job.sequences[1])
+                token_ids.append(token_id if ahead else job.last_id(1))
+                position = job.position(1) + ahead
+                job.will_write(position, position + 1, 1)
+                positions.append(position)
+        return self._pass(jobs, torch.tensor(token_ids), positions)
+
+    def _pass(
+        self, jobs: list[Exl2Job], token_ids: torch.Tensor, positions: Sequence[int]
+    ) -> _Step:
+        """`token_ids`, (rows,), wherever they are."""
+        num_rows, width = len(positions), max(positions) // self.page_size + 1
+        logits = self._forward(token_ids, positions, self._table[:num_rows, :width])
+        return _Step(jobs, logits[:, 0])
+
+    def _takes_from_device(self) -> bool:
+        """Whether a pass can find the embeddings of tokens that are on the device."""
+        return self._device.type == "cpu" or self._graphs is not None
+
+    def _forward(
+        self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
+    ) -> torch.Tensor:
+        """Logits, (rows, 1, padded vocabulary). `pages`: of the cache, (rows, pages)."""
+        if self._graphs is not None:
+            return self._graphs.run(token_ids, positions, pages)
+        params = self.get_paged_params(
+            len(positions),
+            torch.from_numpy(pages).contiguous(),
+            torch.tensor(positions, dtype=torch.int32),
+            q_len=1,
+        )
+        logits: torch.Tensor = self.model.forward_chunk(
+            input_ids=token_ids[:, None],
+            attn_params=params,
+            cache=self.cache,
+            loras=self.current_loras,
+        )["logits"]
+        return logits
+
+    def _in_rows(self, inputs: Sequence[_Input]) -> list[_Input]:
+        """In an order in which jobs keep their rows of the table, as far as they can."""
+        ordered: list[_Input | None] = [None] * len(inputs)
+        others: collections.deque[_Input] = collections.deque()
+        for one in inputs:
+            row = one.job.row
+            if row < len(inputs) and self._rows[row] is one.job:
+                ordered[row] = one
+                if one.job.is_moved:
+                    self._take_row(row, one.job)
+            else:
+                others.append(one)
+        for row, taken in enumerate(ordered):
+            if taken is None:
+                # In order: of a request's choices the first is told first.
+                ordered[row] = one = others.popleft()
+                self._take_row(row, one.job)
+        return [one for one in ordered if one is not None]
+
+    def _take_row(self, row: int, job: Exl2Job) -> None:
+        self._set_row(row, job.sequences[0])
+        self._rows[row] = job
+        job.row, job.is_moved = row, False
+
+    def _set_row(self, row: int, sequence: Any) -> None:
+        self._rows[row] = None
+        pages = sequence.allocated_pages
+        self._table[row, : len(pages)] = [page.page_index for page in pages]

@@ -1,0 +1,229 @@
+"""A job of the dynamic generator whose failures stay its own, and which samples by itself.
+
+Methods other than the constructor run inside `generator.iterate()`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from exllamav2 import ExLlamaV2Tokenizer
+from exllamav2.generator.dynamic import _tensor_hash_checksum
+
+from engine.backends.exl2.detokenizer import Detokenizer
+from engine.backends.exl2.prompt import PromptJob
+from engine.backends.sampling.draw import check
+from engine.backends.sampling.sampler import Sampler
+from engine.messages import Chunk, Job, TokenLogprob
+
+
+class Exl2Job(PromptJob):
+    """Contains its errors: what raises out of `iterate()` would cost all jobs their results.
+
+    A failed job puts `{"stage": "error", "error": exception, ...}` into the results. After a
+    failure in `prefill` it stays active and must be cancelled; otherwise the generator lets go
+    of it by itself.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        stop_token_ids: Sequence[int],
+        sampler: Sampler,
+        tokenizer: ExLlamaV2Tokenizer,
+        chunk_size: int,
+        num_draft_tokens: int = 0,
+    ) -> None:
+        """`chunk_size`: as PromptJob's. By `num_draft_tokens` the library ends it sooner."""
+        super().__init__(job, stop_token_ids, sampler, chunk_size, num_draft_tokens)
+        self.stop_strings_utf32_offsets = None  # there are none: don't look for them
+        self.num_sampled = 0
+        self.num_told = 0  # of them, how many have come out of `iterate()` as a result
+        self.is_active = False  # it has pages
+        self.is_moved = False  # other pages hold its sequences than those of its row
+        self.row = 0  # in the generator's table of pages, if it is there
+        self._unnoted: list[int] = []  # tokens that sequences and pages don't know of yet
+        self._num_until_border = 0  # of a page, in tokens
+        self._logprob: TokenLogprob | None = None  # of the token that was drawn
+        self._detokenizer = Detokenizer(tokenizer, job)
+        self._logprobs: list[TokenLogprob] = []  # of tokens that have not been told
+
+    def flush(self) -> list[Chunk]:
+        """What was held back, since the job goes no further."""
+        text, token_ids = self._detokenizer.flush()
+        return [self._chunk(text, token_ids)] if token_ids else []
+
+    # Decoding, by a `Generator`
+
+    def last_id(self, sequence: int = 0) -> int:
+        """The newest token of a sequence, whose keys and values have not been computed."""
+        if self._unnoted:
+            return self._unnoted[-1]
+        ids = self.sequences[sequence].sequence_ids
+        return int(ids.torch_slice(len(ids) - 1, None).item())
+
+    def position(self, sequence: int = 0) -> int:
+        """Of that token."""
+        position: int = self.sequences[sequence].kv_position
+        return position + len(self._unnoted)
+
+    def ends_with(self, token_id: int) -> bool:
+        """Whether it is plain that a token ends the job. If not, it may still do so."""
+        return token_id < 0 or token_id in self.stop_tokens or self.is_at_last
+
+    @property
+    def is_at_last(self) -> bool:
+        """Whether the next token ends the job, whichever it is."""
+        is_at_last: bool = self.num_sampled + 1 >= self.max_new_tokens
+        return is_at_last
+
+    def accept(
+        self, token_id: int, logprob: TokenLogprob | None, results: list[dict[str, Any]]
+    ) -> bool:
+        """The next token, or below 0 why there is none; whether the job has ended."""
+        try:
+            if self.sampler.error is not None:
+                raise self.sampler.error
+            check(token_id)
+            self.num_sampled += 1
+            self._unnoted.append(token_id)
+            if len(self._unnoted) >= self._num_until_border:
+                self._note_tokens()
+            result = self._result("streaming")
+            if token_id in self.stop_tokens:
+                result["eos"], result["eos_reason"] = True, "stop_token"
+            elif self.num_sampled >= self.max_new_tokens:
+                result["eos"], result["eos_reason"] = True, "max_new_tokens"
+            is_last = self._tell(result, token_id, logprob)
+        except Exception as error:
+            self.fail(error, results)
+            return True
+        results.append(result)
+        return is_last
+
+    def allocate_pages(self) -> None:
+        super().allocate_pages()
+        self.is_active = True
+
+    @torch.inference_mode()  # not only from `iterate`, where its tensors have been made
+    def deallocate_pages(self) -> None:
+        """Once: what has been computed can be found by others."""
+        if self.is_active:
+            self.is_active = False
+            self._note_tokens()
+        super().deallocate_pages()
+
+    def begin_decoding(self) -> None:
+        self._find_border()
+
+    def _find_border(self) -> None:
+        """How many more tokens there are until a page is full."""
+        size = self.generator.page_size
+        self._num_until_border = min(size - s.kv_position % size for s in self.sequences)
+
+    def _note_tokens(self) -> None:
+        """Let sequences and pages know of new tokens: seldom, since it takes tensor operations.
+
+        They never reach beyond a page's border.
+        """
+        if not self._unnoted:
+            return
+        size = self.generator.page_size
+        new_ids = torch.tensor([self._unnoted], dtype=torch.long)
+        self._unnoted.clear()
+        for sequence in self.sequences:
+            start = sequence.kv_position
+            end = start + new_ids.shape[-1]
+            sequence.sequence_ids.append(new_ids)
+            self._note_computed(sequence, end)
+            if end % size == 0:
+                self._share_page(sequence, start // size)
+        self._find_border()
+
+    def _share_page(self, sequence: Any, index: int) -> None:
+        """A page is full: it can be found by its hash; one that was there before takes its place.
+        As ExLlamaV2DynamicJob.receive_sample does.
+        """
+        pages, generator = sequence.allocated_pages, self.generator
+        page, size = pages[index], generator.page_size
+        ids = sequence.sequence_ids.torch_slice(index * size, (index + 1) * size)
+        phash = _tensor_hash_checksum(ids, pages[index - 1].phash if index else None)
+        other = generator.referenced_pages.get(phash)
+        if other is None:
+            if phash in generator.unreferenced_pages:
+                generator.unreferenced_pages[phash].clear()
+            page.update_hash(phash)
+        elif other.kv_position == size:  # else its own job is still at it, and may never be done
+            serial = page.access_serial
+            page.sub_ref()
+            pages[index] = other
+            other.add_ref(serial)
+            sequence.block_index_tensor = None
+            self.is_moved = True
+        pages[index + 1].prev_hash = pages[index].phash
+        pages[index + 1].can_revert = False
+
+    # Decoding, by the library's generator: where it guesses ahead, or has no pages
+
+    def receive_logits(self, logits: torch.Tensor) -> Any:
+        """Draw from `logits`, (sequences, 1, padded vocabulary)."""
+        row = logits[:, 0]
+        try:
+            drawn = self.generator.draw([self.sampler], row[:1], row[1:] if len(row) > 1 else None)
+        except Exception as error:
+            self.sampler.error = error
+            return torch.zeros((1, 1), dtype=torch.long), None, None, None, False
+        self._logprob = drawn.logprobs[0]
+        return torch.tensor([drawn.token_ids]), None, None, None, False
+
+    def receive_sample(
+        self, logits: torch.Tensor, next_token: torch.Tensor, *rest: Any
+    ) -> tuple[bool, torch.Tensor]:
+        """Accept a token; (whether the job has ended, the token)."""
+        results: list[dict[str, Any]] = rest[-2]
+        num_before = len(results)
+        try:
+            if self.sampler.error is not None:
+                raise self.sampler.error
+            token_id = int(next_token.item())
+            check(token_id)
+            self.num_sampled += 1
+            token: torch.Tensor = super().receive_sample(logits, next_token, *rest)[1]
+            self.held_text = ""  # ours is another
+            self.held_tokens.clear()
+            return self._tell(results[-1], token_id, self._logprob), token
+        except Exception as error:
+            del results[num_before:]
+            self.fail(error, results)
+            return True, next_token  # as at a stop: the generator frees the pages
+
+    def _tell(self, result: dict[str, Any], token_id: int, logprob: TokenLogprob | None) -> bool:
+        """Complete the result of a token; whether the job has ended."""
+        is_stop_token = result.get("eos_reason") == "stop_token"
+        self.sampler.accept(token_id)
+        if not is_stop_token and self.sampler.rules and self.sampler.obey(token_id):
+            result["eos"], result["eos_reason"] = True, "end_filter"  # the generator's word
+        if is_stop_token:
+            text, token_ids = self._detokenizer.flush()
+            result["stop_token"] = logprob
+            if token_id in self.job.stop_token_ids:
+                result["stop_reason"] = token_id
+        else:
+            if logprob is not None:
+                self._logprobs.append(logprob)
+            text, token_ids = self._detokenizer.push(token_id, is_last=result["eos"])
+        if self._detokenizer.stop_string is not None:
+            result["eos"], result["eos_reason"] = True, "stop_string"
+            result["stop_reason"] = self._detokenizer.stop_string
+        result["chunk"] = self._chunk(text, token_ids)
+        if result["eos"]:
+            result["new_tokens"] = self.num_sampled - is_stop_token
+            result["cached_tokens"] = self.num_cached
+        is_last: bool = result["eos"]
+        return is_last
+
+    def _chunk(self, text: str, token_ids: tuple[int, ...]) -> Chunk:
+        if self.job.num_logprobs is None:
+            return Chunk(self.job.identifier, text, token_ids)
+        told, self._logprobs = self._logprobs[: len(token_ids)], self._logprobs[len(token_ids) :]
+        return Chunk(self.job.identifier, text, token_ids, tuple(told))

@@ -1,0 +1,1 @@
+"""From a model directory to a loaded model: configuration, refusals, progress."""

@@ -1,0 +1,113 @@
+"""The library's generator with a way of its own to the prompts of its jobs: several in one pass."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from exllamav2.generator import ExLlamaV2DynamicGenerator
+
+from engine.backends.exl2.load.faults import explain
+from engine.backends.exl2.load.loaded import Passes
+from engine.backends.exl2.prompt import PromptJob
+
+
+class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 is untyped
+    """Of `PromptJob`s only."""
+
+    def __init__(self, device: torch.device, passes: Passes | None, **settings: Any) -> None:
+        """`settings`: the library's."""
+        super().__init__(**settings, max_sampling_threads=1, filter_background_eval=False)
+        self.is_overlapping = device.type != "cpu"  # it works by itself
+        self._device = device
+        self._passes = passes
+        if passes is not None:
+            passes.capture()
+
+    def reset_page_table(self) -> None:
+        super().reset_page_table()
+        # What the pages hold in one tensor, so that all are looked through at once.
+        ids = torch.zeros((len(self.all_pages), self.page_size), dtype=torch.long)
+        self._page_ids = ids.numpy()
+        for i, page in enumerate(self.all_pages):
+            page.sequence = ids[i : i + 1]
+
+    def pages_beginning_with(self, first: int, second: int) -> list[Any]:
+        """Those whose first two tokens are, or were, these."""
+        begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
+        return [self.all_pages[i] for i in np.flatnonzero(begins)]
+
+    def _prefill(self, results: list[dict[str, Any]]) -> None:
+        """A chunk of every prompt that isn't computed yet."""
+        newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
+        computed: set[PromptJob] = set()
+        if self.is_overlapping:
+            is_anybody_decoding = any(job.is_decoding for job in self.active_jobs)
+            left = [job for job in newcomers if job.plan(is_anybody_decoding)]
+            left.sort(key=lambda job: job.num_next, reverse=True)
+            while left:
+                length = self._fit(left[0].num_next)
+                starts = {job: job.row_start(length) for job in left}
+                fitting = [(job, start) for job, start in starts.items() if start is not None]
+                rows = dict(fitting[: max(self.max_chunk_size // length, 1)])
+                left = [job for job in left[1:] if job not in rows]
+                if rows:
+                    computed |= self._compute_prompts(rows, length, results)
+        for job in newcomers:
+            if job not in computed:
+                job.prefill(results)
+
+    def _compute_prompts(
+        self, rows: Mapping[PromptJob, int], length: int, results: list[dict[str, Any]]
+    ) -> set[PromptJob]:
+        """The next chunk of each in one pass of rows of `length` tokens, from the given starts on:
+        what fills them up is overwritten in time. Which of them it was done for.
+        """
+        jobs, starts = list(rows), list(rows.values())
+        token_ids = torch.zeros((len(jobs), length), dtype=torch.long)
+        for row, job, start in zip(token_ids, jobs, starts, strict=True):
+            ids = job.ids_from(start)
+            row[: ids.shape[1]] = ids
+            job.will_write(start, start + length)
+        pages = np.zeros((len(jobs), (max(starts) + length - 1) // self.page_size + 1), np.int32)
+        for row, job in zip(pages, jobs, strict=True):
+            indices = [page.page_index for page in job.sequences[0].allocated_pages[: len(row)]]
+            row[: len(indices)] = indices
+        try:
+            self._forward_prompts(token_ids, starts, pages)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].fail(error, results)
+                return set(jobs)
+            if explain(error) is not error:
+                raise
+            return set()  # one of them is at fault: each is computed alone then
+        for job in jobs:
+            job.note_chunk(results)
+        return set(jobs)
+
+    def _fit(self, length: int) -> int:
+        return length if self._graphs is None else self._graphs.fit(length)
+
+    def _forward_prompts(
+        self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray
+    ) -> None:
+        if self._graphs is not None and self._graphs.compute(token_ids, starts, pages):
+            return
+        params = self.get_paged_params(
+            len(starts),
+            torch.from_numpy(pages),
+            torch.tensor(starts, dtype=torch.int32),
+            token_ids.shape[1],
+        )
+        self.model.forward_chunk(
+            input_ids=token_ids,
+            attn_params=params,
+            cache=self.cache,
+            loras=self.current_loras,
+            preprocess_only=True,
+        )
+
+    @property
+    def _graphs(self) -> Passes | None:
+        return None if self.current_loras else self._passes

@@ -1,0 +1,54 @@
+"""Guessed tokens: several of a job in one step, of which those that it would have drawn anyway
+are kept. Engine thread.
+"""
+
+from typing import Any
+
+import torch
+
+from engine.backends.exl2.generator import Generator
+
+
+class SpeculativeGenerator(Generator):
+    """Guesses only while each job that decodes can take guesses.
+
+    The generator pairs rows of guesses with jobs, not with their sequences, so a job of two would
+    get its neighbour's; and it looks for n-grams in prompts that are shorter than one.
+    """
+
+    def iterate_ngram_gen(self, results: list[dict[str, Any]]) -> torch.Tensor | None:
+        return super().iterate_ngram_gen(results) if self._can_guess() else None
+
+    def iterate_draftmodel_gen(self, results: list[dict[str, Any]]) -> torch.Tensor | None:
+        sequences = [s for job in self._decoding() for s in job.sequences]
+        if not sequences:
+            return None
+        if not self._can_guess():
+            self._follow(sequences)
+            return None
+        guesses: torch.Tensor = super().iterate_draftmodel_gen(results)
+        # A draft model may have more rows of logits than the model has tokens.
+        return guesses.clamp_(0, self.model.config.vocab_size - 1)
+
+    def _can_guess(self) -> bool:
+        fewest = self.max_ngram - 1 if self.use_ngram_draft else 1
+        return all(
+            len(job.sequences) == 1 and len(job.sequences[0].sequence_ids) >= fewest
+            for job in self._decoding()
+        )
+
+    def _follow(self, sequences: list[Any]) -> None:
+        """A step of the draft model without a guess, so that its cache has no holes."""
+        tables = [
+            torch.tensor([page.page_index for page in s.allocated_pages], dtype=torch.int32)
+            for s in sequences
+        ]
+        block_index = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)
+        lengths = torch.tensor([s.kv_position for s in sequences], dtype=torch.int32)
+        token_ids = [s.sequence_ids.torch_slice(s.kv_position, None) for s in sequences]
+        self.draft_model.forward_chunk(
+            input_ids=torch.cat(token_ids),
+            attn_params=self.get_paged_params(len(sequences), block_index, lengths, 1),
+            cache=self.draft_cache,
+            preprocess_only=True,
+        )

@@ -1,0 +1,56 @@
+"""Draws of rows that keep few of their tokens: on the likeliest, not on the whole vocabulary."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from engine.backends.sampling.sampler import Sampler
+from engine.backends.sampling.transfer import upload
+
+NUM_CANDIDATES = 128  # more than MAX_FEW: some may equal the last that is kept. Sorts fast
+LEAST_TOP_P = 1e-9  # keeps the likeliest, which 0 must
+BELOW_1 = 1 - 1e-12  # so that rounding can't carry a point beyond the last candidate
+
+
+class _Settings(NamedTuple):
+    temperature: float
+    top_k: float
+    top_p: float
+    min_p: float
+    point: float
+
+
+def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of samplers that are `is_few`: tokens and each row's highest logit, (rows,). As the filters
+    of the same names and `filters.draw` do; of tokens that are equal to the last kept, no more than
+    that there are NUM_CANDIDATES.
+    """
+    size = min(NUM_CANDIDATES, logits.shape[-1])
+    settings = [
+        _Settings(
+            one.temperature,
+            min(one.sampling.top_k, size),
+            max(one.sampling.top_p, LEAST_TOP_P),
+            one.sampling.min_p,
+            one.point() * BELOW_1,
+        )
+        for one in samplers
+    ]
+    columns = upload(settings, torch.float64, logits.device)
+    temperature, top_k, top_p, min_p, points = columns[:, :, None].unbind(1)
+    best = logits.topk(size)
+    values = best.values.double() / temperature
+    values.masked_fill_(values < values.gather(-1, top_k.long() - 1), -math.inf)
+    probs = values.softmax(-1)
+    before = probs.cumsum(-1) - probs
+    is_kept = (before < top_p) & (probs >= min_p * probs[:, :1])
+    # Equal ones stay together.
+    least = probs.masked_fill(~is_kept, math.inf).amin(-1, keepdim=True)
+    probs.masked_fill_(probs < least, 0.0)
+    token_ids, order = best.indices.int().sort(-1)  # in which order equal ones are found can vary
+    sums = probs.gather(-1, order).cumsum(-1)
+    places = torch.searchsorted(sums, points * sums[:, -1:], right=True)
+    places.clamp_(max=size - 1)  # where the logits are not numbers
+    return token_ids.gather(-1, places)[:, 0].long(), best.values[:, 0]

@@ -1,0 +1,333 @@
+"""The next tokens of all jobs of a batch: what each one's Sampling asks for, on the rows of their
+logits, wherever these are. Engine thread.
+
+What most jobs ask for takes one operation for all rows; the rest takes them row by row. Either way
+a row's token depends on nothing but its own logits, settings, and random numbers.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from engine.backends.sampling import candidates, filters, penalties
+from engine.backends.sampling.history import History
+from engine.backends.sampling.logprobs import measure, tell
+from engine.backends.sampling.rules import Among, Only, Without
+from engine.backends.sampling.sampler import Sampler
+from engine.backends.sampling.transfer import Download, upload
+from engine.errors import InvalidJob, JobFailed
+from engine.messages import TokenLogprob
+
+# In place of a token id
+NONE_LEFT = -1
+NOT_NUMBERS = -2
+
+
+# Tokens of some rows, and their highest logits
+_Way = Callable[[Sequence[Sampler], torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+class Drawn(NamedTuple):
+    """Of each row."""
+
+    token_ids: list[int]  # below 0: why there is none
+    logprobs: list[TokenLogprob | None]  # where the job asked
+
+
+class Drawing:
+    """Under way on the device."""
+
+    def __init__(
+        self,
+        token_ids: torch.Tensor,
+        samplers: Sequence[Sampler],
+        rows: Sequence[int],
+        logits: torch.Tensor | None,
+    ) -> None:
+        """`logits`: the model's own, of `rows`, of which logprobs are asked for."""
+        self.token_ids = token_ids  # (rows,), on the device
+        self._num_top = [samplers[i].num_logprobs or 0 for i in rows]
+        self._rows = rows
+        measured = []
+        if logits is not None:
+            chosen = token_ids[upload(rows, torch.long, token_ids.device)].clamp(min=0)
+            measured = list(measure(logits, chosen, max(self._num_top)))
+        self._download = Download([token_ids, *measured])
+
+    def take(self) -> Drawn:
+        """Waits until it is done, and for nothing that was launched after it."""
+        drawn, *measured = self._download.take()
+        token_ids: list[int] = drawn.tolist()
+        logprobs: list[TokenLogprob | None] = [None] * len(token_ids)
+        if measured:
+            told = tell([token_ids[i] for i in self._rows], measured)
+            for i, num_top, one in zip(self._rows, self._num_top, told, strict=True):
+                logprobs[i] = TokenLogprob(one.token_id, one.logprob, one.top[:num_top])
+        return Drawn(token_ids, logprobs)
+
+
+def check(token_id: int) -> None:
+    """Raises JobFailed, or InvalidJob where what a job asks for leaves no token."""
+    if token_id == NONE_LEFT:
+        raise InvalidJob("no token is left to choose from: all are banned")
+    if token_id == NOT_NUMBERS:
+        raise JobFailed("the model's logits are not numbers")
+
+
+class Draw:
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        """`vocab_size`: of the tokenizer; logits beyond it are of no token."""
+        self._vocab_size = vocab_size
+        self._device = device
+        self._history = History(device)
+
+    def __call__(
+        self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
+    ) -> Drawn:
+        """As `start`, and waits."""
+        return self.start(samplers, logits, negative).take()
+
+    def start(
+        self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
+    ) -> Drawing:
+        """`logits`: (samplers, padded vocabulary), which may be changed; `negative`: likewise of
+        the negative prompts of those that are pairs, in their order.
+        """
+        told, raw = _raw(samplers, logits, self._vocab_size)
+        if not all(_is_taken_as_it_is(sampler) for sampler in samplers):
+            logits = logits.float()
+        if negative is not None:
+            _guide(samplers, logits, negative.float())
+        if self._vocab_size < logits.shape[-1]:
+            logits[:, self._vocab_size :] = -math.inf
+        self._limit(samplers, logits)
+        self._penalize([(i, s) for i, s in enumerate(samplers) if s.is_penalized], logits)
+        self._mask([(i, s) for i, s in enumerate(samplers) if s.is_masked], logits)
+        token_ids, tops = self._choose(samplers, logits)
+        token_ids = token_ids.masked_fill(tops == -math.inf, NONE_LEFT)
+        token_ids.masked_fill_(~(tops < math.inf), NOT_NUMBERS)
+        return Drawing(token_ids, samplers, told, raw)
+
+    def _limit(self, samplers: Sequence[Sampler], logits: torch.Tensor) -> None:
+        """What rules say. One that raises leaves its error with its sampler."""
+        among: list[tuple[int, torch.Tensor]] = []
+        others: list[tuple[int, Only | Without]] = []
+        for i, sampler in enumerate(samplers):
+            for rule in sampler.rules:
+                try:
+                    limit = rule.limit()
+                except Exception as error:
+                    sampler.error = error
+                    break
+                if isinstance(limit, Among):
+                    among.append((i, limit.bits))
+                elif limit is not None:
+                    others.append((i, limit))
+        if among:
+            rows, bits = zip(*among, strict=True)
+            self._keep_among(logits, list(rows), torch.stack(bits))
+        for i, limit in others:
+            row = logits[i : i + 1]
+            if isinstance(limit, Only):
+                row.fill_(-math.inf)
+                row[:, limit.token_id] = 0.0
+            else:
+                row.index_fill_(-1, self._tensor(limit.token_ids), -math.inf)
+
+    def _keep_among(self, logits: torch.Tensor, rows: list[int], bits: torch.Tensor) -> None:
+        shifts = torch.arange(8, dtype=torch.uint8, device=self._device)
+        is_allowed = (bits.to(self._device)[:, :, None] >> shifts & 1).bool().flatten(1)
+        size = min(is_allowed.shape[-1], logits.shape[-1])
+        indices = self._tensor(rows)
+        kept = logits[indices]
+        kept[:, :size].masked_fill_(~is_allowed[:, :size], -math.inf)
+        kept[:, size:] = -math.inf
+        logits[indices] = kept
+
+    def _penalize(self, rows: Sequence[tuple[int, Sampler]], logits: torch.Tensor) -> None:
+        if not rows:
+            return
+        rows_of_logits, samplers = zip(*rows, strict=True)
+        indices = self._tensor(rows_of_logits)
+        settings = [s.sampling for s in samplers]
+        token_ids, ages = self._history.rows(samplers)
+        penalized = logits[indices]
+        if any(s.repetition_penalty != 1.0 for s in settings):
+            penalties.penalize_repetition(
+                penalized,
+                token_ids,
+                ages,
+                self._column(s.repetition_penalty for s in settings),
+                self._column(s.repetition_range for s in settings),
+                self._column(s.repetition_decay for s in settings),
+            )
+        if any(s.frequency_penalty or s.presence_penalty for s in settings):
+            new_tokens = self._column(s.num_drawn for s in samplers)
+            penalties.penalize_frequency(
+                penalized,
+                token_ids,
+                (ages >= 0) & (ages < new_tokens),
+                self._column(s.frequency_penalty for s in settings),
+                self._column(s.presence_penalty for s in settings),
+            )
+        logits[indices] = penalized
+
+    def _mask(self, rows: Sequence[tuple[int, Sampler]], logits: torch.Tensor) -> None:
+        width = logits.shape[-1]
+        biased: list[int] = []
+        bias: list[float] = []
+        banned: list[np.ndarray] = []
+        for i, sampler in rows:
+            s = sampler.sampling
+            if s.dry_multiplier:
+                self._penalize_continuations(sampler, logits[i : i + 1])
+            biased += [i * width + token_id for token_id, _ in s.logit_bias]
+            bias += [value for _, value in s.logit_bias]
+            banned += [np.array(ids, dtype=np.int64) + i * width for ids in sampler.banned if ids]
+        flat = logits.view(-1)
+        if biased:
+            flat.index_add_(0, self._tensor(biased), upload(bias, torch.float32, self._device))
+        if banned:
+            flat.index_fill_(0, self._tensor(np.concatenate(banned)), -math.inf)
+        for i, sampler in rows:
+            for allowed in sampler.allowed:
+                penalties.keep_only(logits[i : i + 1], self._tensor(allowed))
+
+    def _penalize_continuations(self, sampler: Sampler, row: torch.Tensor) -> None:
+        s = sampler.sampling
+        penalties.penalize_continuations(
+            row,
+            np.array(sampler.token_ids[-s.dry_range :]),  # 0: all
+            sampler.is_breaker(self._vocab_size),
+            s.dry_multiplier,
+            s.dry_base,
+            s.dry_allowed_length,
+        )
+
+    def _choose(
+        self, samplers: Sequence[Sampler], logits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A token of each row, and the row's highest logit, (rows,)."""
+        rows: dict[_Way, list[int]] = {}
+        for i, sampler in enumerate(samplers):
+            rows.setdefault(self._way(sampler), []).append(i)
+        if len(rows) == 1:
+            [way] = rows
+            return way(samplers, logits)
+        found = [
+            way([samplers[i] for i in own], logits[self._tensor(own)]) for way, own in rows.items()
+        ]
+        order = self._tensor([i for own in rows.values() for i in own])
+        token_ids, tops = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return token_ids.index_copy(0, order, token_ids), tops.index_copy(0, order, tops)
+
+    def _way(self, sampler: Sampler) -> _Way:
+        if not sampler.is_filtered:
+            return _likeliest
+        return candidates.draw if sampler.is_few else self._filter
+
+    def _filter(
+        self, samplers: Sequence[Sampler], logits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """In the order of application, then the draw."""
+        tops = logits.amax(-1)
+        settings = [s.sampling for s in samplers]
+        rare = [(s, logits[i : i + 1]) for i, s in enumerate(samplers) if s.is_rare]
+        points = self._column((s.point() for s in samplers), torch.float64)
+        for sampler, row in rare:
+            _filter_first(sampler, row)
+        if any(s.temperature != 1.0 for s in samplers):
+            filters.heat(logits, self._column(s.temperature for s in samplers))
+        if any(s.top_k for s in settings):
+            counts = self._column(s.top_k for s in settings)
+            filters.top_k(logits, counts, max(s.top_k for s in settings))
+        if any(s.top_p < 1 for s in settings):
+            limits = self._column(s.top_p if s.top_p < 1 else math.inf for s in settings)
+            filters.top_p(logits, limits)
+        for sampler, row in rare:
+            if sampler.sampling.top_a:
+                filters.top_a(row, sampler.sampling.top_a)
+        if any(s.min_p for s in settings):
+            filters.min_p(logits, self._column(s.min_p for s in settings))
+        for sampler, row in rare:
+            self._filter_last(sampler, row)
+        tokens = filters.draw(logits, points)[:, 0]
+        for i, sampler in enumerate(samplers):
+            if sampler.is_rare:
+                _choose_rare(sampler, logits[i : i + 1], points[i : i + 1], tokens[i : i + 1])
+        return tokens, tops
+
+    def _filter_last(self, sampler: Sampler, row: torch.Tensor) -> None:
+        s = sampler.sampling
+        if s.tfs < 1:
+            filters.tail_free(row, s.tfs)
+        if s.typical_p < 1:
+            filters.typical(row, s.typical_p)
+        if sampler.is_excluding:
+            filters.exclude_top_choices(row, s.xtc_threshold, self._tensor(sampler.protected))
+        if s.temperature_last:
+            if sampler.is_heated:
+                filters.heat_by_entropy(row, s.dynatemp_low, s.dynatemp_high, s.dynatemp_exponent)
+            elif not sampler.is_greedy:
+                filters.heat(row, s.temperature)
+        if s.mirostat:
+            filters.mirostat(row, sampler.max_surprise)
+
+    def _tensor(self, values: Any) -> torch.Tensor:
+        return upload(values, torch.long, self._device)
+
+    def _column(self, values: Iterable[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return upload(list(values), dtype, self._device)[:, None]
+
+
+def _is_taken_as_it_is(sampler: Sampler) -> bool:
+    """Whether nothing is computed with its whole row of logits."""
+    is_changed = sampler.is_penalized or sampler.is_masked or sampler.is_pair or sampler.rules
+    return not is_changed and (sampler.is_few or not sampler.is_filtered)
+
+
+def _likeliest(_: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    tops, token_ids = logits.max(-1)
+    return token_ids, tops
+
+
+def _filter_first(sampler: Sampler, row: torch.Tensor) -> None:
+    s = sampler.sampling
+    if s.smoothing_factor:
+        filters.smooth(row, s.smoothing_factor, s.smoothing_curve)
+    if sampler.is_heated and not s.temperature_last:
+        filters.heat_by_entropy(row, s.dynatemp_low, s.dynatemp_high, s.dynatemp_exponent)
+
+
+def _choose_rare(
+    sampler: Sampler, row: torch.Tensor, point: torch.Tensor, token: torch.Tensor
+) -> None:
+    """Put right, in place, a `token` that isn't drawn as others are, and note what it tells."""
+    s = sampler.sampling
+    if sampler.is_greedy:
+        token.copy_(row.argmax(-1))
+    elif s.skew:
+        token.copy_(filters.draw(row, point, s.skew)[:, 0])
+    if s.mirostat:  # by the probability among those that were left, as llama.cpp
+        sampler.note_logprob(row.log_softmax(-1)[0, token].item())
+
+
+def _raw(
+    samplers: Sequence[Sampler], logits: torch.Tensor, vocab_size: int
+) -> tuple[list[int], torch.Tensor | None]:
+    """Rows of which logprobs are asked for, and their logits before anything is done to them."""
+    rows = [i for i, s in enumerate(samplers) if s.num_logprobs is not None]
+    if not rows:
+        return rows, None
+    return rows, logits[upload(rows, torch.long, logits.device), :vocab_size]
+
+
+def _guide(samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor) -> None:
+    pairs = [(i, s) for i, s in enumerate(samplers) if s.is_pair]
+    rows = [i for i, _ in pairs]
+    scales = upload([[s.sampling.cfg_scale] for _, s in pairs], torch.float32, logits.device)
+    indices = upload(rows, torch.long, logits.device)
+    logits[indices] = penalties.guide(logits[indices], negative, scales)

@@ -1,0 +1,85 @@
+"""What tokens' probabilities are, by the model's own logits."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from engine.backends.sampling.transfer import upload
+from engine.messages import TokenLogprob
+
+ROWS = 64  # turned to float32 at once: a chunk of a prompt by a large vocabulary would be much
+
+
+class Measured(NamedTuple):
+    """Of tokens, and of the likeliest in their places."""
+
+    logprobs: torch.Tensor  # (tokens,)
+    top_ids: torch.Tensor  # (tokens, likeliest)
+    top_logprobs: torch.Tensor  # likewise
+
+
+def measure(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Measured:
+    """`token_ids`: one for each row of `logits`, (rows, vocabulary). Waits for nothing."""
+    values = torch.log_softmax(logits.float(), dim=-1)
+    best = values.topk(num_top)
+    return Measured(values.gather(1, token_ids[:, None])[:, 0], best.indices, best.values)
+
+
+def tell(token_ids: Sequence[int], measured: Sequence[torch.Tensor]) -> list[TokenLogprob]:
+    """`measured`: the three of a Measured, on the host."""
+    logprobs, top_ids, top_logprobs = (tensor.tolist() for tensor in measured)
+    tops = zip(top_ids, top_logprobs, strict=True)
+    return [
+        TokenLogprob(token_id, logprob, tuple(zip(*top, strict=True)))
+        for token_id, logprob, top in zip(token_ids, logprobs, tops, strict=True)
+    ]
+
+
+def token_logprobs(
+    logits: torch.Tensor, token_ids: Sequence[int], num_top: int
+) -> list[TokenLogprob]:
+    """Of `token_ids`, one for each row of `logits`, (rows, vocabulary), and of the `num_top`
+    likeliest beside each.
+    """
+    return tell(token_ids, measure(logits, upload(token_ids, torch.long, logits.device), num_top))
+
+
+def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: int) -> torch.Tensor:
+    """Compute the tokens of a prompt up to `end` and put them into the sequence's pages. Returns
+    the logits behind each of them, (tokens, padded vocabulary).
+
+    As ExLlamaV2DynamicJob.prefill does, but that this neither takes tokens from the cache nor
+    spares the logits.
+    """
+    start, page_size = sequence.kv_position, generator.page_size
+    token_ids = sequence.sequence_ids.torch_slice(start, end)
+    params = generator.get_paged_params(
+        1, block_index.unsqueeze(0), torch.tensor([start], dtype=torch.int32), end - start
+    )
+    if generator.draft_model is not None:
+        generator.draft_model.forward_chunk(
+            input_ids=token_ids,
+            attn_params=params,
+            cache=generator.draft_cache,
+            preprocess_only=True,
+        )
+    logits: torch.Tensor = generator.model.forward_chunk(
+        input_ids=token_ids,
+        attn_params=params,
+        cache=generator.cache,
+        loras=generator.current_loras,
+    )["logits"]
+    sequence.kv_position = end
+    previous = None
+    # Also the page after a full one: it is filled later, but what it follows must be known by then.
+    for i, page in enumerate(sequence.allocated_pages[: end // page_size + 1]):
+        page.prev_hash, previous = previous, page.phash
+        first, last = max(i * page_size, start), min((i + 1) * page_size, end)
+        if first < last:
+            page.kv_position = last - i * page_size
+            page.sequence[:, first - i * page_size : page.kv_position].copy_(
+                sequence.sequence_ids.torch_slice(first, last)
+            )
+            page.can_revert = False
+    return logits[0]

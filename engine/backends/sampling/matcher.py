@@ -1,0 +1,80 @@
+"""The constraint of one job: which tokens may come next. Engine thread, but for the pool."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from llguidance import LLMatcher
+
+from engine.backends.sampling.rules import Among, Without
+from engine.backends.sampling.watch import Watch
+from engine.grammar.grammars import Grammars
+from engine.messages import Constraint
+
+# Seconds that a batch waits for a job's mask. `Grammars` bounds what one takes; this is for a
+# machine that is far too busy.
+MASK_TIMEOUT = 2.0
+
+
+class Matcher:
+    """Masks of one job. Each is computed in a pool, where llguidance releases the GIL, while the
+    model computes the logits that it is for.
+
+    Until `after` has come everything may, but an end, and tokens that begin in that text and end
+    behind it.
+    """
+
+    def __init__(
+        self, constraint: Constraint, grammars: Grammars, pool: ThreadPoolExecutor
+    ) -> None:
+        self.is_done = False  # complete, and nothing may follow
+        self._constraint = constraint
+        self._grammars = grammars
+        self._pool = pool
+        self._watch = Watch(constraint.after)
+        self._overshooting: dict[int, list[int]] = {}
+        self._matcher: LLMatcher | None = None
+        self._allowed: Future[torch.Tensor] = pool.submit(self._begin)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next mask can be had at once."""
+        return self._allowed.done()
+
+    def wait(self) -> None:
+        """Raises whatever came in the way of the mask."""
+        self._allowed.result(MASK_TIMEOUT)
+
+    def limit(self) -> Among | Without:
+        allowed = self._allowed.result(MASK_TIMEOUT)
+        if self._watch.has_come:
+            return Among(allowed)
+        begun = [i for n in self._watch.begun for i in self._overshooting.get(n, [])]
+        return Without([*self._grammars.tokenizer.eos_tokens, *begun])
+
+    def accept(self, token_id: int) -> None:
+        """The next token, which is no end. Raises ArithmeticError if it wasn't allowed."""
+        if not self._watch.has_come:
+            self._watch.add(self._grammars.pieces[token_id])
+            return
+        self.wait()
+        assert self._matcher is not None
+        if not self._matcher.consume_token(token_id):
+            raise ArithmeticError(f"token {token_id} breaks the constraint")
+        self.is_done = self._matcher.is_stopped()
+        if not self.is_done:
+            self._allowed = self._pool.submit(self._compute)
+
+    # In the pool
+
+    def _begin(self) -> torch.Tensor:
+        if not self._watch.has_come:
+            self._overshooting = self._grammars.overshooting(self._constraint.after)
+        self._matcher = self._grammars.matcher(self._constraint.grammar)
+        return self._compute()
+
+    def _compute(self) -> torch.Tensor:
+        assert self._matcher is not None
+        bits = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            raise ArithmeticError(f"the constraint: {self._matcher.get_error()[:1000]}")
+        return torch.frombuffer(bytearray(bits), dtype=torch.uint8)

@@ -1,0 +1,1 @@
+"""Schemas, regular expressions and grammars to constraints, and these compiled."""

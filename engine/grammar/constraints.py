@@ -1,0 +1,172 @@
+"""Constraints from what clients write: JSON schemas, regular expressions, lists, grammars. Pure;
+whether a grammar can be honoured shows when `Grammars` compiles it. On request threads.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llguidance import LLMatcher, regex_to_lark
+
+from engine.errors import InvalidJob
+from engine.grammar.json_schema import check_schema
+from engine.grammar.lark import check_lark, from_gbnf, is_lark
+from engine.messages import Constraint
+
+MAX_LENGTH = 512 * 1024  # characters of a schema, regex, list or grammar
+
+# Between the tokens of JSON. Bounded, or a model in doubt goes on with spaces until its limit.
+WHITESPACE = r"( |\n[ \t]{0,20})"
+OPTIONS = {
+    "whitespace_pattern": WHITESPACE,
+    "lenient": False,
+    "coerce_one_of": False,
+}
+
+
+# A text, the schema of the JSON that follows it, and a text behind that.
+Alternative = tuple[str, Mapping[str, Any] | bool, str]
+
+
+def json_object() -> Constraint:
+    """Any JSON object."""
+    return json_schema({"type": "object"})
+
+
+def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
+    """JSON that is valid by `schema`, draft 2020-12 or older. Its properties come in their order,
+    with spaces as in `WHITESPACE`. Raises InvalidJob.
+    """
+    return Constraint(json.dumps({"grammars": [{"json_schema": _with_options(schema)}]}))
+
+
+def regex(pattern: str) -> Constraint:
+    r"""Text that the whole of `pattern` matches: of Rust's `regex`, without anchors inside and
+    word borders, and with \d, \w and \s in ASCII.
+    """
+    _check_length(pattern)
+    if not pattern:
+        raise InvalidJob("the regular expression is empty", "constraint")
+    return Constraint(LLMatcher.grammar_from_regex(regex_to_lark(pattern, "dws")))
+
+
+def choice(texts: Sequence[str]) -> Constraint:
+    """One of `texts`. Raises InvalidJob."""
+    if not texts or "" in texts:
+        raise InvalidJob("there must be choices, none of them empty", "constraint")
+    # In capitals, so that it is one regular expression: of thousands, each step looks at one state.
+    alternatives = " | ".join(map(_literal, dict.fromkeys(texts)))
+    return _lark(f"start: CHOICE\nCHOICE: {alternatives}")
+
+
+def grammar(text: str) -> Constraint:
+    """Text of a grammar, in GBNF (llama.cpp) or Lark (llguidance). Raises InvalidJob."""
+    _check_length(text)
+    lark = text if is_lark(text) else from_gbnf(text)
+    check_lark(lark)
+    return _lark(lark)
+
+
+def template(
+    alternatives: Sequence[Alternative],
+    opening: str = "",
+    separator: str | None = None,
+    closing: str = "",
+    special_ids: Mapping[str, int] | None = None,
+) -> Constraint:
+    """JSON in a frame, such as calls of tools: `opening`, one of `alternatives`, each a text before
+    it, a schema and a text behind it; if there is a `separator`, it and one more, any number of
+    times; `closing`. Of the texts, what is in `special_ids` is that token. Raises InvalidJob.
+    """
+    frame = _frame(alternatives, opening, separator, closing, special_ids)
+    return _lark("\n".join(["start: frame", *frame]))
+
+
+def template_in_text(
+    trigger: str,
+    alternatives: Sequence[Alternative],
+    opening: str = "",
+    separator: str | None = None,
+    closing: str = "",
+    special_ids: Mapping[str, int] | None = None,
+) -> Constraint:
+    """Any text; but where `trigger` comes, with which `opening` begins or else each alternative,
+    a `template` must follow. Without a trigger the text is such a template from its beginning, or
+    does not begin with a brace or with space. Raises InvalidJob.
+    """
+    if not trigger:
+        frame = _frame(alternatives, opening, separator, closing, special_ids)
+        return _lark("\n".join(["start: frame | TEXT", r"TEXT: /([^{\s](?s:.)*)?/", *frame]))
+    if opening:
+        opening = opening.removeprefix(trigger)
+        rest = _frame(alternatives, opening, separator, closing, special_ids)
+    else:
+        first = [(before.removeprefix(trigger), s, behind) for before, s, behind in alternatives]
+        rest = _frame(first, "", None, closing, special_ids)
+    if special_ids and trigger in special_ids:
+        head = f"head: TEXT <[{special_ids[trigger]}]>"
+    else:  # the first one ends the text
+        head = f"head[lazy]: TEXT {_literal(trigger)}"
+    start = ["start: block* TEXT", "block: head frame", head, "TEXT: /(?s:.)*/"]
+    return _lark("\n".join([*start, *rest]))
+
+
+def _frame(
+    alternatives: Sequence[Alternative],
+    opening: str,
+    separator: str | None,
+    closing: str,
+    special_ids: Mapping[str, int] | None,
+) -> list[str]:
+    """The rules of a template, which is `frame`."""
+    rules, names = [], []
+    for i, (before, schema, behind) in enumerate(alternatives):
+        value = json.dumps(_with_options(schema))
+        parts = [*_text(before, special_ids), f"json_{i}", *_text(behind, special_ids)]
+        rules += [f"item_{i}: {' '.join(parts)}", f"json_{i}: %json {value}"]
+        names.append(f"item_{i}")
+    more = "" if separator is None else f"({' '.join([*_text(separator, special_ids), 'item'])})*"
+    frame = [*_text(opening, special_ids), "item", more, *_text(closing, special_ids)]
+    return [f"frame: {' '.join(frame)}", f"item: {' | '.join(names)}", *rules]
+
+
+def _with_options(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, Mapping):
+        raise InvalidJob("the schema must be an object", "constraint")
+    try:
+        text = json.dumps(schema, allow_nan=False)
+        text.encode("utf-8")
+        _check_length(text)
+        check_schema(schema)
+    except RecursionError:
+        raise InvalidJob("the schema is nested too deeply", "constraint") from None
+    except ValueError as reason:
+        raise InvalidJob(f"the schema is no JSON: {reason}", "constraint") from None
+    return {**schema, "x-guidance": OPTIONS}
+
+
+def _lark(text: str) -> Constraint:
+    return Constraint(json.dumps({"grammars": [{"lark_grammar": text}]}))
+
+
+def _text(text: str, special_ids: Mapping[str, int] | None) -> list[str]:
+    """`text` as parts of a rule: literals, and special tokens by their numbers."""
+    at, token = min(
+        ((text.find(t), t) for t in special_ids or () if t in text), default=(len(text), "")
+    )
+    parts = [_literal(text[:at])] if at else []
+    if not token:
+        return parts
+    assert special_ids is not None
+    return [*parts, f"<[{special_ids[token]}]>", *_text(text[at + len(token) :], special_ids)]
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_LENGTH:
+        raise InvalidJob(f"it has more than {MAX_LENGTH} characters", "constraint")

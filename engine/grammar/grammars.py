@@ -1,0 +1,132 @@
+"""Grammars compiled for one model's tokens, on request threads and the backend's own. No torch."""
+
+import json
+import threading
+from collections import OrderedDict
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from engine.errors import InvalidJob, ModelError
+from engine.model.tokenizer import ESCAPE, Tokenizer
+
+MAX_GRAMMARS = 256  # kept compiled; one takes from some kilobytes to a few megabytes
+
+# What one grammar may cost, in units of llguidance: its own limits let a regex of ten characters
+# take five seconds. With these all that was tried, in tests/engine/test_rules.py, is refused within
+# about one.
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=200_000,
+    step_lexer_fuel=100_000,
+    step_max_items=20_000,
+    max_items_in_row=10_000,
+    max_lexer_states=20_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+
+
+class Grammars:
+    """What a grammar makes of a model's tokens. Any thread; the GIL is free while it compiles."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raises ModelError."""
+        try:
+            self.tokenizer = LLTokenizer(
+                _hide_special(tokenizer.serialized), eos_token=list(tokenizer.eos_token_ids) or None
+            )
+        except ValueError as reason:
+            raise ModelError(f"tokenizer.json can't constrain outputs: {reason}") from None
+        special = {token_id: text.encode() for text, token_id in tokenizer.special_ids.items()}
+        self.pieces = [  # what each token adds to a text
+            special.get(i) or self.tokenizer.decode_bytes([i])
+            for i in range(self.tokenizer.vocab_size)
+        ]
+        self._lock = threading.Lock()  # guards _compiled
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+
+    def matcher(self, grammar: str) -> LLMatcher:
+        """A new matcher, at the beginning. Raises InvalidJob for what can't be honoured."""
+        with self._lock:
+            compiled = self._compiled.get(grammar)
+            if compiled is not None:
+                self._compiled.move_to_end(grammar)
+                return compiled.deep_copy()
+        compiled = self._compile(grammar)
+        with self._lock:
+            self._compiled[grammar] = compiled
+            while len(self._compiled) > MAX_GRAMMARS:
+                self._compiled.popitem(last=False)
+            return compiled.deep_copy()
+
+    def overshooting(self, text: str) -> dict[int, list[int]]:
+        """Tokens that end behind `text` if so many bytes of it have come before them."""
+        whole = text.encode()
+        found: dict[int, list[int]] = {}
+        for token_id, piece in enumerate(self.pieces):
+            if whole[-1:] not in piece[:-1]:
+                continue
+            if whole in piece and not piece.endswith(whole):
+                found.setdefault(0, []).append(token_id)
+            for length in range(1, len(whole)):
+                rest = whole[length:]
+                if piece.startswith(rest) and len(piece) > len(rest):
+                    found.setdefault(length, []).append(token_id)
+        return found
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        compiled = LLMatcher(self.tokenizer, grammar, log_level=0, limits=LIMITS)
+        _check(compiled)
+        if warnings := compiled.get_grammar_warnings():
+            message = " ".join(warnings)
+            raise InvalidJob(f"the constraint can't be honoured: {message}", "constraint")
+        self._try_steps(compiled.deep_copy())
+        return compiled
+
+    def _try_steps(self, matcher: LLMatcher) -> None:
+        """The first steps of a grammar that is too large often cost most: not in the batch."""
+        allowed = matcher.compute_logit_bias()
+        _check(matcher)
+        if not any(allowed):
+            raise InvalidJob("no text is allowed by it", "constraint")
+        first = next(i for i, is_allowed in enumerate(allowed) if is_allowed)
+        if first not in self.tokenizer.eos_tokens:
+            matcher.consume_token(first)
+            matcher.compute_logit_bias()
+            _check(matcher)
+
+
+# What llguidance says of settings and states of its own, in words for who has written the grammar.
+_SAID = {
+    "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with"
+    " anyOf": "of oneOf, no two may admit the same value as far as can be told; use anyOf",
+    "NoExtensionBias": "no text is allowed by it",
+    "NoExtension": "no text is allowed by it",
+}
+
+
+def _check(matcher: LLMatcher) -> None:
+    if matcher.is_error():
+        message = matcher.get_error().removesuffix("<non-verbose/>").strip()
+        message = _SAID.get(message, message)
+        raise InvalidJob(f"the constraint can't be honoured: {message[:1000]}", "constraint")
+
+
+def _hide_special(serialized: str) -> str:
+    """A tokenizer in which no text is a special token: a grammar's "<|im_end|>" is ten characters,
+    and would be the end of the turn if tokens were looked for in it.
+    """
+    tokenizer = json.loads(serialized)
+    hidden = {
+        t["content"]: ESCAPE + t["content"] for t in tokenizer["added_tokens"] if t["special"]
+    }
+    for token in tokenizer["added_tokens"]:
+        if token["special"]:
+            token["content"] = hidden[token["content"]]
+    vocabulary = tokenizer["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        vocabulary = {hidden.get(token, token): i for token, i in vocabulary.items()}
+    else:  # Unigram's: pairs of token and score
+        vocabulary = [[hidden.get(token, token), score] for token, score in vocabulary]
+    tokenizer["model"]["vocab"] = vocabulary
+    tokenizer["post_processor"] = None  # names special tokens, too
+    return json.dumps(tokenizer)

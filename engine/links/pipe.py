@@ -1,0 +1,266 @@
+"""An engine thread in a process of its own, at the other end of a pipe. The only multiprocessing.
+
+The child is started anew where its thread, its device or the whole of it is lost. It ends with this
+process, whatever the reason: at the end of the pipe, and if it can't notice that, by the kernel.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import logging
+import logging.handlers
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, Pipe
+
+from engine.backends.base import Backend
+from engine.config import ModelConfig
+from engine.errors import Closed, DeviceLost, EngineError, ModelError
+from engine.links.base import Deliver
+from engine.links.thread import EngineThread
+from engine.memory.process import keep_memory_small
+from engine.messages import Command, Event, Hanging, Loaded, Restarting, Stop, Stopped
+
+logger = logging.getLogger(__name__)
+
+KILL_TIMEOUT = 30.0  # seconds; a process that is stuck in a driver doesn't end before that lets go
+PULSES = 10  # signs of life in the time after which a silent child hangs
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+CODE = "from engine.links.pipe import serve; serve({})"
+
+MakeBackend = Callable[[Deliver], Backend]
+Message = Sequence[Event] | logging.LogRecord | None  # None: the end
+
+
+class PipeLink:
+    """`make_backend` is called in the child, with the `deliver` there: a function of a module, or a
+    `partial` of one.
+    """
+
+    def __init__(self, config: ModelConfig, make_backend: MakeBackend, deliver: Deliver) -> None:
+        self._config = config
+        self._make_backend = make_backend
+        self._deliver = deliver
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"link-{config.name}", daemon=True)
+
+    # Any thread
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, command: Command) -> None:
+        if isinstance(command, Stop):
+            self._is_stopping = True  # first: see `_run_children`
+        self._commands.put(command)
+
+    def join(self, timeout: float | None = None) -> bool:
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # Link's thread: it is the child's parent, by which the kernel ends it
+
+    def _run(self) -> None:
+        error: EngineError | None
+        try:
+            error = self._run_children()
+        except BaseException as reason:
+            logger.exception("the link ends")
+            error = Closed(f"the link failed: {type(reason).__name__}: {reason}")
+        self._deliver([Stopped(None if self._is_stopping else error)])
+
+    def _run_children(self) -> EngineError | None:
+        """One after the other, until one is told to stop, or can't load. Why."""
+        while True:
+            is_loaded, error = self._run_child()
+            if not is_loaded or self._is_stopping:
+                return error
+            self._deliver([Restarting(str(error))])
+            # From here on no job is taken. What the old queue still has is about jobs that have
+            # ended, but for a `Stop`, of which the flag tells.
+            self._commands = queue.SimpleQueue()
+            if self._is_stopping:
+                return None
+
+    def _run_child(self) -> tuple[bool, EngineError | None]:
+        """Whether it had loaded, and why it has ended, unless it was told to."""
+        here, there = Pipe()
+        with here:
+            try:
+                process = _start(there)
+            except OSError as reason:
+                return False, ModelError(f"no process can be started for the model: {reason}")
+            finally:
+                there.close()
+            logger.info("the engine of model %s is process %d", self._config.name, process.pid)
+            commands = self._commands
+            setup = (self._config, self._make_backend, logging.getLogger("engine").level)
+            writer = threading.Thread(
+                target=_write_commands,
+                args=(here, commands, process),
+                name="commands",
+                daemon=True,
+            )
+            try:
+                with contextlib.suppress(OSError):  # it has ended already
+                    here.send(setup)
+                writer.start()
+                is_loaded, is_ended, error = self._read(here)
+                if error is None:
+                    process.wait()
+            finally:
+                process.kill()  # it may hang; what it holds is released with it
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(KILL_TIMEOUT)
+                commands.put(None)
+                if writer.ident is not None:
+                    writer.join(KILL_TIMEOUT)
+        status = process.returncode
+        if status is None:  # it may have the device: another could not load
+            return False, DeviceLost(f"the engine's process {process.pid} can't be ended")
+        if not is_ended:
+            error = (DeviceLost if is_loaded else ModelError)(
+                f"the engine's process {_end(status)}"
+            )
+        return is_loaded, error
+
+    def _read(self, here: Connection) -> tuple[bool, bool, EngineError | None]:
+        """Deliver until the child has ended. Whether it has loaded; whether it has told its end, or
+        hangs; and the reason of that.
+        """
+        is_loaded = is_ended = False
+        while (message := self._receive(here, is_loaded)) is not None:
+            match message:
+                case logging.LogRecord():
+                    logging.getLogger(message.name).handle(message)
+                    continue
+                case [Loaded()]:
+                    is_loaded = True
+                case [Stopped(None)]:
+                    is_ended = True
+                case [Stopped(error)]:
+                    return is_loaded, True, error
+            if message:
+                self._deliver(message)
+        return is_loaded, is_ended, None
+
+    def _receive(self, here: Connection, is_loaded: bool) -> Message:
+        """None when the child has ended. One that holds Python's lock can't tell that it hangs: its
+        silence does, but while it loads.
+        """
+        hang_timeout, hang_exit = self._config.hang_timeout, self._config.hang_exit
+        try:
+            while not is_loaded and not here.poll(1.0):
+                if self._is_stopping:  # which a child that loads doesn't hear
+                    return [Stopped(Closed("the engine was closed while it loaded"))]
+            if is_loaded and not here.poll(hang_timeout):
+                reason = "the engine's process is silent, since {:.0f} s"
+                self._deliver([Hanging(reason.format(hang_timeout))])
+                if not here.poll(hang_exit - hang_timeout):
+                    return [Stopped(DeviceLost(reason.format(hang_exit)))]
+            message: Message = here.recv()
+        except (EOFError, OSError):
+            return None
+        return message
+
+
+def _start(there: Connection) -> subprocess.Popen[bytes]:
+    """In a session of its own: a signal to our process group is for us to obey."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", CODE.format(there.fileno())],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[there.fileno()],
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def _write_commands(
+    here: Connection,
+    commands: queue.SimpleQueue[Command | None],
+    process: subprocess.Popen[bytes],
+) -> None:
+    """A thread of its own: `send` must not wait for a child that doesn't read."""
+    try:
+        while (command := commands.get()) is not None:
+            here.send(command)
+    except OSError:
+        pass  # the child has ended, which the link's thread tells
+    except Exception:
+        logger.exception("a command can't cross")
+        process.kill()  # else its job would wait for ever
+
+
+def _end(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by signal {-status}"
+
+
+# In the child
+
+
+def serve(descriptor: int) -> None:
+    """The child's main thread, until its engine thread has ended. Does not return."""
+    # A supervisor may send them to every process of a service; the drain needs this one.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.set_inheritable(descriptor, False)
+    faulthandler.enable()
+    keep_memory_small()
+    there = Connection(descriptor)
+    config, make_backend, level = there.recv()
+    outbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    logging.getLogger().addHandler(logging.handlers.QueueHandler(outbox))
+    logging.getLogger("engine").setLevel(level)
+    thread = EngineThread(config, lambda: make_backend(outbox.put), outbox.put)
+    interval = config.hang_timeout / PULSES
+    writer = threading.Thread(target=_write_events, args=(there, outbox, interval), name="events")
+    writer.start()
+    threading.Thread(target=_read_commands, args=(there, thread), daemon=True).start()
+    thread.start()
+    thread.join()
+    outbox.put(None)
+    writer.join()
+    os._exit(0)
+
+
+def _read_commands(there: Connection, thread: EngineThread) -> None:
+    try:
+        while True:
+            thread.send(there.recv())
+    except (EOFError, OSError):
+        pass  # the parent has ended
+    except Exception:
+        traceback.print_exc()
+    os._exit(1)
+
+
+def _write_events(there: Connection, outbox: queue.SimpleQueue[Message], interval: float) -> None:
+    """A thread of its own: the engine thread must not wait for the parent."""
+    try:
+        while True:
+            try:
+                message = outbox.get(timeout=interval)
+            except queue.Empty:
+                message = []  # a sign of life
+            if message is None:
+                return
+            there.send(message)
+    except OSError:
+        pass  # the parent has ended
+    except Exception:  # it can't cross: the end of this process does
+        traceback.print_exc()
+        os._exit(1)

@@ -1,0 +1,307 @@
+"""The engine thread: the one thread that touches a backend, from loading to release."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from engine.backends.base import Backend
+from engine.config import ModelConfig
+from engine.errors import (
+    BatchFailed,
+    Closed,
+    DeviceLost,
+    EngineError,
+    JobFailed,
+    ModelError,
+    OutOfMemory,
+    Rejected,
+)
+from engine.messages import (
+    Abandon,
+    Cancel,
+    Command,
+    Event,
+    Failed,
+    Finished,
+    Hanging,
+    JobEvent,
+    ListPending,
+    Loaded,
+    PendingList,
+    PutBack,
+    Recovered,
+    Recovering,
+    Stop,
+    Stopped,
+    Submit,
+    Zombies,
+)
+from engine.schedule.batch import Batch
+from engine.schedule.pending import Pending
+from engine.schedule.stopwatch import Stopwatch
+from engine.schedule.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+
+
+class EngineThread:
+    """Takes commands, keeps the batch full, hands events to `deliver`. A Link, in this process.
+
+    `deliver` is called on the engine thread with all events of an iteration and must not block.
+    The last event is always `Stopped`; jobs that have not ended by then end with it.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        make_backend: Callable[[], Backend],
+        deliver: Callable[[Sequence[Event]], None],
+    ) -> None:
+        self._config = config
+        self._make_backend = make_backend  # called on the engine thread: it imports torch
+        self._deliver = deliver
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._pending = Pending(config.fair_wait_factor)
+        self._batch = Batch(config.max_batch_size)
+        self._stopwatch = Stopwatch()
+        self._num_recoveries = 0  # since a token came
+        self._busy_since: float | None = None  # None: waits, or loads
+        self._watchdog = Watchdog(
+            config.name,
+            lambda: self._busy_since,
+            config.hang_timeout,
+            self._tell_hang,
+            config.hang_exit,
+            self._tell_lost,
+        )
+        self._thread = threading.Thread(target=self._run, name=f"engine-{config.name}", daemon=True)
+
+    # Any thread
+
+    def start(self) -> None:
+        self._thread.start()
+        self._watchdog.start()
+
+    def send(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Whether the thread has ended within `timeout` seconds, or never started."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        self._watchdog.stop()
+        self._watchdog.join()
+        return True
+
+    # Watchdog's thread
+
+    def _tell_hang(self, seconds: float) -> None:
+        self._deliver([Hanging(f"a step of the generator does not return, since {seconds:.0f} s")])
+
+    def _tell_lost(self, seconds: float) -> None:
+        reason = f"a step of the generator does not return, since {seconds:.0f} s"
+        self._deliver([Stopped(DeviceLost(reason))])
+
+    # Engine thread
+
+    def _run(self) -> None:
+        backend: Backend | None = None
+        error: EngineError | None = None
+        try:
+            backend = self._open()
+            self._loop(backend)
+        except ModelError as reason:
+            error = reason
+        except BaseException as reason:  # a panic in a library written in Rust isn't an Exception
+            logger.exception("the engine thread ends")
+            error = Closed(f"the engine failed: {type(reason).__name__}: {reason}")
+        self._busy_since = None
+        self._watchdog.stop()
+        self._deliver([Stopped(error)])  # before the release, which takes a while
+        if backend is not None:
+            try:
+                backend.close()
+            except Exception:
+                logger.exception("release of the model")
+
+    def _open(self) -> Backend:
+        try:
+            backend = self._make_backend()
+            info = backend.open()
+        except ModelError:
+            raise
+        except Exception as reason:  # what libraries say of a bad model directory, in one line
+            logger.debug("load", exc_info=True)
+            raise ModelError(
+                f"the model can't be loaded: {type(reason).__name__}: {reason}"
+            ) from None
+        self._deliver([Loaded(info)])
+        return backend
+
+    def _loop(self, backend: Backend) -> None:
+        is_running = True
+        while is_running:
+            cause = None
+            self._busy_since = time.monotonic()
+            try:
+                is_running = self._take_commands(backend)
+                if is_running:
+                    self._admit(backend)
+                    if self._batch:
+                        self._iterate(backend)
+            except ModelError as reason:  # another process might go on, this one can't
+                self._tell(self._batch.fail(str(reason)))
+                raise
+            except Exception as reason:
+                self._fail_batch(reason)
+                cause = _cause(reason)
+            if cause is not None:  # not in the handler: the frames there hold the device's memory
+                self._recover(backend, cause)
+
+    def _tell(self, events: Sequence[JobEvent]) -> None:
+        self._deliver(self._stopwatch.stamp(events))
+
+    def _take_commands(self, backend: Backend) -> bool:
+        """Obey all that has arrived; wait for something if idle. False once told to stop."""
+        is_idle = not self._batch and not self._pending
+        while True:
+            if is_idle:
+                self._busy_since = None
+            try:
+                command = self._inbox.get(block=is_idle)
+            except queue.Empty:
+                return True
+            if is_idle:
+                self._busy_since, is_idle = time.monotonic(), False
+            match command:
+                case Submit(job, submitted):
+                    self._stopwatch.submit(job.identifier, submitted)
+                    self._pending.push(job)
+                case Cancel(identifier):
+                    self._cancel(backend, identifier)
+                case ListPending(serial):
+                    self._deliver([PendingList(serial, self._pending.identifiers())])
+                case Abandon():
+                    self._pending = Pending(self._config.fair_wait_factor)
+                    self._batch = Batch(self._config.max_batch_size)
+                    self._stopwatch = Stopwatch()
+                    self._recover(backend, "a step of the generator did not return in time")
+                case Stop():
+                    return False
+
+    def _cancel(self, backend: Backend, identifier: str) -> None:
+        is_active = identifier in self._batch
+        self._batch.end(identifier)
+        if is_active:
+            try:
+                self._tell(backend.cancel(identifier))
+            except Exception as reason:
+                self._tell([Failed(identifier, BatchFailed(_cause(reason)))])
+                raise
+        elif job := self._pending.remove(identifier):  # else it ended meanwhile
+            self._tell([Finished(identifier, "cancelled", len(job.prompt), 0, 0)])
+
+    def _admit(self, backend: Backend) -> None:
+        while self._pending and not self._batch.is_full:
+            candidates = self._pending.candidates()
+            job = next((job for job in candidates if backend.has_room(job)), None)
+            if job is None and self._batch:
+                return
+            if job is None or (job is not candidates[0] and not self._batch):
+                # Nothing will ever make room: say so instead of waiting for ever.
+                job = candidates[0]
+                error: EngineError = JobFailed("the job does not fit an empty generator")
+            else:
+                try:
+                    backend.enqueue(job)
+                except Rejected as reason:
+                    error = reason
+                else:
+                    self._pending.start(job.identifier)
+                    self._batch.add(job)
+                    self._stopwatch.start(job.identifier)
+                    continue
+            self._pending.remove(job.identifier)
+            self._batch.end(job.identifier)
+            self._tell([Failed(job.identifier, error)])
+
+    def _iterate(self, backend: Backend) -> None:
+        events = [self._without_memory(event) for event in backend.iterate()]
+        if self._batch.note(events):
+            self._num_recoveries = 0
+        if events:
+            self._tell(events)
+        for identifier in self._batch.loops(events):
+            self._batch.end(identifier)
+            self._tell(
+                [
+                    replace(event, finish_reason="stop", stop_reason="loop")
+                    if isinstance(event, Finished)
+                    else event
+                    for event in backend.cancel(identifier)
+                ]
+            )
+
+        if backend.num_jobs != len(self._batch):
+            self._end_zombies(backend)
+
+    def _end_zombies(self, backend: Backend) -> None:
+        """What the generator works on for nobody, and what waits for it in vain."""
+        num_strays, lost = backend.reconcile(self._batch.identifiers)
+        logger.error("zombies: %d jobs unknown here, the generator has lost %s", num_strays, lost)
+        failed = [Failed(i, BatchFailed("the generator has lost the job")) for i in lost]
+        self._batch.note(failed)
+        self._deliver([Zombies(num_strays + len(lost))])
+        self._tell(failed)
+
+    def _without_memory(self, event: JobEvent) -> JobEvent:
+        """A job for whose prompt there was no memory waits until there is less to do."""
+        if not (isinstance(event, Failed) and isinstance(event.error, OutOfMemory)):
+            return event
+        self._batch.halve()
+        job = self._batch.put_back(event.identifier)
+        if job is None:
+            return event
+        self._pending.push(job, is_due=True)
+        return PutBack(event.identifier)
+
+    def _fail_batch(self, reason: Exception) -> None:
+        """End the active jobs, but for those that can start over."""
+        logger.error("iteration failed with %d active jobs", len(self._batch), exc_info=reason)
+        if isinstance(reason, OutOfMemory):
+            self._batch.halve()
+        events: list[JobEvent] = []
+        for identifier in self._batch.identifiers:
+            job = self._batch.put_back(identifier)
+            if job is not None:
+                self._pending.push(job, is_due=True)
+                events.append(PutBack(identifier))
+        self._tell([*events, *self._batch.fail(_cause(reason))])
+
+    def _recover(self, backend: Backend, cause: str) -> None:
+        """Each way only if those before it have not brought a token since."""
+        self._deliver([Recovering(cause)])
+        for recover in (backend.reset, backend.rebuild, backend.reload)[self._num_recoveries :]:
+            self._num_recoveries += 1
+            logger.warning("recovery: %s", recover.__name__)
+            self._busy_since = None if recover == backend.reload else time.monotonic()
+            try:
+                recover()
+            except ModelError:
+                raise
+            except Exception as error:
+                logger.exception("recovery: %s failed", recover.__name__)
+                cause = _cause(error)
+            else:
+                self._deliver([Recovered()])
+                return
+        raise ModelError(f"the generator can't be brought back: {cause}")
+
+
+def _cause(reason: Exception) -> str:
+    return f"{type(reason).__name__}: {reason}"

@@ -1,0 +1,1 @@
+"""What fits: memory of this process, and its GPUs."""

@@ -1,0 +1,1 @@
+"""What a model directory says of its model, without torch."""

@@ -1,0 +1,260 @@
+"""Text to token ids and back, on request threads. No torch."""
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+
+import tokenizers
+from tokenizers.models import BPE
+
+from engine.errors import InvalidJob, ModelError, PromptTooLong
+from engine.messages import Healing
+from engine.model.model_dir import ModelDir
+from engine.model.pieces import read_pieces
+from engine.model.vocabulary import Vocabulary
+
+ESCAPE = "\ufdd0"  # a noncharacter: no text is allowed to hold it
+USUAL_LENGTH = 6  # characters a token, at most, of what is encoded without a look at its length
+CUT_TOKENS = 16  # more than a cut through a text adds to its tokens
+
+
+class Tokenizer:
+    """A model's tokenizer.json. Safe from any number of threads.
+
+    Encodes by `encode_batch`, also a single text: `encode` holds the GIL, and with it the engine
+    thread, for as long as the text is long.
+    """
+
+    def __init__(self, model_dir: ModelDir) -> None:
+        """Raises ModelError."""
+        path = str(model_dir.path / "tokenizer.json")
+        try:
+            self._special = tokenizers.Tokenizer.from_file(path)
+            self._literal = tokenizers.Tokenizer.from_file(path)
+        except Exception as reason:  # the library raises plain Exception
+            raise ModelError(f"{path} can't be read: {reason}") from None
+        for tokenizer in (self._special, self._literal):  # what the file says is for training
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            if isinstance(tokenizer.model, BPE):
+                # Each thread would keep up to 10,000 words, some 3.5 MB, even when this is gone;
+                # without them a text takes a fifth longer.
+                tokenizer.model._resize_cache(0)
+        # An attribute of the whole tokenizer, not of a call: hence two of them.
+        self._literal.encode_special_tokens = True
+        # Stands for a special token of a template, which so counts as one also for what is done
+        # to the text around it.
+        self._literal.add_tokens([tokenizers.AddedToken(ESCAPE, normalized=False)])
+        self._place_id = self._literal.token_to_id(ESCAPE)
+        added = self._special.get_added_tokens_decoder()
+        self._special_ids = {t.content: token_id for token_id, t in added.items() if t.special}
+        self._special_tokens = {token_id: t for token_id, t in added.items() if t.special}
+        # Those are found in the text as the tokenizer's normalizer leaves it.
+        self._is_normalized = any(t.normalized for t in self._special_tokens.values())
+        longest_first = sorted(self._special_ids, key=len, reverse=True)
+        alternatives = "|".join(map(re.escape, longest_first)) or r"(?!)"
+        self._first_character = re.compile(f"(?s:(?={alternatives})(.))")
+        self._unescaped_pattern = re.compile(f"(?:{alternatives})(?!{ESCAPE})")
+        unknown = model_dir.special_token("unk_token")  # the one that any text may need
+        self._forbidden_ids = {i for t, i in self._special_ids.items() if t != unknown}
+        self._bos_ids = self._find_bos(model_dir)
+        self.special_ids: Mapping[str, int] = self._special_ids
+        self.eos_token_ids = model_dir.eos_token_ids or self._find_eos(model_dir)
+
+    @property
+    def serialized(self) -> str:
+        """A tokenizer.json, as read but for padding and truncation."""
+        text: str = self._special.to_str()
+        return text
+
+    def encode(
+        self,
+        text: str,
+        max_tokens: int = sys.maxsize,
+        add_bos: bool = True,
+        parse_special: bool = False,
+    ) -> tuple[int, ...]:
+        """Token ids of a plain prompt: BOS, if the model wants one and the text doesn't begin with
+        it, then the text, in which nothing counts as a special token unless `parse_special`.
+
+        Raises PromptTooLong for more than `max_tokens`.
+        """
+        _check(text)
+        encode = partial(self._batch, self._special) if parse_special else self._ordinary
+        bos = self._bos_ids if add_bos else []
+
+        def with_bos(text: str) -> list[int]:
+            token_ids = encode(text)
+            return token_ids if token_ids[: len(bos)] == bos else bos + token_ids
+
+        return self._limited(with_bos, text, max_tokens)
+
+    def encode_template(self, text: str, max_tokens: int) -> tuple[int, ...]:
+        """Token ids of a chat template's output, in which special tokens count unless escaped.
+
+        Raises PromptTooLong for more than `max_tokens`.
+        """
+        is_plain = ESCAPE not in text and not self._is_normalized
+        encode = partial(self._batch, self._special) if is_plain else self._encode_escaped
+        return self._limited(encode, text, max_tokens)
+
+    def check_length(self, text: str, max_tokens: int) -> None:
+        """Raises PromptTooLong for a text that is clearly too long, before more work is done."""
+        _check_length(self._ordinary, text, max_tokens)
+
+    def escape(self, text: str) -> str:
+        """A user's text for a chat template: what looks like a special token in it won't be one."""
+        _check(text)
+        if not any(token in text for token in self._special_ids):  # faster than the pattern
+            return text
+        return self._first_character.sub(rf"\1{ESCAPE}", text)
+
+    def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of `token_ids`, by default without special tokens."""
+        texts: list[str] = self._special.decode_batch([list(token_ids)], skip_special)
+        return texts[0]
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.pieces)
+
+    def heal(self, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], Healing]:
+        """A prompt without its last token, and what brings that back. Raises InvalidJob."""
+        *_, last = prompt
+        try:
+            text = self.piece(last).decode()
+        except UnicodeDecodeError:
+            raise InvalidJob("the prompt ends in a part of a character", "healing") from None
+        if not text or len(prompt) == 1:
+            raise InvalidJob("the prompt ends in a special token, or is one token", "healing")
+        return prompt[:-1], Healing(text, self.vocabulary.beginning_with(text.encode()))
+
+    def breakers(self, texts: Sequence[str]) -> tuple[int, ...]:
+        """Tokens that contain one of `texts`; where none does, the last token of the text."""
+        token_ids: set[int] = set()
+        for text in texts:
+            found = self.vocabulary.containing(text.encode())
+            token_ids.update(found or self._ordinary(text)[-1:])
+        return tuple(sorted(token_ids))
+
+    def piece(self, token_id: int) -> bytes:
+        """What a token adds to the text: nothing for a special token, or an id without a token."""
+        return self.pieces[token_id] if token_id < len(self.pieces) else b""
+
+    def token(self, token_id: int) -> str:
+        """How the vocabulary spells a token, special or not; empty for an id without a token."""
+        return self._special.id_to_token(token_id) or ""
+
+    @cached_property
+    def pieces(self) -> Sequence[bytes]:
+        """What each token adds to the text, by its id."""
+        return read_pieces(self._special)
+
+    def _limited(
+        self, encode: Callable[[str], list[int]], text: str, max_tokens: int
+    ) -> tuple[int, ...]:
+        _check_length(encode, text, max_tokens)
+        token_ids = encode(text)
+        if len(token_ids) > max_tokens:
+            raise _too_long(max_tokens)
+        return tuple(token_ids)
+
+    def _encode_escaped(self, text: str) -> list[int]:
+        """What is unescaped of the special tokens counts, all else is ordinary text."""
+        parts: list[str] = []
+        places: list[int] = []
+        start = 0
+        for match in self._unescaped_pattern.finditer(text):
+            part = text[start : match.start()].replace(ESCAPE, "")
+            start = match.end()
+            token_id = self._special_ids[match[0]]
+            if self._special_tokens[token_id].lstrip:
+                part = part.rstrip()
+            if self._special_tokens[token_id].rstrip:
+                start = _end_of_space(text, start)
+            parts.append(part)
+            places.append(token_id)
+        parts.append(text[start:].replace(ESCAPE, ""))
+        found = iter(places)
+        token_ids = self._ordinary(ESCAPE.join(parts))
+        return [next(found) if i == self._place_id else i for i in token_ids]
+
+    def _ordinary(self, text: str) -> list[int]:
+        """Token ids of `text`, none of them special."""
+        token_ids = self._batch(self._literal, text)
+        if self._forbidden_ids.isdisjoint(token_ids):
+            return token_ids
+        # The vocabulary has a special token's text as an ordinary piece, too: take it apart.
+        return [
+            part
+            for i in token_ids
+            for part in (self._spell(i) if i in self._forbidden_ids else [i])
+        ]
+
+    def _spell(self, token_id: int) -> list[int]:
+        """The characters of a special token, one by one."""
+        token_ids: list[int] = []
+        for character in self._special_tokens[token_id].content:
+            # Printable ASCII stands for itself in every vocabulary, and a lone text might get a
+            # space before it.
+            known = self._literal.token_to_id(character) if "!" <= character <= "~" else None
+            if known is None:
+                token_ids += self._batch(self._literal, character)
+            else:
+                token_ids.append(known)
+        return token_ids
+
+    @staticmethod
+    def _batch(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
+        return ids
+
+    def _find_eos(self, model_dir: ModelDir) -> tuple[int, ...]:
+        """What tokenizer_config.json names, for a model whose other files don't."""
+        eos = model_dir.special_token("eos_token")
+        eos_id = self._special.token_to_id(eos) if eos else None
+        return () if eos_id is None else (eos_id,)
+
+    def _find_bos(self, model_dir: ModelDir) -> list[int]:
+        """What the model's own post-processor, or tokenizer_config.json, puts before a prompt."""
+        if model_dir.tokenizer_config.get("add_bos_token") is False:
+            return []
+        ids: list[int] = self._special.encode("", add_special_tokens=True).ids
+        bos = model_dir.special_token("bos_token")
+        bos_id = self._special.token_to_id(bos) if bos else None
+        if bos_id is None:
+            return []
+        wanted = model_dir.tokenizer_config.get("add_bos_token") is True or ids[:1] == [bos_id]
+        return [bos_id] if wanted else []
+
+
+def _check(text: str) -> None:
+    if ESCAPE in text:
+        raise InvalidJob("the text contains the noncharacter U+FDD0", "prompt")
+
+
+def _check_length(encode: Callable[[str], list[int]], text: str, max_tokens: int) -> None:
+    """Raises PromptTooLong as soon as pieces of a long text have too many tokens together: one far
+    too long must not hold up its refusal.
+    """
+    if len(text) <= USUAL_LENGTH * max_tokens:
+        return
+    size = max(max_tokens, 4096)
+    num_tokens = 0
+    for start in range(0, len(text), size):
+        num_tokens += len(encode(text[start : start + size])) - CUT_TOKENS
+        if num_tokens > max_tokens:
+            raise _too_long(max_tokens)
+
+
+def _too_long(max_tokens: int) -> PromptTooLong:
+    return PromptTooLong(
+        f"the prompt has more tokens than the model's context of {max_tokens}", "prompt"
+    )
+
+
+def _end_of_space(text: str, start: int) -> int:
+    while text[start : start + 1].isspace():
+        start += 1
+    return start

@@ -1,1 +1,0 @@
-"""Engine threads that are not in this process."""

@@ -1,0 +1,1 @@
+"""Which job runs next, and for how long."""

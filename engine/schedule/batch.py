@@ -1,0 +1,108 @@
+"""The jobs that an engine thread has given to its backend. Engine thread only."""
+
+from collections.abc import Iterable
+
+from engine.errors import BatchFailed
+from engine.messages import Chunk, Failed, Finished, Job, JobEvent, PromptLogprobs
+from engine.schedule.repetition import LoopDetector
+
+GROW_AFTER = 100  # good iterations until one more job is let in
+
+
+class Batch:
+    """Knows which jobs may run again, and how many may run at once.
+
+    A job of which the client has seen nothing can start over without anybody noticing: once, in
+    case that it is the one that makes the batch fail.
+    """
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._limit = max_size
+        self._num_good = 0
+        self._jobs: dict[str, Job] = {}
+        self._emitted: set[str] = set()
+        self._put_back: set[str] = set()  # also while they wait
+        self._detectors: dict[str, LoopDetector] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, identifier: str) -> bool:
+        return identifier in self._jobs
+
+    @property
+    def identifiers(self) -> list[str]:
+        return list(self._jobs)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._jobs) >= self._limit
+
+    def add(self, job: Job) -> None:
+        self._jobs[job.identifier] = job
+        if job.stop_on_loop:
+            self._detectors[job.identifier] = LoopDetector(job.min_new_tokens)
+
+    def end(self, identifier: str) -> None:
+        """Forget a job, also one that was put back and waits."""
+        self._jobs.pop(identifier, None)
+        self._emitted.discard(identifier)
+        self._detectors.pop(identifier, None)
+        self._put_back.discard(identifier)
+
+    def note(self, events: Iterable[JobEvent]) -> bool:
+        """What an iteration brought. Whether a token was among it."""
+        is_good = False
+        for event in events:
+            match event:
+                case PromptLogprobs(identifier):
+                    self._emitted.add(identifier)
+                case Chunk(identifier):
+                    self._emitted.add(identifier)
+                    is_good = True
+                case Finished(identifier):
+                    self.end(identifier)
+                    is_good = True
+                case Failed(identifier):
+                    self.end(identifier)
+        if is_good:
+            self._grow()
+        return is_good
+
+    def loops(self, events: Iterable[JobEvent]) -> list[str]:
+        """Jobs that shall not go on: what an iteration brought of them goes round in circles."""
+        if not self._detectors:
+            return []
+        return [
+            event.identifier
+            for event in events
+            if isinstance(event, Chunk)
+            and (detector := self._detectors.get(event.identifier)) is not None
+            and any([detector.add(token_id) for token_id in event.token_ids])
+        ]
+
+    def put_back(self, identifier: str) -> Job | None:
+        """Take a job out to run again, if it may."""
+        if identifier in self._emitted or identifier in self._put_back:
+            return None
+        self._put_back.add(identifier)
+        self._detectors.pop(identifier, None)
+        return self._jobs.pop(identifier)
+
+    def fail(self, cause: str) -> list[Failed]:
+        """End all jobs."""
+        failed = [Failed(identifier, BatchFailed(cause)) for identifier in self._jobs]
+        self.note(failed)
+        return failed
+
+    def halve(self) -> None:
+        """Memory ran out: let in half as many for now."""
+        self._limit = max(min(len(self._jobs), self._limit) // 2, 1)
+        self._num_good = 0
+
+    def _grow(self) -> None:
+        if self._limit < self._max_size:
+            self._num_good += 1
+            if self._num_good % GROW_AFTER == 0:
+                self._limit += 1
