@@ -1,17 +1,11 @@
 """HTTP: Flask, JSON, server-sent events, status codes. Runs on request threads."""
 
-from collections.abc import Callable
-
-import flask
-
-import engine
-from app import errors
-from app.config import Settings, SettingsError, read_settings
-from app.delivery.deadlines import TimedOut
-from app.extension import Result, Switchyard, TextStream, install, open_services
-from app.http import request_id
-from app.http.body import BadRequest
-from app.http.client import ClientGone
+from switchyard.app.config import Settings, SettingsError, read_settings
+from switchyard.app.create import create_app
+from switchyard.app.delivery.deadlines import TimedOut
+from switchyard.app.extension import Result, Switchyard, TextStream
+from switchyard.app.http.body import BadRequest
+from switchyard.app.http.client import ClientGone
 
 __all__ = [
     "BadRequest",
@@ -25,16 +19,3 @@ __all__ = [
     "create_app",
     "read_settings",
 ]
-
-
-def create_app(
-    settings: Settings, models: engine.Models, terminate: Callable[[], None] | None = None
-) -> flask.Flask:
-    """The application over `models`, which the caller starts and closes. `terminate` ends the
-    server as SIGTERM does, for `POST /admin/drain`; without it there is no such thing.
-    """
-    app = flask.Flask("switchyard", static_folder=None)
-    install(app, open_services(settings, models, terminate))
-    errors.register(app)
-    request_id.register(app)
-    return app

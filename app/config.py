@@ -9,11 +9,11 @@ import pydantic
 import pydantic_settings
 from pydantic import Field
 
-import engine
-from app.http.body import BadRequest
-from app.parts.call_formats import FORMATS
-from app.request.sampling import Sampled
-from app.request.validation import validate
+from switchyard import engine
+from switchyard.app.http.body import BadRequest
+from switchyard.app.parts.call_formats import FORMATS
+from switchyard.app.request.sampling import Sampled
+from switchyard.app.request.validation import validate
 
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory

@@ -10,11 +10,11 @@ import flask
 import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
-import engine
-from app.delivery.deadlines import TimedOut
-from app.http.body import BadRequest, json_response
-from app.http.client import BodyTimeout, ClientGone
-from app.http.request_id import request_id
+from switchyard import engine
+from switchyard.app.delivery.deadlines import TimedOut
+from switchyard.app.http.body import BadRequest, json_response
+from switchyard.app.http.client import BodyTimeout, ClientGone
+from switchyard.app.http.request_id import request_id
 
 logger = logging.getLogger(__name__)
 

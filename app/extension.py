@@ -11,24 +11,33 @@ from typing import Any
 
 import flask
 
-import engine
-from app import errors, origins
-from app.chat import prompt as chat_prompt
-from app.chat.request import Chat
-from app.chat.template import ChatTemplate
-from app.config import PREFIX, Settings, SettingsError, read_settings
-from app.delivery import submit as generation
-from app.delivery.framing import raise_failure
-from app.delivery.reader import Reader
-from app.formats import anthropic, kobold, llamacpp, openai, plain, responses, tokens, websocket
-from app.formats.openai import parse
-from app.http import request_id
-from app.http.body import BadRequest
-from app.openapi import page as docs
-from app.routes import health as ops
-from app.routes import requests as jobs
-from app.routes import streams
-from app.services import KEY, Services, services
+from switchyard import engine
+from switchyard.app import errors, origins
+from switchyard.app.chat import prompt as chat_prompt
+from switchyard.app.chat.request import Chat
+from switchyard.app.chat.template import ChatTemplate
+from switchyard.app.config import PREFIX, Settings, SettingsError, read_settings
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.framing import raise_failure
+from switchyard.app.delivery.reader import Reader
+from switchyard.app.formats import (
+    anthropic,
+    kobold,
+    llamacpp,
+    openai,
+    plain,
+    responses,
+    tokens,
+    websocket,
+)
+from switchyard.app.formats.openai import parse
+from switchyard.app.http import request_id
+from switchyard.app.http.body import BadRequest
+from switchyard.app.openapi import page as docs
+from switchyard.app.routes import health as ops
+from switchyard.app.routes import requests as jobs
+from switchyard.app.routes import streams
+from switchyard.app.services import KEY, Services, services
 
 # Parameters of requests that shape an answer into what `generate` doesn't return.
 MEANINGLESS = (

@@ -6,7 +6,7 @@ from collections.abc import Collection
 import flask
 import werkzeug.exceptions
 
-from app.services import services
+from switchyard.app.services import services
 
 ANY = "*"
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import flask
 
-import engine
-from app.chat.template import ChatTemplate
-from app.config import Settings
-from app.delivery.sender import Sender
-from app.delivery.transcripts import Transcripts
+from switchyard import engine
+from switchyard.app.chat.template import ChatTemplate
+from switchyard.app.config import Settings
+from switchyard.app.delivery.sender import Sender
+from switchyard.app.delivery.transcripts import Transcripts
 
 KEY = "switchyard"
 

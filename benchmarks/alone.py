@@ -13,12 +13,11 @@ import types
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import app  # noqa: E402
-import engine  # noqa: E402
 from benchmarks.load import Load  # noqa: E402
-from engine.backends import make_backend  # noqa: E402
-from engine.links.thread import EngineThread  # noqa: E402
-from engine.messages import Loaded, Stop, Stopped, Submit  # noqa: E402
+from switchyard import app, engine  # noqa: E402
+from switchyard.engine.backends import make_backend  # noqa: E402
+from switchyard.engine.links.thread import EngineThread  # noqa: E402
+from switchyard.engine.messages import Loaded, Stop, Stopped, Submit  # noqa: E402
 
 NUM_READY = 256  # jobs made before the clock starts; the rest are made beside it
 

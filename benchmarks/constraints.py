@@ -20,10 +20,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import engine  # noqa: E402
 from benchmarks.client import percentile  # noqa: E402
 from benchmarks.prefill import Arrivals, prompt  # noqa: E402
 from benchmarks.report import header  # noqa: E402
+from switchyard import engine  # noqa: E402
 
 NUM_FREE = NUM_OTHERS = 10
 NEW_TOKENS = 300

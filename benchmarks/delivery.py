@@ -32,11 +32,11 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import engine  # noqa: E402
 from benchmarks.client import Client, percentile  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 from benchmarks.routing import MAX_JOBS, MODEL, TICK, TokenBackend, make_engine  # noqa: E402
-from engine.messages import Chunk, Finished  # noqa: E402
+from switchyard import engine  # noqa: E402
+from switchyard.engine.messages import Chunk, Finished  # noqa: E402
 
 WAYS = ("nobody", "sender", "request threads", "uvicorn")
 WARM_UP, WINDOW = 4.0, 4.0  # seconds
@@ -72,7 +72,7 @@ def make_app(way):
     """For gunicorn. `nobody`: a POST to /nobody submits jobs whose streams are not read."""
     import flask
 
-    from app import Settings, create_app
+    from switchyard.app import Settings, create_app
 
     backend = Backend()
     model = make_engine(backend)

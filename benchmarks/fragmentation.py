@@ -20,9 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.report import header  # noqa: E402
-from engine.backends import make_backend  # noqa: E402
-from engine.config import ModelConfig  # noqa: E402
-from engine.messages import Job, Sampling  # noqa: E402
+from switchyard.engine.backends import make_backend  # noqa: E402
+from switchyard.engine.config import ModelConfig  # noqa: E402
+from switchyard.engine.messages import Job, Sampling  # noqa: E402
 
 NUM_JOBS = 8
 PROMPT_TOKENS = 1500

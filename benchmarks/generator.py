@@ -26,12 +26,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import engine  # noqa: E402
 from benchmarks.client import percentile  # noqa: E402
 from benchmarks.report import header  # noqa: E402
-from engine.backends import make_backend  # noqa: E402
-from engine.links.thread import EngineThread  # noqa: E402
-from engine.messages import Stop  # noqa: E402
+from switchyard import engine  # noqa: E402
+from switchyard.engine.backends import make_backend  # noqa: E402
+from switchyard.engine.links.thread import EngineThread  # noqa: E402
+from switchyard.engine.messages import Stop  # noqa: E402
 
 TEMPERATURE, TOP_K, TOP_P = 0.8, 50, 0.8
 NUM_LINES = 25  # of a profile

@@ -1,11 +1,7 @@
-"""The project's gunicorn.conf.py, over the backend of `link.py`."""
+"""The project's switchyard/server/conf.py, over the backend of `link.py`."""
 
-import pathlib
-
-import engine.models
+import switchyard.engine.models
 from benchmarks.link import make_backend
+from switchyard.server.conf import *  # noqa: F403
 
-engine.models.make_backend = make_backend
-
-__file__ = str(pathlib.Path(__file__).parent.parent / "gunicorn.conf.py")
-exec(compile(pathlib.Path(__file__).read_text(), __file__, "exec"))
+switchyard.engine.models.make_backend = make_backend

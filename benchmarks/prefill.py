@@ -23,9 +23,9 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import engine  # noqa: E402
 from benchmarks.client import percentile  # noqa: E402
 from benchmarks.report import header  # noqa: E402
+from switchyard import engine  # noqa: E402
 
 NUM_STREAMS = 8
 PROMPT_TOKENS = 1500

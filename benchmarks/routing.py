@@ -25,12 +25,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import engine  # noqa: E402
 from benchmarks.client import percentile, post_all  # noqa: E402
 from benchmarks.report import header  # noqa: E402
-from engine.config import ModelConfig  # noqa: E402
-from engine.links.thread import EngineThread  # noqa: E402
-from engine.messages import Chunk, Finished, ModelInfo, Started  # noqa: E402
+from switchyard import engine  # noqa: E402
+from switchyard.engine.config import ModelConfig  # noqa: E402
+from switchyard.engine.links.thread import EngineThread  # noqa: E402
+from switchyard.engine.messages import Chunk, Finished, ModelInfo, Started  # noqa: E402
 
 MODEL = str(ROOT / "models" / "demo")  # for its tokenizer
 MAX_JOBS = 256
@@ -144,7 +144,7 @@ def make_app(tick):
     """The application over a TokenBackend, with a route that tells what it has seen."""
     import flask
 
-    from app import Settings, create_app
+    from switchyard.app import Settings, create_app
 
     backend = TokenBackend(tick)
     models = engine.Models([make_engine(backend)])

@@ -36,7 +36,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.report import header  # noqa: E402
-from engine.backends import make_backend as make_real_backend  # noqa: E402
+from switchyard.engine.backends import make_backend as make_real_backend  # noqa: E402
 
 CLIENTS = 64
 LEAVING, MALFORMED, FAULTS = 0.30, 0.02, 0.01  # shares: of requests, and of forward passes

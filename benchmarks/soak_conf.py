@@ -5,19 +5,17 @@ import os
 import pathlib
 import threading
 
-_CONF = pathlib.Path(__file__).parent.parent / "gunicorn.conf.py"
-exec(compile(_CONF.read_text(), _CONF, "exec"))
+import switchyard.engine.models
+from benchmarks.soak import make_backend
+from switchyard.server import conf
+from switchyard.server.conf import *  # noqa: F403
 
-import engine.models  # noqa: E402
-from benchmarks.soak import make_backend  # noqa: E402
-
-engine.models.make_backend = make_backend
-_serve = globals()["post_worker_init"]
+switchyard.engine.models.make_backend = make_backend
 
 
 def post_worker_init(worker):
-    _serve(worker)
-    import wsgi
+    conf.post_worker_init(worker)
+    from switchyard.server import wsgi
 
     wsgi.app.add_url_rule("/soak", view_func=lambda: _state(wsgi.models.get()))
 

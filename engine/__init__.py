@@ -1,8 +1,8 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
-from engine.config import CacheMode, Lora, ModelConfig
-from engine.engine import Engine, State
-from engine.errors import (
+from switchyard.engine.config import CacheMode, Lora, ModelConfig
+from switchyard.engine.engine import Engine, State
+from switchyard.engine.errors import (
     BatchFailed,
     Closed,
     Dead,
@@ -22,10 +22,10 @@ from engine.errors import (
     Rejected,
     Stalled,
 )
-from engine.grammar import constraints
-from engine.held import JobState
-from engine.memory.process import keep_memory_small
-from engine.messages import (
+from switchyard.engine.grammar import constraints
+from switchyard.engine.held import JobState
+from switchyard.engine.memory.process import keep_memory_small
+from switchyard.engine.messages import (
     Chunk,
     Constraint,
     Failed,
@@ -43,11 +43,11 @@ from engine.messages import (
     Timings,
     TokenLogprob,
 )
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import ESCAPE, Tokenizer
-from engine.models import Models, open_engine
-from engine.sampling import BannedString, Sampling
-from engine.stream import Stream
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
+from switchyard.engine.models import Models, open_engine
+from switchyard.engine.sampling import BannedString, Sampling
+from switchyard.engine.stream import Stream
 
 __all__ = [
     "ESCAPE",

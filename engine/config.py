@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.errors import ModelError
+from switchyard.engine.errors import ModelError
 
 PAGE_SIZE = 256  # tokens in a page of the cache; exllamav2's, not a choice
 MAX_DRAFT_TOKENS = 7  # the generator's rows of logits for a step of a job, less the last token's

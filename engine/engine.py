@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal
 
-from engine.config import ModelConfig
-from engine.errors import (
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import (
     BatchFailed,
     Closed,
     Dead,
@@ -21,10 +21,10 @@ from engine.errors import (
     PromptTooLong,
     Stalled,
 )
-from engine.grammar.grammars import Grammars
-from engine.held import Held, JobState
-from engine.links.base import Deliver, Link
-from engine.messages import (
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.held import Held, JobState
+from switchyard.engine.links.base import Deliver, Link
+from switchyard.engine.messages import (
     Abandon,
     Cancel,
     Chunk,
@@ -49,10 +49,10 @@ from engine.messages import (
     Submit,
     Zombies,
 )
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
-from engine.rate import CompletionRate
-from engine.stream import Stream
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.rate import CompletionRate
+from switchyard.engine.stream import Stream
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.messages import Chunk, Job, JobEvent, ModelInfo, PutBack, Started
-from engine.stream import Stream
+from switchyard.engine.messages import Chunk, Job, JobEvent, ModelInfo, PutBack, Started
+from switchyard.engine.stream import Stream
 
 Phase = Literal["pending", "prefill", "decode"]
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.errors import EngineError
-from engine.sampling import Sampling
+from switchyard.engine.errors import EngineError
+from switchyard.engine.sampling import Sampling
 
 FinishReason = Literal["stop", "length", "cancelled"]
 

@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from engine.backends import make_backend
-from engine.backends.base import Backend
-from engine.config import ModelConfig
-from engine.engine import Engine
-from engine.errors import ModelNotFound
-from engine.grammar.grammars import Grammars
-from engine.links.base import Deliver, Link
-from engine.links.pipe import PipeLink
-from engine.links.thread import EngineThread
-from engine.memory.gpus import has_gpu
-from engine.messages import LoadProgress
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
+from switchyard.engine.backends import make_backend
+from switchyard.engine.backends.base import Backend
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.engine import Engine
+from switchyard.engine.errors import ModelNotFound
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.links.base import Deliver, Link
+from switchyard.engine.links.pipe import PipeLink
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.memory.gpus import has_gpu
+from switchyard.engine.messages import LoadProgress
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 
 
 def open_engine(config: ModelConfig) -> Engine:

@@ -3,7 +3,7 @@
 import queue
 from collections.abc import Callable, Iterable, Sequence
 
-from engine.messages import Chunk, Failed, Finished, JobEvent
+from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent
 
 
 class Stream:

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-import app  # noqa: E402
-import engine  # noqa: E402
-from app.openapi.contract import document  # noqa: E402
-from app.request.validation import NEUTRAL  # noqa: E402
+from switchyard import app, engine  # noqa: E402
+from switchyard.app.openapi.contract import document  # noqa: E402
+from switchyard.app.request.validation import NEUTRAL  # noqa: E402
 
 PAGE = ROOT / "docs" / "api.md"
 BEGIN, END = "<!-- parameters -->\n", "<!-- end of parameters -->\n"

@@ -5,7 +5,7 @@ import functools
 import flask
 import jsonschema_rs
 
-from app.openapi.contract import PATH_ARGUMENT, document
+from switchyard.app.openapi.contract import PATH_ARGUMENT, document
 
 
 def close(api):

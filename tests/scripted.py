@@ -7,8 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-import engine
-from engine.messages import Chunk, Failed, Finished, FinishReason, Job, JobEvent, ModelInfo, Started
+from switchyard import engine
+from switchyard.engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    FinishReason,
+    Job,
+    JobEvent,
+    ModelInfo,
+    Started,
+)
 
 Script = Callable[[Job], Iterable[JobEvent]]
 

@@ -87,8 +87,11 @@ def test_the_engines_own_layers_point_down():
 
 def test_the_thread_knows_no_concrete_backend():
     modules = set(imports(ROOT / "engine" / "links" / "thread.py"))
-    backends = {module for module in modules if module.startswith("engine.backends")}
-    assert backends == {"engine.backends.base", "engine.backends.base.Backend"}
+    backends = {module for module in modules if module.startswith("switchyard.engine.backends")}
+    assert backends == {
+        "switchyard.engine.backends.base",
+        "switchyard.engine.backends.base.Backend",
+    }
 
 
 def test_importing_app_and_engine_starts_and_loads_nothing():

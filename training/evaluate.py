@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import engine
-from app.chat import template as chat_template
+from switchyard import engine
+from switchyard.app.chat import template as chat_template
 from training import conversations, skills
 from training.conversations import Conversation, draw
 from training.skills import Exchange

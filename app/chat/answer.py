@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-import engine
-from app.delivery.submit import Choice
-from app.parts.parser import PartParser
-from app.parts.parts import Part, Reasoning, ToolCall
+from switchyard import engine
+from switchyard.app.delivery.submit import Choice
+from switchyard.app.parts.parser import PartParser
+from switchyard.app.parts.parts import Part, Reasoning, ToolCall
 
 
 class Answer(Choice):

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import engine
-from app.chat.tools import Function, Offer
-from app.parts.call_formats import Format
+from switchyard import engine
+from switchyard.app.chat.tools import Function, Offer
+from switchyard.app.parts.call_formats import Format
 
 
 def constraint(offer: Offer, format: Format, model: engine.Engine) -> engine.Constraint | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from app.parts.call_formats import GENERIC
+from switchyard.app.parts.call_formats import GENERIC
 
 _OFFER = """\
 # Tools

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from app.request.validation import TAG, Object
+from switchyard.app.request.validation import TAG, Object
 
 _TEXT, _PARTS = f"{TAG}text", f"{TAG}parts"
 

@@ -4,16 +4,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import engine
-from app.chat import calls, generic
-from app.chat.request import Chat
-from app.chat.template import ChatTemplate, Conversation
-from app.chat.tools import Offer
-from app.config import Settings
-from app.http.body import dumps
-from app.parts.call_formats import FORMATS, GENERIC, Format, recognise
-from app.parts.parser import PartParser, Tags
-from app.services import services
+from switchyard import engine
+from switchyard.app.chat import calls, generic
+from switchyard.app.chat.request import Chat
+from switchyard.app.chat.template import ChatTemplate, Conversation
+from switchyard.app.chat.tools import Offer
+from switchyard.app.config import Settings
+from switchyard.app.http.body import dumps
+from switchyard.app.parts.call_formats import FORMATS, GENERIC, Format, recognise
+from switchyard.app.parts.parser import PartParser, Tags
+from switchyard.app.services import services
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from app.chat.messages import Message, fault_of
-from app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
-from app.http.body import BadRequest
-from app.request.generation import MAX_LOGPROBS, Scored, Tokens
+from switchyard.app.chat.messages import Message, fault_of
+from switchyard.app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.generation import MAX_LOGPROBS, Scored, Tokens
 
 MAX_MESSAGES = 2048  # OpenAI's
 MAX_PARTS = 10_000  # of all messages of a chat

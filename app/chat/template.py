@@ -19,7 +19,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-import engine
+from switchyard import engine
 
 # The escape as filters encode it. What a user writes looks otherwise behind them: `%` is encoded
 # too, and a backslash doubled.

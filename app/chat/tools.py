@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from app.http.body import BadRequest
-from app.request.validation import TAG, Object
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.validation import TAG, Object
 
 MAX_TOOLS = 512
 

@@ -8,18 +8,18 @@ from typing import Any, ParamSpec
 import flask
 import werkzeug.exceptions
 
-import engine
-from app.delivery.output import Output
-from app.delivery.reader import Reader
-from app.delivery.streamed import Streamed
-from app.delivery.transcript import Reading, Transcript, Writer
-from app.delivery.transcripts import Claim
-from app.delivery.watch import Watch
-from app.http.body import BadRequest, dumps, read_bytes
-from app.http.client import Client
-from app.http.identity import share_of
-from app.openapi.contract import REPEATABLE
-from app.services import services
+from switchyard import engine
+from switchyard.app.delivery.output import Output
+from switchyard.app.delivery.reader import Reader
+from switchyard.app.delivery.streamed import Streamed
+from switchyard.app.delivery.transcript import Reading, Transcript, Writer
+from switchyard.app.delivery.transcripts import Claim
+from switchyard.app.delivery.watch import Watch
+from switchyard.app.http.body import BadRequest, dumps, read_bytes
+from switchyard.app.http.client import Client
+from switchyard.app.http.identity import share_of
+from switchyard.app.openapi.contract import REPEATABLE
+from switchyard.app.services import services
 
 MAX_KEY = 255  # characters of an Idempotency-Key
 CLAIM = "switchyard.claim"  # in the environ of a request with one

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import engine
+from switchyard import engine
 
 
 class TimedOut(Exception):

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import flask
 from werkzeug.datastructures import MIMEAccept
 
-import engine
-from app.delivery.answers import begin, stream
-from app.delivery.progress import tell
-from app.delivery.reader import Reader
-from app.delivery.render import MARK, Mould, Render
-from app.errors import describe
-from app.http.body import dumps
-from app.services import services
+from switchyard import engine
+from switchyard.app.delivery.answers import begin, stream
+from switchyard.app.delivery.progress import tell
+from switchyard.app.delivery.reader import Reader
+from switchyard.app.delivery.render import MARK, Mould, Render
+from switchyard.app.errors import describe
+from switchyard.app.http.body import dumps
+from switchyard.app.services import services
 
 EVENTS = "text/event-stream"
 

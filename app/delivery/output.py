@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from app.delivery.transcript import Reading, Writer
+from switchyard.app.delivery.transcript import Reading, Writer
 
 NEWS = 5  # looks for a comment, from one heartbeat to the next
 PROBE = 0.1  # seconds between writes to a client that may have left

@@ -6,8 +6,8 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
-import engine
-from app.delivery.render import Render, TextBody
+from switchyard import engine
+from switchyard.app.delivery.render import Render, TextBody
 
 
 class PromptProgress(TypedDict):

@@ -5,9 +5,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-import engine
-from app.delivery.deadlines import Deadlines, TimedOut
-from app.delivery.watch import Watch
+from switchyard import engine
+from switchyard.app.delivery.deadlines import Deadlines, TimedOut
+from switchyard.app.delivery.watch import Watch
 
 logger = logging.getLogger(__name__)
 

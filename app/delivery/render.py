@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-import engine
-from app.http.body import dumps
+from switchyard import engine
+from switchyard.app.http.body import dumps
 
 MARK = "\x1etext\x1e"  # nothing else in a frame has these characters; in JSON they are escaped
 

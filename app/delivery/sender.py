@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from app.delivery.output import Output
-from app.delivery.watch import LOOK
-from app.http.client import Client, ClientGone
+from switchyard.app.delivery.output import Output
+from switchyard.app.delivery.watch import LOOK
+from switchyard.app.http.client import Client, ClientGone
 
 logger = logging.getLogger(__name__)
 

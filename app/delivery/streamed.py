@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import flask
 
-from app.delivery.output import Output
-from app.delivery.sender import Outlet, Sender
-from app.http.client import Client
+from switchyard.app.delivery.output import Output
+from switchyard.app.delivery.sender import Outlet, Sender
+from switchyard.app.http.client import Client
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

@@ -9,17 +9,17 @@ from typing import Any, Protocol
 
 import flask
 
-import engine
-from app.delivery.deadlines import Deadlines
-from app.delivery.reader import Reader
-from app.delivery.watch import Watch
-from app.http.body import BadRequest, read_json
-from app.http.client import Client
-from app.http.identity import share_of
-from app.http.request_id import request_id
-from app.request.generation import Generation
-from app.request.validation import Request
-from app.services import services
+from switchyard import engine
+from switchyard.app.delivery.deadlines import Deadlines
+from switchyard.app.delivery.reader import Reader
+from switchyard.app.delivery.watch import Watch
+from switchyard.app.http.body import BadRequest, read_json
+from switchyard.app.http.client import Client
+from switchyard.app.http.identity import share_of
+from switchyard.app.http.request_id import request_id
+from switchyard.app.request.generation import Generation
+from switchyard.app.request.validation import Request
+from switchyard.app.services import services
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import (
 
 from typing_extensions import TypedDict
 
-import engine
-from app.delivery.render import Render, TextBody
+from switchyard import engine
+from switchyard.app.delivery.render import Render, TextBody
 
 
 class TimingsBody(TypedDict):

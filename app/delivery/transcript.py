@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import engine
-from app.delivery.reader import Reader
-from app.delivery.watch import LOOK, Watch
+from switchyard import engine
+from switchyard.app.delivery.reader import Reader
+from switchyard.app.delivery.watch import LOOK, Watch
 
 
 class Writer(Protocol):

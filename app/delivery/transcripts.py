@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import werkzeug.exceptions
 
-import engine
-from app.delivery.transcript import Transcript
+from switchyard import engine
+from switchyard.app.delivery.transcript import Transcript
 
 MAX_COUNT = 1000  # answers that are kept; those that have ended make room, the oldest first
 MAX_BYTES = 64 * 1024 * 1024  # of them all

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from app.http.client import Client, ClientGone, Presence
+from switchyard.app.http.client import Client, ClientGone, Presence
 
 LOOK = 0.25  # seconds from one look at the client to the next
 LOOK_CLOSELY = 0.1  # once it may have left

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from app.http.alarms import ALARMS
+from switchyard.app.http.alarms import ALARMS
 
 if sys.platform == "linux":
     import fcntl

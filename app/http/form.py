@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Union
 
 import flask
 
-from app.http.body import BadRequest, read_bytes
-from app.request.validation import MAX_NAMES, Parameters
+from switchyard.app.http.body import BadRequest, read_bytes
+from switchyard.app.request.validation import MAX_NAMES, Parameters
 
 TRUE = frozenset(("true", "on", "yes"))  # "on" is what a browser sends of a checked box
 FALSE = frozenset(("false", "off", "no"))

@@ -12,7 +12,7 @@ import werkzeug.routing
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from app.errors import ErrorBody
+from switchyard.app.errors import ErrorBody
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"

@@ -5,8 +5,8 @@ import importlib.resources
 import flask
 import werkzeug
 
-from app.http.body import json_response
-from app.openapi import contract
+from switchyard.app.http.body import json_response
+from switchyard.app.openapi import contract
 
 ASSETS = str(importlib.resources.files("flask_swagger_ui") / "dist")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
+from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import regex
 
-from app.parts.call_formats import Format, compiled
-from app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
+from switchyard.app.parts.call_formats import Format, compiled
+from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
 
 
 class Tags(NamedTuple):

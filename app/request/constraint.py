@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-import engine
-from app.http.body import BadRequest
-from app.request.validation import Finite, Parameters, without_nulls
+from switchyard import engine
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.validation import Finite, Parameters, without_nulls
 
 Schema = dict[str, Any]
 SchemaOrText = Schema | Annotated[str, Field(min_length=1)]  # the text of one, as vLLM takes it

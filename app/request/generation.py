@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, Field, field_validator
 
-import engine
-from app.http.body import BadRequest
-from app.request.constraint import Constrained
-from app.request.sampling import Sampled, TokenId
-from app.request.validation import MAX_SHOWN, Finite, Off, without_nulls
+from switchyard import engine
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.constraint import Constrained
+from switchyard.app.request.sampling import Sampled, TokenId
+from switchyard.app.request.validation import MAX_SHOWN, Finite, Off, without_nulls
 
 MAX_LOGPROBS = 20  # likeliest tokens to show beside each: OpenAI's
 

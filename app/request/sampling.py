@@ -5,9 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-import engine
-from app.http.body import BadRequest
-from app.request.validation import Parameters
+from switchyard import engine
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.validation import Parameters
 
 MAX_BIASED = 1024  # tokens of one request
 

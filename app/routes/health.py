@@ -6,10 +6,10 @@ import flask
 import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
-import engine
-from app.http.body import json_response
-from app.openapi.contract import declares
-from app.services import services
+from switchyard import engine
+from switchyard.app.http.body import json_response
+from switchyard.app.openapi.contract import declares
+from switchyard.app.services import services
 
 FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
 

@@ -3,9 +3,9 @@
 import flask
 import werkzeug.exceptions
 
-from app.delivery.answers import event_position, resume
-from app.delivery.framing import EVENTS
-from app.openapi.contract import declares
+from switchyard.app.delivery.answers import event_position, resume
+from switchyard.app.delivery.framing import EVENTS
+from switchyard.app.openapi.contract import declares
 
 blueprint = flask.Blueprint("switchyard_streams", __name__, url_prefix="/v1")
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import fields
 
-from engine.backends.base import Backend
-from engine.config import ModelConfig
-from engine.errors import ModelError
-from engine.grammar.grammars import Grammars
+from switchyard.engine.backends.base import Backend
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import ModelError
+from switchyard.engine.grammar.grammars import Grammars
 
 GPU_SETTINGS = (
     *("cache_mode", "gpu_reserve", "gpu_split", "tensor_parallel"),
@@ -31,14 +31,14 @@ def make_backend(
     if device == "cuda" and not torch.cuda.is_available():
         raise ModelError("device 'cuda': torch finds no CUDA device")
     if device == "cpu":
-        from engine.backends.exl2 import cpu
+        from switchyard.engine.backends.exl2 import cpu
 
         _refuse_gpu_settings(config)
         cpu.install()  # before exllamav2 is imported
-        from engine.backends.exl2.cpu.loader import load
+        from switchyard.engine.backends.exl2.cpu.loader import load
     else:
-        from engine.backends.exl2.cuda.loader import load
-    from engine.backends.exl2.backend import Exl2Backend
+        from switchyard.engine.backends.exl2.cuda.loader import load
+    from switchyard.engine.backends.exl2.backend import Exl2Backend
 
     return Exl2Backend(config, device, load, grammars, tell_progress)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.messages import Job, JobEvent, ModelInfo
+from switchyard.engine.messages import Job, JobEvent, ModelInfo
 
 
 class Backend(Protocol):

@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from engine.errors import InvalidJob, ModelError
-from engine.model.tokenizer import ESCAPE, Tokenizer
+from switchyard.engine.errors import InvalidJob, ModelError
+from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
 
 MAX_GRAMMARS = 256  # kept compiled; one takes from some kilobytes to a few megabytes
 

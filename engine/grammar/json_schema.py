@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine.errors import InvalidJob
+from switchyard.engine.errors import InvalidJob
 
 # By where a keyword has schemas in it. llguidance refuses what it knows of the standard and can't
 # do, but takes every word that it doesn't know.

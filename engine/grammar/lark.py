@@ -5,8 +5,8 @@ import re
 
 from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
 
-from engine.errors import InvalidJob
-from engine.grammar.json_schema import check_schema
+from switchyard.engine.errors import InvalidJob
+from switchyard.engine.grammar.json_schema import check_schema
 
 # Rules and open brackets: the compiler's recursion must fit its stack.
 MAX_NESTING = 1500

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from engine.messages import Command, Event
+from switchyard.engine.messages import Command, Event
 
 Deliver = Callable[[Sequence[Event]], None]
 

@@ -19,20 +19,20 @@ import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 
-from engine.backends.base import Backend
-from engine.config import ModelConfig
-from engine.errors import Closed, DeviceLost, EngineError, ModelError
-from engine.links.base import Deliver
-from engine.links.thread import EngineThread
-from engine.memory.process import keep_memory_small
-from engine.messages import Command, Event, Hanging, Loaded, Restarting, Stop, Stopped
+from switchyard.engine.backends.base import Backend
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import Closed, DeviceLost, EngineError, ModelError
+from switchyard.engine.links.base import Deliver
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.memory.process import keep_memory_small
+from switchyard.engine.messages import Command, Event, Hanging, Loaded, Restarting, Stop, Stopped
 
 logger = logging.getLogger(__name__)
 
 KILL_TIMEOUT = 30.0  # seconds; a process that is stuck in a driver doesn't end before that lets go
 PULSES = 10  # signs of life in the time after which a silent child hangs
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-CODE = "from engine.links.pipe import serve; serve({})"
+CODE = "from switchyard.engine.links.pipe import serve; serve({})"
 
 MakeBackend = Callable[[Deliver], Backend]
 Message = Sequence[Event] | logging.LogRecord | None  # None: the end
@@ -102,7 +102,7 @@ class PipeLink:
                 there.close()
             logger.info("the engine of model %s is process %d", self._config.name, process.pid)
             commands = self._commands
-            setup = (self._config, self._make_backend, logging.getLogger("engine").level)
+            setup = (self._config, self._make_backend, logging.getLogger("switchyard.engine").level)
             writer = threading.Thread(
                 target=_write_commands,
                 args=(here, commands, process),
@@ -224,7 +224,7 @@ def serve(descriptor: int) -> None:
     config, make_backend, level = there.recv()
     outbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     logging.getLogger().addHandler(logging.handlers.QueueHandler(outbox))
-    logging.getLogger("engine").setLevel(level)
+    logging.getLogger("switchyard.engine").setLevel(level)
     thread = EngineThread(config, lambda: make_backend(outbox.put), outbox.put)
     interval = config.hang_timeout / PULSES
     writer = threading.Thread(target=_write_events, args=(there, outbox, interval), name="events")

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine.backends.base import Backend
-from engine.config import ModelConfig
-from engine.errors import (
+from switchyard.engine.backends.base import Backend
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import (
     BatchFailed,
     Closed,
     DeviceLost,
@@ -19,7 +19,7 @@ from engine.errors import (
     OutOfMemory,
     Rejected,
 )
-from engine.messages import (
+from switchyard.engine.messages import (
     Abandon,
     Cancel,
     Command,
@@ -39,10 +39,10 @@ from engine.messages import (
     Submit,
     Zombies,
 )
-from engine.schedule.batch import Batch
-from engine.schedule.pending import Pending
-from engine.schedule.stopwatch import Stopwatch
-from engine.schedule.watchdog import Watchdog
+from switchyard.engine.schedule.batch import Batch
+from switchyard.engine.schedule.pending import Pending
+from switchyard.engine.schedule.stopwatch import Stopwatch
+from switchyard.engine.schedule.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import ModelError
+from switchyard.engine.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from functools import cached_property, partial
 import tokenizers
 from tokenizers.models import BPE
 
-from engine.errors import InvalidJob, ModelError, PromptTooLong
-from engine.messages import Healing
-from engine.model.model_dir import ModelDir
-from engine.model.pieces import read_pieces
-from engine.model.vocabulary import Vocabulary
+from switchyard.engine.errors import InvalidJob, ModelError, PromptTooLong
+from switchyard.engine.messages import Healing
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.pieces import read_pieces
+from switchyard.engine.model.vocabulary import Vocabulary
 
 ESCAPE = "\ufdd0"  # a noncharacter: no text is allowed to hold it
 USUAL_LENGTH = 6  # characters a token, at most, of what is encoded without a look at its length

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from engine.errors import BatchFailed
-from engine.messages import Chunk, Failed, Finished, Job, JobEvent, PromptLogprobs
-from engine.schedule.repetition import LoopDetector
+from switchyard.engine.errors import BatchFailed
+from switchyard.engine.messages import Chunk, Failed, Finished, Job, JobEvent, PromptLogprobs
+from switchyard.engine.schedule.repetition import LoopDetector
 
 GROW_AFTER = 100  # good iterations until one more job is let in
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.messages import Chunk, Failed, Finished, JobEvent, PutBack, Timings
+from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent, PutBack, Timings
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ import secrets
 
 import flask
 
-from app import BadRequest, Switchyard
-from engine import EngineError, Rejected
+from switchyard.app import BadRequest, Switchyard
+from switchyard.engine import EngineError, Rejected
 
 app = flask.Flask(__name__)
 app.config.update(

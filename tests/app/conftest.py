@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-import engine
-from app import Settings, create_app
-from engine.config import ModelConfig
-from engine.links.thread import EngineThread
+from switchyard import engine
+from switchyard.app import Settings, create_app
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.links.thread import EngineThread
 from tests.app.gunicorn import OverGunicorn
 from tests.contract import Witness
 from tests.scripted import Gate
@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc):
 def alarms_end_soon():
     """Their thread, for which each test that has set one waits at its end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.http.alarms.PURGE", 0.02)
+        patch.setattr("switchyard.app.http.alarms.PURGE", 0.02)
         yield
 
 

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from app.http.alarms import Alarms
+from switchyard.app.http.alarms import Alarms
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_one_that_fails_stops_no_other(alarms, caplog):
 
 def test_the_thread_ends_without_alarms_and_another_comes_with_the_next(alarms, monkeypatch):
     monkeypatch.setattr(
-        "app.http.alarms.PURGE", 1.0
+        "switchyard.app.http.alarms.PURGE", 1.0
     )  # it must be there still when it is looked for
     for _ in range(2):
         alarms.set(1000, lambda: None).cancel()

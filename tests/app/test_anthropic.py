@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-import engine
-from app.formats.anthropic import parse
-from engine.messages import Chunk, Failed, Started
+from switchyard import engine
+from switchyard.app.formats.anthropic import parse
+from switchyard.engine.messages import Chunk, Failed, Started
 from tests.scripted import ScriptedBackend, finished, says
 
 pytestmark = pytest.mark.both_ways
@@ -243,7 +243,7 @@ def test_turns_and_the_system_prompt_go_through_the_models_template(make_client)
 @pytest.mark.parameter("metadata.user_id")
 def test_the_user_is_in_the_log(make_client, caplog):
     client = make_client(ScriptedBackend())
-    with caplog.at_level("DEBUG", logger="app.delivery.submit"):
+    with caplog.at_level("DEBUG", logger="switchyard.app.delivery.submit"):
         client.post(URL, json={**HELLO, "metadata": {"user_id": "somebody"}})
     assert "'somebody'" in caplog.text
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-import engine
-from app import errors
-from app.formats.openai import parse
-from app.http.body import BadRequest
+from switchyard import engine
+from switchyard.app import errors
+from switchyard.app.formats.openai import parse
+from switchyard.app.http.body import BadRequest
 from tests.scripted import Gate, ScriptedBackend
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -312,7 +312,7 @@ def test_a_server_that_loads_answers_503_with_retry_after(make_client):
 
 
 def test_every_engine_error_has_a_status():
-    from app.errors import KINDS
+    from switchyard.app.errors import KINDS
 
     def leaves(kind):
         subclasses = kind.__subclasses__()

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.http.client import Client
+from switchyard.app.http.client import Client
 from tests.app.conftest import wait_until_empty
 from tests.scripted import ScriptedBackend, ticking
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-import engine
-from engine.messages import Chunk, Failed, Finished, Prefill, Started
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.app.conftest import frames
 from tests.scripted import Gate, ScriptedBackend, count, slow
 

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-import engine
-from app import SettingsError, read_settings
-from app.config import Settings
+from switchyard import engine
+from switchyard.app import SettingsError, read_settings
+from switchyard.app.config import Settings
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import engine
+from switchyard import engine
 from tests.scripted import ScriptedBackend
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -6,7 +6,7 @@ import urllib.parse
 import flask
 import pytest
 
-from app.openapi import contract
+from switchyard.app.openapi import contract
 from tests.scripted import ScriptedBackend
 
 # What only shows the contract.

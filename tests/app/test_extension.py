@@ -6,8 +6,8 @@ import threading
 import flask
 import pytest
 
-import engine
-from app import BadRequest, ClientGone, SettingsError, Switchyard
+from switchyard import engine
+from switchyard.app import BadRequest, ClientGone, SettingsError, Switchyard
 
 PROMPT = "def main():"
 GREEDY = {"temperature": 0, "max_tokens": 20, "ignore_eos": True}

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-import engine
-from engine.messages import Chunk, Failed
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed
 from tests.scripted import ScriptedBackend
 
 pytestmark = pytest.mark.both_ways

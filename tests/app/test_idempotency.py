@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-import engine
-from engine.messages import Chunk, Failed, Started
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.conftest import Streamed, listed, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
 

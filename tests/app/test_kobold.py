@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from engine.messages import Prefill, Started
+from switchyard.engine.messages import Prefill, Started
 from tests.app.conftest import wait_until_empty
 from tests.scripted import Gate, ScriptedBackend, finished, ticking
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-import engine
-from engine.messages import Chunk, Failed, Finished
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed, Finished
 from tests.scripted import ScriptedBackend
 
 pytestmark = pytest.mark.both_ways

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-import engine
-from app.formats.openai.logprobs import CompletionLogprobs, TokenNames
-from engine.messages import Chunk, Finished, PromptLogprobs, Started, TokenLogprob
+from switchyard import engine
+from switchyard.app.formats.openai.logprobs import CompletionLogprobs, TokenNames
+from switchyard.engine.messages import Chunk, Finished, PromptLogprobs, Started, TokenLogprob
 from tests.app.conftest import frames
 from tests.scripted import ScriptedBackend
 

@@ -4,25 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import engine
-from app.chat.answer import Answer
-from app.delivery.framing import JsonLines, PlainText, ServerSentEvents, StreamWriter
-from app.delivery.progress import WithProgress
-from app.delivery.render import MARK
-from app.delivery.timings import WithTimings
-from app.formats.anthropic.render import Head as MessageHead
-from app.formats.anthropic.render import MessageRender
-from app.formats.anthropic.routes import NamedEvents as MessageEvents
-from app.formats.kobold.render import KoboldEvents, KoboldRender
-from app.formats.llamacpp.render import LlamaCppEvents, LlamaCppRender
-from app.formats.openai.chat import ChatRender
-from app.formats.openai.logprobs import TokenNames
-from app.formats.openai.render import CompletionRender, Head, StreamRender
-from app.formats.plain.render import GenerateRender, NamedEvents
-from app.formats.text.answer import TextBodies
-from app.parts.call_formats import GENERIC
-from app.parts.parser import PartParser, Tags
-from engine.messages import Chunk, Finished, Prefill
+from switchyard import engine
+from switchyard.app.chat.answer import Answer
+from switchyard.app.delivery.framing import JsonLines, PlainText, ServerSentEvents, StreamWriter
+from switchyard.app.delivery.progress import WithProgress
+from switchyard.app.delivery.render import MARK
+from switchyard.app.delivery.timings import WithTimings
+from switchyard.app.formats.anthropic.render import Head as MessageHead
+from switchyard.app.formats.anthropic.render import MessageRender
+from switchyard.app.formats.anthropic.routes import NamedEvents as MessageEvents
+from switchyard.app.formats.kobold.render import KoboldEvents, KoboldRender
+from switchyard.app.formats.llamacpp.render import LlamaCppEvents, LlamaCppRender
+from switchyard.app.formats.openai.chat import ChatRender
+from switchyard.app.formats.openai.logprobs import TokenNames
+from switchyard.app.formats.openai.render import CompletionRender, Head, StreamRender
+from switchyard.app.formats.plain.render import GenerateRender, NamedEvents
+from switchyard.app.formats.text.answer import TextBodies
+from switchyard.app.parts.call_formats import GENERIC
+from switchyard.app.parts.parser import PartParser, Tags
+from switchyard.engine.messages import Chunk, Finished, Prefill
 
 HEAD = Head("id-1", 1, 'a "model"', "print")
 THOUGHTS = Tags("<think>", "</think>")

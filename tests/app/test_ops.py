@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-import engine
-from engine.messages import LoadProgress
+from switchyard import engine
+from switchyard.engine.messages import LoadProgress
 from tests.scripted import ScriptedBackend
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from app.delivery.progress import WithProgress
-from engine.messages import ListPending, Prefill, Started
+from switchyard.app.delivery.progress import WithProgress
+from switchyard.engine.messages import ListPending, Prefill, Started
 from tests.app.conftest import Streamed, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
 

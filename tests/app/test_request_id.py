@@ -2,8 +2,8 @@
 
 import pytest
 
-import engine
-from engine.messages import Failed
+from switchyard import engine
+from switchyard.engine.messages import Failed
 from tests.app.conftest import listed, wait_until_empty
 from tests.scripted import ScriptedBackend, ticking
 
@@ -47,7 +47,7 @@ def test_what_is_not_sane_is_replaced(make_client, insane):
 
 def test_the_log_says_it(make_client, caplog):
     client = make_client(ScriptedBackend())
-    with caplog.at_level("DEBUG", "app"):
+    with caplog.at_level("DEBUG", "switchyard.app"):
         client.post(URL, json={"prompt": "x"}, headers={HEADER: "mine"})
     assert "request mine: 1 jobs" in caplog.text
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-import engine
-from app.formats.responses import parse
-from engine.messages import Chunk, Failed, Started
+from switchyard import engine
+from switchyard.app.formats.responses import parse
+from switchyard.engine.messages import Chunk, Failed, Started
 from tests.scripted import ScriptedBackend, finished, says
 
 pytestmark = pytest.mark.both_ways

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-import engine
-from app.delivery import transcripts
-from engine.messages import Chunk, Failed, Started
+from switchyard import engine
+from switchyard.app.delivery import transcripts
+from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.conftest import Streamed, listed, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from app import SettingsError, read_settings
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
+from switchyard.app import SettingsError, read_settings
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 from tests.engine.forced import exl2_backend
 from tests.engine.test_exl2 import chain
 from tests.scripted import ScriptedBackend

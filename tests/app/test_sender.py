@@ -9,10 +9,10 @@ import weakref
 
 import pytest
 
-from app.delivery import streamed
-from app.delivery.sender import Outlet, Sender
-from app.http.client import Client, ClientGone
-from engine.messages import Chunk, Started
+from switchyard.app.delivery import streamed
+from switchyard.app.delivery.sender import Outlet, Sender
+from switchyard.app.http.client import Client, ClientGone
+from switchyard.engine.messages import Chunk, Started
 from tests.app.conftest import Connection, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, endless, finished
 

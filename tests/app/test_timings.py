@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-import engine
-from app.delivery.timings import timings
-from engine.messages import Timings
+from switchyard import engine
+from switchyard.app.delivery.timings import timings
+from switchyard.engine.messages import Timings
 from tests.app.conftest import frames
 from tests.scripted import ScriptedBackend, finished, job
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from app.delivery.transcript import Transcript
-from engine.messages import Chunk
+from switchyard.app.delivery.transcript import Transcript
+from switchyard.engine.messages import Chunk
 
 FOR_EVER = 3600
 

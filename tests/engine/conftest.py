@@ -4,10 +4,10 @@ from functools import partial
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from engine.config import ModelConfig
-from engine.engine import Engine
-from engine.links.pipe import PipeLink
-from engine.links.thread import EngineThread
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.engine import Engine
+from switchyard.engine.links.pipe import PipeLink
+from switchyard.engine.links.thread import EngineThread
 from tests.scripted import make_again
 
 over_both_links = pytest.mark.parametrize("link", ["thread", "process"], indirect=True)

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import torch
 
-from engine.backends.base import Backend
-from engine.backends.exl2 import cpu
-from engine.config import ModelConfig
+from switchyard.engine.backends.base import Backend
+from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.config import ModelConfig
 
 
 class ForcedModel:
@@ -46,10 +46,10 @@ def exl2_backend(
     it works on a GPU.
     """
     cpu.install()
-    from engine.backends.exl2.backend import Exl2Backend
-    from engine.backends.exl2.cpu.cache import CpuCache
-    from engine.backends.exl2.cpu.loader import load as load_cpu
-    from engine.backends.exl2.load.loaded import Loaded
+    from switchyard.engine.backends.exl2.backend import Exl2Backend
+    from switchyard.engine.backends.exl2.cpu.cache import CpuCache
+    from switchyard.engine.backends.exl2.cpu.loader import load as load_cpu
+    from switchyard.engine.backends.exl2.load.loaded import Loaded
 
     def load(config, exl2_config, progress):
         if logits is not None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.messages import Chunk, Failed, Sampling
+from switchyard.engine.messages import Chunk, Failed, Sampling
 from tests.engine.forced import exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, prompt
 from tests.scripted import job

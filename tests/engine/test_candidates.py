@@ -7,10 +7,10 @@ import random
 import pytest
 import torch
 
-from engine.backends.sampling import candidates
-from engine.backends.sampling.draw import NONE_LEFT, NOT_NUMBERS, Draw
-from engine.backends.sampling.sampler import MAX_FEW, Sampler
-from engine.messages import Sampling
+from switchyard.engine.backends.sampling import candidates
+from switchyard.engine.backends.sampling.draw import NONE_LEFT, NOT_NUMBERS, Draw
+from switchyard.engine.backends.sampling.sampler import MAX_FEW, Sampler
+from switchyard.engine.messages import Sampling
 from tests.scripted import job
 
 SIZE = 1000

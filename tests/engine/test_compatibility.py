@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-import engine
-from engine.backends.exl2 import cpu
-from engine.config import ModelConfig
-from engine.model.model_dir import ModelDir
+from switchyard import engine
+from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.model.model_dir import ModelDir
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
@@ -17,7 +17,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 def read(model_path, tmp_path):
     """The configuration of the small model as on a GPU, after changes of its config.json."""
     cpu.install()
-    from engine.backends.exl2.load.config import read_config
+    from switchyard.engine.backends.exl2.load.config import read_config
 
     def read(changes, **config):
         path = shutil.copytree(model_path, tmp_path / "model", dirs_exist_ok=True)

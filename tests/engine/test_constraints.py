@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-import engine
-from engine.grammar import constraints
-from engine.messages import Sampling
+from switchyard import engine
+from switchyard.engine.grammar import constraints
+from switchyard.engine.messages import Sampling
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job

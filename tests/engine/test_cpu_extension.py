@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.backends.exl2.cpu import extension
+from switchyard.engine.backends.exl2.cpu import extension
 
 NONE = torch.empty((1, 1), device="meta")
 SWITCHED_OFF = {
@@ -452,8 +452,8 @@ def refusal(preparation):
     """The ModelError of install() in a fresh interpreter, after `preparation`."""
     done = run_python(
         "import sys, types, importlib.metadata\n"
-        "from engine.backends.exl2 import cpu\n"
-        "from engine.errors import ModelError\n"
+        "from switchyard.engine.backends.exl2 import cpu\n"
+        "from switchyard.engine.errors import ModelError\n"
         f"{preparation}\n"
         "try: cpu.install()\n"
         "except ModelError as error: print(error)\n"
@@ -465,7 +465,7 @@ def refusal(preparation):
 
 def test_importing_the_package_imports_nothing_heavy():
     done = run_python(
-        "import sys, engine.backends.exl2.cpu\n"
+        "import sys, switchyard.engine.backends.exl2.cpu\n"
         "print({'torch', 'numpy', 'exllamav2'} & set(sys.modules))"
     )
     assert done.stdout == "set()\n"

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.backends.exl2 import cpu
-from engine.errors import ModelError
+from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.errors import ModelError
 from tests.engine import dense_llama
 
 if torch.cuda.is_available():
@@ -52,7 +52,7 @@ class Scenario:
     def _load(self, path, pages):
         self.model = open_model(path)
         self.model.load()
-        from engine.backends.exl2.cpu.cache import CpuCache
+        from switchyard.engine.backends.exl2.cpu.cache import CpuCache
 
         self.cache = CpuCache(self.model, max_seq_len=pages * PAGE)
 
@@ -98,7 +98,7 @@ def open_model(path):
     from exllamav2 import ExLlamaV2Config
     from exllamav2.stloader import cleanup_stfiles
 
-    from engine.backends.exl2.cpu.llama import CpuLlama
+    from switchyard.engine.backends.exl2.cpu.llama import CpuLlama
 
     cleanup_stfiles()  # exllamav2 remembers the headers of files by name
     return CpuLlama(ExLlamaV2Config(str(path)))
@@ -208,7 +208,7 @@ def test_half_precision_weights_are_computed_in_float32(tmp_path, dtype):
 
 
 def test_pages_may_move_within_the_cache(scenario):
-    from engine.backends.exl2.cpu.extension import cache_rotate
+    from switchyard.engine.backends.exl2.cpu.extension import cache_rotate
 
     ids = tokens(400)
     scenario.prefill(ids[:-1], [5, 2])
@@ -398,7 +398,7 @@ def test_the_real_generator_gives_concurrent_jobs_the_texts_they_get_alone(model
         ExLlamaV2Sampler,
     )
 
-    from engine.backends.exl2.cpu.cache import CpuCache
+    from switchyard.engine.backends.exl2.cpu.cache import CpuCache
 
     generator = ExLlamaV2DynamicGenerator(
         model=model,

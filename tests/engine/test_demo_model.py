@@ -7,8 +7,8 @@ import pytest
 import tokenizers
 import torch
 
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO, ROOT
 from training import evaluate
 from training.conversations import document
@@ -51,7 +51,7 @@ def test_transformers_render_and_encode_a_chat_alike(prompt):
         import transformers
 
         theirs = transformers.AutoTokenizer.from_pretrained(DEMO)
-    from app.chat.template import ChatTemplate, Conversation
+    from switchyard.app.chat.template import ChatTemplate, Conversation
 
     model_dir = ModelDir.read(DEMO)
     tokenizer = Tokenizer(model_dir)

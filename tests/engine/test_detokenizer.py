@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.backends.exl2.detokenizer import Detokenizer
+from switchyard.engine.backends.exl2.detokenizer import Detokenizer
 from tests.scripted import job
 
 short = st.text("ab ", min_size=1, max_size=4)

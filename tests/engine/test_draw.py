@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.sampling.draw import Draw
-from engine.backends.sampling.rules import Among, Only, Without
-from engine.backends.sampling.sampler import Sampler
-from engine.messages import Sampling
+from switchyard.engine.backends.sampling.draw import Draw
+from switchyard.engine.backends.sampling.rules import Among, Only, Without
+from switchyard.engine.backends.sampling.sampler import Sampler
+from switchyard.engine.messages import Sampling
 from tests.scripted import job
 
 SIZE = 40  # of the vocabulary

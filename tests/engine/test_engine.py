@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-import engine
-from engine.messages import Chunk, Failed, Finished, ModelInfo, Started
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed, Finished, ModelInfo, Started
 from tests.engine.conftest import over_both_links
 from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job, slow
 
@@ -208,7 +208,7 @@ def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engi
 @pytest.mark.parametrize(("pace", "seconds"), [(0.01, 1.0), (2.0, 10.0), (100.0, 120.0)])
 def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, monkeypatch, pace, seconds):
     clock = Clock()
-    monkeypatch.setattr("engine.engine.time", clock)
+    monkeypatch.setattr("switchyard.engine.engine.time", clock)
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_batch_size=1, max_pending=4)
     for i in range(40):  # a job every `pace` seconds

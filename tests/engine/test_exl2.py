@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-import engine
-from engine.messages import Chunk, Failed, Finished, Prefill, Sampling, Started
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Sampling, Started
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 
@@ -155,7 +155,9 @@ def test_jobs_in_a_batch_give_the_texts_that_they_give_alone(backend):
 def test_no_pass_waits_for_tokens_when_jobs_come_and_go(model_path, monkeypatch):
     backend = exl2_backend(model_path, is_overlapping=True, max_batch_size=4)
     backend.open()
-    from engine.backends.exl2.generator import Generator  # not before the backend is installed
+    from switchyard.engine.backends.exl2.generator import (
+        Generator,  # not before the backend is installed
+    )
 
     launched = []
     launch_ahead = Generator._launch_ahead
@@ -368,7 +370,9 @@ def test_a_failed_step_is_repaired_and_tried_again_also_at_a_page_border(
 
 
 def test_no_token_is_lost_where_those_behind_a_launched_pass_do_not_come(backend, monkeypatch):
-    from engine.backends.sampling.draw import Drawing  # not before the backend is installed
+    from switchyard.engine.backends.sampling.draw import (
+        Drawing,  # not before the backend is installed
+    )
 
     def fail(self):
         if next(count) in (5, 9, 10):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.backends.sampling import filters
+from switchyard.engine.backends.sampling import filters
 
 SOME = settings(max_examples=60)
 # Logits from flat to peaked, of few tokens and of more than the filters look at first.

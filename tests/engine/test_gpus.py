@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine import models
-from engine.config import ModelConfig
-from engine.links.pipe import PipeLink
-from engine.links.thread import EngineThread
-from engine.memory import gpus
+from switchyard.engine import models
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.links.pipe import PipeLink
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.memory import gpus
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
-from engine.backends.exl2 import cpu
+from switchyard.engine.backends.exl2 import cpu
 
 
 @pytest.mark.parametrize("max_rows", [1, 3, 32, 100, 128, 129, 256, 300, 512])
 def test_there_is_a_graph_for_every_batch(max_rows):
     cpu.install()
-    from engine.backends.exl2.cuda.passes import graph_rows
+    from switchyard.engine.backends.exl2.cuda.passes import graph_rows
 
     sizes = graph_rows(max_rows)
     assert sizes[-1] == max_rows

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from engine.messages import Chunk
+from switchyard.engine.messages import Chunk
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_engine import take_all, text
 from tests.engine.test_exl2 import GREEDY, prompt

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import engine
-from engine.messages import Chunk, Failed, Finished, PromptLogprobs, Sampling, Started
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed, Finished, PromptLogprobs, Sampling, Started
 from tests.engine import dense_llama
 from tests.engine.forced import exl2_backend, run
 from tests.engine.test_exl2 import Faults, chain, free_pages, pieces, prompt

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages import Chunk, Finished
-from engine.schedule.repetition import MAX_PERIOD, MIN_REPEATS, MIN_TOKENS, LoopDetector
+from switchyard.engine.messages import Chunk, Finished
+from switchyard.engine.schedule.repetition import MAX_PERIOD, MIN_REPEATS, MIN_TOKENS, LoopDetector
 from tests.engine.test_engine import take_all
 from tests.scripted import ScriptedBackend, finished, job
 

@@ -67,7 +67,7 @@ def test_everybody_may_read_the_files(small):
 
 
 def test_exllamav2_reads_the_layout(model_path):
-    from engine.backends.exl2 import cpu
+    from switchyard.engine.backends.exl2 import cpu
 
     cpu.install()
     from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer

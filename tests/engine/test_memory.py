@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import engine
-from engine.backends.exl2 import cpu
-from engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
-from engine.config import ModelConfig
-from engine.model.model_dir import ModelDir
+from switchyard import engine
+from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.model.model_dir import ModelDir
 from tests.conftest import DEMO
 
 MIB = 2**20
@@ -31,8 +31,8 @@ def memory(*free, footprints=(MODEL,), context=4096, **config):
 def loader(monkeypatch):
     """The loader as on a machine with one GPU, of which `free` bytes are free."""
     cpu.install()
-    from engine.backends.exl2.cuda import loader
-    from engine.backends.exl2.load.config import read_config
+    from switchyard.engine.backends.exl2.cuda import loader
+    from switchyard.engine.backends.exl2.load.config import read_config
 
     state = SimpleNamespace(free=0, module=loader)
     state.read_config = read_config
@@ -325,7 +325,7 @@ def test_a_lora_says_what_is_wrong_with_it(loader, model_path, monkeypatch, tmp_
     ids=str,
 )
 def test_what_is_for_gpus_is_refused_without_one(model_path, setting):
-    from engine.backends import make_backend
+    from switchyard.engine.backends import make_backend
 
     with pytest.raises(engine.ModelError, match=next(iter(setting))):
         make_backend(ModelConfig(model_path, "name", device="cpu", **setting))

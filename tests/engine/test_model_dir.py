@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-import engine
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
+from switchyard import engine
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 
 
 @pytest.fixture

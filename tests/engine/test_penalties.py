@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.backends.sampling import penalties
+from switchyard.engine.backends.sampling import penalties
 
 SOME = settings(max_examples=150)
 SIZE = 12  # of the vocabulary

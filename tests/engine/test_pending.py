@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedule.pending import Pending
+from switchyard.engine.schedule.pending import Pending
 from tests.scripted import job
 
 jobs = st.builds(

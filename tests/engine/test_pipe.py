@@ -16,12 +16,12 @@ import time
 
 import pytest
 
-import engine
-from engine import errors
-from engine.config import ModelConfig
-from engine.links import pipe
-from engine.links.pipe import PipeLink
-from engine.messages import Chunk, Failed, Finished, LoadProgress, Started, TokenLogprob
+from switchyard import engine
+from switchyard.engine import errors
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.links import pipe
+from switchyard.engine.links.pipe import PipeLink
+from switchyard.engine.messages import Chunk, Failed, Finished, LoadProgress, Started, TokenLogprob
 from tests.scripted import ScriptedBackend, count, job, ticking
 from tests.scripted import finished as end_of
 
@@ -65,7 +65,7 @@ def fatal(job):
         case Fault.LOSE:
             raise errors.DeviceLost("the device is lost")
         case Fault.LOG:
-            logging.getLogger("engine.backends").warning("from %s", "afar")
+            logging.getLogger("switchyard.engine.backends").warning("from %s", "afar")
         case Fault.FAIL:
             raise RuntimeError("an iteration fails")
     yield from (ticking if job.max_new_tokens > 1000 else count)(job)
@@ -290,7 +290,7 @@ def test_no_signal_to_a_process_of_the_service_ends_the_child(make_engine):
 def test_logs_of_the_child_are_logs_here(make_engine, caplog):
     model = make_engine(ScriptedBackend(fatal))
     take_all(model.submit([seeded(Fault.LOG)]))
-    [record] = [r for r in caplog.records if r.name == "engine.backends"]
+    [record] = [r for r in caplog.records if r.name == "switchyard.engine.backends"]
     assert (record.levelname, record.getMessage()) == ("WARNING", "from afar")
 
 
@@ -332,8 +332,8 @@ ORPHAN = """
 import functools, sys
 from tests.scripted import ScriptedBackend, make_again
 from tests.engine.test_pipe import Fault, fatal, seeded
-from engine import Engine, ModelConfig
-from engine.links.pipe import PipeLink
+from switchyard.engine import Engine, ModelConfig
+from switchyard.engine.links.pipe import PipeLink
 config = ModelConfig(sys.argv[1], "orphan", hang_timeout=1.0)
 make_backend = functools.partial(make_again, ScriptedBackend, (fatal,))
 model = Engine(config, functools.partial(PipeLink, config, make_backend))

@@ -5,10 +5,10 @@ import logging
 
 import pytest
 
-from engine.backends import make_backend
-from engine.backends.exl2.load import progress
-from engine.backends.exl2.load.progress import Progress
-from engine.config import ModelConfig
+from switchyard.engine.backends import make_backend
+from switchyard.engine.backends.exl2.load import progress
+from switchyard.engine.backends.exl2.load.progress import Progress
+from switchyard.engine.config import ModelConfig
 
 
 def test_a_load_tells_its_share_layer_by_layer(model_path):

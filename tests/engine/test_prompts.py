@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.messages import Finished, Prefill
+from switchyard.engine.messages import Finished, Prefill
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, free_pages, prompt
 from tests.scripted import job

@@ -8,12 +8,12 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-import engine
-from engine.grammar import constraints
-from engine.grammar.grammars import Grammars
-from engine.messages import Sampling
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
+from switchyard import engine
+from switchyard.engine.grammar import constraints
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.messages import Sampling
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.random_forms import regexes, schemas

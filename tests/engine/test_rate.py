@@ -1,6 +1,6 @@
 import pytest
 
-from engine.rate import MEMORY, CompletionRate
+from switchyard.engine.rate import MEMORY, CompletionRate
 
 
 def rate_of(*times):

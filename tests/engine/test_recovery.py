@@ -2,9 +2,9 @@
 
 import pytest
 
-import engine
-from engine.messages import Chunk, Failed, Finished, PutBack, Started
-from engine.schedule.batch import GROW_AFTER, Batch
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed, Finished, PutBack, Started
+from switchyard.engine.schedule.batch import GROW_AFTER, Batch
 from tests.engine.test_engine import take_all, text
 from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
 

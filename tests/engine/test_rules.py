@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-import engine
-from engine.backends.sampling.forcing import Forcing
-from engine.backends.sampling.matcher import Matcher
-from engine.backends.sampling.watch import Watch
-from engine.grammar import constraints
-from engine.grammar.grammars import Grammars
-from engine.messages import Chunk, Failed, Finished, Forced, Sampling
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
+from switchyard import engine
+from switchyard.engine.backends.sampling.forcing import Forcing
+from switchyard.engine.backends.sampling.matcher import Matcher
+from switchyard.engine.backends.sampling.watch import Watch
+from switchyard.engine.grammar import constraints
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.messages import Chunk, Failed, Finished, Forced, Sampling
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import ScriptedBackend, job
@@ -368,7 +368,7 @@ def test_a_grammar_is_compiled_once(grammars, monkeypatch):
 
 
 def test_the_oldest_grammar_is_dropped_first(grammars, monkeypatch):
-    monkeypatch.setattr("engine.grammar.grammars.MAX_GRAMMARS", 2)
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.MAX_GRAMMARS", 2)
     for pattern in ("a", "b", "a", "c"):
         grammars.matcher(constraints.regex(pattern).grammar)
     kept = list(grammars._compiled)

@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-import engine
-from engine.messages import Chunk, Healing, Sampling
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
-from engine.model.vocabulary import Vocabulary
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Healing, Sampling
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.model.vocabulary import Vocabulary
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, chain, draws, pieces, prompt
 from tests.scripted import job

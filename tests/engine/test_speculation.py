@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import engine
-from engine.grammar import constraints
-from engine.messages import Failed, Finished, Loaded, Sampling
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
+from switchyard import engine
+from switchyard.engine.grammar import constraints
+from switchyard.engine.messages import Failed, Finished, Loaded, Sampling
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_exl2 import free_pages

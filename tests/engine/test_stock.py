@@ -5,9 +5,9 @@ import contextlib
 import pytest
 import torch
 
-from engine.backends import make_backend
-from engine.config import ModelConfig
-from engine.messages import Chunk
+from switchyard.engine.backends import make_backend
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.messages import Chunk
 from tests.conftest import ROOT
 from tests.engine.forced import run
 from tests.engine.test_exl2 import GREEDY

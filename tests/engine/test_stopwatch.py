@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from engine.errors import JobFailed
-from engine.messages import Chunk, Failed, Finished, PutBack, Started, Timings
-from engine.schedule import stopwatch as module
-from engine.schedule.stopwatch import Stopwatch
+from switchyard.engine.errors import JobFailed
+from switchyard.engine.messages import Chunk, Failed, Finished, PutBack, Started, Timings
+from switchyard.engine.schedule import stopwatch as module
+from switchyard.engine.schedule.stopwatch import Stopwatch
 from tests.scripted import Gate, ScriptedBackend, job
 
 END = Finished("a", "stop", 1, 2, 0)

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import engine
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
+from switchyard import engine
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 
 LETTERS = str.maketrans("0123456789", "ghijklmnop")  # digits are words of their own to some
 
@@ -319,7 +319,7 @@ def test_a_special_token_and_an_unknown_id_add_nothing(tokenizer):
 
 
 def test_pieces_are_what_the_generator_tells(model_path, sentencepiece_path):
-    from engine.backends.exl2 import cpu
+    from switchyard.engine.backends.exl2 import cpu
 
     cpu.install()
     from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer

@@ -5,9 +5,9 @@ import weakref
 
 import pytest
 
-from engine.config import ModelConfig
-from engine.engine import Engine
-from engine.models import open_engine
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.engine import Engine
+from switchyard.engine.models import open_engine
 from tests.conftest import DEMO
 from tests.engine.forced import exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, prompt
@@ -47,7 +47,7 @@ def test_nothing_of_a_backend_that_fails_to_open_stays_alive(model_path, monkeyp
 
     references = []
     backend = exl2_backend(model_path)
-    monkeypatch.setattr("engine.backends.exl2.backend.Exl2Backend._prove", fail)
+    monkeypatch.setattr("switchyard.engine.backends.exl2.backend.Exl2Backend._prove", fail)
     with pytest.raises(RuntimeError, match="no proof"):
         backend.open()
     gc.collect()
@@ -57,7 +57,7 @@ def test_nothing_of_a_backend_that_fails_to_open_stays_alive(model_path, monkeyp
 
 def test_nothing_of_a_closed_engine_stays_alive(monkeypatch):
     backends = []
-    from engine import models
+    from switchyard.engine import models
 
     make_backend = models.make_backend
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-import engine
-from engine.messages import Failed, Finished
-from engine.schedule.watchdog import Watchdog
+from switchyard import engine
+from switchyard.engine.messages import Failed, Finished
+from switchyard.engine.schedule.watchdog import Watchdog
 from tests.engine.test_engine import take_all, text
 from tests.scripted import Gate, ScriptedBackend, endless, job
 

@@ -5,8 +5,8 @@ fails.
 import threading
 import time
 
-from engine.errors import DeviceLost
-from engine.messages import Chunk
+from switchyard.engine.errors import DeviceLost
+from switchyard.engine.messages import Chunk
 from tests.scripted import ScriptedBackend, count, finished
 
 LOSE_DEVICE, HANG = 1001, 1002  # at the third token

@@ -1,11 +1,7 @@
-"""The project's gunicorn.conf.py, over a scripted backend."""
+"""The project's switchyard/server/conf.py, over a scripted backend."""
 
-import pathlib
-
-import engine.models
+import switchyard.engine.models
+from switchyard.server.conf import *  # noqa: F403
 from tests.faults.paced import make_backend
 
-engine.models.make_backend = make_backend
-
-__file__ = str(pathlib.Path(__file__).parent.parent.parent / "gunicorn.conf.py")
-exec(compile(pathlib.Path(__file__).read_text(), __file__, "exec"))
+switchyard.engine.models.make_backend = make_backend

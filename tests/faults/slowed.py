@@ -4,7 +4,7 @@ prompt, times 1000, and so many while its tokens come.
 
 import time
 
-from engine.backends import make_backend as make_real_backend
+from switchyard.engine.backends import make_backend as make_real_backend
 
 
 class SlowedBackend:

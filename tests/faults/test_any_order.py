@@ -7,11 +7,11 @@ import dataclasses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import engine
-from engine.config import ModelConfig
-from engine.errors import InvalidJob, OutOfMemory
-from engine.links.thread import EngineThread
-from engine.messages import Chunk, Failed, Finished, Job
+from switchyard import engine
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import InvalidJob, OutOfMemory
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.messages import Chunk, Failed, Finished, Job
 from tests.conftest import DEMO
 from tests.scripted import Gate, ScriptedBackend
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from engine.backends import make_backend
-from engine.config import ModelConfig
+from switchyard.engine.backends import make_backend
+from switchyard.engine.config import ModelConfig
 from tests.conftest import DEMO, ROOT
 
 

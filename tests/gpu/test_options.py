@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import engine
-from engine.backends import make_backend
-from engine.config import Lora, ModelConfig
-from engine.model.model_dir import ModelDir
-from engine.model.tokenizer import Tokenizer
+from switchyard import engine
+from switchyard.engine.backends import make_backend
+from switchyard.engine.config import Lora, ModelConfig
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO, ROOT
 from tests.engine.forced import ending, run
 from tests.engine.test_exl2 import GREEDY, free_pages
@@ -66,8 +66,8 @@ def estimated(backend, num_gpus=1):
     """Footprint of the backend's model, and bytes on each GPU that it was expected to take."""
     from exllamav2 import ExLlamaV2
 
-    from engine.backends.exl2.cuda.loader import measure
-    from engine.backends.exl2.cuda.memory import Memory
+    from switchyard.engine.backends.exl2.cuda.loader import measure
+    from switchyard.engine.backends.exl2.cuda.memory import Memory
 
     config, exl2_config = backend._config, backend._loaded.model.config
     footprint = measure(ExLlamaV2(exl2_config))

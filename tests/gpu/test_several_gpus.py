@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.messages import Chunk
+from switchyard.engine.messages import Chunk
 from tests.conftest import DEMO
 from tests.engine.forced import run
 from tests.engine.test_exl2 import free_pages

@@ -8,9 +8,9 @@ import schemathesis
 from schemathesis.core.failures import AcceptedNegativeData
 from schemathesis.openapi.checks import RejectedPositiveData
 
-from app.formats.kobold.parse import KOBOLD_SWITCHES, TEXTGEN_SWITCHES
-from app.formats.llamacpp.parse import SWITCHES
-from app.formats.text.request import idle
+from switchyard.app.formats.kobold.parse import KOBOLD_SWITCHES, TEXTGEN_SWITCHES
+from switchyard.app.formats.llamacpp.parse import SWITCHES
+from switchyard.app.formats.text.request import idle
 from tests.contract import close
 
 FORM = "application/x-www-form-urlencoded"

@@ -195,7 +195,7 @@ def test_an_engine_that_can_not_be_replaced_ends_the_server(start, model_path, t
 
 HOST = """
 import flask
-from app import Switchyard
+from switchyard.app import Switchyard
 
 print("the host's main module runs")
 app = flask.Flask("host")

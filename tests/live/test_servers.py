@@ -11,7 +11,7 @@ import time
 import pytest
 import requests
 
-from engine.memory.gpus import has_gpu
+from switchyard.engine.memory.gpus import has_gpu
 from tests.live.conftest import FLASK, GUNICORN, ROOT, WAITRESS
 
 SERVE = [str(ROOT / "scripts" / "serve")]
@@ -111,7 +111,10 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_clear_line(
 
 
 def test_a_body_of_very_many_values_does_not_set_off_as_many_collections(model_path, tmp_path):
-    code = "import gc, wsgi; wsgi.models.wait_until_loaded(); print(gc.get_threshold()[0])"
+    code = (
+        "import gc; from switchyard.server import wsgi;"
+        "wsgi.models.wait_until_loaded(); print(gc.get_threshold()[0])"
+    )
     environment = {**os.environ, "SWITCHYARD_MODEL": model_path, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True

@@ -10,7 +10,7 @@ import time
 import pytest
 import requests
 
-from engine.memory.gpus import has_gpu
+from switchyard.engine.memory.gpus import has_gpu
 from tests.conftest import DEMO
 
 SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards box"

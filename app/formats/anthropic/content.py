@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Discriminator, Field, Tag
 from pydantic_core import to_json
 
-from app.chat.request import MAX_MESSAGES, MAX_PARTS
-from app.request.validation import TAG, Finite, Object, without_nulls
+from switchyard.app.chat.request import MAX_MESSAGES, MAX_PARTS
+from switchyard.app.request.validation import TAG, Finite, Object, without_nulls
 
 
 class CacheControl(Object):

@@ -5,9 +5,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from app.chat.request import MAX_MESSAGES, Chat
-from app.chat.tools import MAX_TOOLS
-from app.formats.anthropic.content import (
+from switchyard.app.chat.request import MAX_MESSAGES, Chat
+from switchyard.app.chat.tools import MAX_TOOLS
+from switchyard.app.formats.anthropic.content import (
     CacheControl,
     Content,
     Message,
@@ -17,10 +17,10 @@ from app.formats.anthropic.content import (
     text_of,
     to_chat,
 )
-from app.formats.anthropic.tools import Thinking, Tool, ToolChoice, tools_in_chat
-from app.http.body import BadRequest
-from app.request.generation import Generation, ModelName, StopString, Tokens
-from app.request.validation import Finite, Parameters, renaming, validate, without_nulls
+from switchyard.app.formats.anthropic.tools import Thinking, Tool, ToolChoice, tools_in_chat
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.generation import Generation, ModelName, StopString, Tokens
+from switchyard.app.request.validation import Finite, Parameters, renaming, validate, without_nulls
 
 
 class Metadata(BaseModel):

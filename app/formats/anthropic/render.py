@@ -7,10 +7,10 @@ from typing import Any
 
 import pydantic_core
 
-import engine
-from app.chat.answer import Answer
-from app.delivery.render import TextBody
-from app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
+from switchyard import engine
+from switchyard.app.chat.answer import Answer
+from switchyard.app.delivery.render import TextBody
+from switchyard.app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import flask
 
-import engine
-from app.chat import prompt
-from app.chat.answer import Answer
-from app.delivery import submit as generation
-from app.delivery.answers import repeatable, whole_response
-from app.delivery.framing import stream_response
-from app.errors import AnthropicErrorBody, describe_to_anthropic
-from app.formats.anthropic import bodies, parse, render
-from app.http.body import dumps, json_response
-from app.http.request_id import request_id
-from app.openapi.contract import GENERATION, declares
-from app.services import services
+from switchyard import engine
+from switchyard.app.chat import prompt
+from switchyard.app.chat.answer import Answer
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.answers import repeatable, whole_response
+from switchyard.app.delivery.framing import stream_response
+from switchyard.app.errors import AnthropicErrorBody, describe_to_anthropic
+from switchyard.app.formats.anthropic import bodies, parse, render
+from switchyard.app.http.body import dumps, json_response
+from switchyard.app.http.request_id import request_id
+from switchyard.app.openapi.contract import GENERATION, declares
+from switchyard.app.services import services
 
 blueprint = flask.Blueprint("switchyard_anthropic", __name__, url_prefix="/v1/messages")
 ERRORS = (*GENERATION, 529)  # 503 only where no other try helps

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.chat.tools import Name
-from app.formats.anthropic.content import CacheControl
-from app.request.validation import Finite, Off
+from switchyard.app.chat.tools import Name
+from switchyard.app.formats.anthropic.content import CacheControl
+from switchyard.app.request.validation import Finite, Off
 
 
 class Tool(BaseModel):

@@ -1,5 +1,5 @@
 """KoboldAI's, KoboldCpp's and text-generation-webui's plain routes."""
 
-from app.formats.kobold.routes import blueprint
+from switchyard.app.formats.kobold.routes import blueprint
 
 __all__ = ["blueprint"]

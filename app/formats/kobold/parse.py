@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-import engine
-from app.formats.text.request import OtherServers, Switch, Text, called, without_idle
-from app.http.body import BadRequest
-from app.request.sampling import TokenId
-from app.request.validation import Parameters, validate
+from switchyard import engine
+from switchyard.app.formats.text.request import OtherServers, Switch, Text, called, without_idle
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.sampling import TokenId
+from switchyard.app.request.validation import Parameters, validate
 
 # What each calls fields of ours that have other names here.
 KOBOLD = {

@@ -5,14 +5,14 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
-import engine
-from app.delivery.framing import ServerSentEvents
-from app.delivery.progress import PromptProgress
-from app.delivery.submit import Choice
-from app.delivery.timings import TimingsBody
-from app.errors import describe
-from app.formats.openai.bodies import FinishReason
-from app.http.body import dumps
+from switchyard import engine
+from switchyard.app.delivery.framing import ServerSentEvents
+from switchyard.app.delivery.progress import PromptProgress
+from switchyard.app.delivery.submit import Choice
+from switchyard.app.delivery.timings import TimingsBody
+from switchyard.app.errors import describe
+from switchyard.app.formats.openai.bodies import FinishReason
+from switchyard.app.http.body import dumps
 
 
 class KoboldResult(TypedDict):

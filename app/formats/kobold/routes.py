@@ -7,18 +7,18 @@ from typing import Any
 import flask
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
-import engine
-from app.delivery import submit as generation
-from app.delivery.answers import repeatable
-from app.delivery.framing import ServerSentEvents
-from app.formats.kobold import parse, render
-from app.formats.text.answer import answer
-from app.formats.tokens.routes import decode
-from app.http.body import BadRequest, json_response
-from app.http.identity import share_of
-from app.openapi.contract import GENERATION, declares
-from app.request.validation import Request, validate
-from app.services import services
+from switchyard import engine
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.answers import repeatable
+from switchyard.app.delivery.framing import ServerSentEvents
+from switchyard.app.formats.kobold import parse, render
+from switchyard.app.formats.text.answer import answer
+from switchyard.app.formats.tokens.routes import decode
+from switchyard.app.http.body import BadRequest, json_response
+from switchyard.app.http.identity import share_of
+from switchyard.app.openapi.contract import GENERATION, declares
+from switchyard.app.request.validation import Request, validate
+from switchyard.app.services import services
 
 API_VERSION = "1.2.5"  # of KoboldAI's API
 KOBOLDCPP = "1.48"  # clients ask for no more than this one of KoboldCpp had

@@ -1,5 +1,5 @@
 """llama.cpp's own /completion."""
 
-from app.formats.llamacpp.routes import blueprint
+from switchyard.app.formats.llamacpp.routes import blueprint
 
 __all__ = ["blueprint"]

@@ -4,8 +4,15 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from app.formats.text.request import WINDOW, OtherServers, Switch, Text, called, without_idle
-from app.request.validation import validate
+from switchyard.app.formats.text.request import (
+    WINDOW,
+    OtherServers,
+    Switch,
+    Text,
+    called,
+    without_idle,
+)
+from switchyard.app.request.validation import validate
 
 # What it calls fields of ours that have other names there.
 NAMES = {

@@ -5,11 +5,11 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
-import engine
-from app.delivery.framing import ServerSentEvents
-from app.delivery.progress import PromptProgress
-from app.delivery.submit import Choice
-from app.delivery.timings import TimingsBody
+from switchyard import engine
+from switchyard.app.delivery.framing import ServerSentEvents
+from switchyard.app.delivery.progress import PromptProgress
+from switchyard.app.delivery.submit import Choice
+from switchyard.app.delivery.timings import TimingsBody
 
 
 class LlamaCppChunk(TypedDict):

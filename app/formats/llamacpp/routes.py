@@ -4,13 +4,13 @@ import uuid
 
 import flask
 
-from app.delivery import submit as generation
-from app.delivery.answers import repeatable
-from app.delivery.framing import ServerSentEvents
-from app.formats.llamacpp import parse, render
-from app.formats.text.answer import answer
-from app.openapi.contract import GENERATION, declares
-from app.services import services
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.answers import repeatable
+from switchyard.app.delivery.framing import ServerSentEvents
+from switchyard.app.formats.llamacpp import parse, render
+from switchyard.app.formats.text.answer import answer
+from switchyard.app.openapi.contract import GENERATION, declares
+from switchyard.app.services import services
 
 blueprint = flask.Blueprint("switchyard_llamacpp", __name__)
 

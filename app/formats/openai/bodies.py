@@ -4,8 +4,8 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
-from app.delivery.progress import PromptProgress
-from app.delivery.timings import TimingsBody
+from switchyard.app.delivery.progress import PromptProgress
+from switchyard.app.delivery.timings import TimingsBody
 
 FinishReason = Literal["stop", "length", "cancelled"]
 ChatFinishReason = Literal["stop", "length", "cancelled", "tool_calls"]

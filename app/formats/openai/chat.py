@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import engine
-from app.chat.answer import Answer
-from app.delivery.render import TextBody
-from app.delivery.submit import Choice
-from app.formats.openai.logprobs import TokenNames, chat_logprobs
-from app.formats.openai.render import Head, PromptLogprobs, ending, start
-from app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
+from switchyard import engine
+from switchyard.app.chat.answer import Answer
+from switchyard.app.delivery.render import TextBody
+from switchyard.app.delivery.submit import Choice
+from switchyard.app.formats.openai.logprobs import TokenNames, chat_logprobs
+from switchyard.app.formats.openai.render import Head, PromptLogprobs, ending, start
+from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
 
 
 class ChatRender:

@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import engine
+from switchyard import engine
 
 LEAST = -9999.0  # stands for minus infinity, which JSON doesn't have, as with OpenAI
 

@@ -4,11 +4,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from app.chat.request import Chat
-from app.http.body import BadRequest
-from app.request.generation import MAX_LOGPROBS, Scored
-from app.request.sampling import TokenId
-from app.request.validation import validate
+from switchyard.app.chat.request import Chat
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.generation import MAX_LOGPROBS, Scored
+from switchyard.app.request.sampling import TokenId
+from switchyard.app.request.validation import validate
 
 Prompt = (
     Annotated[str, Field(min_length=1)]

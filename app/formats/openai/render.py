@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import engine
-from app.delivery.render import TextBody
-from app.delivery.submit import Choice
-from app.formats.openai.logprobs import CompletionLogprobs, TokenNames
+from switchyard import engine
+from switchyard.app.delivery.render import TextBody
+from switchyard.app.delivery.submit import Choice
+from switchyard.app.formats.openai.logprobs import CompletionLogprobs, TokenNames
 
 
 @dataclass(frozen=True, slots=True)

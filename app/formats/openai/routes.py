@@ -10,25 +10,31 @@ from typing import Any
 import flask
 import werkzeug.exceptions
 
-import engine
-from app.chat import prompt
-from app.chat.answer import Answer
-from app.chat.request import Chat
-from app.delivery import submit as generation
-from app.delivery.answers import repeatable, whole_response
-from app.delivery.framing import Framing, PlainText, choose_framing, media_types, stream_response
-from app.delivery.progress import WithProgress
-from app.delivery.render import Render
-from app.delivery.timings import WithTimings, timings
-from app.errors import EitherErrorBody, expects_anthropic
-from app.formats import anthropic
-from app.formats.anthropic.bodies import AnthropicModel, AnthropicModelList
-from app.formats.openai import bodies, chat, parse, render
-from app.formats.openai.logprobs import TokenNames
-from app.http.body import BadRequest, json_response
-from app.openapi.contract import GENERATION, declares
-from app.request.generation import Generation, Scored
-from app.services import services
+from switchyard import engine
+from switchyard.app.chat import prompt
+from switchyard.app.chat.answer import Answer
+from switchyard.app.chat.request import Chat
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.answers import repeatable, whole_response
+from switchyard.app.delivery.framing import (
+    Framing,
+    PlainText,
+    choose_framing,
+    media_types,
+    stream_response,
+)
+from switchyard.app.delivery.progress import WithProgress
+from switchyard.app.delivery.render import Render
+from switchyard.app.delivery.timings import WithTimings, timings
+from switchyard.app.errors import EitherErrorBody, expects_anthropic
+from switchyard.app.formats import anthropic
+from switchyard.app.formats.anthropic.bodies import AnthropicModel, AnthropicModelList
+from switchyard.app.formats.openai import bodies, chat, parse, render
+from switchyard.app.formats.openai.logprobs import TokenNames
+from switchyard.app.http.body import BadRequest, json_response
+from switchyard.app.openapi.contract import GENERATION, declares
+from switchyard.app.request.generation import Generation, Scored
+from switchyard.app.services import services
 
 blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 

@@ -1,5 +1,5 @@
 """The plainest wire format: /generate, for scripts, forms and browsers' EventSource."""
 
-from app.formats.plain.routes import blueprint
+from switchyard.app.formats.plain.routes import blueprint
 
 __all__ = ["blueprint"]

@@ -2,8 +2,8 @@
 
 from typing import Any, ClassVar
 
-from app.formats.text.request import Text
-from app.request.validation import validate
+from switchyard.app.formats.text.request import Text
+from switchyard.app.request.validation import validate
 
 
 class Generate(Text):

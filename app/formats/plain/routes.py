@@ -6,16 +6,16 @@ from typing import Any
 import flask
 import werkzeug.exceptions
 
-from app import origins
-from app.delivery import submit as generation
-from app.delivery.answers import repeatable
-from app.delivery.framing import ServerSentEvents, choose_framing, media_types
-from app.formats.plain import parse, render
-from app.formats.text.answer import answer
-from app.http.body import read_json
-from app.http.form import read_form, read_query
-from app.openapi.contract import GENERATION, declares
-from app.services import services
+from switchyard.app import origins
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.answers import repeatable
+from switchyard.app.delivery.framing import ServerSentEvents, choose_framing, media_types
+from switchyard.app.formats.plain import parse, render
+from switchyard.app.formats.text.answer import answer
+from switchyard.app.http.body import read_json
+from switchyard.app.http.form import read_form, read_query
+from switchyard.app.openapi.contract import GENERATION, declares
+from switchyard.app.services import services
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 

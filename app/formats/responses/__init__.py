@@ -1,5 +1,5 @@
 """OpenAI's Responses: /v1/responses."""
 
-from app.formats.responses.routes import blueprint
+from switchyard.app.formats.responses.routes import blueprint
 
 __all__ = ["blueprint"]

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from app.chat.messages import CalledFunction
-from app.chat.request import MAX_MESSAGES, MAX_PARTS
-from app.request.validation import TAG, Finite, without_nulls
+from switchyard.app.chat.messages import CalledFunction
+from switchyard.app.chat.request import MAX_MESSAGES, MAX_PARTS
+from switchyard.app.request.validation import TAG, Finite, without_nulls
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

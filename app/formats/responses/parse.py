@@ -4,12 +4,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
 
-from app.chat.request import Chat
-from app.chat.tools import MAX_TOOLS, Function, Name
-from app.formats.responses.items import AnyItem, clean, to_chat
-from app.http.body import BadRequest
-from app.request.generation import Generation, Tokens
-from app.request.validation import TAG, Finite, renaming, validate, without_nulls
+from switchyard.app.chat.request import Chat
+from switchyard.app.chat.tools import MAX_TOOLS, Function, Name
+from switchyard.app.formats.responses.items import AnyItem, clean, to_chat
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.generation import Generation, Tokens
+from switchyard.app.request.validation import TAG, Finite, renaming, validate, without_nulls
 
 
 class FunctionTool(Function):

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import engine
-from app.chat.answer import Answer
-from app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
+from switchyard import engine
+from switchyard.app.chat.answer import Answer
+from switchyard.app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
 
 
 @dataclass(frozen=True, slots=True)

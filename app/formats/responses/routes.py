@@ -8,16 +8,16 @@ from typing import Any
 
 import flask
 
-from app.chat import prompt
-from app.chat.answer import Answer
-from app.delivery import submit as generation
-from app.delivery.answers import repeatable, whole_response
-from app.delivery.framing import stream_response
-from app.errors import describe
-from app.formats.responses import bodies, parse, render
-from app.http.body import dumps
-from app.openapi.contract import GENERATION, declares
-from app.services import services
+from switchyard.app.chat import prompt
+from switchyard.app.chat.answer import Answer
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.answers import repeatable, whole_response
+from switchyard.app.delivery.framing import stream_response
+from switchyard.app.errors import describe
+from switchyard.app.formats.responses import bodies, parse, render
+from switchyard.app.http.body import dumps
+from switchyard.app.openapi.contract import GENERATION, declares
+from switchyard.app.services import services
 
 blueprint = flask.Blueprint("switchyard_responses", __name__, url_prefix="/v1/responses")
 

@@ -6,19 +6,19 @@ from typing import Any, Protocol
 
 import flask
 
-import engine
-from app.delivery import submit as generation
-from app.delivery.answers import whole_response
-from app.delivery.framing import Framing, PlainText, stream_response
-from app.delivery.progress import WithProgress
-from app.delivery.reader import Reader
-from app.delivery.render import Render as Bodies
-from app.delivery.render import TextBody
-from app.delivery.submit import Choice
-from app.delivery.timings import WithTimings, timings
-from app.formats.text.request import Text
-from app.http.body import BadRequest
-from app.services import services
+from switchyard import engine
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.answers import whole_response
+from switchyard.app.delivery.framing import Framing, PlainText, stream_response
+from switchyard.app.delivery.progress import WithProgress
+from switchyard.app.delivery.reader import Reader
+from switchyard.app.delivery.render import Render as Bodies
+from switchyard.app.delivery.render import TextBody
+from switchyard.app.delivery.submit import Choice
+from switchyard.app.delivery.timings import WithTimings, timings
+from switchyard.app.formats.text.request import Text
+from switchyard.app.http.body import BadRequest
+from switchyard.app.services import services
 
 
 class Render(Protocol):

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from app.request.generation import Generation
-from app.request.validation import Finite
+from switchyard.app.request.generation import Generation
+from switchyard.app.request.validation import Finite
 
 
 class Text(Generation):

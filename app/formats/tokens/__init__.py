@@ -1,5 +1,5 @@
 """Text to tokens and back, and messages to a prompt, as llama.cpp and vLLM spell it."""
 
-from app.formats.tokens.routes import blueprint
+from switchyard.app.formats.tokens.routes import blueprint
 
 __all__ = ["blueprint"]

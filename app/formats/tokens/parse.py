@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from app.chat.request import Chat
-from app.request.sampling import TokenId
-from app.request.validation import Parameters, validate
+from switchyard.app.chat.request import Chat
+from switchyard.app.request.sampling import TokenId
+from switchyard.app.request.validation import Parameters, validate
 
 
 class OfModel(Parameters):

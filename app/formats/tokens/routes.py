@@ -6,15 +6,15 @@ from typing import Any
 import flask
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
-import engine
-from app.chat import prompt
-from app.chat.request import Chat
-from app.delivery import submit as generation
-from app.formats.openai import parse as openai
-from app.formats.tokens import parse
-from app.http.body import json_response
-from app.openapi.contract import declares
-from app.services import services
+from switchyard import engine
+from switchyard.app.chat import prompt
+from switchyard.app.chat.request import Chat
+from switchyard.app.delivery import submit as generation
+from switchyard.app.formats.openai import parse as openai
+from switchyard.app.formats.tokens import parse
+from switchyard.app.http.body import json_response
+from switchyard.app.openapi.contract import declares
+from switchyard.app.services import services
 
 blueprint = flask.Blueprint("switchyard_tokens", __name__)
 

@@ -1,5 +1,5 @@
 """/v1/stream: several generations side by side on one WebSocket."""
 
-from app.formats.websocket.routes import blueprint
+from switchyard.app.formats.websocket.routes import blueprint
 
 __all__ = ["blueprint"]

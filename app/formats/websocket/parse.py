@@ -5,10 +5,10 @@ from typing import Any, ClassVar, Literal
 import pydantic_core
 from pydantic import Field
 
-from app.chat.request import Chat
-from app.formats.text.request import Text
-from app.http.body import BadRequest
-from app.request.validation import Parameters, validate
+from switchyard.app.chat.request import Chat
+from switchyard.app.formats.text.request import Text
+from switchyard.app.http.body import BadRequest
+from switchyard.app.request.validation import Parameters, validate
 
 Identifier = int | str
 

@@ -6,14 +6,14 @@ import simple_websocket
 import werkzeug.exceptions
 import wsproto.utilities
 
-import engine
-from app import origins
-from app.errors import respond
-from app.formats.websocket.connection import Connection, SharedSocket
-from app.formats.websocket.session import Session
-from app.http.body import BadRequest
-from app.http.client import Client
-from app.services import services
+from switchyard import engine
+from switchyard.app import origins
+from switchyard.app.errors import respond
+from switchyard.app.formats.websocket.connection import Connection, SharedSocket
+from switchyard.app.formats.websocket.session import Session
+from switchyard.app.http.body import BadRequest
+from switchyard.app.http.client import Client
+from switchyard.app.services import services
 
 RETRY = 10.0  # seconds; nobody knows when another client leaves
 

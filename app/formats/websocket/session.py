@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import engine
-from app.chat import prompt
-from app.chat.answer import Answer
-from app.delivery import submit as generation
-from app.delivery.deadlines import TimedOut
-from app.delivery.reader import Reader
-from app.errors import describe
-from app.formats.openai.chat import delta
-from app.formats.openai.render import ending, usage
-from app.formats.text.answer import submit
-from app.formats.websocket import parse
-from app.formats.websocket.connection import Connection
-from app.http.body import BadRequest
-from app.http.client import ClientGone
-from app.parts.parts import Part, Text
-from app.services import services
+from switchyard import engine
+from switchyard.app.chat import prompt
+from switchyard.app.chat.answer import Answer
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.deadlines import TimedOut
+from switchyard.app.delivery.reader import Reader
+from switchyard.app.errors import describe
+from switchyard.app.formats.openai.chat import delta
+from switchyard.app.formats.openai.render import ending, usage
+from switchyard.app.formats.text.answer import submit
+from switchyard.app.formats.websocket import parse
+from switchyard.app.formats.websocket.connection import Connection
+from switchyard.app.http.body import BadRequest
+from switchyard.app.http.client import ClientGone
+from switchyard.app.parts.parts import Part, Text
+from switchyard.app.services import services
 
 logger = logging.getLogger(__name__)
 

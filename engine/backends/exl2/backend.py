@@ -10,21 +10,28 @@ from typing import Any
 import torch
 from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
 
-from engine.backends.exl2.generator import Generator
-from engine.backends.exl2.job import Exl2Job
-from engine.backends.exl2.load.config import MAX_STEP, read_config
-from engine.backends.exl2.load.faults import explain
-from engine.backends.exl2.load.loaded import Loaded
-from engine.backends.exl2.load.progress import Callback, Progress
-from engine.backends.exl2.speculation import SpeculativeGenerator
-from engine.backends.sampling.forcing import Forcing
-from engine.backends.sampling.matcher import Matcher
-from engine.backends.sampling.rules import Rule
-from engine.backends.sampling.sampler import Sampler
-from engine.config import ModelConfig
-from engine.errors import BatchFailed, DeviceLost, Failure, InvalidJob, JobFailed, OutOfMemory
-from engine.grammar.grammars import Grammars
-from engine.messages import (
+from switchyard.engine.backends.exl2.generator import Generator
+from switchyard.engine.backends.exl2.job import Exl2Job
+from switchyard.engine.backends.exl2.load.config import MAX_STEP, read_config
+from switchyard.engine.backends.exl2.load.faults import explain
+from switchyard.engine.backends.exl2.load.loaded import Loaded
+from switchyard.engine.backends.exl2.load.progress import Callback, Progress
+from switchyard.engine.backends.exl2.speculation import SpeculativeGenerator
+from switchyard.engine.backends.sampling.forcing import Forcing
+from switchyard.engine.backends.sampling.matcher import Matcher
+from switchyard.engine.backends.sampling.rules import Rule
+from switchyard.engine.backends.sampling.sampler import Sampler
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import (
+    BatchFailed,
+    DeviceLost,
+    Failure,
+    InvalidJob,
+    JobFailed,
+    OutOfMemory,
+)
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.messages import (
     Chunk,
     Failed,
     Finished,
@@ -35,9 +42,9 @@ from engine.messages import (
     PromptLogprobs,
     Started,
 )
-from engine.model.model_dir import ModelDir
-from engine.model.pieces import read_pieces
-from engine.model.tokenizer import Tokenizer
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.pieces import read_pieces
+from switchyard.engine.model.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

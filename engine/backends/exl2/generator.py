@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from engine.backends.exl2.job import Exl2Job
-from engine.backends.exl2.load.faults import explain
-from engine.backends.exl2.load.loaded import Passes
-from engine.backends.exl2.prompt_generator import PromptGenerator
-from engine.backends.sampling.draw import NOT_NUMBERS, Draw, Drawing, Drawn
-from engine.backends.sampling.transfer import upload
+from switchyard.engine.backends.exl2.job import Exl2Job
+from switchyard.engine.backends.exl2.load.faults import explain
+from switchyard.engine.backends.exl2.load.loaded import Passes
+from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
+from switchyard.engine.backends.sampling.draw import NOT_NUMBERS, Draw, Drawing, Drawn
+from switchyard.engine.backends.sampling.transfer import upload
 
 
 class _Step(NamedTuple):

@@ -10,11 +10,11 @@ import torch
 from exllamav2 import ExLlamaV2Tokenizer
 from exllamav2.generator.dynamic import _tensor_hash_checksum
 
-from engine.backends.exl2.detokenizer import Detokenizer
-from engine.backends.exl2.prompt import PromptJob
-from engine.backends.sampling.draw import check
-from engine.backends.sampling.sampler import Sampler
-from engine.messages import Chunk, Job, TokenLogprob
+from switchyard.engine.backends.exl2.detokenizer import Detokenizer
+from switchyard.engine.backends.exl2.prompt import PromptJob
+from switchyard.engine.backends.sampling.draw import check
+from switchyard.engine.backends.sampling.sampler import Sampler
+from switchyard.engine.messages import Chunk, Job, TokenLogprob
 
 
 class Exl2Job(PromptJob):

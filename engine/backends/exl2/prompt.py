@@ -8,9 +8,9 @@ import torch
 from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.generator import ExLlamaV2DynamicJob
 
-from engine.backends.sampling.logprobs import ROWS, score_chunk, token_logprobs
-from engine.backends.sampling.sampler import Sampler
-from engine.messages import Job, TokenLogprob
+from switchyard.engine.backends.sampling.logprobs import ROWS, score_chunk, token_logprobs
+from switchyard.engine.backends.sampling.sampler import Sampler
+from switchyard.engine.messages import Job, TokenLogprob
 
 # Tokens of a page that begins like another, or all that it has: to copy fewer takes longer than to
 # compute them with the rest.

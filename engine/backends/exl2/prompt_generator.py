@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 
-from engine.backends.exl2.load.faults import explain
-from engine.backends.exl2.load.loaded import Passes
-from engine.backends.exl2.prompt import PromptJob
+from switchyard.engine.backends.exl2.load.faults import explain
+from switchyard.engine.backends.exl2.load.loaded import Passes
+from switchyard.engine.backends.exl2.prompt import PromptJob
 
 
 class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 is untyped

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.backends.exl2.generator import Generator
+from switchyard.engine.backends.exl2.generator import Generator
 
 
 class SpeculativeGenerator(Generator):

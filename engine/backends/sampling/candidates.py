@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from engine.backends.sampling.sampler import Sampler
-from engine.backends.sampling.transfer import upload
+from switchyard.engine.backends.sampling.sampler import Sampler
+from switchyard.engine.backends.sampling.transfer import upload
 
 NUM_CANDIDATES = 128  # more than MAX_FEW: some may equal the last that is kept. Sorts fast
 LEAST_TOP_P = 1e-9  # keeps the likeliest, which 0 must

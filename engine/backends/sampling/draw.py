@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from engine.backends.sampling import candidates, filters, penalties
-from engine.backends.sampling.history import History
-from engine.backends.sampling.logprobs import measure, tell
-from engine.backends.sampling.rules import Among, Only, Without
-from engine.backends.sampling.sampler import Sampler
-from engine.backends.sampling.transfer import Download, upload
-from engine.errors import InvalidJob, JobFailed
-from engine.messages import TokenLogprob
+from switchyard.engine.backends.sampling import candidates, filters, penalties
+from switchyard.engine.backends.sampling.history import History
+from switchyard.engine.backends.sampling.logprobs import measure, tell
+from switchyard.engine.backends.sampling.rules import Among, Only, Without
+from switchyard.engine.backends.sampling.sampler import Sampler
+from switchyard.engine.backends.sampling.transfer import Download, upload
+from switchyard.engine.errors import InvalidJob, JobFailed
+from switchyard.engine.messages import TokenLogprob
 
 # In place of a token id
 NONE_LEFT = -1

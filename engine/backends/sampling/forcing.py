@@ -1,8 +1,8 @@
 """Tokens that must come where the model doesn't get to a text in time. Engine thread."""
 
-from engine.backends.sampling.rules import Only
-from engine.backends.sampling.watch import Watch
-from engine.messages import Forced
+from switchyard.engine.backends.sampling.rules import Only
+from switchyard.engine.backends.sampling.watch import Watch
+from switchyard.engine.messages import Forced
 
 
 class Forcing:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from engine.backends.sampling.transfer import upload
+from switchyard.engine.backends.sampling.transfer import upload
 
 GROWTH = 256  # tokens; rows are so many longer than what is needed
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from engine.backends.sampling.transfer import upload
-from engine.messages import TokenLogprob
+from switchyard.engine.backends.sampling.transfer import upload
+from switchyard.engine.messages import TokenLogprob
 
 ROWS = 64  # turned to float32 at once: a chunk of a prompt by a large vocabulary would be much
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.parts.call_formats import FORMATS, recognise
+from switchyard.app.parts.call_formats import FORMATS, recognise
 from tests.app.chat.test_parser import parse
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.parts.call_formats import FORMATS
-from app.parts.parser import PartParser, Tags
-from app.parts.parts import Arguments, Reasoning, Text, ToolCall
+from switchyard.app.parts.call_formats import FORMATS
+from switchyard.app.parts.parser import PartParser, Tags
+from switchyard.app.parts.parts import Arguments, Reasoning, Text, ToolCall
 
 TOOLS = ("f", "get_weather")
 THINK = Tags("<think>", "</think>")

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from engine.errors import ModelError
+from switchyard.engine.errors import ModelError
 
 EXLLAMAV2_VERSION = "0.3.2"
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from engine.errors import ModelError
+from switchyard.engine.errors import ModelError
 
 QUANTIZED = (".q_weight", ".qweight")  # EXL2; GPTQ and its relatives
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

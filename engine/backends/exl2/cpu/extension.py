@@ -4,15 +4,15 @@ They do what exllamav2 0.3.2's C++ does, but for what each docstring names. The 
 extension serves CUDA tensors and is absent: whoever asks for it gets an AttributeError.
 """
 
-from engine.backends.exl2.cpu.logits import (
+from switchyard.engine.backends.exl2.cpu.logits import (
     apply_rep_penalty,
     fast_fadd_cpu,
     fast_fill_cpu_ones_bool,
     logit_filter_exclusive,
 )
-from engine.backends.exl2.cpu.matching import count_match, partial_strings_match
-from engine.backends.exl2.cpu.pages import cache_rotate
-from engine.backends.exl2.cpu.sampling import sample_basic
+from switchyard.engine.backends.exl2.cpu.matching import count_match, partial_strings_match
+from switchyard.engine.backends.exl2.cpu.pages import cache_rotate
+from switchyard.engine.backends.exl2.cpu.sampling import sample_basic
 
 __all__ = [
     "apply_rep_penalty",

@@ -2,12 +2,12 @@
 
 from exllamav2 import ExLlamaV2Config
 
-from engine.backends.exl2.cpu.cache import CpuCache
-from engine.backends.exl2.cpu.llama import CpuLlama
-from engine.backends.exl2.load.config import read_draft_config
-from engine.backends.exl2.load.loaded import Loaded
-from engine.backends.exl2.load.progress import Callback, parts
-from engine.config import ModelConfig
+from switchyard.engine.backends.exl2.cpu.cache import CpuCache
+from switchyard.engine.backends.exl2.cpu.llama import CpuLlama
+from switchyard.engine.backends.exl2.load.config import read_draft_config
+from switchyard.engine.backends.exl2.load.loaded import Loaded
+from switchyard.engine.backends.exl2.load.progress import Callback, parts
+from switchyard.engine.config import ModelConfig
 
 
 def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> Loaded:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.backends.exl2.cpu import truncation
-from engine.backends.exl2.cpu.truncation import Floats, Indices
+from switchyard.engine.backends.exl2.cpu import truncation
+from switchyard.engine.backends.exl2.cpu.truncation import Floats, Indices
 
 Filter = Callable[[Floats], Indices]
 

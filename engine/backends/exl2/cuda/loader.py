@@ -19,15 +19,15 @@ from exllamav2 import (
 )
 from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 
-from engine.backends.exl2.cuda import tensor_parallel
-from engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
-from engine.backends.exl2.cuda.passes import Passes, can_capture
-from engine.backends.exl2.load.config import read_draft_config
-from engine.backends.exl2.load.faults import explain
-from engine.backends.exl2.load.loaded import Loaded
-from engine.backends.exl2.load.progress import Callback, parts
-from engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora, ModelConfig
-from engine.errors import ModelError, OutOfMemory
+from switchyard.engine.backends.exl2.cuda import tensor_parallel
+from switchyard.engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
+from switchyard.engine.backends.exl2.cuda.passes import Passes, can_capture
+from switchyard.engine.backends.exl2.load.config import read_draft_config
+from switchyard.engine.backends.exl2.load.faults import explain
+from switchyard.engine.backends.exl2.load.loaded import Loaded
+from switchyard.engine.backends.exl2.load.progress import Callback, parts
+from switchyard.engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora, ModelConfig
+from switchyard.engine.errors import ModelError, OutOfMemory
 
 logger = logging.getLogger(__name__)
 

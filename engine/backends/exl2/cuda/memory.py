@@ -5,8 +5,8 @@ but arithmetic: what ExLlamaV2 0.3.2 allocates, in bytes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.config import PAGE_SIZE, CacheMode, ModelConfig
-from engine.errors import ModelError
+from switchyard.engine.config import PAGE_SIZE, CacheMode, ModelConfig
+from switchyard.engine.errors import ModelError
 
 GIB = 2**30
 MODES: tuple[CacheMode, ...] = ("float16", "Q8", "Q6", "Q4")  # the largest first

@@ -21,9 +21,9 @@ from exllamav2.linear import ExLlamaV2Linear
 from exllamav2.mlp import ExLlamaV2MLP
 from exllamav2.rmsnorm import ExLlamaV2RMSNorm
 
-from engine.backends.exl2.cuda.embeddings import Embeddings
-from engine.backends.exl2.cuda.graphs import record
-from engine.backends.exl2.cuda.prompts import PromptPasses
+from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings
+from switchyard.engine.backends.exl2.cuda.graphs import record
+from switchyard.engine.backends.exl2.cuda.prompts import PromptPasses
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.backends.exl2.cuda.graphs import record
+from switchyard.engine.backends.exl2.cuda.graphs import record
 
 # Rows, and tokens in each, that are captured, up to a number of tokens in all. Unpacking the
 # weights takes most of the time, so that a few more for nothing don't matter.

@@ -11,8 +11,8 @@ from exllamav2 import ExLlamaV2, ExLlamaV2Cache_TP
 from exllamav2.linear import ExLlamaV2Linear
 from exllamav2.tensor_p import TPContext
 
-from engine.backends.exl2.load.progress import Callback
-from engine.errors import ModelError
+from switchyard.engine.backends.exl2.load.progress import Callback
+from switchyard.engine.errors import ModelError
 
 
 def check(model: ExLlamaV2, num_gpus: int) -> None:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import ModelError
+from switchyard.engine.errors import ModelError
 
 ROPE_TYPES = ("default", "linear", "su", "longrope", "yarn", "llama3", "mrope")
 # Beyond a factor and an original context; values are what it assumes.

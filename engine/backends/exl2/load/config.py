@@ -6,10 +6,10 @@ from exllamav2 import ExLlamaV2Config
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
-from engine.backends.exl2.load.compatibility import check
-from engine.config import PAGE_SIZE, ModelConfig
-from engine.errors import ModelError
-from engine.model.model_dir import ModelDir
+from switchyard.engine.backends.exl2.load.compatibility import check
+from switchyard.engine.config import PAGE_SIZE, ModelConfig
+from switchyard.engine.errors import ModelError
+from switchyard.engine.model.model_dir import ModelDir
 
 MAX_STEP = 8  # tokens of a job in one step; more than one where some are guessed
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from engine.errors import DeviceLost, OutOfMemory
+from switchyard.engine.errors import DeviceLost, OutOfMemory
 
 # After these every later call to the device fails with the same error, until the process ends:
 # CUDA Runtime API, cudaError_t. An unknown one is caught when no recovery helps.

@@ -9,12 +9,14 @@ import signal
 import socket
 import threading
 import time
+from types import FrameType
+from typing import Any
 
 from gunicorn import util
 from gunicorn.workers.gthread import ThreadWorker
 
-from app.http.alarms import ALARMS
-from app.services import KEY
+from switchyard.app.http.alarms import ALARMS
+from switchyard.app.services import KEY
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended
@@ -22,20 +24,20 @@ HEAD_TIMEOUT = 10.0  # seconds for a request's line and headers in all
 
 
 class Worker(ThreadWorker):
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._heads = threading.local()
         self._is_draining = False
 
     # Main thread
 
-    def init_signals(self):
+    def init_signals(self) -> None:
         super().init_signals()
         # A terminal sends it to the master and to us, and the master goes on to send SIGTERM.
         signal.signal(signal.SIGINT, self.handle_exit)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal's too; the master answers it
 
-    def handle_exit(self, sig, frame):
+    def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
         """SIGTERM and SIGINT. gunicorn's own stops accepting at once and cuts off what is left."""
         if getattr(self, "wsgi", None) is None:  # not loaded yet
             super().handle_exit(sig, frame)
@@ -43,14 +45,14 @@ class Worker(ThreadWorker):
             self._is_draining = True
             threading.Thread(target=self._drain, name="drain", daemon=True).start()
 
-    def handle_quit(self, sig, frame):
+    def handle_quit(self, sig: int, frame: FrameType | None) -> None:
         """SIGQUIT, which the master sends at the second SIGINT or SIGTERM: the end, now."""
         threading.Thread(target=_exit_in, args=(LAST_WRITES,), name="quit", daemon=True).start()
         super().handle_quit(sig, frame)
 
     # Drain's thread
 
-    def _drain(self):
+    def _drain(self) -> None:
         services = self.wsgi.extensions[KEY]
         deadline = time.monotonic() + services.settings.grace
         services.models.close(drain=services.settings.grace, timeout=RELEASE)
@@ -59,7 +61,7 @@ class Worker(ThreadWorker):
 
     # Request threads
 
-    def handle(self, conn):
+    def handle(self, conn: Any) -> Any:
         self._heads.alarm = ALARMS.set(HEAD_TIMEOUT, lambda: _stop_receiving(conn.sock))
         try:
             keep = super().handle(conn)
@@ -69,18 +71,18 @@ class Worker(ThreadWorker):
             _linger(conn.sock)
         return keep
 
-    def handle_request(self, req, conn):
+    def handle_request(self, req: Any, conn: Any) -> Any:
         self._heads.alarm.cancel()  # here the request's head has been read
         return super().handle_request(req, conn)
 
 
-def _stop_receiving(sock):
+def _stop_receiving(sock: socket.socket) -> None:
     """As if the client had sent its end of file."""
     with contextlib.suppress(OSError):  # closed already
         socket.socket.shutdown(sock, socket.SHUT_RD)
 
 
-def _linger(sock):
+def _linger(sock: socket.socket) -> None:
     """Wait for the client to close, for two seconds at the most.
 
     gunicorn does so on its main thread, for one connection after the other, and accepts no other
@@ -92,7 +94,7 @@ def _linger(sock):
     _stop_receiving(sock)
 
 
-def _exit_in(seconds):
+def _exit_in(seconds: float) -> None:
     """End the process unless it has ended by itself until then. Its status says that all is well:
     at exit, Python would wait for threads that wait for a client.
     """

@@ -1,0 +1,24 @@
+"""An application of its own over models: the server's."""
+
+from collections.abc import Callable
+
+import flask
+
+from switchyard import engine
+from switchyard.app import errors
+from switchyard.app.config import Settings
+from switchyard.app.extension import install, open_services
+from switchyard.app.http import request_id
+
+
+def create_app(
+    settings: Settings, models: engine.Models, terminate: Callable[[], None] | None = None
+) -> flask.Flask:
+    """The application over `models`, which the caller starts and closes. `terminate` ends the
+    server as SIGTERM does, for `POST /admin/drain`; without it there is no such thing.
+    """
+    app = flask.Flask("switchyard", static_folder=None)
+    install(app, open_services(settings, models, terminate))
+    errors.register(app)
+    request_id.register(app)
+    return app

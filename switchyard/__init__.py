@@ -1,0 +1,28 @@
+"""The production server for ExLlamaV2 models, and a Flask extension.
+
+The code lies beside this folder, in `app/` and `engine/`; its names are `switchyard.app` and
+`switchyard.engine`, so that neither takes a name that a host application has.
+"""
+
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from switchyard.app import Result, Switchyard, TextStream, create_app, read_settings
+
+__all__ = ["Result", "Switchyard", "TextStream", "create_app", "read_settings"]
+
+if pathlib.Path(__file__).with_name("app").is_file():  # where git makes files of links: Windows
+    raise ImportError(
+        "switchyard/app is a file, where git has a link: clone with -c core.symlinks=true, or"
+        " install a wheel"
+    )
+
+
+def __getattr__(name: str) -> Any:
+    """When first asked for: an engine's process imports no Flask."""
+    if name in __all__:
+        from switchyard import app
+
+        return getattr(app, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,129 @@
+"""gunicorn for Switchyard: one threaded worker, which holds the model. Settings: app/config.py."""
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any, NoReturn
+
+from switchyard import app, engine
+from switchyard.server.worker import LAST_WRITES, RELEASE, Worker
+
+ONE_WORKER = (
+    "switchyard: one worker only: each would load a model of its own, and threads and CUDA do not"
+    " survive a fork. More requests at once: SWITCHYARD_MAX_BATCH_SIZE."
+)
+RELOAD = (
+    " is refused: a second worker would load the model beside the first. To load new settings"
+    " or another model, end the server with SIGTERM and start it again."
+)
+BOOT_ERROR = 3  # the exit status of a worker after which gunicorn doesn't start another
+LOST = 1  # one after which it does
+
+
+def _stop(message: str) -> NoReturn:
+    print(message, file=sys.stderr, flush=True)
+    sys.exit(1)
+
+
+try:
+    settings = app.read_settings()
+    engine.ModelDir.read(settings.engine_config().path)
+except (app.SettingsError, engine.ModelError) as error:
+    _stop(f"switchyard: {error}")
+
+wsgi_app = "switchyard.server.wsgi:app"
+bind = settings.bind
+workers = 1
+worker_class = Worker
+# Surplus connections wait in a queue without bound, health checks among them, so there are more
+# threads than jobs that the engine takes.
+threads = settings.num_threads
+worker_connections = 10 * threads
+preload_app = False  # the model is loaded in the worker, on its engine thread
+# The drain ends before gunicorn kills.
+graceful_timeout = math.ceil(settings.grace + RELEASE + LAST_WRITES) + 10
+keepalive = 5
+forwarder_headers = ""  # no client says under which path the application lies
+control_socket_disable = True  # one path for all servers of a user, and a way to add workers
+loglevel = settings.log_level.lower()
+
+
+def on_starting(server: Any) -> None:
+    if server.cfg.workers != 1 or int(os.environ.get("WEB_CONCURRENCY") or 1) != 1:
+        _stop(ONE_WORKER)
+    if server.cfg.worker_class is not Worker:
+        _stop(f"switchyard: its own worker class only, not {server.cfg.worker_class_str}")
+    if server.cfg.preload_app:
+        _stop("switchyard: no preload: threads and CUDA do not survive a fork")
+
+
+def when_ready(server: Any) -> None:
+    """The master: the first SIGTERM or SIGINT drains, the second ends at once."""
+    signals = iter([signal.SIGTERM])
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        server.signal(next(signals, signal.SIGQUIT), frame)
+
+    # The worker's, at /admin/drain; a supervisor may still send its first.
+    def drain(signum: int, frame: FrameType | None) -> None:
+        server.signal(signal.SIGTERM, frame)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGRTMIN, drain)
+    server.handle_hup = lambda: server.log.error("SIGHUP" + RELOAD)
+    server.handle_usr2 = lambda: server.log.error("SIGUSR2" + RELOAD)
+
+
+def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None:
+    if old_value is not None and new_value > 1:  # SIGTTIN
+        server.log.error(ONE_WORKER)
+        server.num_workers = 1
+
+
+def post_worker_init(worker: Any) -> None:
+    from switchyard.server import wsgi
+
+    args = (wsgi.models, str(worker.sockets[0]))
+    threading.Thread(target=_watch, args=args, name="watch", daemon=True).start()
+
+
+def worker_int(worker: Any) -> None:
+    _close_models(1)  # the master waits two seconds
+
+
+def worker_exit(server: Any, worker: Any) -> None:
+    _close_models(RELEASE)
+
+
+def _close_models(timeout: float) -> None:
+    # Not there in the master, nor if the import failed.
+    wsgi = sys.modules.get("switchyard.server.wsgi")
+    if wsgi is not None:
+        wsgi.models.close(timeout=timeout)  # not for as long as a model that is loading may take
+
+
+def _watch(models: engine.Models, url: str) -> None:
+    """Say where once the model is warm. End the process when an engine is lost for good: for good
+    if it could not even load, else for gunicorn to start another.
+    """
+    if models.wait_until_loaded():
+        print(
+            f"Switchyard serves {', '.join(models.names)} at {url}\n"
+            f"Try: curl -N {url}/v1/completions -H 'Content-Type: application/json'"
+            ' -d \'{"prompt": "Once upon a time", "max_tokens": 32, "stream": true}\'',
+            flush=True,
+        )
+        status = LOST
+    else:
+        status = BOOT_ERROR
+    while (lost := models.wait_until_stopped()) is not None:
+        if lost.error is not None:  # else it was told to stop
+            print(f"switchyard: {lost.error}", file=sys.stderr, flush=True)
+            if status == LOST:
+                time.sleep(LAST_WRITES)  # its jobs have got their error events, to be written yet
+            os._exit(status)
