@@ -2,10 +2,8 @@
 
 from switchyard.app.config import Settings, SettingsError, read_settings
 from switchyard.app.create import create_app
-from switchyard.app.delivery.deadlines import TimedOut
+from switchyard.app.exceptions import BadRequest, ClientGone, TimedOut
 from switchyard.app.extension import Result, Switchyard, TextStream
-from switchyard.app.http.body import BadRequest
-from switchyard.app.http.client import ClientGone
 
 __all__ = [
     "BadRequest",

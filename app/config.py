@@ -10,7 +10,7 @@ import pydantic_settings
 from pydantic import Field
 
 from switchyard import engine
-from switchyard.app.http.body import BadRequest
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.parts.call_formats import FORMATS
 from switchyard.app.request.sampling import Sampled
 from switchyard.app.request.validation import validate

@@ -6,8 +6,8 @@ import flask
 
 from switchyard import engine
 from switchyard.app import errors
+from switchyard.app.blueprint import install, open_services
 from switchyard.app.config import Settings
-from switchyard.app.extension import install, open_services
 from switchyard.app.http import request_id
 
 

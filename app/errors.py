@@ -11,9 +11,8 @@ import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.delivery.deadlines import TimedOut
-from switchyard.app.http.body import BadRequest, json_response
-from switchyard.app.http.client import BodyTimeout, ClientGone
+from switchyard.app.exceptions import BadRequest, BodyTimeout, ClientGone, TimedOut
+from switchyard.app.http.body import json_response
 from switchyard.app.http.request_id import request_id
 
 logger = logging.getLogger(__name__)

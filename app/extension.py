@@ -5,38 +5,22 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import flask
 
 from switchyard import engine
-from switchyard.app import errors, origins
-from switchyard.app.chat import prompt as chat_prompt
+from switchyard.app.blueprint import install, open_services
 from switchyard.app.chat.request import Chat
-from switchyard.app.chat.template import ChatTemplate
+from switchyard.app.chat.request import chat as parse_chat
 from switchyard.app.config import PREFIX, Settings, SettingsError, read_settings
 from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.framing import raise_failure
 from switchyard.app.delivery.reader import Reader
-from switchyard.app.formats import (
-    anthropic,
-    kobold,
-    llamacpp,
-    openai,
-    plain,
-    responses,
-    tokens,
-    websocket,
-)
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
-from switchyard.app.http import request_id
-from switchyard.app.http.body import BadRequest
-from switchyard.app.openapi import page as docs
-from switchyard.app.routes import health as ops
-from switchyard.app.routes import requests as jobs
-from switchyard.app.routes import streams
 from switchyard.app.services import KEY, Services, services
 
 # Parameters of requests that shape an answer into what `generate` doesn't return.
@@ -221,47 +205,6 @@ class Starter:
                 )
 
 
-def install(
-    app: flask.Flask,
-    services: Services,
-    url_prefix: str | None = None,
-    before_request: Sequence[Callable[[], Any]] = (),
-) -> None:
-    """Add the API over models that the caller starts. Handles the errors of its own routes only."""
-    api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
-    for call in before_request:
-        api.before_request(call)
-    for part in (
-        openai,
-        responses,
-        anthropic,
-        plain,
-        tokens,
-        kobold,
-        llamacpp,
-        websocket,
-        jobs,
-        streams,
-        ops,
-        docs,
-    ):
-        api.register_blueprint(part.blueprint)
-    errors.register(api)
-    origins.register(api, services.settings.cors_origins)
-    request_id.register(api)
-    app.extensions[KEY] = services
-    app.register_blueprint(api)
-
-
-def open_services(
-    settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
-) -> Services:
-    """`terminate` does what SIGTERM does, at once or soon."""
-    templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
-    websockets = threading.Semaphore(settings.max_websockets)
-    return Services(settings, models, templates, websockets, terminate)
-
-
 def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Raises SettingsError for a name that is no setting."""
     found = {k[len(PREFIX) :].lower(): v for k, v in config.items() if k.startswith(PREFIX)}
@@ -284,15 +227,17 @@ def _submit(
     if messages is None:
         request = parse.completion({"prompt": prompt, **parameters})
     else:
-        request = parse.chat({"messages": messages, **parameters})
+        request = parse_chat({"messages": messages, **parameters})
     request = request.with_preset(services().settings.presets)
     model = services().models.get(request.model)
     with generation.names_of(request):
         if isinstance(request, Chat):
-            ready = chat_prompt.prepare(request, model)
+            ready = services().prompts(model).prepare(request)
             token_ids, fit = ready.token_ids, ready.fit
         else:
             assert prompt is not None
             token_ids, fit = model.tokenizer.encode(prompt, model.info.max_seq_len), None
         identifier = f"local-{uuid.uuid4().hex}-0"
-        return generation.submit(request, model, [token_ids], [identifier], False, fit)
+        return generation.submit(
+            request, model, [token_ids], [identifier], False, services().settings, fit
+        )

@@ -6,8 +6,6 @@ from collections.abc import Collection
 import flask
 import werkzeug.exceptions
 
-from switchyard.app.services import services
-
 ANY = "*"
 
 
@@ -17,7 +15,7 @@ def register(target: flask.Flask | flask.Blueprint, allowed: Collection[str]) ->
         target.after_request(functools.partial(_allow, allowed))
 
 
-def check() -> None:
+def check(allowed: Collection[str]) -> None:
     """Raises Forbidden if the current request is another page's doing, for routes that a browser
     would send it to without asking.
     """
@@ -27,7 +25,7 @@ def check() -> None:
     is_foreign = origin is not None and origin.partition("://")[2] != flask.request.host
     # Not all that a page sends has an origin: its images don't, nor do its links.
     is_foreign = is_foreign or (origin is None and headers.get("Sec-Fetch-Site") == "cross-site")
-    if is_foreign and not _is_one_of(origin, services().settings.cors_origins):
+    if is_foreign and not _is_one_of(origin, allowed):
         raise werkzeug.exceptions.Forbidden("pages of another origin need the setting cors_origins")
 
 

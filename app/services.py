@@ -1,32 +1,54 @@
 """What the views of one application work with."""
 
+import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ParamSpec
 
 import flask
 
 from switchyard import engine
+from switchyard.app.chat.prompt import Prompts
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
-from switchyard.app.delivery.sender import Sender
-from switchyard.app.delivery.transcripts import Transcripts
+from switchyard.app.delivery.answers import Answers
+from switchyard.app.openapi.contract import REPEATABLE
 
 KEY = "switchyard"
+
+Arguments = ParamSpec("Arguments")
+View = Callable[Arguments, flask.Response]
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     settings: Settings
     models: engine.Models
+    answers: Answers
     chat_templates: dict[str, ChatTemplate]  # by model name
     websockets: threading.Semaphore  # a place for each that may be open
     terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon
-    transcripts: Transcripts = field(default_factory=Transcripts)
-    sender: Sender = field(default_factory=Sender)
+
+    def prompts(self, model: engine.Engine) -> Prompts:
+        """What makes a model's prompts of conversations."""
+        return Prompts(model, self.chat_templates[model.config.name], self.settings)
 
 
 def services() -> Services:
     """Those of the application that serves the current request."""
     found: Services = flask.current_app.extensions[KEY]
     return found
+
+
+def repeatable(view: View[Arguments]) -> View[Arguments]:
+    """A view whose requests may come again: with an Idempotency-Key, for the same answer, or with
+    a Last-Event-ID, for the rest of a stream. Below what declares its contract.
+    """
+
+    @functools.wraps(view)
+    def answer(*args: Arguments.args, **kwargs: Arguments.kwargs) -> flask.Response:
+        return services().answers.resume_or_answer(lambda: view(*args, **kwargs))
+
+    setattr(answer, REPEATABLE, True)
+    return answer

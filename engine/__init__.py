@@ -1,7 +1,7 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
 from switchyard.engine.config import CacheMode, Lora, ModelConfig
-from switchyard.engine.engine import Engine, State
+from switchyard.engine.engine import Engine
 from switchyard.engine.errors import (
     BatchFailed,
     Closed,
@@ -24,16 +24,13 @@ from switchyard.engine.errors import (
 )
 from switchyard.engine.grammar import constraints
 from switchyard.engine.held import JobState
+from switchyard.engine.job import BannedString, Constraint, Forced, Healing, Job, Sampling
 from switchyard.engine.memory.process import keep_memory_small
 from switchyard.engine.messages import (
     Chunk,
-    Constraint,
     Failed,
     Finished,
     FinishReason,
-    Forced,
-    Healing,
-    Job,
     JobEvent,
     Prefill,
     PromptLogprobs,
@@ -46,7 +43,7 @@ from switchyard.engine.messages import (
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
 from switchyard.engine.models import Models, open_engine
-from switchyard.engine.sampling import BannedString, Sampling
+from switchyard.engine.schedule.admission import State
 from switchyard.engine.stream import Stream
 
 __all__ = [

@@ -5,35 +5,28 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import (
     BatchFailed,
     Closed,
-    Dead,
-    Draining,
     EngineError,
-    Full,
     InvalidJob,
     Loading,
-    PromptTooLong,
-    Stalled,
 )
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.held import Held, JobState
+from switchyard.engine.job import Constraint, Job
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.messages import (
     Abandon,
     Cancel,
     Chunk,
-    Constraint,
     Event,
     Failed,
     Finished,
     Hanging,
-    Job,
     JobEvent,
     ListPending,
     Loaded,
@@ -52,17 +45,13 @@ from switchyard.engine.messages import (
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.rate import CompletionRate
+from switchyard.engine.schedule import admission
+from switchyard.engine.schedule.admission import State, Trouble
 from switchyard.engine.stream import Stream
 
 logger = logging.getLogger(__name__)
 
-RETRY_LOADING = 5.0  # seconds: a model takes from seconds to minutes
-MAX_RETRY_AFTER = 120.0  # seconds: OpenAI's clients don't retry at all if told a longer time
-RETRY_STARTED = 10.0  # seconds: another process must start first, and load
-
 Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of memory a token
-Trouble = Literal["recovering", "hanging"]
-State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
 class Engine:
@@ -161,7 +150,9 @@ class Engine:
         if self._info is None:
             with self._changed:
                 refusal = self._refusal()
-            raise refusal or Loading(f"model {self.config.name} is loading", RETRY_LOADING)
+            raise refusal or Loading(
+                f"model {self.config.name} is loading", admission.RETRY_LOADING
+            )
         return self._info
 
     def start(self) -> None:
@@ -198,26 +189,16 @@ class Engine:
         """New tokens for a prompt of so many tokens: what was asked for, else the default as far
         as the context allows. Raises PromptTooLong, with the numbers, where they don't fit.
         """
-        info = self.info
-        room = min(info.max_seq_len, info.num_pages * info.page_size) - prompt_tokens
-        room -= info.num_draft_tokens
-        wanted = max(min(self.config.default_max_tokens, room), 1) if asked is None else asked
-        if wanted > room:
-            guesses = f", less {info.num_draft_tokens} for guesses" * bool(info.num_draft_tokens)
-            raise PromptTooLong(
-                f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the model's"
-                f" context of {info.max_seq_len} tokens, or the cache of"
-                f" {info.num_pages} pages of {info.page_size}{guesses}",
-                "prompt" if room < 1 or asked is None else "max_new_tokens",
-            )
-        return wanted
+        return admission.max_new_tokens(prompt_tokens, asked, self.info, self.config)
 
     def submit(self, jobs: Sequence[Job], wake: Callable[[], None] | None = None) -> Stream:
         """Take all of `jobs`, or none: raises Refused or Rejected. Close the stream in the end.
         `wake` is the stream's.
         """
         for job in jobs:
-            self._check(job)
+            admission.check(job, self.info, self.config)
+            if job.constraint is not None:
+                self.check_constraint(job.constraint)
         stream = Stream([job.identifier for job in jobs], self._cancel, wake)
         with self._changed:
             refusal = self._refusal(len(jobs), sum(len(job.prompt) for job in jobs))
@@ -341,76 +322,6 @@ class Engine:
 
     # Inside
 
-    def _check(self, job: Job) -> None:
-        """Raises Rejected for what would fail, or hurt others, in the generator."""
-        info = self.info
-        if not job.prompt:
-            raise InvalidJob("the prompt is empty", "prompt")
-        for name, token_ids in _token_ids(job):
-            if token_ids and not 0 <= min(token_ids) <= max(token_ids) < info.vocab_size:
-                raise InvalidJob(
-                    f"{name} has a token id outside the vocabulary of {info.vocab_size}", name
-                )
-        if job.priority > self.config.max_priority:
-            raise InvalidJob(
-                f"priority {job.priority} is above the highest of this server,"
-                f" {self.config.max_priority}",
-                "priority",
-            )
-        for name in ("num_logprobs", "prompt_logprobs"):
-            if not 0 <= (getattr(job, name) or 0) <= info.vocab_size:
-                raise InvalidJob(f"{name} must be from 0 to {info.vocab_size}", name)
-        if job.max_new_tokens < (job.prompt_logprobs is None):
-            raise InvalidJob("at least one new token must be asked for", "max_new_tokens")
-        if job.min_new_tokens > job.max_new_tokens:
-            raise InvalidJob(
-                f"min_tokens {job.min_new_tokens} is more than the {job.max_new_tokens} new tokens",
-                "min_new_tokens",
-            )
-        self.max_new_tokens(len(job.prompt), job.max_new_tokens)
-        if job.healing is not None and (job.num_logprobs, job.prompt_logprobs) != (None, None):
-            raise InvalidJob(
-                "logprobs can't be told beside token healing: a token of the prompt is taken back",
-                "healing",
-            )
-        if job.negative_prompt:
-            self._check_pair(job, info)
-        if job.constraint is not None:
-            self._check_constraint(job, job.constraint)
-        if job.forced is not None and not all(
-            0 <= token_id < info.vocab_size for token_id in job.forced.token_ids
-        ):
-            raise InvalidJob("a forced token is outside the vocabulary", "forced")
-
-    def _check_constraint(self, job: Job, constraint: Constraint) -> None:
-        for name, is_given in (
-            ("ignore_eos", job.ignore_eos),
-            ("min_new_tokens", job.min_new_tokens > 0),
-            ("healing", job.healing is not None),  # its first token is part of the prompt's text
-        ):
-            if is_given:
-                raise InvalidJob(
-                    "the completion ends where its constraint is complete: there can't be a"
-                    " constraint and this",
-                    name,
-                )
-        self.check_constraint(constraint)
-
-    def _check_pair(self, job: Job, info: ModelInfo) -> None:
-        try:
-            self.max_new_tokens(len(job.negative_prompt), job.max_new_tokens)
-        except PromptTooLong as error:
-            raise PromptTooLong(f"negative_prompt: {error}", "negative_prompt") from None
-        num_pages = job.num_pages(info.page_size, info.num_draft_tokens)
-        if num_pages > info.num_pages or job.num_sequences > self.config.max_batch_size:
-            raise InvalidJob(
-                f"with a negative prompt the job needs {num_pages} pages of {info.num_pages}, and 2"
-                f" places of {self.config.max_batch_size} in the batch",
-                "negative_prompt",
-            )
-        if job.prompt_logprobs is not None:
-            raise InvalidJob("a prompt can't be scored beside a negative one", "negative_prompt")
-
     def _ask_pending(self, timeout: float) -> bool:
         """Which jobs wait; whether there is an answer. Under the lock, which it lets go."""
         serial = next(self._serials)
@@ -421,32 +332,17 @@ class Engine:
         return self._pending_list.serial >= serial or self._state == "stopped"
 
     def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
-        """A fresh error, if the engine doesn't take so many jobs and tokens now. Under the lock."""
-        name = self.config.name
-        match self._state:
-            case "loading":
-                return Loading(f"model {name} is loading", RETRY_LOADING)
-            case "draining":
-                return Draining(f"model {name} is shutting down", RETRY_STARTED)
-            case "stopped":
-                return self._dead()
-        if self._trouble == "hanging":
-            return Stalled(f"model {name}: {self._error}", RETRY_STARTED)
-        if len(self._held) + num_jobs > self.config.max_jobs:
-            message = f"{len(self._held)} jobs are active or wait, of {self.config.max_jobs}"
-            return Full(message, self._retry_after(num_jobs))
-        limit = self.config.max_pending_tokens
-        waiting = sum(len(h.job.prompt) for h in self._held.values() if h.state == "pending")
-        if waiting and waiting + prompt_tokens > limit:
-            message = f"{waiting} prompt tokens wait, of {limit}"
-            return Full(message, self._retry_after(num_jobs))
-        return None
-
-    def _retry_after(self, num_jobs: int) -> float:
-        """Seconds until the jobs that wait, and as many more, should have ended."""
-        num_waiting = sum(held.state == "pending" for held in self._held.values())
-        seconds = self._rate.seconds(num_waiting + num_jobs, time.monotonic())
-        return min(max(seconds, 1.0), MAX_RETRY_AFTER)
+        """Under the lock."""
+        return admission.refusal(
+            self.state,
+            self._error,
+            self._held.values(),
+            self._rate,
+            self.config,
+            time.monotonic(),
+            num_jobs,
+            prompt_tokens,
+        )
 
     def _pass_on(self, event: JobEvent, batches: Batches) -> None:
         held = self._held.get(event.identifier)
@@ -458,16 +354,13 @@ class Engine:
         """No job will be told anything any more. One that never began can go elsewhere."""
         for identifier, held in self._held.items():
             if self._error is None:
-                error: EngineError = Closed(_stopped(None))
+                error: EngineError = Closed(admission.SHUT_DOWN)
             elif held.state == "pending":
-                error = self._refusal() or self._dead()
+                error = self._refusal() or admission.dead(self.config.name, self._error)
             else:
                 error = BatchFailed(str(self._error))
             _add(batches, held.stream, Failed(identifier, error))
         self._held.clear()
-
-    def _dead(self) -> Dead:
-        return Dead(f"model {self.config.name}: {_stopped(self._error)}", RETRY_STARTED)
 
     def _cancel(self, identifier: str) -> None:
         self._link.send(Cancel(identifier))
@@ -475,18 +368,3 @@ class Engine:
 
 def _add(batches: Batches, stream: Stream, event: JobEvent) -> None:
     batches[stream] = (*batches.get(stream, ()), event)
-
-
-def _token_ids(job: Job) -> Iterator[tuple[str, Collection[int]]]:
-    """By the parameters that they come from."""
-    sampling = job.sampling
-    yield "prompt", job.prompt
-    yield "negative_prompt", job.negative_prompt
-    yield "stop_token_ids", job.stop_token_ids
-    yield "logit_bias", [token_id for token_id, _ in sampling.logit_bias]
-    yield "banned_token_ids", sampling.banned_token_ids
-    yield "allowed_token_ids", sampling.allowed_token_ids
-
-
-def _stopped(error: EngineError | None) -> str:
-    return "the server has shut down" if error is None else str(error)

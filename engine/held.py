@@ -4,7 +4,8 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from switchyard.engine.messages import Chunk, Job, JobEvent, ModelInfo, PutBack, Started
+from switchyard.engine.job import Job
+from switchyard.engine.messages import Chunk, JobEvent, ModelInfo, PutBack, Started
 from switchyard.engine.stream import Stream
 
 Phase = Literal["pending", "prefill", "decode"]

@@ -4,79 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from switchyard.engine.errors import EngineError
-from switchyard.engine.sampling import Sampling
+from switchyard.engine.job import Job
 
 FinishReason = Literal["stop", "length", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Healing:
-    """The prompt ended in `text`, a token that was taken back: one of `token_ids`, which all begin
-    with it, comes first, and is told without it.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Constraint:
-    """What a completion must be, as a grammar of llguidance: see `constraints`, which makes them.
-
-    It holds from the beginning, or once the text `after` has come, whose last token then ends with
-    it. A completion that ends by itself is complete by the grammar.
-    """
-
-    grammar: str
-    after: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """Tokens that come, one by one, once `after_tokens` have been generated without `unless_text`
-    among their text.
-    """
-
-    after_tokens: int
-    unless_text: str
-    token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One sequence to generate. Pages are reserved for the prompt and `max_new_tokens`."""
-
-    identifier: str
-    prompt: tuple[int, ...]
-    max_new_tokens: int
-    sampling: Sampling = field(default_factory=Sampling)
-    negative_prompt: tuple[int, ...] = ()  # for `sampling.cfg_scale`; it takes pages, too
-    healing: Healing | None = None
-    stop_strings: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    min_new_tokens: int = 0  # no stop before, by token or by string
-    ignore_eos: bool = False
-    include_stop: bool = False  # text and tokens end with the stop string, not before it
-    stop_on_loop: bool = False  # see LoopDetector
-    shown_token_ids: tuple[int, ...] = ()  # special tokens that the text has in it, as others
-    constraint: Constraint | None = None
-    forced: Forced | None = None
-    num_logprobs: int | None = None  # 0: of the token itself only; n: and of the n likeliest
-    prompt_logprobs: int | None = None  # likewise, of the prompt; then max_new_tokens may be 0
-    priority: int = 0  # higher first
-    client: str = ""  # who takes a share for it, where several wait
-    request_id: str = ""  # what its client calls it, for the logs; several jobs may have the same
-
-    @property
-    def num_sequences(self) -> int:
-        """Rows that it takes in a batch."""
-        return 2 if self.negative_prompt else 1
-
-    def num_pages(self, page_size: int, num_draft_tokens: int = 0) -> int:
-        """Reserved while it is active, with room for so many guesses behind the last token."""
-        lengths = [len(self.prompt), *([len(self.negative_prompt)] if self.negative_prompt else [])]
-        num_new = self.max_new_tokens + num_draft_tokens
-        return sum(-(-(length + num_new) // page_size) for length in lengths)
 
 
 # Commands: into the engine thread

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from switchyard import engine
+from switchyard.engine.job import Job
 from switchyard.engine.messages import (
     Chunk,
     Failed,
     Finished,
     FinishReason,
-    Job,
     JobEvent,
     ModelInfo,
     Started,

@@ -8,7 +8,15 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-FILES = sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "engine").rglob("*.py"), ROOT / "wsgi.py"])
+FILES = sorted(
+    path for part in ("app", "engine", "switchyard") for path in (ROOT / part).rglob("*.py")
+)
+OTHERS = sorted(
+    path
+    for part in ("benchmarks", "examples", "scripts", "tests", "training")
+    for path in (ROOT / part).rglob("*.py")
+    if "node_modules" not in path.parts
+)
 
 # Heavy or dangerous modules, and the only places that may import them.
 HOMES = {
@@ -20,23 +28,59 @@ HOMES = {
     "ray": "engine/links/",
     "llguidance": ("engine/grammar/", "engine/backends/sampling/matcher.py"),
     "jinja2": "app/chat/template.py",
-    "flask": ("app/", "wsgi.py"),
+    "flask": ("app/", "switchyard/server/wsgi.py"),
     "werkzeug": "app/",
     "pydantic": "app/",
+    "gunicorn": "switchyard/",
     "training": (),  # nowhere: the service doesn't know how its model was made
 }
 
-# Inside engine/, who may import whom: below <- above.
-LAYERS = [
-    {"errors", "config", "sampling", "memory"},
-    {"messages"},
-    {"model"},
-    {"stream", "held", "rate", "grammar", "schedule"},
-    {"backends"},
-    {"links"},
-    {"engine"},
-    {"models"},
-]
+# Who may import whom, by the first part of a name inside the package: below <- above. Those of one
+# set may import each other.
+LAYERS = {
+    "engine": [
+        {"errors", "config", "job", "memory"},
+        {"messages"},
+        {"model"},
+        {"stream", "held", "rate", "grammar", "schedule"},
+        {"backends"},
+        {"links"},
+        {"engine"},
+        {"models"},
+    ],
+    "app": [
+        {"parts", "exceptions"},
+        {"request"},
+        {"http", "config"},
+        {"errors"},
+        {"openapi"},
+        {"delivery"},
+        {"chat"},
+        {"services", "origins"},
+        {"routes", "formats"},
+        {"blueprint"},
+        {"extension", "create"},
+    ],
+    "engine/backends": [{"base"}, {"sampling"}, {"exl2"}],
+    "engine/backends/exl2": [
+        {"load", "detokenizer"},
+        {"prompt"},
+        {"job"},
+        {"events", "prompt_generator"},
+        {"generator"},
+        {"speculation"},
+        {"backend", "cpu", "cuda"},
+    ],
+    "app/formats": [
+        {"shapes", "text"},
+        {"openai", "responses", "anthropic", "plain", "kobold", "llamacpp", "websocket", "tokens"},
+        {"models"},
+    ],
+}
+FORMATS = LAYERS["app/formats"][1]
+
+MAX_MODULES = 12  # in a folder
+MORE_MODULES = {"app/delivery": 13}  # until the way of an answer is merged
 
 
 def imports(path):
@@ -54,6 +98,22 @@ def name_of(path):
     return path.relative_to(ROOT).as_posix()
 
 
+def own_imports(path, package):
+    """What a file imports of `package`, an "app/formats", by the first part of its name there."""
+    prefix = f"switchyard.{package.replace('/', '.')}."
+    for module in imports(path):
+        if module.startswith(prefix):
+            yield module.removeprefix(prefix).partition(".")[0]
+
+
+def entries(package):
+    """The modules and folders of a package, with their files."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        first = path.relative_to(ROOT / package).parts[0].removesuffix(".py")
+        if first != "__init__":
+            yield first, path
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_heavy_modules_are_imported_at_home_only(path):
     for module in imports(path):
@@ -64,40 +124,91 @@ def test_heavy_modules_are_imported_at_home_only(path):
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_arrows_point_down(path):
     for module in imports(path):
-        package, _, rest = module.partition(".")
+        assert module.partition(".")[0] not in ("app", "engine", "wsgi"), module
         if name_of(path).startswith("engine/"):
-            assert package not in ("app", "wsgi"), module
+            assert not module.startswith(("switchyard.app", "switchyard.server")), module
         if name_of(path).startswith("app/"):
-            assert package != "wsgi", module
-            assert package != "engine" or rest == "" or rest[0].isupper() or "." not in rest
-            assert package != "engine" or rest.partition(".")[0] not in set().union(*LAYERS), module
+            assert not module.startswith("switchyard.server"), module
+            of_engine = module.removeprefix("switchyard.engine.")
+            inner = set().union(*LAYERS["engine"])
+            assert of_engine == module or of_engine.partition(".")[0] not in inner, module
 
 
-def test_the_engines_own_layers_point_down():
-    level = {name: i for i, names in enumerate(LAYERS) for name in names}
+@pytest.mark.parametrize("package", LAYERS)
+def test_layers_of_a_package_point_down(package):
+    level = {name: i for i, names in enumerate(LAYERS[package]) for name in names}
+    for own, path in entries(package):
+        for other in own_imports(path, package):
+            if other in level:  # else it is a name of the package itself
+                assert level[other] <= level[own], f"{name_of(path)} imports {other}"
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_every_module_has_a_layer(package):
+    assert {own for own, _ in entries(package)} == set().union(*LAYERS[package])
+
+
+def test_no_wire_format_imports_another():
+    for own, path in entries("app/formats"):
+        if own in FORMATS:
+            others = FORMATS & set(own_imports(path, "app/formats")) - {own}
+            assert not others, name_of(path)
+
+
+def test_a_folder_has_a_dozen_modules_at_most():
+    for folder in {path.parent for path in FILES}:
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        limit = MORE_MODULES.get(name_of(folder), MAX_MODULES)
+        assert len(modules) <= limit, name_of(folder)
+
+
+def test_services_are_asked_for_by_routes_alone():
+    """What lies below takes what it needs as arguments."""
     for path in FILES:
-        if not name_of(path).startswith("engine/") or path.name == "__init__.py":
-            continue
-        own = path.relative_to(ROOT / "engine").parts[0].removesuffix(".py")
-        for module in imports(path):
-            package, _, rest = module.partition(".")
-            if package == "engine" and own != rest.partition(".")[0]:
-                assert level[rest.partition(".")[0]] <= level[own], f"{name_of(path)}: {module}"
+        if "switchyard.app.services.services" in imports(path):
+            assert name_of(path).startswith(("app/formats/", "app/routes/", "app/extension.py"))
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=name_of)
+def test_nothing_goes_by_the_names_that_hosts_have(path):
+    """`app` and `engine` are the folders' names, and `switchyard.app` the packages'."""
+    for module in imports(path):
+        assert module.partition(".")[0] not in ("app", "engine"), module
+
+
+def test_no_module_is_loaded_under_two_names():
+    """Not even in a checkout, where `from app import create_app` goes on to work."""
+    code = (
+        "import pkgutil, sys, importlib, app, switchyard.app, switchyard.engine\n"
+        "for package in (switchyard.app, switchyard.engine):\n"
+        "    for info in pkgutil.walk_packages(package.__path__, f'{package.__name__}.'):\n"
+        "        if not info.name.startswith('switchyard.engine.backends.exl2.'):\n"
+        "            importlib.import_module(info.name)\n"
+        "assert app.create_app is switchyard.app.create_app\n"
+        "assert 'switchyard.app.formats.openai.routes' in sys.modules\n"
+        "twice = [m for m in sys.modules if m.startswith(('app.', 'engine'))]\n"
+        "assert not twice, twice"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_thread_knows_no_concrete_backend():
     modules = set(imports(ROOT / "engine" / "links" / "thread.py"))
     backends = {module for module in modules if module.startswith("switchyard.engine.backends")}
-    assert backends == {
-        "switchyard.engine.backends.base",
-        "switchyard.engine.backends.base.Backend",
-    }
+    name = "switchyard.engine.backends.base"
+    assert backends == {name, f"{name}.Backend"}
 
 
 def test_importing_app_and_engine_starts_and_loads_nothing():
     code = (
-        "import sys, threading, app, engine;"
+        "import sys, threading, switchyard.app, switchyard.engine;"
         "assert threading.active_count() == 1;"
         "assert not {'torch', 'exllamav2', 'numpy'} & set(sys.modules)"
     )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_importing_the_package_loads_no_flask():
+    code = "import sys, switchyard; assert not {'flask', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

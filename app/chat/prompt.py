@@ -13,7 +13,6 @@ from switchyard.app.config import Settings
 from switchyard.app.http.body import dumps
 from switchyard.app.parts.call_formats import FORMATS, GENERIC, Format, recognise
 from switchyard.app.parts.parser import PartParser, Tags
-from switchyard.app.services import services
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,93 +54,103 @@ class Prompt:
         )
 
 
-def prepare(request: Chat, model: engine.Engine) -> Prompt:
-    """Raises what `Engine.check_room` does, InvalidJob, PromptTooLong."""
-    texts = "".join(_texts(request))
-    # Before the work of tokenizing: tokens are not longer than 16 characters on average.
-    model.check_room(request.n, len(texts) // 16 * request.n)
-    model.tokenizer.check_length(texts, model.info.max_seq_len)
-    text = render(request, model)
-    settings, template, tags = services().settings, _template(model), _tags()
-    is_reasoning = all(tags) and _is_reasoning(request, text, tags)
-    format = _format(template, settings) or GENERIC
-    tokenizer = model.tokenizer
-    return Prompt(
-        token_ids=tokenizer.encode_template(text, model.info.max_seq_len),
-        offer=request.offer,
-        format=format,
-        tags=tags if all(tags) and request.separate_reasoning else None,
-        is_reasoning=is_reasoning,
-        after=tags.end if is_reasoning else "",
-        constraint=calls.constraint(request.offer, format, model),
-        forced=_end_of_thoughts(request.reasoning_budget, tags, tokenizer),
-        shown_token_ids=tuple(
-            tokenizer.special_ids[tag]
-            for tag in (*tags, *(format.tags if request.offer.tools else ()))
-            if tag in tokenizer.special_ids
-        ),
-    )
+class Prompts:
+    """Of one model: its chat template, and what the settings say of how it writes."""
 
+    def __init__(self, model: engine.Engine, template: ChatTemplate, settings: Settings) -> None:
+        self._model = model
+        self._template = template
+        self._tags = Tags(settings.reasoning_start, settings.reasoning_end)
+        # That the template asks its model for; None if that isn't known.
+        self._format = (
+            recognise(template.source)
+            if settings.tool_format == "auto"
+            else FORMATS[settings.tool_format]
+        )
 
-def count(request: Chat, model: engine.Engine) -> int:
-    """The number of its tokens. Raises InvalidJob, PromptTooLong."""
-    text = render(request, model)
-    return len(model.tokenizer.encode_template(text, model.info.max_seq_len))
+    @property
+    def variables(self) -> Collection[str]:
+        """That the chat template uses."""
+        return self._template.variables
 
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether the chat template knows thoughts between the server's tags."""
+        return all(self._tags) and self._tags.start in self._template.source
 
-def render(request: Chat, model: engine.Engine) -> str:
-    """The text of the prompt, escaped as its tokenizer takes it. Raises InvalidJob."""
-    template = _template(model)
-    messages = [message.template_form() for message in request.messages]
-    if "developer" not in template.source:
-        messages = [
-            {**message, "role": "system"} if message["role"] == "developer" else message
-            for message in messages
-        ]
-    tools = [tool.template_form() for tool in request.offer.tools]
-    if "tools" not in template.variables or not _format(template, services().settings):
-        messages, tools = generic.without_tools(messages, tools), []
-    if request.add_generation_prompt is None:
-        add_generation_prompt = not request.continue_final_message
-    else:
-        add_generation_prompt = request.add_generation_prompt
-    conversation = Conversation(
-        messages,
-        tools,
-        request.documents,
-        _variables(request, template),
-        add_generation_prompt,
-        request.continue_final_message,
-    )
-    text = template.render(conversation, model.tokenizer.escape)
-    return text if request.reasoning_budget is None else _with_thoughts(text, model)
+    def prepare(self, request: Chat) -> Prompt:
+        """Raises what `Engine.check_room` does, InvalidJob, PromptTooLong."""
+        model = self._model
+        texts = "".join(_texts(request))
+        # Before the work of tokenizing: tokens are not longer than 16 characters on average.
+        model.check_room(request.n, len(texts) // 16 * request.n)
+        model.tokenizer.check_length(texts, model.info.max_seq_len)
+        text = self.render(request)
+        tags = self._tags
+        is_reasoning = all(tags) and _is_reasoning(request, text, tags)
+        format = self._format or GENERIC
+        tokenizer = model.tokenizer
+        return Prompt(
+            token_ids=tokenizer.encode_template(text, model.info.max_seq_len),
+            offer=request.offer,
+            format=format,
+            tags=tags if all(tags) and request.separate_reasoning else None,
+            is_reasoning=is_reasoning,
+            after=tags.end if is_reasoning else "",
+            constraint=calls.constraint(request.offer, format, model),
+            forced=_end_of_thoughts(request.reasoning_budget, tags, tokenizer),
+            shown_token_ids=tuple(
+                tokenizer.special_ids[tag]
+                for tag in (*tags, *(format.tags if request.offer.tools else ()))
+                if tag in tokenizer.special_ids
+            ),
+        )
 
+    def count(self, request: Chat) -> int:
+        """The number of its tokens. Raises InvalidJob, PromptTooLong."""
+        text = self.render(request)
+        return len(self._model.tokenizer.encode_template(text, self._model.info.max_seq_len))
 
-def variables(model: engine.Engine) -> Collection[str]:
-    """That the model's chat template uses."""
-    return _template(model).variables
+    def render(self, request: Chat) -> str:
+        """The text of the prompt, escaped as its tokenizer takes it. Raises InvalidJob."""
+        template = self._template
+        messages = [message.template_form() for message in request.messages]
+        if "developer" not in template.source:
+            messages = [
+                {**message, "role": "system"} if message["role"] == "developer" else message
+                for message in messages
+            ]
+        tools = [tool.template_form() for tool in request.offer.tools]
+        if "tools" not in template.variables or self._format is None:
+            messages, tools = generic.without_tools(messages, tools), []
+        if request.add_generation_prompt is None:
+            add_generation_prompt = not request.continue_final_message
+        else:
+            add_generation_prompt = request.add_generation_prompt
+        conversation = Conversation(
+            messages,
+            tools,
+            request.documents,
+            _variables(request, template),
+            add_generation_prompt,
+            request.continue_final_message,
+        )
+        text = template.render(conversation, self._model.tokenizer.escape)
+        return text if request.reasoning_budget is None else self._with_thoughts(text)
 
-
-def has_thoughts(model: engine.Engine) -> bool:
-    """Whether the model's chat template knows thoughts between the server's tags."""
-    tags = _tags()
-    return all(tags) and tags.start in _template(model).source
-
-
-def _tags() -> Tags:
-    settings = services().settings
-    return Tags(settings.reasoning_start, settings.reasoning_end)
-
-
-def _template(model: engine.Engine) -> ChatTemplate:
-    return services().chat_templates[model.config.name]
-
-
-def _format(template: ChatTemplate, settings: Settings) -> Format | None:
-    """That the template asks its model for; None if that isn't known."""
-    if settings.tool_format != "auto":
-        return FORMATS[settings.tool_format]
-    return recognise(template.source)
+    def _with_thoughts(self, text: str) -> str:
+        """The prompt, in which thoughts are open, or their end would be forced into an answer
+        without any. Raises InvalidJob where that can't be.
+        """
+        tags = self._tags
+        if not self.has_thoughts:
+            message = "the model's chat template knows no thoughts between the server's tags"
+            raise engine.InvalidJob(message, "reasoning_budget")
+        if text.rstrip().endswith(tags.start):
+            return text
+        if text.rstrip().endswith(tags.end):
+            raise engine.InvalidJob("this prompt asks for no thoughts", "reasoning_budget")
+        return f"{text}{tags.start}\n"
 
 
 def _variables(request: Chat, template: ChatTemplate) -> Mapping[str, Any]:
@@ -162,21 +171,6 @@ def _is_reasoning(request: Chat, text: str, tags: Tags) -> bool:
         if begun.rfind(tags.start) > begun.rfind(tags.end):
             return True
     return text.rstrip().endswith(tags.start)
-
-
-def _with_thoughts(text: str, model: engine.Engine) -> str:
-    """The prompt, in which thoughts are open, or their end would be forced into an answer without
-    any. Raises InvalidJob where that can't be.
-    """
-    tags = _tags()
-    if not has_thoughts(model):
-        message = "the model's chat template knows no thoughts between the server's tags"
-        raise engine.InvalidJob(message, "reasoning_budget")
-    if text.rstrip().endswith(tags.start):
-        return text
-    if text.rstrip().endswith(tags.end):
-        raise engine.InvalidJob("this prompt asks for no thoughts", "reasoning_budget")
-    return f"{text}{tags.start}\n"
 
 
 def _end_of_thoughts(

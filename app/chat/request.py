@@ -7,8 +7,9 @@ from pydantic import Field, field_validator
 
 from switchyard.app.chat.messages import Message, fault_of
 from switchyard.app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
-from switchyard.app.http.body import BadRequest
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.generation import MAX_LOGPROBS, Scored, Tokens
+from switchyard.app.request.validation import validate
 
 MAX_MESSAGES = 2048  # OpenAI's
 MAX_PARTS = 10_000  # of all messages of a chat
@@ -161,3 +162,8 @@ class Chat(Scored):
         if self.offer.tools and names.get("constraint", "constraint") == "constraint":
             names["constraint"] = "tools"
         return names
+
+
+def chat(body: dict[str, Any]) -> Chat:
+    """Raises BadRequest."""
+    return validate(Chat, body)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from switchyard.app.http.body import BadRequest
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.validation import TAG, Object
 
 MAX_TOOLS = 512

@@ -1,31 +1,29 @@
 """Answers from transcripts: to those who asked, and to those who ask again. Request threads."""
 
-import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import Any
 
 import flask
 import werkzeug.exceptions
 
 from switchyard import engine
+from switchyard.app.config import Settings
+from switchyard.app.delivery.framing import EVENTS, Framing, StreamWriter
 from switchyard.app.delivery.output import Output
 from switchyard.app.delivery.reader import Reader
-from switchyard.app.delivery.streamed import Streamed
+from switchyard.app.delivery.render import Render
+from switchyard.app.delivery.sender import Sender, Streamed
 from switchyard.app.delivery.transcript import Reading, Transcript, Writer
-from switchyard.app.delivery.transcripts import Claim
+from switchyard.app.delivery.transcripts import Claim, Transcripts
 from switchyard.app.delivery.watch import Watch
-from switchyard.app.http.body import BadRequest, dumps, read_bytes
+from switchyard.app.exceptions import BadRequest
+from switchyard.app.http.body import dumps, read_bytes
 from switchyard.app.http.client import Client
 from switchyard.app.http.identity import share_of
-from switchyard.app.openapi.contract import REPEATABLE
-from switchyard.app.services import services
 
 MAX_KEY = 255  # characters of an Idempotency-Key
 CLAIM = "switchyard.claim"  # in the environ of a request with one
-
-Arguments = ParamSpec("Arguments")
-View = Callable[Arguments, flask.Response]
 
 
 class WholeWriter:
@@ -55,55 +53,6 @@ class WholeWriter:
         return []  # it has a status of its own
 
 
-def whole_response(
-    reader: Reader,
-    note: Callable[[Sequence[engine.JobEvent]], object],
-    whole: Callable[[], dict[str, Any]],
-) -> flask.Response:
-    """A response once the jobs of `reader` have ended: the body that `whole` makes of what `note`
-    was told. Raises ClientGone, TimedOut, or the error of the first job that fails; what has not
-    ended is cancelled.
-    """
-    reader.be_patient()
-    writer = WholeWriter(note, whole)
-    return _whole(begin(reader, writer, 0.0), writer)
-
-
-def begin(reader: Reader, writer: Writer, keep: float) -> Reading:
-    """The current request's reading of its own answer, which is kept for `keep` seconds, or for
-    the request's Idempotency-Key.
-    """
-    claim: Claim | None = flask.request.environ.get(CLAIM)
-    if claim is not None:
-        keep = max(keep, services().settings.idempotency_timeout)
-    watch, reader.watch = reader.watch, None
-    assert watch is not None  # this is the reader's first use
-    transcript = Transcript(reader, writer, keep)
-    transcript.join()
-    if keep:
-        services().transcripts.keep(transcript, share_of(flask.request), claim)
-    return Reading(transcript, watch)
-
-
-def repeatable(view: View[Arguments]) -> View[Arguments]:
-    """A view whose requests may come again: with an Idempotency-Key, for the same answer, or with
-    a Last-Event-ID, for the rest of a stream. Below what declares its contract.
-    """
-
-    @functools.wraps(view)
-    def answer(*args: Arguments.args, **kwargs: Arguments.kwargs) -> flask.Response:
-        if (event := event_position()) is not None:
-            _read_body()
-            return resume(*event)
-        key = flask.request.headers.get("Idempotency-Key")
-        if key is None:
-            return view(*args, **kwargs)
-        return _answer_once(key, lambda: view(*args, **kwargs))
-
-    setattr(answer, REPEATABLE, True)
-    return answer
-
-
 def event_position() -> tuple[str, int] | None:
     """Of the current request's Last-Event-ID: the identifier of a response, and how many of its
     events its client has. None if there is none. Raises BadRequest.
@@ -117,41 +66,155 @@ def event_position() -> tuple[str, int] | None:
     return identifier, int(number)
 
 
-def resume(identifier: str, position: int) -> flask.Response:
-    """The rest of a stream, behind so many frames; 204 if there is none. Raises werkzeug's 404."""
-    settings = services().settings
-    transcript = services().transcripts.find(identifier, share_of(flask.request))
-    if transcript is None or not _join(transcript):
-        raise werkzeug.exceptions.NotFound(
-            f"no stream {identifier[:100]!r} of this client is kept here: streams are for"
-            f" {settings.resume_timeout:g} seconds after their client has left"
-        )
-    reading = _reading(transcript, position)
-    if position > transcript.num_frames:
-        reading.close()
-        raise BadRequest(f"Last-Event-ID: there is no event {position} yet", "Last-Event-ID")
-    if reading.is_finished:  # which ends an EventSource, too
-        reading.close()
-        return flask.Response(status=204)
-    return stream(reading, transcript.writer, settings.heartbeat)
+class Answers:
+    """Of one application: its streams' sender, and the answers that it keeps."""
 
+    def __init__(self, settings: Settings) -> None:
+        self.transcripts = Transcripts()
+        self._settings = settings
+        self._sender = Sender()
 
-def stream(reading: Reading, writer: Writer, heartbeat: float) -> flask.Response:
-    """What `reading` brings, as it comes. Raises what goes wrong before its first frame."""
-    output = Output(reading, writer, heartbeat)
-    try:
-        output.wait_first()
-    except BaseException:
-        reading.close()
-        raise
-    send_timeout = services().settings.send_timeout
-    response = Streamed(output, services().sender, send_timeout, writer.mimetype)
-    response.headers["Cache-Control"] = "no-cache"
-    response.headers["X-Accel-Buffering"] = "no"
-    # Not a finally where it is written: if the client leaves before the first byte, that never
-    # begins, and its finally never runs.
-    response.call_on_close(reading.close)
-    return response
+    def whole(
+        self,
+        reader: Reader,
+        note: Callable[[Sequence[engine.JobEvent]], object],
+        whole: Callable[[], dict[str, Any]],
+    ) -> flask.Response:
+        """A response once the jobs of `reader` have ended: the body that `whole` makes of what
+        `note` was told. Raises ClientGone, TimedOut, or the error of the first job that fails; what
+        has not ended is cancelled.
+        """
+        reader.be_patient()
+        writer = WholeWriter(note, whole)
+        return _whole(self._begin(reader, writer, 0.0), writer)
+
+    def stream(self, reader: Reader, render: Render, framing: Framing) -> flask.Response:
+        """A response that goes on until the jobs of `reader` have ended.
+
+        Waits for the first frame, so that a job that fails at once gets its own status; but not
+        longer than a heartbeat, since by then the client shall see that it is being served. Raises
+        the job's error, ClientGone or TimedOut.
+        """
+        keep = self._settings.resume_timeout if framing.mimetype == EVENTS else 0.0
+        writer = StreamWriter(render, framing, reader.identifier if keep else None)
+        return self._stream(self._begin(reader, writer, keep), writer)
+
+    def resume(self, identifier: str, position: int) -> flask.Response:
+        """The rest of a stream, behind so many frames; 204 if there is none. Raises
+        werkzeug's 404.
+        """
+        transcript = self.transcripts.find(identifier, share_of(flask.request))
+        if transcript is None or not self._join(transcript):
+            raise werkzeug.exceptions.NotFound(
+                f"no stream {identifier[:100]!r} of this client is kept here: streams are for"
+                f" {self._settings.resume_timeout:g} seconds after their client has left"
+            )
+        reading = self._reading(transcript, position)
+        if position > transcript.num_frames:
+            reading.close()
+            raise BadRequest(f"Last-Event-ID: there is no event {position} yet", "Last-Event-ID")
+        if reading.is_finished:  # which ends an EventSource, too
+            reading.close()
+            return flask.Response(status=204)
+        return self._stream(reading, transcript.writer)
+
+    def resume_or_answer(self, view: Callable[[], flask.Response]) -> flask.Response:
+        """The current request's answer: the rest of a stream if it has a Last-Event-ID, the answer
+        of the first request with its Idempotency-Key if it has one, else `view`'s.
+        """
+        if (event := event_position()) is not None:
+            self._read_body()
+            return self.resume(*event)
+        key = flask.request.headers.get("Idempotency-Key")
+        return view() if key is None else self._answer_once(key, view)
+
+    def _begin(self, reader: Reader, writer: Writer, keep: float) -> Reading:
+        """The current request's reading of its own answer, which is kept for `keep` seconds, or for
+        the request's Idempotency-Key.
+        """
+        claim: Claim | None = flask.request.environ.get(CLAIM)
+        if claim is not None:
+            keep = max(keep, self._settings.idempotency_timeout)
+        watch, reader.watch = reader.watch, None
+        assert watch is not None  # this is the reader's first use
+        transcript = Transcript(reader, writer, keep)
+        transcript.join()
+        if keep:
+            self.transcripts.keep(transcript, share_of(flask.request), claim)
+        return Reading(transcript, watch)
+
+    def _stream(self, reading: Reading, writer: Writer) -> flask.Response:
+        """What `reading` brings, as it comes. Raises what goes wrong before its first frame."""
+        output = Output(reading, writer, self._settings.heartbeat)
+        try:
+            output.wait_first()
+        except BaseException:
+            reading.close()
+            raise
+        send_timeout = self._settings.send_timeout
+        response = Streamed(output, self._sender, send_timeout, writer.mimetype)
+        response.headers["Cache-Control"] = "no-cache"
+        response.headers["X-Accel-Buffering"] = "no"
+        # Not a finally where it is written: if the client leaves before the first byte, that never
+        # begins, and its finally never runs.
+        response.call_on_close(reading.close)
+        return response
+
+    def _answer_once(self, key: str, view: Callable[[], flask.Response]) -> flask.Response:
+        if not self._settings.idempotency_timeout:
+            raise BadRequest(
+                "Idempotency-Key: this server keeps no answers, its idempotency_timeout is 0",
+                "Idempotency-Key",
+                "unsupported_parameter",
+            )
+        if not 0 < len(key) <= MAX_KEY:
+            raise BadRequest(
+                f"Idempotency-Key: must have from 1 to {MAX_KEY} characters", "Idempotency-Key"
+            )
+        request = flask.request
+        fingerprint = hashlib.sha256(
+            b"\0".join(
+                [
+                    request.full_path.encode(),
+                    request.headers.get("Content-Type", "").encode(),
+                    request.headers.get("Accept", "").encode(),
+                    self._read_body(),
+                ]
+            )
+        ).digest()
+        watch = Watch(Client(request.environ), serves_half_closed=True)
+        while True:
+            claim, is_new = self.transcripts.claim(
+                (share_of(request), request.path, key), fingerprint
+            )
+            if is_new:
+                request.environ[CLAIM] = claim
+                try:
+                    return view()
+                finally:
+                    self.transcripts.settle(claim)
+            watch.wait(_wait_for(claim), claim.settled.is_set)
+            if claim.transcript is not None and self._join(claim.transcript):
+                return self._repeat(claim.transcript)
+
+    def _repeat(self, transcript: Transcript) -> flask.Response:
+        reading, writer = self._reading(transcript), transcript.writer
+        if writer.heartbeat is None:
+            return _whole(reading, writer)
+        return self._stream(reading, writer)
+
+    def _join(self, transcript: Transcript) -> bool:
+        return self.transcripts.join(transcript, self._settings.reserve_threads // 2)
+
+    def _reading(self, transcript: Transcript, position: int = 0) -> Reading:
+        client = Client(flask.request.environ)
+        client.limit_sends(self._settings.send_timeout)
+        serves_half_closed = transcript.writer.heartbeat is not None
+        return Reading(transcript, Watch(client, serves_half_closed), position)
+
+    def _read_body(self) -> bytes:
+        with Client(flask.request.environ).receiving(self._settings.body_timeout):
+            return read_bytes(self._settings.max_body_bytes)
 
 
 def _whole(reading: Reading, writer: Writer) -> flask.Response:
@@ -164,43 +227,6 @@ def _whole(reading: Reading, writer: Writer) -> flask.Response:
     return flask.Response(b"".join(frames), mimetype=writer.mimetype)
 
 
-def _answer_once(key: str, view: Callable[[], flask.Response]) -> flask.Response:
-    settings, transcripts = services().settings, services().transcripts
-    if not settings.idempotency_timeout:
-        raise BadRequest(
-            "Idempotency-Key: this server keeps no answers, its idempotency_timeout is 0",
-            "Idempotency-Key",
-            "unsupported_parameter",
-        )
-    if not 0 < len(key) <= MAX_KEY:
-        raise BadRequest(
-            f"Idempotency-Key: must have from 1 to {MAX_KEY} characters", "Idempotency-Key"
-        )
-    request = flask.request
-    fingerprint = hashlib.sha256(
-        b"\0".join(
-            [
-                request.full_path.encode(),
-                request.headers.get("Content-Type", "").encode(),
-                request.headers.get("Accept", "").encode(),
-                _read_body(),
-            ]
-        )
-    ).digest()
-    watch = Watch(Client(request.environ), serves_half_closed=True)
-    while True:
-        claim, is_new = transcripts.claim((share_of(request), request.path, key), fingerprint)
-        if is_new:
-            request.environ[CLAIM] = claim
-            try:
-                return view()
-            finally:
-                transcripts.settle(claim)
-        watch.wait(_wait_for(claim), claim.settled.is_set)
-        if claim.transcript is not None and _join(claim.transcript):
-            return _repeat(claim.transcript)
-
-
 def _wait_for(claim: Claim) -> Callable[[float], Sequence[None]]:
     """For Watch.wait, which only wants to know when."""
 
@@ -209,27 +235,3 @@ def _wait_for(claim: Claim) -> Callable[[float], Sequence[None]]:
         return ()
 
     return wait
-
-
-def _repeat(transcript: Transcript) -> flask.Response:
-    reading, writer = _reading(transcript), transcript.writer
-    if writer.heartbeat is None:
-        return _whole(reading, writer)
-    return stream(reading, writer, services().settings.heartbeat)
-
-
-def _join(transcript: Transcript) -> bool:
-    return services().transcripts.join(transcript, services().settings.reserve_threads // 2)
-
-
-def _reading(transcript: Transcript, position: int = 0) -> Reading:
-    client = Client(flask.request.environ)
-    client.limit_sends(services().settings.send_timeout)
-    serves_half_closed = transcript.writer.heartbeat is not None
-    return Reading(transcript, Watch(client, serves_half_closed), position)
-
-
-def _read_body() -> bytes:
-    settings = services().settings
-    with Client(flask.request.environ).receiving(settings.body_timeout):
-        return read_bytes(settings.max_body_bytes)

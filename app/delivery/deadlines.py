@@ -4,18 +4,9 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from switchyard import engine
-
-
-class TimedOut(Exception):
-    """A deadline has passed. `code` says which."""
-
-    def __init__(self, message: str, code: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.usage: dict[str, Any] = {}  # until then
+from switchyard.app.exceptions import TimedOut
 
 
 @dataclass(frozen=True, slots=True)

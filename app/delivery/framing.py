@@ -6,17 +6,13 @@ Three framings, by the Accept header: server-sent events, JSON lines, bare text.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import flask
 from werkzeug.datastructures import MIMEAccept
 
 from switchyard import engine
-from switchyard.app.delivery.answers import begin, stream
 from switchyard.app.delivery.progress import tell
-from switchyard.app.delivery.reader import Reader
 from switchyard.app.delivery.render import MARK, Mould, Render
 from switchyard.app.errors import describe
 from switchyard.app.http.body import dumps
-from switchyard.app.services import services
 
 EVENTS = "text/event-stream"
 
@@ -172,20 +168,6 @@ class StreamWriter:
         self._count += len(frames)
         prefix = f"id: {self._identifier}:"
         return [f"{prefix}{i}\n".encode() + frame for i, frame in enumerate(frames, first)]
-
-
-def stream_response(
-    reader: Reader, render: Render, framing: Framing, heartbeat: float
-) -> flask.Response:
-    """A response that goes on until the jobs of `reader` have ended. `heartbeat` in seconds.
-
-    Waits for the first frame, so that a job that fails at once gets its own status; but not
-    longer than a heartbeat, since by then the client shall see that it is being served. Raises
-    the job's error, ClientGone or TimedOut.
-    """
-    keep = services().settings.resume_timeout if framing.mimetype == EVENTS else 0.0
-    writer = StreamWriter(render, framing, reader.identifier if keep else None)
-    return stream(begin(reader, writer, keep), writer, heartbeat)
 
 
 def raise_failure(events: Sequence[engine.JobEvent]) -> None:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from switchyard import engine
-from switchyard.app.delivery.deadlines import Deadlines, TimedOut
+from switchyard.app.delivery.deadlines import Deadlines
 from switchyard.app.delivery.watch import Watch
+from switchyard.app.exceptions import TimedOut
 
 logger = logging.getLogger(__name__)
 

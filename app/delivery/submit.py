@@ -10,16 +10,17 @@ from typing import Any, Protocol
 import flask
 
 from switchyard import engine
+from switchyard.app.config import Settings
 from switchyard.app.delivery.deadlines import Deadlines
 from switchyard.app.delivery.reader import Reader
 from switchyard.app.delivery.watch import Watch
-from switchyard.app.http.body import BadRequest, read_json
+from switchyard.app.exceptions import BadRequest
+from switchyard.app.http.body import read_json
 from switchyard.app.http.client import Client
 from switchyard.app.http.identity import share_of
 from switchyard.app.http.request_id import request_id
 from switchyard.app.request.generation import Generation
 from switchyard.app.request.validation import Request
-from switchyard.app.services import services
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +63,12 @@ class Choice:
 
 def receive(
     parse_body: Callable[[dict[str, Any]], Request],
+    settings: Settings,
     read: Callable[[int], dict[str, Any]] = read_json,
 ) -> Request:
     """The current request, from a client that must neither send nor read too slowly. `read` takes
     the most bytes that it may have.
     """
-    settings = services().settings
     client = Client(flask.request.environ)
     client.limit_sends(settings.send_timeout)
     with client.receiving(settings.body_timeout):
@@ -94,6 +95,7 @@ def submit(
     prompts: Sequence[tuple[int, ...]],
     identifiers: Sequence[str],
     is_streamed: bool,
+    settings: Settings,
     fit: Callable[[engine.Job], engine.Job] | None = None,
     wake: Callable[[], None] | None = None,
 ) -> Reader:
@@ -101,7 +103,6 @@ def submit(
     Close the reader in the end. `wake` is the stream's. Raises BadRequest, or what `Engine.submit`
     does.
     """
-    settings = services().settings
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
         raise BadRequest(
             f"timeout: {request.timeout:g} seconds are more than the"

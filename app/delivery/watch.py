@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from switchyard.app.http.client import Client, ClientGone, Presence
+from switchyard.app.exceptions import ClientGone
+from switchyard.app.http.client import Client, Presence
 
 LOOK = 0.25  # seconds from one look at the client to the next
 LOOK_CLOSELY = 0.1  # once it may have left

@@ -8,14 +8,7 @@ import flask
 import pydantic_core
 import werkzeug.exceptions
 
-
-class BadRequest(Exception):
-    """The request can't be understood or honoured; `param` is the parameter at fault."""
-
-    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
-        super().__init__(message)
-        self.param = param
-        self.code = code
+from switchyard.app.exceptions import BadRequest
 
 
 def read_json(max_bytes: int) -> dict[str, Any]:

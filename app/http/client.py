@@ -1,7 +1,6 @@
 """The other end of a request's connection, as far as the server that runs us shows it."""
 
 import contextlib
-import errno
 import select
 import socket
 import struct
@@ -10,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from switchyard.app.exceptions import BodyTimeout, ClientGone
 from switchyard.app.http.alarms import ALARMS
 
 if sys.platform == "linux":
@@ -20,17 +20,6 @@ Presence = Literal["there", "half-closed", "gone"]
 
 _HAS_LEFT = select.POLLERR | select.POLLHUP | select.POLLNVAL if hasattr(select, "poll") else 0
 _END_OF_FILE = getattr(select, "POLLRDHUP", 0)  # Linux only
-
-
-class ClientGone(ConnectionResetError):
-    """Nobody waits for the answer any more. As a server's own finding when a write fails."""
-
-    def __init__(self) -> None:
-        super().__init__(errno.ECONNRESET, "the client has left")
-
-
-class BodyTimeout(Exception):
-    """The request's body took too long to arrive."""
 
 
 class Client:

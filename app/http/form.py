@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Union
 
 import flask
 
-from switchyard.app.http.body import BadRequest, read_bytes
+from switchyard.app.exceptions import BadRequest
+from switchyard.app.http.body import read_bytes
 from switchyard.app.request.validation import MAX_NAMES, Parameters
 
 TRUE = frozenset(("true", "on", "yes"))  # "on" is what a browser sends of a checked box

@@ -4,11 +4,15 @@ import importlib.resources
 
 import flask
 import werkzeug
+import werkzeug.exceptions
 
 from switchyard.app.http.body import json_response
 from switchyard.app.openapi import contract
 
-ASSETS = str(importlib.resources.files("flask_swagger_ui") / "dist")
+try:
+    ASSETS = str(importlib.resources.files("flask_swagger_ui") / "dist")
+except ModuleNotFoundError:
+    ASSETS = ""
 
 # By addresses relative to the page, since the blueprint may lie under any prefix.
 PAGE = """\
@@ -45,9 +49,16 @@ def to_docs() -> werkzeug.Response:
 
 @blueprint.get("/docs/")
 def docs() -> flask.Response:
+    _check_assets()
     return flask.Response(PAGE, mimetype="text/html")
 
 
 @blueprint.get("/docs/<path:name>")
 def asset(name: str) -> flask.Response:
+    _check_assets()
     return flask.send_from_directory(ASSETS, name)
+
+
+def _check_assets() -> None:
+    if not ASSETS:
+        raise werkzeug.exceptions.NotFound("this page needs switchyard's extra `docs`")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from switchyard import engine
-from switchyard.app.http.body import BadRequest
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.validation import Finite, Parameters, without_nulls
 
 Schema = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, Field, field_validator
 
 from switchyard import engine
-from switchyard.app.http.body import BadRequest
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.constraint import Constrained
 from switchyard.app.request.sampling import Sampled, TokenId
 from switchyard.app.request.validation import MAX_SHOWN, Finite, Off, without_nulls

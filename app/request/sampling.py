@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from switchyard import engine
-from switchyard.app.http.body import BadRequest
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.validation import Parameters
 
 MAX_BIASED = 1024  # tokens of one request

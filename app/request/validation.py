@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
-from switchyard.app.http.body import BadRequest
+from switchyard.app.exceptions import BadRequest
 
 MAX_SHOWN = 100  # characters of a name that a client made up
 MAX_NAMES = 100  # more than any object here knows, so at least one is wrong

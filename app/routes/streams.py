@@ -3,9 +3,10 @@
 import flask
 import werkzeug.exceptions
 
-from switchyard.app.delivery.answers import event_position, resume
+from switchyard.app.delivery.answers import event_position
 from switchyard.app.delivery.framing import EVENTS
 from switchyard.app.openapi.contract import declares
+from switchyard.app.services import services
 
 blueprint = flask.Blueprint("switchyard_streams", __name__, url_prefix="/v1")
 
@@ -21,4 +22,4 @@ def resume_stream(identifier: str) -> flask.Response:
     of, position = event_position() or (identifier, 0)
     if of != identifier:
         raise werkzeug.exceptions.NotFound("Last-Event-ID is of another stream")
-    return resume(identifier, position)
+    return services().answers.resume(identifier, position)

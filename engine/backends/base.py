@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from switchyard.engine.messages import Job, JobEvent, ModelInfo
+from switchyard.engine.job import Job
+from switchyard.engine.messages import JobEvent, ModelInfo
 
 
 class Backend(Protocol):

@@ -11,7 +11,7 @@ from llguidance import LLMatcher, regex_to_lark
 from switchyard.engine.errors import InvalidJob
 from switchyard.engine.grammar.json_schema import check_schema
 from switchyard.engine.grammar.lark import check_lark, from_gbnf, is_lark
-from switchyard.engine.messages import Constraint
+from switchyard.engine.job import Constraint
 
 MAX_LENGTH = 512 * 1024  # characters of a schema, regex, list or grammar
 

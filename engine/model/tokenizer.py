@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers.models import BPE
 
 from switchyard.engine.errors import InvalidJob, ModelError, PromptTooLong
-from switchyard.engine.messages import Healing
+from switchyard.engine.job import Healing
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.pieces import read_pieces
 from switchyard.engine.model.vocabulary import Vocabulary
@@ -114,6 +114,15 @@ class Tokenizer:
         """Text of `token_ids`, by default without special tokens."""
         texts: list[str] = self._special.decode_batch([list(token_ids)], skip_special)
         return texts[0]
+
+    def decode_given(self, token_ids: Sequence[int]) -> str:
+        """Text of a client's tokens, special ones included. Raises InvalidJob for an id without a
+        token.
+        """
+        for token_id in set(token_ids):
+            if not self.token(token_id):
+                raise InvalidJob(f"tokens: the vocabulary has no token {token_id}", "tokens")
+        return self.decode(token_ids, skip_special=False)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

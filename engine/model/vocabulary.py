@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Sequence
 from functools import lru_cache
 
-from switchyard.engine.sampling import BannedString
+from switchyard.engine.job import BannedString
 
 
 class Vocabulary:

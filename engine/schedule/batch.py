@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from switchyard.engine.errors import BatchFailed
-from switchyard.engine.messages import Chunk, Failed, Finished, Job, JobEvent, PromptLogprobs
+from switchyard.engine.job import Job
+from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent, PromptLogprobs
 from switchyard.engine.schedule.repetition import LoopDetector
 
 GROW_AFTER = 100  # good iterations until one more job is let in

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 
-from switchyard.engine.messages import Job
+from switchyard.engine.job import Job
 
 LOOK_AHEAD = 8  # jobs that may be tried in place of the best, while that one has no room
 

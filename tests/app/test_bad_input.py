@@ -4,8 +4,9 @@ import pytest
 
 from switchyard import engine
 from switchyard.app import errors
+from switchyard.app.chat.request import chat
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
-from switchyard.app.http.body import BadRequest
 from tests.scripted import Gate, ScriptedBackend
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -219,7 +220,7 @@ def test_a_great_many_mistakes_are_answered_for_the_first(make_client, url, body
     assert error["param"] == param
     assert len(error["message"]) < 300
     with pytest.raises(BadRequest) as caught:
-        (parse.chat if url == CHAT else parse.completion)(body)
+        (chat if url == CHAT else parse.completion)(body)
     cause = caught.value.__context__  # what lists all of them takes the longer
     assert cause is None or cause.error_count() <= 100
 

@@ -114,7 +114,7 @@ def test_one_that_comes_while_the_job_runs_joins_it(make_client, ask, body):
     answers.append(ask(client, body, headers=KEY))
     while (
         client.application.extensions["switchyard"]
-        .transcripts._kept[row["id"]]
+        .answers.transcripts._kept[row["id"]]
         .transcript.num_readers
         < 2
     ):
@@ -199,7 +199,7 @@ def test_all_that_wait_for_a_job_are_told_its_failure(make_client, ask, gate):
     backend = ScriptedBackend(fail_at_once, gate)
     client = make_client(backend)
     answers = [ask(client, ASKED, headers=KEY) for _ in range(2)]
-    transcripts = client.application.extensions["switchyard"].transcripts
+    transcripts = client.application.extensions["switchyard"].answers.transcripts
     wait_for_readers(transcripts, 2)
     gate.open()
     assert [answer.get(timeout=20).status_code for answer in answers] == [500, 500]
@@ -218,7 +218,7 @@ def test_a_job_goes_on_without_its_client_and_is_joined_by_the_repetition(
     make_client, backend, connection, ask, gate, how
 ):
     client = make_client(backend)
-    transcripts = client.application.extensions["switchyard"].transcripts
+    transcripts = client.application.extensions["switchyard"].answers.transcripts
     lost = ask(client, ASKED, headers=KEY, environ_overrides=connection.environ)
     wait_for_readers(transcripts, 1)
     if how == "close":
@@ -238,7 +238,7 @@ def test_who_waits_with_a_client_that_leaves_gets_the_answer(
     make_client, backend, connection, ask, gate
 ):
     client = make_client(backend)
-    transcripts = client.application.extensions["switchyard"].transcripts
+    transcripts = client.application.extensions["switchyard"].answers.transcripts
     lost = ask(client, ASKED, headers=KEY, environ_overrides=connection.environ)
     wait_for_readers(transcripts, 1)
     other = ask(client, ASKED, headers=KEY)
@@ -327,7 +327,7 @@ def test_an_answer_without_events_is_no_stream(make_client):
 
 def test_nothing_is_left_of_what_is_over(make_client):
     client = make_client(ScriptedBackend(), idempotency_timeout=0.1)
-    transcripts = client.application.extensions["switchyard"].transcripts
+    transcripts = client.application.extensions["switchyard"].answers.transcripts
     client.post(URL, json={"prompt": ""}, headers=KEY)
     assert not transcripts._claims
     client.post(URL, json=ASKED, headers=KEY)

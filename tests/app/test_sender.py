@@ -9,9 +9,10 @@ import weakref
 
 import pytest
 
-from switchyard.app.delivery import streamed
+from switchyard.app.delivery import sender
 from switchyard.app.delivery.sender import Outlet, Sender
-from switchyard.app.http.client import Client, ClientGone
+from switchyard.app.exceptions import ClientGone
+from switchyard.app.http.client import Client
 from switchyard.engine.messages import Chunk, Started
 from tests.app.conftest import Connection, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, endless, finished
@@ -30,13 +31,13 @@ def way():
 def handed_over(monkeypatch):
     """Released for each stream that a sender is given."""
     handed_over = threading.Semaphore(0)
-    make = streamed.Outlet
+    make = sender.Outlet
 
     def note(*args):
         handed_over.release()
         return make(*args)
 
-    monkeypatch.setattr(streamed, "Outlet", note)
+    monkeypatch.setattr(sender, "Outlet", note)
     return handed_over
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from switchyard.engine.messages import Chunk, Failed, Sampling
+from switchyard.engine.job import Sampling
+from switchyard.engine.messages import Chunk, Failed
 from tests.engine.forced import exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, prompt
 from tests.scripted import job

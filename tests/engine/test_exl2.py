@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Sampling, Started
+from switchyard.engine.job import Sampling
+from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 

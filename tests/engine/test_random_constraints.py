@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from switchyard import engine
 from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.messages import Sampling
+from switchyard.engine.job import Sampling
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO

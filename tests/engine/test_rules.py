@@ -7,12 +7,12 @@ import time
 import pytest
 
 from switchyard import engine
-from switchyard.engine.backends.sampling.forcing import Forcing
+from switchyard.engine.backends.sampling.forcing import Forcing, Watch
 from switchyard.engine.backends.sampling.matcher import Matcher
-from switchyard.engine.backends.sampling.watch import Watch
 from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.messages import Chunk, Failed, Finished, Forced, Sampling
+from switchyard.engine.job import Forced, Sampling
+from switchyard.engine.messages import Chunk, Failed, Finished
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO

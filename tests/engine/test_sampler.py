@@ -6,7 +6,8 @@ import math
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Healing, Sampling
+from switchyard.engine.job import Healing, Sampling
+from switchyard.engine.messages import Chunk
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.model.vocabulary import Vocabulary

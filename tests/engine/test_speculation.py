@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from switchyard import engine
 from switchyard.engine.grammar import constraints
-from switchyard.engine.messages import Failed, Finished, Loaded, Sampling
+from switchyard.engine.job import Sampling
+from switchyard.engine.messages import Failed, Finished, Loaded
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from switchyard import engine
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import InvalidJob, OutOfMemory
+from switchyard.engine.job import Job
 from switchyard.engine.links.thread import EngineThread
-from switchyard.engine.messages import Chunk, Failed, Finished, Job
+from switchyard.engine.messages import Chunk, Failed, Finished
 from tests.conftest import DEMO
 from tests.scripted import Gate, ScriptedBackend
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from switchyard.app.chat.request import MAX_MESSAGES, Chat
 from switchyard.app.chat.tools import MAX_TOOLS
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.anthropic.content import (
     CacheControl,
     Content,
@@ -18,7 +19,6 @@ from switchyard.app.formats.anthropic.content import (
     to_chat,
 )
 from switchyard.app.formats.anthropic.tools import Thinking, Tool, ToolChoice, tools_in_chat
-from switchyard.app.http.body import BadRequest
 from switchyard.app.request.generation import Generation, ModelName, StopString, Tokens
 from switchyard.app.request.validation import Finite, Parameters, renaming, validate, without_nulls
 

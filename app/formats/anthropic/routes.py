@@ -8,17 +8,14 @@ from typing import Any
 import flask
 
 from switchyard import engine
-from switchyard.app.chat import prompt
 from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.answers import repeatable, whole_response
-from switchyard.app.delivery.framing import stream_response
 from switchyard.app.errors import AnthropicErrorBody, describe_to_anthropic
 from switchyard.app.formats.anthropic import bodies, parse, render
 from switchyard.app.http.body import dumps, json_response
 from switchyard.app.http.request_id import request_id
 from switchyard.app.openapi.contract import GENERATION, declares
-from switchyard.app.services import services
+from switchyard.app.services import repeatable, services
 
 blueprint = flask.Blueprint("switchyard_anthropic", __name__, url_prefix="/v1/messages")
 ERRORS = (*GENERATION, 529)  # 503 only where no other try helps
@@ -52,21 +49,26 @@ class NamedEvents:
 @repeatable
 def create_message() -> flask.Response:
     """Answer a conversation, in Anthropic's shape."""
-    request = generation.receive(parse.message)
+    request = generation.receive(parse.message, services().settings)
     model = services().models.get(request.model)
-    chat = request.chat(prompt.variables(model), prompt.has_thoughts(model))
+    prompts = services().prompts(model)
+    chat = request.chat(prompts.variables, prompts.has_thoughts)
     with generation.names_of(chat):
-        ready = prompt.prepare(chat, model)
+        ready = prompts.prepare(chat)
         identifier = f"msg_{uuid.uuid4().hex}"
         job = f"{identifier}-0"
         answer = Answer(ready.parser(), partial(model.cancel, job), chat.include_reasoning)
         head = render.Head(identifier, model.config.name, len(ready.token_ids), tuple(chat.stop))
         message = render.MessageRender(head, answer)
         tokens = [ready.token_ids]
-        reader = generation.submit(chat, model, tokens, [job], chat.stream, ready.fit)
+        reader = generation.submit(
+            chat, model, tokens, [job], chat.stream, services().settings, ready.fit
+        )
     if request.stream:
-        return stream_response(reader, message, NamedEvents(), services().settings.heartbeat)
-    return whole_response(reader, lambda events: deque(message(events), maxlen=0), message.whole)
+        return services().answers.stream(reader, message, NamedEvents())
+    return services().answers.whole(
+        reader, lambda events: deque(message(events), maxlen=0), message.whole
+    )
 
 
 @blueprint.post("/count_tokens")
@@ -78,11 +80,11 @@ def create_message() -> flask.Response:
 )
 def count_tokens() -> flask.Response:
     """Count the tokens of a conversation as the model gets it."""
-    request = generation.receive(parse.count)
-    model = services().models.get(request.model)
-    chat = request.chat(prompt.variables(model), prompt.has_thoughts(model))
+    request = generation.receive(parse.count, services().settings)
+    prompts = services().prompts(services().models.get(request.model))
+    chat = request.chat(prompts.variables, prompts.has_thoughts)
     with generation.names_of(chat):
-        return json_response({"input_tokens": prompt.count(chat, model)})
+        return json_response({"input_tokens": prompts.count(chat)})
 
 
 def describe_model(model: engine.Engine) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from switchyard import engine
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.text.request import OtherServers, Switch, Text, called, without_idle
-from switchyard.app.http.body import BadRequest
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 

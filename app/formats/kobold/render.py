@@ -11,7 +11,7 @@ from switchyard.app.delivery.progress import PromptProgress
 from switchyard.app.delivery.submit import Choice
 from switchyard.app.delivery.timings import TimingsBody
 from switchyard.app.errors import describe
-from switchyard.app.formats.openai.bodies import FinishReason
+from switchyard.app.formats.shapes import FinishReason
 from switchyard.app.http.body import dumps
 
 

@@ -9,16 +9,15 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.answers import repeatable
 from switchyard.app.delivery.framing import ServerSentEvents
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.kobold import parse, render
 from switchyard.app.formats.text.answer import answer
-from switchyard.app.formats.tokens.routes import decode
-from switchyard.app.http.body import BadRequest, json_response
+from switchyard.app.http.body import json_response
 from switchyard.app.http.identity import share_of
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.request.validation import Request, validate
-from switchyard.app.services import services
+from switchyard.app.services import repeatable, services
 
 API_VERSION = "1.2.5"  # of KoboldAI's API
 KOBOLDCPP = "1.48"  # clients ask for no more than this one of KoboldCpp had
@@ -69,7 +68,7 @@ class ModelInfo(TypedDict):
 @repeatable
 def generate() -> flask.Response:
     """Continue a prompt, as KoboldAI has it, or text-generation-webui with `max_new_tokens`."""
-    request = generation.receive(parse.generate)
+    request = generation.receive(parse.generate, services().settings)
     key = request.genkey if isinstance(request, parse.Kobold) else ""
     return answer(request, _identifier(key), render.KoboldRender(), None)
 
@@ -84,7 +83,7 @@ def generate() -> flask.Response:
 @repeatable
 def stream() -> flask.Response:
     """Continue a prompt, as a stream, as KoboldCpp has it."""
-    request = generation.receive(parse.kobold_stream)
+    request = generation.receive(parse.kobold_stream, services().settings)
     identifier = _identifier(request.genkey)
     return answer(request, identifier, render.KoboldRender(), render.KoboldEvents())
 
@@ -166,7 +165,7 @@ def encode_text() -> flask.Response:
 def decode_tokens() -> flask.Response:
     """The text of tokens, as text-generation-webui has it."""
     token_ids = _receive(parse.DecodeTokens).tokens
-    return json_response({"text": decode(services().models.get().tokenizer, token_ids)})
+    return json_response({"text": services().models.get().tokenizer.decode_given(token_ids)})
 
 
 @blueprint.post("/v1/internal/token-count")
@@ -188,7 +187,7 @@ def _receive(kind: type[Request]) -> Request:
     def parse_body(body: dict[str, Any]) -> Request:
         return validate(kind, body)
 
-    return generation.receive(parse_body)
+    return generation.receive(parse_body, services().settings)
 
 
 def _encode(text: str, name: str) -> tuple[int, ...]:

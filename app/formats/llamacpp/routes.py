@@ -5,12 +5,11 @@ import uuid
 import flask
 
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.answers import repeatable
 from switchyard.app.delivery.framing import ServerSentEvents
 from switchyard.app.formats.llamacpp import parse, render
 from switchyard.app.formats.text.answer import answer
 from switchyard.app.openapi.contract import GENERATION, declares
-from switchyard.app.services import services
+from switchyard.app.services import repeatable, services
 
 blueprint = flask.Blueprint("switchyard_llamacpp", __name__)
 
@@ -25,7 +24,7 @@ blueprint = flask.Blueprint("switchyard_llamacpp", __name__)
 @repeatable
 def complete() -> flask.Response:
     """Continue a prompt, as llama.cpp's server has it."""
-    request = generation.receive(parse.completion)
+    request = generation.receive(parse.completion, services().settings)
     name = services().models.get(request.model).config.name
     bodies = render.LlamaCppRender(name, request.stop)
     framing = render.LlamaCppEvents() if request.stream else None

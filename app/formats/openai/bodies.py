@@ -6,25 +6,9 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard.app.delivery.progress import PromptProgress
 from switchyard.app.delivery.timings import TimingsBody
+from switchyard.app.formats.shapes import FinishReason, Usage
 
-FinishReason = Literal["stop", "length", "cancelled"]
 ChatFinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
-
-
-class PromptDetails(TypedDict):
-    cached_tokens: int
-
-
-class CompletionDetails(TypedDict):
-    reasoning_tokens: int
-
-
-class Usage(TypedDict):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails
 
 
 class CompletionLogprobs(TypedDict):

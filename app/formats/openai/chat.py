@@ -8,7 +8,8 @@ from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery.render import TextBody
 from switchyard.app.delivery.submit import Choice
 from switchyard.app.formats.openai.logprobs import TokenNames, chat_logprobs
-from switchyard.app.formats.openai.render import Head, PromptLogprobs, ending, start
+from switchyard.app.formats.openai.render import Head, PromptLogprobs, start
+from switchyard.app.formats.shapes import delta, ending
 from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
 
 
@@ -80,20 +81,6 @@ class ChatRender:
     ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, **(end or ending(None))}
         return {**start(self.head, "chat.completion.chunk"), "choices": [choice]}
-
-
-def delta(part: Part) -> dict[str, Any]:
-    match part:
-        case Text(text):
-            return {"content": text}
-        case Reasoning(text):
-            return {"reasoning_content": text}
-        case ToolCall(index, identifier, name):
-            function = {"name": name, "arguments": ""}
-            call = {"index": index, "id": identifier, "type": "function", "function": function}
-            return {"tool_calls": [call]}
-        case Arguments(index, text):
-            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 
 def _message(parts: Sequence[Part]) -> dict[str, Any]:

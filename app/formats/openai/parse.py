@@ -4,8 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from switchyard.app.chat.request import Chat
-from switchyard.app.http.body import BadRequest
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.generation import MAX_LOGPROBS, Scored
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import validate
@@ -106,8 +105,3 @@ class Completion(Scored):
 def completion(body: dict[str, Any]) -> Completion:
     """Raises BadRequest."""
     return validate(Completion, body)
-
-
-def chat(body: dict[str, Any]) -> Chat:
-    """Raises BadRequest."""
-    return validate(Chat, body)

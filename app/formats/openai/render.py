@@ -9,6 +9,7 @@ from switchyard import engine
 from switchyard.app.delivery.render import TextBody
 from switchyard.app.delivery.submit import Choice
 from switchyard.app.formats.openai.logprobs import CompletionLogprobs, TokenNames
+from switchyard.app.formats.shapes import ending, usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,22 +20,6 @@ class Head:
     created: int  # Unix seconds
     model: str
     fingerprint: str  # of what answers: the same seed means the same text only with the same one
-
-
-def usage(
-    finished: Sequence[engine.Finished], num_jobs: int, reasoning_tokens: int = 0
-) -> dict[str, Any]:
-    """Of all jobs; those of one prompt, `num_jobs`, follow each other and count it once."""
-    prompt_tokens = sum(f.prompt_tokens for f in finished[::num_jobs])
-    cached_tokens = sum(f.cached_tokens for f in finished[::num_jobs])
-    completion_tokens = sum(f.new_tokens for f in finished)
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +208,3 @@ def start(head: Head, kind: str) -> dict[str, Any]:
         "created": head.created,
         "model": head.model,
     }
-
-
-def ending(finished: engine.Finished | None) -> dict[str, Any]:
-    """What a choice says of its end, or that there is none yet."""
-    if finished is None:
-        return {"finish_reason": None}
-    reason = {} if finished.stop_reason is None else {"stop_reason": finished.stop_reason}
-    return {"finish_reason": finished.finish_reason, **reason}

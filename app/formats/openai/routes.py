@@ -11,30 +11,26 @@ import flask
 import werkzeug.exceptions
 
 from switchyard import engine
-from switchyard.app.chat import prompt
 from switchyard.app.chat.answer import Answer
 from switchyard.app.chat.request import Chat
+from switchyard.app.chat.request import chat as parse_chat
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.answers import repeatable, whole_response
 from switchyard.app.delivery.framing import (
     Framing,
     PlainText,
     choose_framing,
     media_types,
-    stream_response,
 )
 from switchyard.app.delivery.progress import WithProgress
 from switchyard.app.delivery.render import Render
 from switchyard.app.delivery.timings import WithTimings, timings
-from switchyard.app.errors import EitherErrorBody, expects_anthropic
-from switchyard.app.formats import anthropic
-from switchyard.app.formats.anthropic.bodies import AnthropicModel, AnthropicModelList
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import bodies, chat, parse, render
 from switchyard.app.formats.openai.logprobs import TokenNames
-from switchyard.app.http.body import BadRequest, json_response
+from switchyard.app.formats.shapes import usage
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.request.generation import Generation, Scored
-from switchyard.app.services import services
+from switchyard.app.services import repeatable, services
 
 blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 
@@ -49,7 +45,7 @@ blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 @repeatable
 def create_completion() -> flask.Response:
     """Continue a prompt."""
-    request = generation.receive(parse.completion)
+    request = generation.receive(parse.completion, services().settings)
     model = services().models.get(request.model)
     with generation.names_of(request):
         # Before the work of tokenizing: tokens are not longer than 16 characters on average.
@@ -85,11 +81,11 @@ def create_completion() -> flask.Response:
 @repeatable
 def create_chat_completion() -> flask.Response:
     """Answer a conversation, by the model's own chat template."""
-    request = generation.receive(parse.chat)
+    request = generation.receive(parse_chat, services().settings)
     model = services().models.get(request.model)
     with generation.names_of(request):
         framing = _framing(request, request.n)
-        ready = prompt.prepare(request, model)
+        ready = services().prompts(model).prepare(request)
         if isinstance(framing, PlainText):  # whose one text is all that the model writes
             ready = replace(ready, tags=None)
         head = _head("chatcmpl", model)
@@ -110,25 +106,6 @@ def create_embedding() -> flask.Response:
     )
 
 
-@blueprint.get("/models")
-@declares({200: bodies.ModelList | AnthropicModelList}, error=EitherErrorBody)
-def list_models() -> flask.Response:
-    """The models that are served.
-
-    In Anthropic's shape for its clients, which ask for the same path.
-    """
-    names = services().models.names
-    models = [_describe_model(name) for name in names]
-    return json_response((anthropic if expects_anthropic() else render).models(models))
-
-
-@blueprint.get("/models/<path:model>")
-@declares({200: bodies.ModelBody | AnthropicModel}, errors=(404,), error=EitherErrorBody)
-def retrieve_model(model: str) -> flask.Response:
-    """One of the models."""
-    return json_response(_describe_model(model))
-
-
 def _answer(
     request: Generation,
     model: engine.Engine,
@@ -142,7 +119,9 @@ def _answer(
     does.
     """
     identifiers = list(choices)
-    reader = generation.submit(request, model, prompts, identifiers, framing is not None, fit)
+    reader = generation.submit(
+        request, model, prompts, identifiers, framing is not None, services().settings, fit
+    )
     if framing is not None:
         stream: Render = render.StreamRender(
             body, identifiers, request.num_jobs, request.include_usage
@@ -151,16 +130,16 @@ def _answer(
             stream = WithTimings(stream, identifiers, request.num_jobs)
         if request.return_progress:
             stream = WithProgress(stream, identifiers, body.empty)
-        return stream_response(reader, stream, framing, services().settings.heartbeat)
+        return services().answers.stream(reader, stream, framing)
 
     def whole() -> dict[str, Any]:
         finished = [c.finished for c in choices.values() if c.finished is not None]
-        usage = render.usage(finished, request.num_jobs, body.reasoning_tokens)
+        used = usage(finished, request.num_jobs, body.reasoning_tokens)
         best = generation.best_of(list(choices.values()), request.num_jobs, request.n)
         more = {"timings": timings(finished, request.num_jobs)} if request.timings else {}
-        return {**body.whole(best, usage), **more}
+        return {**body.whole(best, used), **more}
 
-    return whole_response(reader, partial(generation.gather, choices), whole)
+    return services().answers.whole(reader, partial(generation.gather, choices), whole)
 
 
 def _framing(request: Generation, num_choices: int) -> Framing | None:
@@ -203,25 +182,3 @@ def _head(prefix: str, model: engine.Engine) -> render.Head:
         model=model.config.name,
         fingerprint=model.model_dir.fingerprint,
     )
-
-
-def _describe_model(name: str) -> dict[str, object]:
-    model = services().models.get(name)
-    if expects_anthropic():
-        return anthropic.describe_model(model)
-    return render.model(name, model.model_dir.created, _meta(model))
-
-
-def _meta(model: engine.Engine) -> dict[str, object]:
-    """What is known of a model once it is loaded."""
-    try:
-        info = model.info
-    except engine.Refused:
-        return {}
-    return {
-        "device": info.device,
-        "max_seq_len": info.max_seq_len,
-        "cache_tokens": info.num_pages * info.page_size,
-        "cache_mode": info.cache_mode,
-        "loras": list(info.loras),
-    }

@@ -11,8 +11,7 @@ from switchyard.app.delivery.progress import PromptProgress
 from switchyard.app.delivery.submit import Choice
 from switchyard.app.delivery.timings import TimingsBody
 from switchyard.app.errors import describe
-from switchyard.app.formats.openai.bodies import FinishReason, Usage
-from switchyard.app.formats.openai.render import ending, usage
+from switchyard.app.formats.shapes import FinishReason, Usage, ending, usage
 from switchyard.app.http.body import dumps
 
 

@@ -8,14 +8,13 @@ import werkzeug.exceptions
 
 from switchyard.app import origins
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.answers import repeatable
 from switchyard.app.delivery.framing import ServerSentEvents, choose_framing, media_types
 from switchyard.app.formats.plain import parse, render
 from switchyard.app.formats.text.answer import answer
 from switchyard.app.http.body import read_json
 from switchyard.app.http.form import read_form, read_query
 from switchyard.app.openapi.contract import GENERATION, declares
-from switchyard.app.services import services
+from switchyard.app.services import repeatable, services
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
@@ -23,7 +22,11 @@ STREAMS = media_types(render.GenerateChunk | render.GenerateEnd)
 
 blueprint = flask.Blueprint("switchyard_plain", __name__)
 # A form, or a GET, is what any web page can have a browser send without asking.
-blueprint.before_request(origins.check)
+
+
+@blueprint.before_request
+def _check_origin() -> None:
+    origins.check(services().settings.cors_origins)
 
 
 @blueprint.post("/generate")
@@ -37,7 +40,7 @@ blueprint.before_request(origins.check)
 @repeatable
 def create_text() -> flask.Response:
     """Continue a prompt, given as JSON or as a form."""
-    return _answer(generation.receive(parse.generate, _read_body))
+    return _answer(generation.receive(parse.generate, services().settings, _read_body))
 
 
 @blueprint.get("/generate")
@@ -61,7 +64,11 @@ def get_text() -> flask.Response:
 
 @repeatable
 def _answer_query() -> flask.Response:
-    return _answer(generation.receive(parse.generate, lambda _: read_query(parse.Generate)))
+    return _answer(generation.receive(parse.generate, services().settings, _read_query))
+
+
+def _read_query(max_bytes: int) -> dict[str, Any]:
+    return read_query(parse.Generate)
 
 
 def _read_body(max_bytes: int) -> dict[str, Any]:

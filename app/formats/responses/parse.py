@@ -6,8 +6,8 @@ from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
 
 from switchyard.app.chat.request import Chat
 from switchyard.app.chat.tools import MAX_TOOLS, Function, Name
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.responses.items import AnyItem, clean, to_chat
-from switchyard.app.http.body import BadRequest
 from switchyard.app.request.generation import Generation, Tokens
 from switchyard.app.request.validation import TAG, Finite, renaming, validate, without_nulls
 

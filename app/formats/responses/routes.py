@@ -8,16 +8,13 @@ from typing import Any
 
 import flask
 
-from switchyard.app.chat import prompt
 from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.answers import repeatable, whole_response
-from switchyard.app.delivery.framing import stream_response
 from switchyard.app.errors import describe
 from switchyard.app.formats.responses import bodies, parse, render
 from switchyard.app.http.body import dumps
 from switchyard.app.openapi.contract import GENERATION, declares
-from switchyard.app.services import services
+from switchyard.app.services import repeatable, services
 
 blueprint = flask.Blueprint("switchyard_responses", __name__, url_prefix="/v1/responses")
 
@@ -49,18 +46,22 @@ class ResponseEvents:
 @repeatable
 def create_response() -> flask.Response:
     """Answer a conversation, in the shape of OpenAI's Responses."""
-    request = generation.receive(parse.response)
+    request = generation.receive(parse.response, services().settings)
     chat = request.chat()
     model = services().models.get(chat.model)
     with generation.names_of(chat):
-        ready = prompt.prepare(chat, model)
+        ready = services().prompts(model).prepare(chat)
         identifier = f"resp_{uuid.uuid4().hex}"
         job = f"{identifier}-0"
         answer = Answer(ready.parser(), partial(model.cancel, job))
         head = render.Head(identifier, int(time.time()), model.config.name, request.echo())
         response = render.ResponseRender(head, answer)
-        reader = generation.submit(chat, model, [ready.token_ids], [job], chat.stream, ready.fit)
+        reader = generation.submit(
+            chat, model, [ready.token_ids], [job], chat.stream, services().settings, ready.fit
+        )
     if chat.stream:
         framing = ResponseEvents(response)
-        return stream_response(reader, response, framing, services().settings.heartbeat)
-    return whole_response(reader, lambda events: deque(response(events), maxlen=0), response.whole)
+        return services().answers.stream(reader, response, framing)
+    return services().answers.whole(
+        reader, lambda events: deque(response(events), maxlen=0), response.whole
+    )

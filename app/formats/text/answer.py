@@ -8,16 +8,15 @@ import flask
 
 from switchyard import engine
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.answers import whole_response
-from switchyard.app.delivery.framing import Framing, PlainText, stream_response
+from switchyard.app.delivery.framing import Framing, PlainText
 from switchyard.app.delivery.progress import WithProgress
 from switchyard.app.delivery.reader import Reader
 from switchyard.app.delivery.render import Render as Bodies
 from switchyard.app.delivery.render import TextBody
 from switchyard.app.delivery.submit import Choice
 from switchyard.app.delivery.timings import WithTimings, timings
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.text.request import Text
-from switchyard.app.http.body import BadRequest
 from switchyard.app.services import services
 
 
@@ -46,7 +45,9 @@ def submit(
             request.prompt, model.info.max_seq_len, parse_special=request.parse_special
         )
         _check_context(request, len(token_ids), model)
-        return generation.submit(request, model, [token_ids], identifiers, is_streamed, wake=wake)
+        return generation.submit(
+            request, model, [token_ids], identifiers, is_streamed, services().settings, wake=wake
+        )
 
 
 def _check_context(request: Text, prompt_tokens: int, model: engine.Engine) -> None:
@@ -81,7 +82,7 @@ def answer(
             stream = WithTimings(stream, identifiers, request.n)
         if request.return_progress:
             stream = WithProgress(stream, identifiers, lambda _: render.delta(""))
-        return stream_response(reader, stream, framing, services().settings.heartbeat)
+        return services().answers.stream(reader, stream, framing)
     choices = {name: Choice() for name in identifiers}
 
     def whole() -> dict[str, Any]:
@@ -89,7 +90,7 @@ def answer(
         more = {"timings": timings(finished, request.n)} if request.timings else {}
         return {**render.whole(list(choices.values())), **more}
 
-    return whole_response(reader, partial(generation.gather, choices), whole)
+    return services().answers.whole(reader, partial(generation.gather, choices), whole)
 
 
 class TextBodies:

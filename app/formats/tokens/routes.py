@@ -1,16 +1,13 @@
 """The endpoints about tokens. They work while no model is warm, where no length is told."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import flask
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.chat import prompt
-from switchyard.app.chat.request import Chat
+from switchyard.app.chat.request import Chat, chat
 from switchyard.app.delivery import submit as generation
-from switchyard.app.formats.openai import parse as openai
 from switchyard.app.formats.tokens import parse
 from switchyard.app.http.body import json_response
 from switchyard.app.openapi.contract import declares
@@ -52,7 +49,7 @@ class PromptText(TypedDict):
 )
 def tokenize() -> flask.Response:
     """The tokens of a text: `content` as llama.cpp has it, `prompt` or `messages` as vLLM."""
-    request = generation.receive(parse.tokenize)
+    request = generation.receive(parse.tokenize, services().settings)
     model = services().models.get(request.model)
     tokenizer = model.tokenizer
     with generation.names_of(request):
@@ -68,7 +65,7 @@ def tokenize() -> flask.Response:
             case parse.TokenizePrompt():
                 token_ids = tokenizer.encode(request.prompt, add_bos=request.add_special_tokens)
             case parse.TokenizeChat():
-                text = prompt.render(request, model)
+                text = services().prompts(model).render(request)
                 token_ids = tokenizer.encode_template(text, len(text) + model.info.max_seq_len)
     names = [tokenizer.token(i) for i in token_ids] if request.return_token_strs else None
     body = {
@@ -86,8 +83,8 @@ def detokenize() -> flask.Response:
     """The text of tokens, special ones included: `content` for llama.cpp's clients, `prompt` for
     vLLM's.
     """
-    request = generation.receive(parse.detokenize)
-    text = decode(services().models.get(request.model).tokenizer, request.tokens)
+    request = generation.receive(parse.detokenize, services().settings)
+    text = services().models.get(request.model).tokenizer.decode_given(request.tokens)
     return json_response({"content": text, "prompt": text})
 
 
@@ -95,18 +92,11 @@ def detokenize() -> flask.Response:
 @declares({200: PromptText}, body=Chat, errors=(404,))
 def apply_template() -> flask.Response:
     """The prompt that a conversation becomes. What else a chat may ask for has no effect on it."""
-    request = generation.receive(openai.chat)
+    request = generation.receive(chat, services().settings)
+    model = services().models.get(request.model)
     with generation.names_of(request):
-        text = prompt.render(request, services().models.get(request.model))
+        text = services().prompts(model).render(request)
     return json_response({"prompt": text.replace(engine.ESCAPE, "")})
-
-
-def decode(tokenizer: engine.Tokenizer, token_ids: Sequence[int]) -> str:
-    """Raises InvalidJob for an id without a token."""
-    for token_id in set(token_ids):
-        if not tokenizer.token(token_id):
-            raise engine.InvalidJob(f"tokens: the vocabulary has no token {token_id}", "tokens")
-    return tokenizer.decode(token_ids, skip_special=False)
 
 
 def _piece(tokenizer: engine.Tokenizer, token_id: int) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import simple_websocket
 import wsproto.events
 import wsproto.utilities
 
+from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.body import dumps
-from switchyard.app.http.client import ClientGone
 
 MAX_UNREAD = 65536  # bytes received ahead of what has been looked at
 CLOSE_TIMEOUT = 2.0  # seconds for the client to answer the closing handshake

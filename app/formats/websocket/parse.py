@@ -6,8 +6,8 @@ import pydantic_core
 from pydantic import Field
 
 from switchyard.app.chat.request import Chat
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.text.request import Text
-from switchyard.app.http.body import BadRequest
 from switchyard.app.request.validation import Parameters, validate
 
 Identifier = int | str

@@ -9,9 +9,9 @@ import wsproto.utilities
 from switchyard import engine
 from switchyard.app import origins
 from switchyard.app.errors import respond
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.websocket.connection import Connection, SharedSocket
 from switchyard.app.formats.websocket.session import Session
-from switchyard.app.http.body import BadRequest
 from switchyard.app.http.client import Client
 from switchyard.app.services import services
 
@@ -23,9 +23,9 @@ blueprint = flask.Blueprint("switchyard_websocket", __name__, url_prefix="/v1")
 @blueprint.before_request
 def _admit() -> None:
     """Before the handshake, so that a refusal is an answer in HTTP."""
-    origins.check()
-    environ = flask.request.environ
     settings = services().settings
+    origins.check(settings.cors_origins)
+    environ = flask.request.environ
     name = next((n for n in ("gunicorn.socket", "werkzeug.socket") if n in environ), None)
     if name is None:
         raise werkzeug.exceptions.NotImplemented("the server under this one shows no socket")

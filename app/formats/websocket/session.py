@@ -9,19 +9,15 @@ from functools import partial
 from typing import Any
 
 from switchyard import engine
-from switchyard.app.chat import prompt
 from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.deadlines import TimedOut
 from switchyard.app.delivery.reader import Reader
 from switchyard.app.errors import describe
-from switchyard.app.formats.openai.chat import delta
-from switchyard.app.formats.openai.render import ending, usage
+from switchyard.app.exceptions import BadRequest, ClientGone, TimedOut
+from switchyard.app.formats.shapes import delta, ending, usage
 from switchyard.app.formats.text.answer import submit
 from switchyard.app.formats.websocket import parse
 from switchyard.app.formats.websocket.connection import Connection
-from switchyard.app.http.body import BadRequest
-from switchyard.app.http.client import ClientGone
 from switchyard.app.parts.parts import Part, Text
 from switchyard.app.services import services
 
@@ -105,9 +101,16 @@ class Session:
         if isinstance(request, parse.SpokenText):
             return Generation(identifier, submit(request, [identifier], True, wake), model, None)
         with generation.names_of(request):
-            ready = prompt.prepare(request, model)
+            ready = services().prompts(model).prepare(request)
             reader = generation.submit(
-                request, model, [ready.token_ids], [identifier], True, ready.fit, wake
+                request,
+                model,
+                [ready.token_ids],
+                [identifier],
+                True,
+                services().settings,
+                ready.fit,
+                wake,
             )
         end = partial(model.cancel, identifier)
         answer = Answer(ready.parser(), end, request.include_reasoning)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
 
+from switchyard.engine.backends.exl2 import events
 from switchyard.engine.backends.exl2.generator import Generator
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.config import MAX_STEP, read_config
@@ -23,23 +24,15 @@ from switchyard.engine.backends.sampling.rules import Rule
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import (
-    BatchFailed,
     DeviceLost,
-    Failure,
     InvalidJob,
-    JobFailed,
     OutOfMemory,
 )
 from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.job import Job
 from switchyard.engine.messages import (
-    Chunk,
-    Failed,
-    Finished,
-    Job,
     JobEvent,
     ModelInfo,
-    Prefill,
-    PromptLogprobs,
     Started,
 )
 from switchyard.engine.model.model_dir import ModelDir
@@ -159,15 +152,7 @@ class Exl2Backend:
         self._jobs[job.identifier] = exl2_job
 
     def cancel(self, identifier: str) -> list[JobEvent]:
-        job = self._release(identifier)
-        finished = Finished(
-            identifier,
-            "cancelled",
-            prompt_tokens=len(job.job.prompt),
-            new_tokens=job.num_sampled,
-            cached_tokens=job.num_cached,
-        )
-        return [*job.flush(), finished]
+        return events.cancelled(self._release(identifier))
 
     def iterate(self) -> list[JobEvent]:
         """One step. If it raises, it is tried again, twice, before the error goes on."""
@@ -317,12 +302,12 @@ class Exl2Backend:
         """What became of jobs whose results went down with an iteration that raised: a failure of
         their own, or a token that was sampled and never told.
         """
-        events: list[JobEvent] = []
+        lost: list[JobEvent] = []
         for identifier, job in list(self._jobs.items()):
             if job.error is not None or job.num_sampled != job.num_told:
                 self._release(identifier)
-                events.append(_failed(identifier, job.error))
-        return events
+                lost.append(events.failed(identifier, job.error))
+        return lost
 
     def _events(self, result: dict[str, Any]) -> list[JobEvent]:
         identifier: str = result.get("identifier", "")
@@ -333,45 +318,23 @@ class Exl2Backend:
             case "started":
                 return [Started(identifier)]
             case "prefill":
-                cached = job.cached_pages * self._generator.page_size + job.cached_tokens
-                done, total = result["curr_progress"], result["max_progress"]
-                return [Prefill(identifier, done, total, cached)]
+                return [events.prefill(job, result, self._generator.page_size)]
             case "scored":
-                return self._scored_events(job, is_last=result["eos"])
+                job.is_scored = True
+                if result["eos"]:
+                    self._release(identifier)
+                return events.scored(job, result)
             case "error":
                 fault = explain(result["error"])
                 if isinstance(fault, DeviceLost):
                     raise fault
                 self._release(identifier)  # the generator may have let go of it already: harmless
-                return [_failed(identifier, fault)]
+                return [events.failed(identifier, fault)]
         job.num_told = job.num_sampled
         if result["eos"]:
             del self._jobs[identifier]
-            return self._last_events(job, result)
-        return _chunks(result)
-
-    def _last_events(self, job: Exl2Job, result: dict[str, Any]) -> list[JobEvent]:
-        finished = Finished(
-            result["identifier"],
-            "length" if result["eos_reason"] == "max_new_tokens" else "stop",
-            prompt_tokens=len(job.job.prompt),
-            new_tokens=result["new_tokens"],
-            cached_tokens=result["cached_tokens"],
-            stop_reason=result.get("stop_reason"),
-            stop_token=result.get("stop_token"),
-            draft_tokens=job.accepted_draft_tokens + job.rejected_draft_tokens,
-            accepted_tokens=job.accepted_draft_tokens,
-        )
-        return [*_chunks(result), finished]
-
-    def _scored_events(self, job: Exl2Job, is_last: bool) -> list[JobEvent]:
-        identifier, prompt_tokens = job.job.identifier, len(job.job.prompt)
-        job.is_scored = True
-        events: list[JobEvent] = [PromptLogprobs(identifier, tuple(job.prompt_logprobs))]
-        if is_last:
-            self._release(identifier)
-            events.append(Finished(identifier, "length", prompt_tokens, 0, 0))
-        return events
+            return events.last(job, result)
+        return events.chunks(result)
 
 
 def _start_pool(name: str, num_threads: int) -> ThreadPoolExecutor:
@@ -380,17 +343,3 @@ def _start_pool(name: str, num_threads: int) -> ThreadPoolExecutor:
     barrier = threading.Barrier(num_threads)
     list(pool.map(lambda _: barrier.wait(), range(num_threads)))
     return pool
-
-
-def _chunks(result: dict[str, Any]) -> list[JobEvent]:
-    chunk: Chunk = result["chunk"]
-    return [chunk] if chunk.token_ids else []
-
-
-def _failed(identifier: str, error: Exception | None) -> Failed:
-    if error is None:
-        return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
-    fault = explain(error)
-    if isinstance(fault, Failure | InvalidJob):
-        return Failed(identifier, fault)
-    return Failed(identifier, JobFailed(f"{type(error).__name__}: {error}"))

@@ -7,7 +7,7 @@ tokens wrong, and lets the order of a set decide between stop strings.
 from collections import deque
 from typing import Any
 
-from switchyard.engine.messages import Job
+from switchyard.engine.job import Job
 
 INCOMPLETE = "\ufffd"  # what bytes that are no character decode to; perhaps only not yet
 MAX_INCOMPLETE = 3  # tokens at the end that may lack the rest of a character of four bytes

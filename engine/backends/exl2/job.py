@@ -14,7 +14,8 @@ from switchyard.engine.backends.exl2.detokenizer import Detokenizer
 from switchyard.engine.backends.exl2.prompt import PromptJob
 from switchyard.engine.backends.sampling.draw import check
 from switchyard.engine.backends.sampling.sampler import Sampler
-from switchyard.engine.messages import Chunk, Job, TokenLogprob
+from switchyard.engine.job import Job
+from switchyard.engine.messages import Chunk, TokenLogprob
 
 
 class Exl2Job(PromptJob):

@@ -10,7 +10,8 @@ from exllamav2.generator import ExLlamaV2DynamicJob
 
 from switchyard.engine.backends.sampling.logprobs import ROWS, score_chunk, token_logprobs
 from switchyard.engine.backends.sampling.sampler import Sampler
-from switchyard.engine.messages import Job, TokenLogprob
+from switchyard.engine.job import Job
+from switchyard.engine.messages import TokenLogprob
 
 # Tokens of a page that begins like another, or all that it has: to copy fewer takes longer than to
 # compute them with the rest.

@@ -1,8 +1,7 @@
 """Tokens that must come where the model doesn't get to a text in time. Engine thread."""
 
 from switchyard.engine.backends.sampling.rules import Only
-from switchyard.engine.backends.sampling.watch import Watch
-from switchyard.engine.messages import Forced
+from switchyard.engine.job import Forced
 
 
 class Forcing:
@@ -30,3 +29,26 @@ class Forcing:
             self._next += 1
         self._num_tokens += 1
         self._watch.add(self._pieces[token_id])
+
+
+class Watch:
+    """Whether a text has come in a completion."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.encode()
+        self._tail = b""  # as much of the end as may be part of the text
+        self.has_come = not text
+
+    def add(self, piece: bytes) -> None:
+        """The bytes of one more token."""
+        seen = self._tail + piece
+        self.has_come = self.has_come or self._text in seen
+        self._tail = seen[len(seen) - min(len(self._text) - 1, len(seen)) :] if self._text else b""
+
+    @property
+    def begun(self) -> list[int]:
+        """How much of the text may have come: the lengths, 0 among them, of its beginnings that
+        the completion ends in.
+        """
+        lengths = range(len(self._tail) + 1)
+        return [length for length in lengths if self._tail.endswith(self._text[:length])]

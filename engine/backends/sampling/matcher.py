@@ -5,10 +5,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from llguidance import LLMatcher
 
+from switchyard.engine.backends.sampling.forcing import Watch
 from switchyard.engine.backends.sampling.rules import Among, Without
-from switchyard.engine.backends.sampling.watch import Watch
 from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.messages import Constraint
+from switchyard.engine.job import Constraint
 
 # Seconds that a batch waits for a job's mask. `Grammars` bounds what one takes; this is for a
 # machine that is far too busy.

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from switchyard.engine.backends.sampling.rules import Rule
-from switchyard.engine.messages import Job
-from switchyard.engine.sampling import BannedString
+from switchyard.engine.job import BannedString, Job
 
 GREEDY_BELOW = 0.01  # temperature; the library's own border
 MAX_FEW = 100  # tokens that a row may keep, by top_k, to be drawn from its candidates

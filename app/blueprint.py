@@ -1,0 +1,65 @@
+"""The API over models that the caller starts, for an application or a part of one."""
+
+import importlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import flask
+
+from switchyard import engine
+from switchyard.app import errors, origins
+from switchyard.app.chat.template import ChatTemplate
+from switchyard.app.config import Settings
+from switchyard.app.delivery.answers import Answers
+from switchyard.app.formats import FORMATS, models
+from switchyard.app.http import request_id
+from switchyard.app.openapi import page
+from switchyard.app.routes import health, requests, streams
+from switchyard.app.services import KEY, Services
+
+logger = logging.getLogger(__name__)
+
+
+def install(
+    app: flask.Flask,
+    services: Services,
+    url_prefix: str | None = None,
+    before_request: Sequence[Callable[[], Any]] = (),
+) -> None:
+    """Add the API over models that the caller starts. Handles the errors of its own routes only."""
+    api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
+    for call in before_request:
+        api.before_request(call)
+    for blueprint in _formats():
+        api.register_blueprint(blueprint)
+    for part in (models, requests, streams, health, page):
+        api.register_blueprint(part.blueprint)
+    errors.register(api)
+    origins.register(api, services.settings.cors_origins)
+    request_id.register(api)
+    app.extensions[KEY] = services
+    app.register_blueprint(api)
+
+
+def open_services(
+    settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
+) -> Services:
+    """`terminate` does what SIGTERM does, at once or soon."""
+    templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
+    websockets = threading.Semaphore(settings.max_websockets)
+    return Services(settings, models, Answers(settings), templates, websockets, terminate)
+
+
+def _formats() -> Iterator[flask.Blueprint]:
+    """Of the wire formats whose extra is installed, if they have one."""
+    for name in FORMATS:
+        try:
+            module = importlib.import_module(f"switchyard.app.formats.{name}")
+        except ModuleNotFoundError as error:
+            if error.name and error.name.startswith("switchyard"):
+                raise
+            logger.warning("the wire format %s is left out: %s", name, error)
+        else:
+            yield module.blueprint

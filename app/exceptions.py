@@ -1,0 +1,42 @@
+"""What goes wrong with a request before, beside and behind the engine.
+
+    Exception
+    ├── BadRequest       what it asks for can't be understood or honoured
+    ├── BodyTimeout      its body took too long to arrive
+    ├── TimedOut         one of its deadlines has passed
+    └── ClientGone       its client has left; a ConnectionResetError
+
+app/errors.py has their status codes.
+"""
+
+import errno
+from typing import Any
+
+
+class BadRequest(Exception):
+    """The request can't be understood or honoured; `param` is the parameter at fault."""
+
+    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class ClientGone(ConnectionResetError):
+    """Nobody waits for the answer any more. As a server's own finding when a write fails."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ECONNRESET, "the client has left")
+
+
+class BodyTimeout(Exception):
+    """The request's body took too long to arrive."""
+
+
+class TimedOut(Exception):
+    """A deadline has passed. `code` says which."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.usage: dict[str, Any] = {}  # until then

@@ -1,0 +1,126 @@
+"""A job: one sequence to generate, and how its tokens are drawn. Plain, frozen, picklable."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class BannedString:
+    """Which tokens may not follow which text; see `Vocabulary.ban`."""
+
+    data: bytes
+    containing: tuple[int, ...]  # tokens that have all of it in them
+    completing: tuple[tuple[int, ...], ...]  # [i]: that complete it behind its first i bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The defaults are those of OpenAI's API: everything off. In the order of their application.
+
+    Sources stand at the functions in `backends/sampling/`.
+    """
+
+    cfg_scale: float = 1.0  # of the job's negative prompt
+    repetition_penalty: float = 1.0
+    repetition_range: int = -1  # newest tokens of prompt and completion; -1: all
+    repetition_decay: int = 0  # tokens before those, over which the penalty fades
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    dry_multiplier: float = 0.0  # 0: off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int = 0  # newest tokens of prompt and completion; 0: all
+    dry_breakers: tuple[int, ...] = ()  # token ids
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token id, added to its logit
+    banned_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()  # none: all
+    banned_strings: tuple[BannedString, ...] = ()
+    smoothing_factor: float = 0.0  # 0: off
+    smoothing_curve: float = 1.0
+    temperature: float = 1.0  # below 0.01: greedy
+    dynatemp_low: float = 0.0
+    dynatemp_high: float = 0.0  # above 0: between the two, in place of `temperature`
+    dynatemp_exponent: float = 1.0
+    temperature_last: bool = False  # behind all filters
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+    top_a: float = 0.0
+    min_p: float = 0.0
+    tfs: float = 1.0  # 1: off
+    typical_p: float = 1.0  # 1: off
+    mirostat: bool = False  # version 2
+    mirostat_tau: float = 5.0  # bits
+    mirostat_eta: float = 0.1
+    xtc_probability: float = 0.0  # 0: off
+    xtc_threshold: float = 0.1
+    skew: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Healing:
+    """The prompt ended in `text`, a token that was taken back: one of `token_ids`, which all begin
+    with it, comes first, and is told without it.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a completion must be, as a grammar of llguidance: see `constraints`, which makes them.
+
+    It holds from the beginning, or once the text `after` has come, whose last token then ends with
+    it. A completion that ends by itself is complete by the grammar.
+    """
+
+    grammar: str
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Tokens that come, one by one, once `after_tokens` have been generated without `unless_text`
+    among their text.
+    """
+
+    after_tokens: int
+    unless_text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One sequence to generate. Pages are reserved for the prompt and `max_new_tokens`."""
+
+    identifier: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    negative_prompt: tuple[int, ...] = ()  # for `sampling.cfg_scale`; it takes pages, too
+    healing: Healing | None = None
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    min_new_tokens: int = 0  # no stop before, by token or by string
+    ignore_eos: bool = False
+    include_stop: bool = False  # text and tokens end with the stop string, not before it
+    stop_on_loop: bool = False  # see LoopDetector
+    shown_token_ids: tuple[int, ...] = ()  # special tokens that the text has in it, as others
+    constraint: Constraint | None = None
+    forced: Forced | None = None
+    num_logprobs: int | None = None  # 0: of the token itself only; n: and of the n likeliest
+    prompt_logprobs: int | None = None  # likewise, of the prompt; then max_new_tokens may be 0
+    priority: int = 0  # higher first
+    client: str = ""  # who takes a share for it, where several wait
+    request_id: str = ""  # what its client calls it, for the logs; several jobs may have the same
+
+    @property
+    def num_sequences(self) -> int:
+        """Rows that it takes in a batch."""
+        return 2 if self.negative_prompt else 1
+
+    def num_pages(self, page_size: int, num_draft_tokens: int = 0) -> int:
+        """Reserved while it is active, with room for so many guesses behind the last token."""
+        lengths = [len(self.prompt), *([len(self.negative_prompt)] if self.negative_prompt else [])]
+        num_new = self.max_new_tokens + num_draft_tokens
+        return sum(-(-(length + num_new) // page_size) for length in lengths)

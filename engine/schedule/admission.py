@@ -1,0 +1,169 @@
+"""Which jobs an engine takes, by what it is and what it holds. Pure; any thread."""
+
+from collections.abc import Collection, Iterator
+from typing import Literal
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import (
+    Dead,
+    Draining,
+    EngineError,
+    Full,
+    InvalidJob,
+    Loading,
+    PromptTooLong,
+    Stalled,
+)
+from switchyard.engine.held import Held
+from switchyard.engine.job import Job
+from switchyard.engine.messages import ModelInfo
+from switchyard.engine.rate import CompletionRate
+
+SHUT_DOWN = "the server has shut down"
+
+RETRY_LOADING = 5.0  # seconds: a model takes from seconds to minutes
+MAX_RETRY_AFTER = 120.0  # seconds: OpenAI's clients don't retry at all if told a longer time
+RETRY_STARTED = 10.0  # seconds: another process must start first, and load
+
+Trouble = Literal["recovering", "hanging"]
+State = Literal["loading", "ready", "draining", "stopped"] | Trouble
+
+
+def max_new_tokens(
+    prompt_tokens: int, asked: int | None, info: ModelInfo, config: ModelConfig
+) -> int:
+    """See `Engine.max_new_tokens`."""
+    room = min(info.max_seq_len, info.num_pages * info.page_size) - prompt_tokens
+    room -= info.num_draft_tokens
+    wanted = max(min(config.default_max_tokens, room), 1) if asked is None else asked
+    if wanted > room:
+        guesses = f", less {info.num_draft_tokens} for guesses" * bool(info.num_draft_tokens)
+        raise PromptTooLong(
+            f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the model's"
+            f" context of {info.max_seq_len} tokens, or the cache of"
+            f" {info.num_pages} pages of {info.page_size}{guesses}",
+            "prompt" if room < 1 or asked is None else "max_new_tokens",
+        )
+    return wanted
+
+
+def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:
+    """Raises Rejected for what would fail, or hurt others, in the generator."""
+    if not job.prompt:
+        raise InvalidJob("the prompt is empty", "prompt")
+    for name, token_ids in _token_ids(job):
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < info.vocab_size:
+            raise InvalidJob(
+                f"{name} has a token id outside the vocabulary of {info.vocab_size}", name
+            )
+    if job.priority > config.max_priority:
+        raise InvalidJob(
+            f"priority {job.priority} is above the highest of this server, {config.max_priority}",
+            "priority",
+        )
+    for name in ("num_logprobs", "prompt_logprobs"):
+        if not 0 <= (getattr(job, name) or 0) <= info.vocab_size:
+            raise InvalidJob(f"{name} must be from 0 to {info.vocab_size}", name)
+    if job.max_new_tokens < (job.prompt_logprobs is None):
+        raise InvalidJob("at least one new token must be asked for", "max_new_tokens")
+    if job.min_new_tokens > job.max_new_tokens:
+        raise InvalidJob(
+            f"min_tokens {job.min_new_tokens} is more than the {job.max_new_tokens} new tokens",
+            "min_new_tokens",
+        )
+    max_new_tokens(len(job.prompt), job.max_new_tokens, info, config)
+    if job.healing is not None and (job.num_logprobs, job.prompt_logprobs) != (None, None):
+        raise InvalidJob(
+            "logprobs can't be told beside token healing: a token of the prompt is taken back",
+            "healing",
+        )
+    if job.negative_prompt:
+        _check_pair(job, info, config)
+    if job.constraint is not None:
+        _check_constraint(job)
+    if job.forced is not None and not all(
+        0 <= token_id < info.vocab_size for token_id in job.forced.token_ids
+    ):
+        raise InvalidJob("a forced token is outside the vocabulary", "forced")
+
+
+def _check_constraint(job: Job) -> None:
+    for name, is_given in (
+        ("ignore_eos", job.ignore_eos),
+        ("min_new_tokens", job.min_new_tokens > 0),
+        ("healing", job.healing is not None),  # its first token is part of the prompt's text
+    ):
+        if is_given:
+            raise InvalidJob(
+                "the completion ends where its constraint is complete: there can't be a"
+                " constraint and this",
+                name,
+            )
+
+
+def _check_pair(job: Job, info: ModelInfo, config: ModelConfig) -> None:
+    try:
+        max_new_tokens(len(job.negative_prompt), job.max_new_tokens, info, config)
+    except PromptTooLong as error:
+        raise PromptTooLong(f"negative_prompt: {error}", "negative_prompt") from None
+    num_pages = job.num_pages(info.page_size, info.num_draft_tokens)
+    if num_pages > info.num_pages or job.num_sequences > config.max_batch_size:
+        raise InvalidJob(
+            f"with a negative prompt the job needs {num_pages} pages of {info.num_pages}, and 2"
+            f" places of {config.max_batch_size} in the batch",
+            "negative_prompt",
+        )
+    if job.prompt_logprobs is not None:
+        raise InvalidJob("a prompt can't be scored beside a negative one", "negative_prompt")
+
+
+def refusal(
+    state: State,
+    error: EngineError | None,
+    held: Collection[Held],
+    rate: CompletionRate,
+    config: ModelConfig,
+    now: float,
+    num_jobs: int = 0,
+    prompt_tokens: int = 0,
+) -> EngineError | None:
+    """A fresh error, if an engine in this state, with these jobs, doesn't take so many jobs with so
+    many tokens now.
+    """
+    name = config.name
+    match state:
+        case "loading":
+            return Loading(f"model {name} is loading", RETRY_LOADING)
+        case "draining":
+            return Draining(f"model {name} is shutting down", RETRY_STARTED)
+        case "stopped":
+            return dead(name, error)
+        case "hanging":
+            return Stalled(f"model {name}: {error}", RETRY_STARTED)
+    waiting = [h for h in held if h.state == "pending"]
+    message = ""
+    if len(held) + num_jobs > config.max_jobs:
+        message = f"{len(held)} jobs are active or wait, of {config.max_jobs}"
+    else:
+        num_tokens, limit = sum(len(h.job.prompt) for h in waiting), config.max_pending_tokens
+        if num_tokens and num_tokens + prompt_tokens > limit:
+            message = f"{num_tokens} prompt tokens wait, of {limit}"
+    if not message:
+        return None
+    retry_after = rate.seconds(len(waiting) + num_jobs, now)
+    return Full(message, min(max(retry_after, 1.0), MAX_RETRY_AFTER))
+
+
+def dead(name: str, error: EngineError | None) -> Dead:
+    return Dead(f"model {name}: {SHUT_DOWN if error is None else error}", RETRY_STARTED)
+
+
+def _token_ids(job: Job) -> Iterator[tuple[str, Collection[int]]]:
+    """By the parameters that they come from."""
+    sampling = job.sampling
+    yield "prompt", job.prompt
+    yield "negative_prompt", job.negative_prompt
+    yield "stop_token_ids", job.stop_token_ids
+    yield "logit_bias", [token_id for token_id, _ in sampling.logit_bias]
+    yield "banned_token_ids", sampling.banned_token_ids
+    yield "allowed_token_ids", sampling.allowed_token_ids
