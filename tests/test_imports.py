@@ -134,13 +134,21 @@ def test_arrows_point_down(path):
             assert of_engine == module or of_engine.partition(".")[0] not in inner, module
 
 
-@pytest.mark.parametrize("package", LAYERS)
-def test_layers_of_a_package_point_down(package):
+def check_layers(package):
     level = {name: i for i, names in enumerate(LAYERS[package]) for name in names}
     for own, path in entries(package):
         for other in own_imports(path, package):
             if other in level:  # else it is a name of the package itself
                 assert level[other] <= level[own], f"{name_of(path)} imports {other}"
+
+
+def test_the_engines_own_layers_point_down():
+    check_layers("engine")
+
+
+@pytest.mark.parametrize("package", [name for name in LAYERS if name != "engine"])
+def test_layers_of_a_package_point_down(package):
+    check_layers(package)
 
 
 @pytest.mark.parametrize("package", LAYERS)

@@ -1,0 +1,172 @@
+"""Installed from a wheel, beside a host application that has our folders' names."""
+
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import zipfile
+
+import pytest
+import requests
+
+from tests.conftest import ROOT
+
+HOST = """
+import flask
+from switchyard import Switchyard
+
+
+def create_app():
+    host = flask.Flask(__name__)
+    Switchyard(host, url_prefix="/llm")
+    host.add_url_rule("/", view_func=lambda: "the host's own page")
+    return host
+"""
+# Names that a host has, and that our checkout has, too.
+OWN = {"app.py": HOST, "engine.py": "NAME = 'host'\n", "wsgi.py": "from app import create_app\n"}
+OWN["wsgi.py"] += "import engine\n\nassert engine.NAME == 'host'\napp = create_app()\n"
+
+CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}
+
+
+def copy_checkout(directory):
+    """What is built leaves nothing in the checkout itself."""
+    ignored = shutil.ignore_patterns(".*", "node_modules", "build", "*.egg-info", "__pycache__")
+    return shutil.copytree(ROOT, directory / "source", symlinks=True, ignore=ignored)
+
+
+def install(directory, *what):
+    """Into a new environment, with our requirements behind it. Its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    [site] = directory.glob("lib/python*/site-packages")
+    (site / "requirements.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = str(directory / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--no-index", "--no-build-isolation", *what], check=True)
+    return python
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("wheel")
+    source = copy_checkout(directory)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", directory, source], check=True)
+    [path] = directory.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    return install(tmp_path_factory.mktemp("environment"), wheel)
+
+
+@pytest.fixture
+def host(tmp_path):
+    for name, content in OWN.items():
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+@pytest.fixture
+def serve(python, host):
+    """Starts a command in the host's directory; returns its address once it is ready."""
+    processes = []
+
+    def start(*command, ready):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        environment = {**os.environ, "SWITCHYARD_BIND": address, "SWITCHYARD_LINK": "thread"}
+        environment.pop("PYTHONPATH", None)
+        command = [part.format(address=address) for part in command]
+        process = subprocess.Popen([python, "-m", *command], cwd=host, env=environment)
+        processes.append(process)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                if requests.get(f"http://{address}{ready}", timeout=5).ok:
+                    return f"http://{address}"
+            except requests.ConnectionError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError("it does not become ready")
+
+    yield start
+    for process in processes:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_the_wheel_takes_no_name_but_its_own(wheel):
+    names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name.partition("-")[0] for name in names} == {"switchyard"}
+
+
+def test_the_wheel_has_the_demo_model_and_the_server(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    wanted = ("models/demo/model.safetensors", "models/demo-exl2/output.safetensors")
+    wanted += ("server/conf.py", "server/worker.py", "server/wsgi.py", "app/chat/template.py")
+    assert {f"switchyard/{name}" for name in wanted} <= names
+
+
+def test_python_m_switchyard_serves_a_chat(serve):
+    url = serve("switchyard", ready="/health/ready")
+    answer = requests.post(f"{url}/v1/chat/completions", json=CHAT, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"]
+
+
+def test_a_host_with_modules_of_our_names_serves_a_chat(serve):
+    url = serve("gunicorn", "--threads", "8", "--bind", "{address}", "wsgi:app", ready="/")
+    deadline = time.monotonic() + 60  # the first request has it load
+    while True:
+        answer = requests.post(f"{url}/llm/v1/chat/completions", json=CHAT, timeout=60)
+        if answer.status_code != 503 or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    assert answer.status_code == 200, answer.text
+    assert requests.get(url, timeout=10).text == "the host's own page"
+
+
+def test_an_installed_package_beside_a_checkout_is_no_clash(python, host):
+    """Who runs in the checkout gets that one; who runs elsewhere the installed one."""
+    code = "import switchyard, switchyard.engine; print(switchyard.engine.__file__)"
+    for directory, is_checkout in ((ROOT, True), (host, False)):
+        done = subprocess.run(
+            [python, "-c", code], cwd=directory, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.startswith(str(ROOT / "switchyard")) == is_checkout
+
+
+def test_a_checkout_whose_links_are_files_says_so_in_one_line(tmp_path):
+    package = tmp_path / "switchyard"
+    package.mkdir()
+    shutil.copy(ROOT / "switchyard" / "__init__.py", package)
+    for name in ("app", "engine", "models"):
+        (package / name).write_text(f"../{name}")  # as git writes a link where it can't make one
+    done = subprocess.run(
+        [sys.executable, "-c", "import switchyard"], cwd=tmp_path, capture_output=True, text=True
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: switchyard/app is a file")
+    assert "core.symlinks" in last
+
+
+def test_an_editable_install_takes_no_other_name_either(tmp_path):
+    source = copy_checkout(tmp_path)
+    python = install(tmp_path / "environment", "-e", source)
+    code = (
+        "import importlib.util, switchyard.engine\n"
+        "print(switchyard.engine.__file__)\n"
+        "print([name for name in ('app', 'engine', 'wsgi') if importlib.util.find_spec(name)])"
+    )
+    done = subprocess.run(
+        [python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    path, names = done.stdout.splitlines()
+    assert pathlib.Path(path).is_relative_to(source)
+    assert names == "[]"
