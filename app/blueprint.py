@@ -60,6 +60,8 @@ def _formats() -> Iterator[flask.Blueprint]:
         except ModuleNotFoundError as error:
             if error.name and error.name.startswith("switchyard"):
                 raise
-            logger.warning("the wire format %s is left out: %s", name, error)
+            logger.warning(
+                "the wire format %s is left out: %s; install switchyard[%s]", name, error, name
+            )
         else:
             yield module.blueprint
