@@ -1,23 +1,20 @@
 #!/usr/bin/env python3
-"""Does anything get lost, stuck, slow or leak under clients that leave, bad requests and faults?
+"""Does anything get lost, wrong, stuck or leak under clients that leave, attacks and faults?
 
-    python benchmarks/soak.py [--requests 20000 | --minutes 10] [--model MODEL_DIR]
+    python benchmarks/soak.py [--minutes 60] [--model MODEL_DIR]
 
 Starts a server with the SWITCHYARD_* settings of this environment, whose forward passes fail now
-and then, sends it random requests of many kinds from many clients at once, and counts what became
-of each. Exit status 1 if one got no clear end, or if the server holds anything that it did not hold
-before.
-
-The last requests are the first once more, asked of a server with nothing to do, as those were, so
-that their times can be compared. In the middle of the load they can't be: shorter jobs go first, so
-within half a minute most clients wait with long prompts, and few are left beside a short one.
+and then, and sends it requests of fourteen kinds from many clients at once: of three in ten the
+client leaves, one in twenty is an attack of `siege.py`. Half of the others are greedy, and were
+answered before by the idle server: the text must be the same. What the server holds is read all
+the while. Exit status 1 if a request got no clear end or a wrong text, or if memory, threads or
+files of the last tenth differ from those of the second by more than 3 %.
 """
 
 import argparse
 import collections
 import http.client
 import json
-import math
 import os
 import pathlib
 import random
@@ -35,24 +32,26 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import siege  # noqa: E402
+from benchmarks.kinds import KINDS, read  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 from switchyard.engine.backends import make_backend as make_real_backend  # noqa: E402
 
-CLIENTS = 64
-LEAVING, MALFORMED, FAULTS = 0.30, 0.02, 0.01  # shares: of requests, and of forward passes
+CLIENTS = 32
+LEAVING, ATTACKING, FAULTS = 0.30, 0.05, 0.002  # shares: of requests, and of forward passes
 LASTING = 0.2  # share of the faults that go on for two or three passes, so that a retry won't do
-SAMPLE = 1000  # requests whose median time is compared, at the beginning and at the end
-BAD_BODIES = (
-    b"{",
-    b"[]",
-    b'{"messages": []}',
-    b'{"messages": "hello"}',
-    b'{"messages": [{"role": "user", "content": "x"}], "temperature": "warm"}',
-    b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": -1}',
-    b'{"messages": [{"role": "user", "content": "x"}], "no_such_parameter": 1}',
-    b'{"messages": [{"role": "nobody", "content": "x"}]}',
-    b'{"messages": [{"role": "user", "content": "' + b"word " * 4000 + b'"}]}',
+SAMPLES = 200  # of what the server holds
+DRIFT = 0.03  # of a median of the last tenth from that of the second
+ATTACKS = (
+    *("quotes", "blank lines", "regexes", "anyOf of 25000", "enum of objects", "tools", "messages"),
+    *("stop strings", "texts of 4 MB", "prompts of 4 MB", "a million tokens", "deep lists"),
 )
+HELD = {  # attacks that are connections, for a second or two
+    "silent": b"",
+    "slow heads": siege.SLOW_HEAD,
+    "slow bodies": siege.head(siege.COMPLETIONS, 1000),
+    "silent WebSockets": siege.UPGRADE,
+}
 QUESTIONS = (
     "Tell me a story about a {w}.",
     "Repeat this code exactly: {w}{n}",
@@ -62,6 +61,7 @@ QUESTIONS = (
     "What is the capital of France? {w} {w} {w}",
 )
 WORDS = ("fox", "river", "lantern", "king", "window", "robot", "apple", "storm", "bridge", "piano")
+LIMITS = (4, 16, 48, 96)
 
 
 def make_backend(config, *more):
@@ -98,64 +98,38 @@ class Lost(Exception):
     """A request that did not get exactly one clear end."""
 
 
-def question(rng):
-    text = rng.choice(QUESTIONS).format(w=rng.choice(WORDS), n=rng.randint(1, 40))
-    return " ".join([rng.choice(WORDS) for _ in range(rng.choice([0, 0, 0, 20, 300]))] + [text])
+class Wrong(Exception):
+    """A greedy answer that is another than the idle server's."""
 
 
-def body(rng):
-    value = {
-        "messages": [{"role": "user", "content": question(rng)}],
-        "max_tokens": rng.choice([1, 4, 16, 48, 96]),
-        "temperature": rng.choice([0, 0.7, 1.5]),
-        "stream": rng.random() < 0.6,
-    }
-    if rng.random() < 0.1:
-        value["n"] = 2
-    if rng.random() < 0.2:
-        value["stop"] = [".", "the"]
-    if rng.random() < 0.2:
-        value["repetition_penalty"] = 1.2
-    return value
+def greedy_requests():
+    """(kind's name, question, limit) of those whose answers are known."""
+    rng = random.Random(1)
+    for name in KINDS:
+        for limit in LIMITS:
+            text = rng.choice(QUESTIONS).format(w=rng.choice(WORDS), n=rng.randint(1, 40))
+            filler = [rng.choice(WORDS) for _ in range(rng.choice([0, 0, 20, 300]))]
+            yield name, " ".join([*filler, text]), limit
 
 
-def ask(port, rng):
-    """One request; what became of it."""
-    if rng.random() < MALFORMED:
-        return malformed(port, rng.choice(BAD_BODIES))
-    value = body(rng)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    leaves = rng.random() < LEAVING
+def post(port, name, question, limit, temperature, leaves=None):
+    """Status and data of the answer, and its Retry-After; None if the client left."""
+    kind = KINDS[name]
+    body = {**kind.body(question, limit), "temperature": temperature}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request(
-            "POST",
-            "/v1/chat/completions",
-            json.dumps(value),
-            {"Content-Type": "application/json"},
+            "POST", kind.path, json.dumps(body), {"Content-Type": "application/json"}
         )
-        if leaves:
-            return leave(connection, rng)
+        if leaves is not None:
+            leave(connection, leaves)
+            return None
         response = connection.getresponse()
-        data = response.read()
+        return response.status, response.read(), response.headers.get("Retry-After")
     except (OSError, http.client.HTTPException) as error:
         raise Lost(f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()
-    return streamed_end(response, data, value) if value["stream"] else whole_end(response, data)
-
-
-def malformed(port, data):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    try:
-        connection.request(
-            "POST", "/v1/chat/completions", data, {"Content-Type": "application/json"}
-        )
-        status = connection.getresponse().status
-    finally:
-        connection.close()
-    if status not in (400, 429, 503):
-        raise Lost(f"status {status} for a malformed body")
-    return f"malformed, {status}"
 
 
 def leave(connection, rng):
@@ -170,92 +144,105 @@ def leave(connection, rng):
         pass
     if rng.random() < 0.5:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return "left"
 
 
-def streamed_end(response, data, value):
-    if response.status != 200:
-        return refused(response, data)
-    frames = [line[6:] for line in data.decode().split("\n") if line.startswith("data: ")]
-    if frames.count("[DONE]") != 1 or frames[-1] != "[DONE]":
-        raise Lost(f"a stream that ends with {frames[-1:]}")
-    bodies = [json.loads(frame) for frame in frames[:-1]]
-    errors = [b for b in bodies if "error" in b]
-    ends = [c for b in bodies for c in b.get("choices", ()) if c["finish_reason"] is not None]
-    if errors:
-        if len(errors) > 1 or bodies[-1] is not errors[0]:
-            raise Lost(f"{len(errors)} error events in a stream")
-        return f"error event, {errors[0]['error']['code']}"
-    if sorted(c["index"] for c in ends) != list(range(value.get("n", 1))):
-        raise Lost(f"{len(ends)} finish reasons in a stream of {value.get('n', 1)} choices")
-    return "complete, streamed"
+def outcome_of(name, answer):
+    """The text if the answer is complete, else None; and what to count it as."""
+    if answer is None:
+        return None, "left"
+    status, data, retry_after = answer
+    if status != 200:
+        error = json.loads(data)["error"]
+        if status not in (429, 500, 503, 529):
+            raise Lost(f"{name}: status {status}: {error}")
+        if status != 500 and not retry_after:
+            raise Lost(f"{name}: {status} without Retry-After")
+        return None, f"status {status}, {error.get('code') or error.get('type')}"
+    try:
+        text, end = read(KINDS[name], data)
+    except ValueError as error:
+        raise Lost(f"{name}: {error}") from error
+    if text is None:
+        return None, f"error event, {end.get('code') or end.get('type')}"
+    return text, f"complete: {name}"
 
 
-def whole_end(response, data):
-    if response.status != 200:
-        return refused(response, data)
-    choices = json.loads(data)["choices"]
-    if any(choice["finish_reason"] not in ("stop", "length") for choice in choices):
-        raise Lost(f"finish reasons {[c['finish_reason'] for c in choices]}")
-    return "complete"
-
-
-def refused(response, data):
-    error = json.loads(data)["error"]
-    if response.status in (429, 503) and not response.headers.get("Retry-After"):
-        raise Lost(f"{response.status} without Retry-After")
-    if response.status not in (429, 500, 503):
-        raise Lost(f"status {response.status}: {error}")
-    return f"status {response.status}, {error['code']}"
+def attack(port, rng):
+    """One request, or connection, of an attack: refused, answered, or closed."""
+    name = rng.choice([*ATTACKS, *HELD])
+    if name in HELD:
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.sendall(HELD[name])
+            time.sleep(rng.random() * 2)
+        return f"attack: {name}"
+    flood = siege.ATTACKS[name]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    try:
+        connection.request("POST", flood.path, flood.make_body(rng.randrange(10**6)), flood.headers)
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return f"attack: {name}, cut off"
+    finally:
+        connection.close()
+    if status >= 500 and status not in (503, 529):
+        raise Lost(f"status {status} for {name}")
+    return f"attack: {name}, {status}"
 
 
 class Soak:
-    """Those requests that have these numbers, as many as begin before the deadline."""
-
-    def __init__(self, port, numbers, deadline=math.inf):
+    def __init__(self, port, known, deadline):
         self.port = port
-        self.numbers = numbers
+        self.known = list(known.items())
         self.deadline = deadline
-        self.num_begun = 0
         self.outcomes = collections.Counter()
         self.lost = []
-        self.times = {}  # of those that completed, by number, in seconds
-        self.memory = []  # of the server, after each tenth of the requests, in MB
+        self.num_checked = 0
+        self.states = []
+        self._numbers = iter(range(10**9))
         self._lock = threading.Lock()
 
-    def run(self):
+    def run(self, seconds):
         threads = [threading.Thread(target=self._client) for _ in range(CLIENTS)]
         for thread in threads:
             thread.start()
-        for tenth in range(1, 10):
-            while self.num_begun < len(self.numbers) * tenth // 10 and threads[0].is_alive():
-                time.sleep(0.1)
-            self.memory.append(state(self.port)["rss_mb"])
+        while time.monotonic() < self.deadline:
+            self.states.append(state(self.port))
+            time.sleep(seconds / SAMPLES)
         for thread in threads:
             thread.join()
 
     def _client(self):
-        while True:
+        while time.monotonic() < self.deadline:
             with self._lock:
-                if self.num_begun >= len(self.numbers) or time.monotonic() > self.deadline:
-                    return
-                number = self.numbers[self.num_begun]
-                self.num_begun += 1
-            begin = time.monotonic()
+                number = next(self._numbers)
             try:
-                outcome = ask(self.port, random.Random(number))
+                outcome = self._ask(random.Random(number))
             except Exception as error:
                 with self._lock:
                     self.lost.append(f"request {number}: {type(error).__name__}: {error}")
                 continue
             with self._lock:
                 self.outcomes[outcome] += 1
-                if outcome.startswith("complete"):
-                    self.times[number] = time.monotonic() - begin
+
+    def _ask(self, rng):
+        if rng.random() < ATTACKING:
+            return attack(self.port, rng)
+        (name, question, limit), expected = rng.choice(self.known)
+        is_greedy = rng.random() < 0.5
+        leaves = rng if rng.random() < LEAVING else None
+        temperature = 0 if is_greedy else 0.8
+        answer = post(self.port, name, question, limit, temperature, leaves)
+        text, outcome = outcome_of(name, answer)
+        if is_greedy and text is not None:
+            with self._lock:
+                self.num_checked += 1
+            if text != expected:
+                raise Wrong(f"{name}, {question[-40:]!r}, {limit}: {text!r}, not {expected!r}")
+        return outcome
 
 
 def get(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
         return json.load(response)
 
 
@@ -315,7 +302,7 @@ def start_server(args, directory):
     }
     command = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "benchmarks" / "soak_conf.py")]
     with open(os.path.join(directory, "server.log"), "wb") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=directory, env=environment, stdout=log, stderr=log)
     for _ in range(600):
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=5)
@@ -331,15 +318,16 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--minutes", type=float, default=60.0, help="at most")
+    parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--model", default=str(ROOT / "models" / "demo"))
     args = parser.parse_args()
     header()
     with tempfile.TemporaryDirectory() as directory:
         process, port = start_server(args, directory)
         try:
-            sys.exit(0 if report(*soak(port, args)) else 1)
+            soak = Soak(port, known_answers(port), time.monotonic() + args.minutes * 60)
+            soak.run(args.minutes * 60)
+            sys.exit(0 if report(soak, settled(port), args.minutes) else 1)
         except Exception:
             print(pathlib.Path(directory, "server.log").read_text()[-10_000:])
             raise
@@ -348,47 +336,36 @@ def main():
             print(f"server's exit status {process.wait(120)}")
 
 
-def soak(port, args):
-    """The parts of the soak, the state after the first and at the end, the seconds in all."""
-    num_first = min(2 * SAMPLE, args.requests // 4)
-    begin = time.monotonic()
-    deadline = begin + args.minutes * 60
-    first = Soak(port, range(num_first), deadline)
-    first.run()
-    before = settled(port)
-    deadline -= time.monotonic() - begin  # as long again as the last will take
-    middle = Soak(port, range(num_first, args.requests - num_first), deadline)
-    middle.run()
-    settled(port)
-    last = Soak(port, range(first.num_begun))
-    last.run()
-    return [first, middle, last], before, settled(port), time.monotonic() - begin
+def known_answers(port):
+    """Texts of an idle server, by request. What a failed pass has ended is asked again."""
+    known = {}
+    for request in greedy_requests():
+        for _ in range(20):
+            text, _ = outcome_of(request[0], post(port, *request, temperature=0))
+            if text is not None:
+                known[request] = text
+                break
+    return known
 
 
-def report(parts, before, after, seconds):
-    first, middle, last = parts
-    outcomes = sum((part.outcomes for part in parts), collections.Counter())
-    lost = [text for part in parts for text in part.lost]
-    sample = min(SAMPLE, first.num_begun // 2)
-    medians = [
-        statistics.median(took for number, took in part.times.items() if number < sample)
-        for part in (first, last)
-    ]
-    print(f"{outcomes.total() + len(lost)} requests in {seconds:.0f} s, {CLIENTS} at a time")
-    for outcome, number in sorted(outcomes.items()):
+def report(soak, end, minutes):
+    num_requests = soak.outcomes.total() + len(soak.lost)
+    print(f"{num_requests} requests in {minutes:g} minutes, {CLIENTS} at a time")
+    for outcome, number in sorted(soak.outcomes.items()):
         print(f"  {number:6d}  {outcome}")
-    print(f"  {len(lost):6d}  lost")
-    for text in lost[:20]:
+    print(f"  {len(soak.lost):6d}  lost or wrong; {soak.num_checked} greedy texts compared")
+    for text in soak.lost[:20]:
         print(f"          {text}")
-    print(f"after the first {first.num_begun}: {before}")
-    print(f"at the end:           {after}")
-    print(f"memory, MB, tenth by tenth: {' '.join(f'{mb:.0f}' for mb in middle.memory)}")
-    print(f"median time of the first {sample}: {medians[0]:.3f} s")
-    print(f"of the same at the end: {medians[1]:.3f} s, {medians[1] / medians[0] - 1:+.1%}")
-    same = not any(found[name] for found in (before, after) for name in ("jobs", "zombies"))
-    same &= before["all_pages_free"] and after["all_pages_free"]
-    same &= after["threads"] <= before["threads"] and after["files"] <= before["files"]
-    return not lost and same and after["rss_mb"] < 1.05 * before["rss_mb"]
+    tenths = [soak.states[i * len(soak.states) // 10 :] for i in range(10)]
+    tenths = [tenth[: max(len(soak.states) // 10, 1)] for tenth in tenths]
+    is_flat = True
+    for name in ("rss_mb", "threads", "files"):
+        medians = [statistics.median(s[name] for s in tenth) for tenth in tenths]
+        drift = medians[-1] / medians[1] - 1
+        is_flat &= abs(drift) <= DRIFT
+        print(f"{name:8} by tenth: {' '.join(f'{m:.0f}' for m in medians)} ({drift:+.1%})")
+    print(f"at the end: {end}")
+    return not soak.lost and is_flat and end["all_pages_free"] and not end["jobs"]
 
 
 if __name__ == "__main__":
