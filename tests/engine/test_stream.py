@@ -1,0 +1,63 @@
+"""The request thread's end of its jobs, alone."""
+
+import threading
+import time
+
+import pytest
+
+from switchyard.engine.messages import Cancel, Chunk, Finished
+from switchyard.engine.stream import Stream
+from tests.scripted import ScriptedBackend, endless, job
+
+TOKENS = [Chunk("a", text, (1,)) for text in "xyz"]
+END = Finished("a", "stop", 1, 3, 0)
+
+
+@pytest.fixture
+def stream():
+    return Stream(["a"], lambda identifier: None)
+
+
+def test_closing_a_stream_cancels_all_of_its_choices(make_engine):
+    model = make_engine(ScriptedBackend(endless))
+    names = ("a", "b", "c")
+    stream = model.submit([job(name) for name in names])
+    started = set()
+    while len(started) < 3:
+        started |= {event.identifier for event in stream.take(20)}
+    cancelled = []
+    model._link.send = lambda command, send=model._link.send: (
+        cancelled.append(command.identifier) if isinstance(command, Cancel) else None,
+        send(command),
+    )
+    stream.close()
+    assert sorted(cancelled) == sorted(names)
+    deadline = time.monotonic() + 20
+    while model.num_jobs and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not model.num_jobs
+
+
+def test_the_end_wakes_who_waits_patiently_also_beside_a_token(stream):
+    stream.is_patient = True
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(stream.take(60)))
+    thread.start()
+    stream.put(TOKENS[:1])  # which alone wakes nobody
+    stream.put([TOKENS[1], END])
+    thread.join(10)
+    is_woken = not thread.is_alive()
+    stream.is_patient = False
+    stream.put([])  # else the test itself would wait
+    thread.join()
+    assert is_woken
+    assert taken[0][-1] == END
+
+
+def test_all_that_has_piled_up_is_taken_at_once_the_end_included(stream):
+    stream.poll(lambda: None, alone=True)
+    for events in ((TOKENS[0],), (TOKENS[1],), (TOKENS[2], END)):
+        stream.put(events)
+    assert list(stream.take_now()) == [*TOKENS, END]
+    assert stream.is_finished
+    assert not stream.take_now()
