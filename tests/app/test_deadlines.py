@@ -1,9 +1,12 @@
 """Requests that wait too long: for their turn, for their first token, for their end."""
 
+import threading
+
 import pytest
 
+from switchyard.engine.messages import Chunk, Started
 from tests.app.conftest import frames, wait_until_empty
-from tests.scripted import ScriptedBackend, ticking
+from tests.scripted import ScriptedBackend, finished, ticking
 
 pytestmark = pytest.mark.both_ways
 
@@ -82,6 +85,28 @@ def test_deadlines_that_are_met_do_not_come_back(make_client):
     response = client.post(URL, json={**LONG, "timeout": 2})
     assert response.json["error"]["code"] == "total_timeout"
     wait_until_empty(client)
+
+
+def test_a_job_that_computes_its_prompt_has_met_its_queues_deadline(make_client):
+    """However long the prompt takes: its first token has a deadline of its own."""
+    has_started, is_late = threading.Event(), threading.Event()
+
+    def script(job):
+        yield Started(job.identifier)
+        has_started.set()
+        assert is_late.wait(20)
+        yield Chunk(job.identifier, "x", (0,))
+        yield finished(job, 1)
+
+    client = make_client(
+        ScriptedBackend(script), queue_timeout=0.5, first_token_timeout=0, total_timeout=0
+    )
+    timer = threading.Timer(1.5, is_late.set)
+    timer.start()
+    response = client.post(URL, json=LONG)
+    timer.join()
+    assert has_started.is_set()
+    assert response.status_code == 200, response.json
 
 
 def test_a_timeout_above_the_servers_is_refused(make_client):

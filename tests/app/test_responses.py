@@ -42,6 +42,22 @@ def prompt_of(client, backend):
     return client.models.get().tokenizer.decode(job.prompt)
 
 
+def test_each_of_two_answers_in_a_row_reaches_the_template(make_client):
+    """As agents send them: a comment, then the answer."""
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    history = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "the comment", "phase": "commentary"},
+        {"role": "assistant", "content": "the answer", "phase": "final_answer"},
+        {"role": "user", "content": "v"},
+    ]
+    assert client.post(URL, json={**HELLO, "input": history}).status_code == 200
+    text = prompt_of(client, backend)
+    assert 0 < text.index("the comment") < text.index("the answer")
+    assert text.count("assistant\n") == 3  # those two, and the one to come
+
+
 @pytest.mark.parameter("max_output_tokens")
 def test_a_response_has_the_shape_of_the_api(make_client):
     body = make_client(ScriptedBackend()).post(URL, json=HELLO).json

@@ -226,6 +226,15 @@ def test_an_event_of_another_stream_is_refused(open_stream, gate):
     assert response.status_code == 404 and "another stream" in response.json["error"]["message"]
 
 
+def test_a_refused_event_leaves_no_reader_behind(open_stream, drop):
+    """So that a stream which nobody reads any more is let go of in time."""
+    client, streamed = open_stream(2, ScriptedBackend(ticking), LONG, resume_timeout=0.5)
+    too_high = f"{streamed.identifier}:999"
+    assert take_up(client, streamed, last_id=too_high).status_code == 400
+    drop(streamed)
+    wait_until_empty(client)
+
+
 def test_only_who_asked_may_ask_again(open_stream, gate):
     gate.open()
     client, streamed = open_stream(6, headers={"Authorization": "Bearer mine"})

@@ -140,6 +140,18 @@ def test_typical(row, limit, num_excluded):
     check(logits, lambda x: filters.typical(x, limit), expected, near)
 
 
+@pytest.mark.parametrize("limit", [0.5, 0.9, 0.99])
+def test_typical_of_a_flat_distribution(limit):
+    """Of a thousand tokens, more are kept than are looked at first."""
+    logits = torch.linspace(0.0, 0.5, 1000)[None]
+    probs = probabilities(logits)
+    entropy = -sum(p * math.log(p) for p, _ in probs)
+    nearest = sorted(probs, key=lambda pair: abs(-math.log(pair[0]) - entropy))
+    expected, near = prefix(nearest, limit)
+    assert len(expected) > 300  # more than CANDIDATES
+    check(logits, lambda x: filters.typical(x, limit), expected, near)
+
+
 @SOME
 @given(rows, st.floats(-3, 12))
 def test_mirostat(row, max_surprise):
