@@ -20,6 +20,10 @@ VOCABULARY = 2048  # token ids that all models of the tests have
 MOST = {
     "max_tokens": 4,
     "max_completion_tokens": 4,
+    "max_output_tokens": 4,
+    "max_length": 4,
+    "max_new_tokens": 4,
+    "n_predict": 4,
     "min_tokens": 1,
     "n": 3,
     "best_of": 3,
