@@ -1,6 +1,7 @@
 """Clients that leave while a response is awaited or streamed."""
 
 import socket
+import struct
 import threading
 
 import pytest
@@ -133,3 +134,19 @@ def test_waitress_says_it_by_a_function(make_client, gate):
         URL, json=LONG, environ_overrides={"waitress.client_disconnected": has_left.is_set}
     )
     assert response.status_code == 499
+
+
+def test_a_host_that_has_vanished_is_given_up_by_the_kernel(connection):
+    """Nothing that a test on one machine can do looks like that: no packet comes any more."""
+    Client(connection.environ).limit_sends(7.5)
+    option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert option == 7500  # milliseconds
+
+
+def test_a_unix_sockets_writes_are_limited_too():
+    """Which has no such option, and must not be asked for it."""
+    here, there = socket.socketpair()
+    with here, there:
+        Client({"gunicorn.socket": here}).limit_sends(7.5)
+        limit = here.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+        assert struct.unpack("ll", limit) == (7, 500_000)

@@ -1,10 +1,12 @@
 """What the cache serves is what was computed, whoever has been at its pages meanwhile."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from switchyard.engine.job import Sampling
-from switchyard.engine.messages import Chunk, Failed
+from switchyard.engine.messages import Chunk, Failed, Finished
 from tests.engine.forced import exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, prompt
 from tests.scripted import job
@@ -154,3 +156,66 @@ def test_a_page_is_not_left_for_one_that_its_job_still_computes(opened):
         found += backend.iterate()
     mine = [e for e in found if isinstance(e, Chunk) and e.identifier == "one"]
     assert tuple(t for e in mine for t in e.token_ids) == token_ids
+
+
+@pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
+def test_a_page_that_gives_way_to_its_equal_is_not_read_any_more(model_path, is_overlapping):
+    """The second of two equal jobs shares the page of the first once that is full. A newcomer
+    writes to the page that it had before.
+    """
+    config = {"is_overlapping": is_overlapping, "cache_tokens": 4 * SIZE}
+    backends = [exl2_backend(model_path, **config) for _ in range(2)]
+    alone, together = backends
+    text = prompt(1, 200)
+    try:
+        alone.open()
+        expected = run(alone, of("alone", text, 150))["alone"]
+        together.open()
+        together.enqueue(of("first", text, 150))
+        until_told(together, "first")
+        together.enqueue(of("second", text, 150))
+        newcomer, events = of("newcomer", prompt(2, 200), 20), []
+        while not together.has_room(newcomer):
+            events += together.iterate()
+        names = {event.identifier for event in events if type(event) is Finished}
+        assert not names, "no page was shared"
+        together.enqueue(newcomer)
+        events += drain(together)
+        told = [e for e in events if e.identifier == "second" and type(e) is Chunk]
+        assert [t for e in told for t in e.token_ids] == [
+            t for e in expected if type(e) is Chunk for t in e.token_ids
+        ]
+    finally:
+        for backend in backends:
+            backend.close()
+
+
+def drain(backend):
+    events = []
+    while backend.num_jobs:
+        events += backend.iterate()
+    return events
+
+
+@pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
+def test_a_pair_leaves_full_pages_as_its_texts_alone_would(model_path, is_overlapping):
+    """Its sequences reach the borders of their pages at different steps."""
+    config = {"is_overlapping": is_overlapping, "cache_tokens": 16 * SIZE}
+    pair, plain = (exl2_backend(model_path, **config) for _ in range(2))
+    wanted, unwanted = prompt(1, 250), prompt(2, 200)
+    sampling = replace(GREEDY, cfg_scale=1.5)
+    try:
+        pair.open()
+        events = run(pair, of("a", wanted, 320, negative_prompt=unwanted, sampling=sampling))["a"]
+        text = tuple(t for e in events if type(e) is Chunk for t in e.token_ids)
+        assert len(text) == 320
+        plain.open()
+        for name, start in (("wanted", wanted), ("unwanted", unwanted)):
+            run(plain, of(name, start + text[:-1], 1))
+        expected, left = cached(plain), cached(pair)
+        assert len(expected) == 4  # two of each text
+        assert expected.keys() == left.keys()
+        assert check(pair, expected) == 4
+    finally:
+        pair.close()
+        plain.close()
