@@ -140,7 +140,8 @@ class ScriptedBackend:
 
     def cancel(self, identifier: str) -> list[JobEvent]:
         self._note("cancel")
-        del self.active[identifier]
+        if self.active.pop(identifier, None) is None:
+            return []
         [job] = [job for job in self.enqueued if job.identifier == identifier]
         return [finished(job, self.num_chunks[identifier], "cancelled")]
 

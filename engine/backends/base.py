@@ -24,7 +24,9 @@ class Backend(Protocol):
         """Start `job` in the next iteration; only if `has_room`. Raises Rejected."""
 
     def cancel(self, identifier: str) -> list[JobEvent]:
-        """Forget the job, release its pages. Its last events: what it has not told, its end."""
+        """Forget the job, release its pages. Its last events: what it has not told, its end. None
+        of a job that it doesn't have.
+        """
 
     def iterate(self) -> list[JobEvent]:
         """One step of all active jobs."""

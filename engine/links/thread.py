@@ -5,7 +5,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from switchyard.engine.backends.base import Backend
 from switchyard.engine.config import ModelConfig
@@ -45,6 +44,8 @@ from switchyard.engine.schedule.stopwatch import Stopwatch
 from switchyard.engine.schedule.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
+
+LOST = "the generator has lost the job"
 
 
 class EngineThread:
@@ -199,10 +200,11 @@ class EngineThread:
         self._batch.end(identifier)
         if is_active:
             try:
-                self._tell(backend.cancel(identifier))
+                events = backend.cancel(identifier)
             except Exception as reason:
                 self._tell([Failed(identifier, BatchFailed(_cause(reason)))])
                 raise
+            self._tell(events or [Failed(identifier, BatchFailed(LOST))])
         elif job := self._pending.remove(identifier):  # else it ended meanwhile
             self._tell([Finished(identifier, "cancelled", len(job.prompt), 0, 0)])
 
@@ -232,21 +234,17 @@ class EngineThread:
 
     def _iterate(self, backend: Backend) -> None:
         events = [self._without_memory(event) for event in backend.iterate()]
+        events, loops = self._batch.cut_loops(events)
         if self._batch.note(events):
             self._num_recoveries = 0
         if events:
             self._tell(events)
-        for identifier in self._batch.loops(events):
+        for loop in loops:
+            identifier = loop.job.identifier
+            # What it tells beside its end has been drawn behind the loop.
+            ends = [loop.last] if loop.last is not None else backend.cancel(identifier)
             self._batch.end(identifier)
-            self._tell(
-                [
-                    replace(event, finish_reason="stop", stop_reason="loop")
-                    if isinstance(event, Finished)
-                    else event
-                    for event in backend.cancel(identifier)
-                ]
-            )
-
+            self._tell([loop.finish(ends)])
         if backend.num_jobs != len(self._batch):
             self._end_zombies(backend)
 
@@ -254,7 +252,7 @@ class EngineThread:
         """What the generator works on for nobody, and what waits for it in vain."""
         num_strays, lost = backend.reconcile(self._batch.identifiers)
         logger.error("zombies: %d jobs unknown here, the generator has lost %s", num_strays, lost)
-        failed = [Failed(i, BatchFailed("the generator has lost the job")) for i in lost]
+        failed = [Failed(i, BatchFailed(LOST)) for i in lost]
         self._batch.note(failed)
         self._deliver([Zombies(num_strays + len(lost))])
         self._tell(failed)

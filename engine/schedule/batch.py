@@ -1,6 +1,7 @@
 """The jobs that an engine thread has given to its backend. Engine thread only."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from switchyard.engine.errors import BatchFailed
 from switchyard.engine.job import Job
@@ -8,6 +9,35 @@ from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent, Prompt
 from switchyard.engine.schedule.repetition import LoopDetector
 
 GROW_AFTER = 100  # good iterations until one more job is let in
+
+
+@dataclass(slots=True)
+class Loop:
+    """A job whose text goes round in circles. `last`: its end, if the iteration brought it."""
+
+    job: Job
+    new_tokens: int  # up to there
+    last: Finished | Failed | None = None
+
+    def finish(self, ends: Iterable[JobEvent]) -> Finished:
+        """How the job ends, by the end that its generator tells, if it tells one."""
+        end = Finished(
+            self.job.identifier,
+            "stop",
+            len(self.job.prompt),
+            self.new_tokens,
+            cached_tokens=0,
+            stop_reason="loop",
+        )
+        for told in ends:
+            if isinstance(told, Finished):
+                end = replace(
+                    end,
+                    cached_tokens=told.cached_tokens,
+                    draft_tokens=told.draft_tokens,
+                    accepted_tokens=told.accepted_tokens,
+                )
+        return end
 
 
 class Batch:
@@ -71,17 +101,30 @@ class Batch:
             self._grow()
         return is_good
 
-    def loops(self, events: Iterable[JobEvent]) -> list[str]:
-        """Jobs that shall not go on: what an iteration brought of them goes round in circles."""
+    def cut_loops(self, events: list[JobEvent]) -> tuple[list[JobEvent], list[Loop]]:
+        """What an iteration brought, without what came of a job behind the chunk in which its text
+        was found to go round in circles: how many tokens are guessed at once must not show. And
+        each such job, once; it stays here until it is ended.
+        """
         if not self._detectors:
-            return []
-        return [
-            event.identifier
-            for event in events
-            if isinstance(event, Chunk)
-            and (detector := self._detectors.get(event.identifier)) is not None
-            and any([detector.add(token_id) for token_id in event.token_ids])
-        ]
+            return events, []
+        kept: list[JobEvent] = []
+        loops: dict[str, Loop] = {}
+        for event in events:
+            identifier = event.identifier
+            if (loop := loops.get(identifier)) is not None:
+                if isinstance(event, Finished | Failed):
+                    loop.last = event
+                continue
+            kept.append(event)
+            detector = self._detectors.get(identifier)
+            if (
+                detector is not None
+                and isinstance(event, Chunk)
+                and any([detector.add(token_id) for token_id in event.token_ids])
+            ):
+                loops[identifier] = Loop(self._jobs[identifier], detector.count)
+        return kept, list(loops.values())
 
     def put_back(self, identifier: str) -> Job | None:
         """Take a job out to run again, if it may."""

@@ -20,6 +20,11 @@ class LoopDetector:
         self._places: dict[int, deque[int]] = {}  # where a token id came, of late
         self._runs: dict[int, int] = {}  # period -> how many of the last tokens equal those before
 
+    @property
+    def count(self) -> int:
+        """Tokens so far."""
+        return self._count
+
     def add(self, token_id: int) -> bool:
         """Whether the text has come round once too often."""
         here = self._count

@@ -663,6 +663,10 @@ def test_a_job_that_has_grown_beyond_its_first_page_is_cancelled(backend):
     assert free_pages(backend) == backend._generator.max_pages
 
 
+def test_a_job_that_it_does_not_have_is_cancelled_without_an_error(backend):
+    assert backend.cancel("unknown") == []
+
+
 def test_cancelling_tells_the_text_that_was_held_and_the_counts(backend, forced):
     a, b, c = pieces(backend, " return", " import", " class")
     held = forced(chain(1, a, b, c))

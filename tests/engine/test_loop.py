@@ -2,9 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.engine.messages import Chunk, Finished
+from switchyard import engine
+from switchyard.engine.job import Sampling
+from switchyard.engine.messages import Chunk, Failed, Finished
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.schedule.repetition import MAX_PERIOD, MIN_REPEATS, MIN_TOKENS, LoopDetector
-from tests.engine.test_engine import take_all
+from tests.conftest import DEMO
+from tests.engine.forced import exl2_backend
+from tests.engine.test_engine import take_all, text
 from tests.scripted import ScriptedBackend, finished, job
 
 
@@ -70,18 +76,81 @@ def test_no_job_stops_at_a_loop_unasked_or_before_its_minimum(make_engine, more,
     assert events[-1].new_tokens == new_tokens
 
 
-def test_a_loop_that_ends_by_itself_in_the_same_step_ends_once(make_engine):
-    class WholeJobs(ScriptedBackend):
-        def iterate(self):
-            events = []
-            while self.active:
-                events += super().iterate()
-            return events
+class Guessing(ScriptedBackend):
+    """Several tokens of a job in an iteration, as where they are guessed."""
 
-    backend = WholeJobs(looping)
+    def __init__(self, script, num_tokens):
+        super().__init__(script)
+        self.made_of = (script, num_tokens)
+        self._num_tokens = num_tokens
+
+    def iterate(self):
+        return [event for _ in range(self._num_tokens) for event in super(Guessing, self).iterate()]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 5, 7, 1000])
+def test_a_loop_ends_the_same_however_many_tokens_a_step_brings(make_engine, num_tokens):
+    """Also where the last of them end it otherwise."""
+    backend = Guessing(looping, num_tokens)
     model = make_engine(backend)
-    events = take_all(model.submit([job("a", 50, stop_on_loop=True)]))
-    assert events[-1] == Finished("a", "length", 3, 50, 0)
-    assert [type(event) for event in events].count(Finished) == 1
+    events = take_all(model.submit([job("a", 100, stop_on_loop=True)]))
+    assert text(events) == "ab" * 16
+    assert events[-1] == Finished("a", "stop", 3, 32, 0, stop_reason="loop")
+    assert sum(isinstance(event, Finished) for event in events) == 1
     assert model.close(timeout=20)
-    assert "cancel" not in [name for name, _ in backend.calls] and not backend.recoveries
+    assert not backend.active and not backend.recoveries
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5])
+def test_a_loop_costs_those_beside_it_nothing(make_engine, num_tokens):
+    backend = Guessing(looping, num_tokens)
+    model = make_engine(backend)
+    jobs = [job("plain", 200), *(job(f"loop{i}", 200, stop_on_loop=True) for i in range(3))]
+    events = take_all(model.submit(jobs))
+    ends = {e.identifier: e.stop_reason for e in events if isinstance(e, Finished)}
+    assert ends == {"plain": None, "loop0": "loop", "loop1": "loop", "loop2": "loop"}
+    assert not any(isinstance(event, Failed) for event in events) and not backend.recoveries
+
+
+def failing_behind_its_loop(job):
+    for i in range(33):
+        yield Chunk(job.identifier, "ab"[i % 2], (i % 2,))
+    yield Failed(job.identifier, engine.JobFailed("the step behind it"))
+
+
+def test_what_fails_behind_the_loop_is_not_told(make_engine):
+    model = make_engine(Guessing(failing_behind_its_loop, 50))
+    events = take_all(model.submit([job("a", 100, stop_on_loop=True)]))
+    assert events[-1] == Finished("a", "stop", 3, 32, 0, stop_reason="loop")
+
+
+def test_a_loop_of_the_real_generator_ends_the_same_with_guesses_and_costs_nobody(make_engine):
+    """The held-back beginning of a stop string must not come from behind the loop, either."""
+    fox = Tokenizer(ModelDir.read(DEMO)).encode("the quick brown fox jumps ")
+    told = []
+    for ngram_draft in (False, True):
+        model = make_engine(exl2_backend(DEMO, max_batch_size=4, ngram_draft=ngram_draft))
+        sampling = Sampling(temperature=0.0, allowed_token_ids=tuple(fox))
+        more = {"prompt": tuple(fox * 8), "sampling": sampling, "ignore_eos": True}
+        stops = {"stop_on_loop": True, "stop_strings": ("fox the", "jumps over")}
+        events = take_all(
+            model.submit(
+                [
+                    job("neighbour", 200, **more),
+                    job("loop", 200, stop_on_loop=True, **more),
+                    job("held", 200, **stops, **more),
+                ]
+            )
+        )
+        assert not any(isinstance(event, Failed) for event in events), events[-1]
+        mine = {
+            name: [event for event in events if event.identifier == name]
+            for name in ("neighbour", "loop", "held")
+        }
+        assert (mine["loop"][-1].accepted_tokens > 0) == ngram_draft
+        told.append(
+            [(text(those), those[-1].stop_reason, those[-1].new_tokens) for those in mine.values()]
+        )
+        assert model.close(timeout=20)
+    assert told[0] == told[1]
+    assert [reason for _, reason, _ in told[0]] == [None, "loop", "loop"]

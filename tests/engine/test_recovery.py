@@ -193,6 +193,25 @@ def test_a_cancel_that_raises_is_a_fault_of_the_batch(make_engine):
     assert backend.recoveries == ["reset"]
 
 
+def test_a_cancelled_job_that_the_generator_has_lost_ends_and_costs_nobody(make_engine):
+    model, backend, gate = held(make_engine)
+    lost, other = model.submit([job("lost", 50)]), model.submit([job("other", 5)])
+    gate.wait_until_held()
+    cancel = backend.cancel
+
+    def lose_and_cancel(identifier):
+        del backend.active[identifier]
+        return cancel(identifier)
+
+    backend.cancel = lose_and_cancel
+    model.cancel("lost")
+    gate.open()
+    [end] = ends(take_all(lost))
+    assert isinstance(end.error, engine.BatchFailed) and "lost the job" in str(end.error)
+    assert text(take_all(other)) == "0 1 2 3 4 "
+    assert backend.recoveries == []
+
+
 def test_zombies_are_ended_and_counted(make_engine):
     model, backend, gate = held(make_engine)
     streams = [model.submit([job(name, 50)]) for name in ("lost", "kept")]

@@ -152,7 +152,8 @@ class Exl2Backend:
         self._jobs[job.identifier] = exl2_job
 
     def cancel(self, identifier: str) -> list[JobEvent]:
-        return events.cancelled(self._release(identifier))
+        job = self._release(identifier)
+        return [] if job is None else events.cancelled(job)
 
     def iterate(self) -> list[JobEvent]:
         """One step. If it raises, it is tried again, twice, before the error goes on."""
@@ -280,9 +281,11 @@ class Exl2Backend:
         num_drafts = self._generator.num_draft_tokens
         return Exl2Job(job, stops, sampler, self._tokenizer, self._chunk_size, num_drafts)
 
-    def _release(self, identifier: str) -> Exl2Job:
-        job = self._jobs.pop(identifier)
-        self._generator.cancel(job)
+    def _release(self, identifier: str) -> Exl2Job | None:
+        """The job, if there is one."""
+        job = self._jobs.pop(identifier, None)
+        if job is not None:
+            self._generator.cancel(job)
         return job
 
     def _repair(self) -> None:

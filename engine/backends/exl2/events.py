@@ -49,6 +49,8 @@ def cancelled(job: Exl2Job) -> list[JobEvent]:
         prompt_tokens=len(job.job.prompt),
         new_tokens=job.num_sampled,
         cached_tokens=job.num_cached,
+        draft_tokens=job.accepted_draft_tokens + job.rejected_draft_tokens,
+        accepted_tokens=job.accepted_draft_tokens,
     )
     return [*job.flush(), finished]
 
