@@ -21,7 +21,9 @@ class Backend(Protocol):
         """Whether `job` can start now. If nothing is active, that is as good as it gets."""
 
     def enqueue(self, job: Job) -> None:
-        """Start `job` in the next iteration; only if `has_room`. Raises Rejected."""
+        """Start `job` in the next iteration; only if `has_room`. Raises Rejected for its own fault,
+        OutOfMemory if it may be tried again, JobFailed; DeviceLost for all jobs.
+        """
 
     def cancel(self, identifier: str) -> list[JobEvent]:
         """Forget the job, release its pages. Its last events: what it has not told, its end. None

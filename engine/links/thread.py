@@ -13,11 +13,13 @@ from switchyard.engine.errors import (
     Closed,
     DeviceLost,
     EngineError,
+    Failure,
     JobFailed,
     ModelError,
     OutOfMemory,
     Rejected,
 )
+from switchyard.engine.job import Job
 from switchyard.engine.messages import (
     Abandon,
     Cancel,
@@ -214,23 +216,23 @@ class EngineThread:
             job = next((job for job in candidates if backend.has_room(job)), None)
             if job is None and self._batch:
                 return
+            error: EngineError | None
             if job is None or (job is not candidates[0] and not self._batch):
                 # Nothing will ever make room: say so instead of waiting for ever.
                 job = candidates[0]
-                error: EngineError = JobFailed("the job does not fit an empty generator")
+                error = JobFailed("the job does not fit an empty generator")
             else:
-                try:
-                    backend.enqueue(job)
-                except Rejected as reason:
-                    error = reason
-                else:
-                    self._pending.start(job.identifier)
-                    self._batch.add(job)
-                    self._stopwatch.start(job.identifier)
-                    continue
-            self._pending.remove(job.identifier)
-            self._batch.end(job.identifier)
-            self._tell([Failed(job.identifier, error)])
+                error = _enqueue(backend, job)
+            if error is None or isinstance(error, OutOfMemory):
+                self._pending.start(job.identifier)
+                self._batch.add(job)
+                self._stopwatch.start(job.identifier)
+            else:
+                self._pending.remove(job.identifier)
+            if error is not None:
+                event = self._without_memory(Failed(job.identifier, error))
+                self._batch.note([event])
+                self._tell([event])
 
     def _iterate(self, backend: Backend) -> None:
         events = [self._without_memory(event) for event in backend.iterate()]
@@ -301,5 +303,19 @@ class EngineThread:
         raise ModelError(f"the generator can't be brought back: {cause}")
 
 
-def _cause(reason: Exception) -> str:
+def _enqueue(backend: Backend, job: Job) -> EngineError | None:
+    """Why the job can't start, if it can't. Raises ModelError."""
+    try:
+        backend.enqueue(job)
+    except ModelError:
+        raise
+    except (Rejected, Failure) as reason:
+        return reason
+    except BaseException as reason:  # see `_run`
+        logger.exception("job %s can't be set up", job.identifier)
+        return JobFailed(_cause(reason))
+    return None
+
+
+def _cause(reason: BaseException) -> str:
     return f"{type(reason).__name__}: {reason}"

@@ -503,6 +503,30 @@ def test_a_prompt_that_finds_no_memory_is_told_as_such(forced):
     assert ending(run_on(backend, "running")).last.new_tokens == 50
 
 
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MemoryError(), engine.OutOfMemory),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), engine.OutOfMemory),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), engine.OutOfMemory),
+        (RuntimeError("CUDA error: device-side assert triggered"), engine.DeviceLost),
+        (RuntimeError("something else"), engine.JobFailed),
+        (AssertionError("Job requires 9 pages"), engine.InvalidJob),
+    ],
+)
+def test_what_fails_while_a_job_is_set_up_is_told_as_whose_fault_it_is(forced, error, kind):
+    backend = forced(lambda t: {7: 0.0})
+
+    def enqueue(job):
+        raise error
+
+    backend._generator.enqueue = enqueue
+    with pytest.raises(engine.EngineError) as caught:
+        backend.enqueue(job("a", prompt=(1,)))
+    assert type(caught.value) is kind
+    assert backend.num_jobs == 0 and not backend._jobs
+
+
 def test_jobs_that_only_one_side_knows_are_found(forced):
     backend = forced(lambda t: {7: 0.0})
     for name in ("stray", "kept", "lost"):

@@ -9,6 +9,10 @@ from tests.engine.test_engine import take_all, text
 from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
 
 
+class Panic(BaseException):
+    """As libraries written in Rust raise: no Exception."""
+
+
 def ends(events):
     return [event for event in events if isinstance(event, Finished | Failed)]
 
@@ -267,6 +271,63 @@ def test_a_prompt_without_memory_waits_and_is_tried_once_more(make_engine):
     [failed] = ends(take_all(model.submit([job("twice", 2)])))
     assert isinstance(failed.error, engine.OutOfMemory)
     assert tries == ["once"] * 2 + ["twice"] * 2
+
+
+def failing_to_enqueue(backend, **errors):
+    """The jobs of these names fail as they are set up, each time with the next of its errors."""
+    enqueue = backend.enqueue
+
+    def fail(job):
+        if errors.get(job.identifier):
+            raise errors[job.identifier].pop(0)
+        enqueue(job)
+
+    backend.enqueue = fail
+
+
+def test_a_job_that_is_set_up_without_memory_waits_and_is_tried_once_more(make_engine):
+    model, backend, gate = held(make_engine, max_batch_size=8)
+    out = [engine.OutOfMemory("CUDA out of memory") for _ in range(3)]
+    failing_to_enqueue(backend, once=out[:1], twice=out[1:])
+    beside = [model.submit([job(f"beside{i}", 9)]) for i in range(3)]
+    gate.wait_until_held()
+    once, twice = model.submit([job("once")]), model.submit([job("twice")])
+    gate.step()
+    gate.wait_until_held()
+    assert not model._link._batch._limit > 2
+    gate.open()
+    events = take_all(once)
+    assert [type(event) for event in events][:2] == [PutBack, Started]
+    assert text(events) == "0 1 2 "
+    events = take_all(twice)
+    assert [type(event) for event in events] == [PutBack, Failed]
+    assert isinstance(events[-1].error, engine.OutOfMemory)
+    assert all(isinstance(take_all(stream)[-1], Finished) for stream in beside)
+    assert backend.recoveries == []
+
+
+@pytest.mark.parametrize("error", [engine.JobFailed("odd"), RuntimeError("odd"), Panic("odd")])
+def test_a_job_that_can_not_be_set_up_fails_alone(make_engine, error):
+    model, backend, gate = held(make_engine)
+    failing_to_enqueue(backend, bad=[error])
+    streams = [model.submit([job(name)]) for name in ("first", "bad", "last")]
+    gate.open()
+    first, bad, last = map(take_all, streams)
+    assert text(first) == text(last) == "0 1 2 "
+    assert isinstance(bad[-1].error, engine.JobFailed) and "odd" in str(bad[-1].error)
+    assert backend.recoveries == []
+
+
+def test_a_device_that_is_lost_while_a_job_is_set_up_stops_the_engine(make_engine):
+    model, backend, gate = held(make_engine)
+    running = model.submit([job("running", 50)])
+    gate.wait_until_held()
+    failing_to_enqueue(backend, bad=[engine.DeviceLost("the device is lost")])
+    bad = model.submit([job("bad")])
+    gate.open()
+    for stream in (running, bad):
+        assert "the device is lost" in str(take_all(stream)[-1].error)
+    assert isinstance(model.error, engine.DeviceLost) and model.state == "stopped"
 
 
 def test_the_batch_grows_back_one_by_one():

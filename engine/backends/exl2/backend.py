@@ -147,8 +147,10 @@ class Exl2Backend:
         try:
             exl2_job = self._make_job(job)
             self._generator.enqueue(exl2_job)
-        except Exception as error:  # the generator asserts; it has not taken the job then
+        except AssertionError as error:  # the generator's: it has not taken the job then
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise events.explained(error) from error
         self._jobs[job.identifier] = exl2_job
 
     def cancel(self, identifier: str) -> list[JobEvent]:
@@ -328,11 +330,8 @@ class Exl2Backend:
                     self._release(identifier)
                 return events.scored(job, result)
             case "error":
-                fault = explain(result["error"])
-                if isinstance(fault, DeviceLost):
-                    raise fault
                 self._release(identifier)  # the generator may have let go of it already: harmless
-                return [events.failed(identifier, fault)]
+                return [events.failed(identifier, result["error"])]
         job.num_told = job.num_sampled
         if result["eos"]:
             del self._jobs[identifier]

@@ -4,7 +4,14 @@ from typing import Any
 
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.errors import BatchFailed, Failure, InvalidJob, JobFailed
+from switchyard.engine.errors import (
+    BatchFailed,
+    DeviceLost,
+    EngineError,
+    Failure,
+    InvalidJob,
+    JobFailed,
+)
 from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent, Prefill, PromptLogprobs
 
 
@@ -56,9 +63,18 @@ def cancelled(job: Exl2Job) -> list[JobEvent]:
 
 
 def failed(identifier: str, error: Exception | None) -> Failed:
+    """Raises DeviceLost, if that is what it was."""
     if error is None:
         return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
+    fault = explained(error)
+    if isinstance(fault, DeviceLost):
+        raise fault
+    return Failed(identifier, fault)
+
+
+def explained(error: Exception) -> EngineError:
+    """What it means for a job; DeviceLost if for all of them."""
     fault = explain(error)
-    if isinstance(fault, Failure | InvalidJob):
-        return Failed(identifier, fault)
-    return Failed(identifier, JobFailed(f"{type(error).__name__}: {error}"))
+    if isinstance(fault, Failure | InvalidJob | DeviceLost):
+        return fault
+    return JobFailed(f"{type(error).__name__}: {error}")
