@@ -26,6 +26,7 @@ from switchyard.engine.links.base import Deliver
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory.process import keep_memory_small
 from switchyard.engine.messages import Command, Event, Hanging, Loaded, Restarting, Stop, Stopped
+from switchyard.engine.schedule.watchdog import interval_of
 
 logger = logging.getLogger(__name__)
 
@@ -156,20 +157,32 @@ class PipeLink:
         """None when the child has ended. One that holds Python's lock can't tell that it hangs: its
         silence does, but while it loads.
         """
-        hang_timeout, hang_exit = self._config.hang_timeout, self._config.hang_exit
         try:
             while not is_loaded and not here.poll(1.0):
                 if self._is_stopping:  # which a child that loads doesn't hear
                     return [Stopped(Closed("the engine was closed while it loaded"))]
-            if is_loaded and not here.poll(hang_timeout):
-                reason = "the engine's process is silent, since {:.0f} s"
-                self._deliver([Hanging(reason.format(hang_timeout))])
-                if not here.poll(hang_exit - hang_timeout):
-                    return [Stopped(DeviceLost(reason.format(hang_exit)))]
+            if is_loaded and not self._hears(here):
+                seconds = f"{self._config.hang_exit:.0f} s"
+                return [Stopped(DeviceLost(f"the engine's process is silent, since {seconds}"))]
             message: Message = here.recv()
         except (EOFError, OSError):
             return None
         return message
+
+    def _hears(self, here: Connection) -> bool:
+        """Whether there is a message before the child has been silent for too long."""
+        hang_timeout, hang_exit = self._config.hang_timeout, self._config.hang_exit
+        interval = interval_of(hang_timeout)
+        silence, is_told = 0.0, False
+        while not here.poll(interval):
+            silence += interval
+            if silence >= hang_timeout and not is_told:
+                is_told = True
+                reason = f"the engine's process is silent, since {hang_timeout:.0f} s"
+                self._deliver([Hanging(reason)])
+            if silence >= hang_exit:
+                return False
+        return True
 
 
 def _start(there: Connection) -> subprocess.Popen[bytes]:

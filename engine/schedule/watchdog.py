@@ -1,10 +1,18 @@
 """Notices what does not return: a thread of its own, beside an engine thread."""
 
 import threading
-import time
 from collections.abc import Callable
 
 CHECKS = 10  # in the shorter of the two times
+
+
+def interval_of(hang_timeout: float) -> float:
+    """Seconds from one look to the next, where a hang is counted in looks and not by a clock.
+
+    CLOCK_MONOTONIC goes on while this process is stopped or frozen, with its container or machine.
+    Such a pause is one look, however long it was, and nothing hung meanwhile.
+    """
+    return min(hang_timeout / CHECKS, 1.0)
 
 
 class Watchdog:
@@ -19,15 +27,18 @@ class Watchdog:
         hang_exit: float,
         tell_lost: Callable[[float], None],
     ) -> None:
-        """`busy_since`, by time.monotonic(), is None while it waits or may take as long as it
-        likes. Each hang is told once, and the end, `tell_lost`, once.
+        """`busy_since` tells one step from the next, and is None while it waits or may take as long
+        as it likes. Each hang is told once, and the end, `tell_lost`, once.
         """
         self._busy_since = busy_since
         self._hang_timeout = hang_timeout
         self._tell_hang = tell_hang
         self._hang_exit = hang_exit
         self._tell_lost = tell_lost
-        self._told: float | None = None  # the hang that was told, by its beginning
+        self._interval = interval_of(hang_timeout)
+        self._since: float | None = None  # at the last look
+        self._num_looks = 0  # that found it as it was
+        self._is_told = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watchdog-{name}", daemon=True)
 
@@ -46,20 +57,22 @@ class Watchdog:
 
     # Watchdog's thread
 
-    def check(self, now: float) -> bool:
-        """Whether to go on."""
+    def check(self) -> bool:
+        """Look once; whether to go on."""
         since = self._busy_since()
-        if since is None or now - since < self._hang_timeout:
+        if since is None or since != self._since:
+            self._since, self._num_looks, self._is_told = since, 0, False
             return True
-        if self._told != since:
-            self._told = since
-            self._tell_hang(now - since)
-        if now - since < self._hang_exit:
+        self._num_looks += 1
+        seconds = self._num_looks * self._interval
+        if seconds >= self._hang_timeout and not self._is_told:
+            self._is_told = True
+            self._tell_hang(seconds)
+        if seconds < self._hang_exit:
             return True
-        self._tell_lost(now - since)
+        self._tell_lost(seconds)
         return False
 
     def _run(self) -> None:
-        interval = min(self._hang_timeout / CHECKS, 1.0)
-        while not self._stop.wait(interval) and self.check(time.monotonic()):
+        while not self._stop.wait(self._interval) and self.check():
             pass
