@@ -19,6 +19,11 @@ from switchyard.engine.messages import (
     Started,
 )
 
+
+class Panic(BaseException):
+    """As a library written in Rust raises it: no Exception."""
+
+
 Script = Callable[[Job], Iterable[JobEvent]]
 
 

@@ -34,7 +34,9 @@ class Grammars:
             self.tokenizer = LLTokenizer(
                 _hide_special(tokenizer.serialized), eos_token=list(tokenizer.eos_token_ids) or None
             )
-        except ValueError as reason:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as reason:  # ValueErrors, and panics of Rust, which are no Exceptions
             raise ModelError(f"tokenizer.json can't constrain outputs: {reason}") from None
         special = {token_id: text.encode() for text, token_id in tokenizer.special_ids.items()}
         self.pieces = [  # what each token adds to a text

@@ -54,7 +54,8 @@ class EngineThread:
     """Takes commands, keeps the batch full, hands events to `deliver`. A Link, in this process.
 
     `deliver` is called on the engine thread with all events of an iteration and must not block.
-    The last event is always `Stopped`; jobs that have not ended by then end with it.
+    The last event is always `Stopped`; jobs that have not ended by then end with it. What a backend
+    may raise includes panics of libraries written in Rust, which are no `Exception`s.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class EngineThread:
             self._loop(backend)
         except ModelError as reason:
             error = reason
-        except BaseException as reason:  # a panic in a library written in Rust isn't an Exception
+        except BaseException as reason:
             logger.exception("the engine thread ends")
             error = Closed(f"the engine failed: {type(reason).__name__}: {reason}")
         self._busy_since = None
@@ -129,7 +130,7 @@ class EngineThread:
         if backend is not None:
             try:
                 backend.close()
-            except Exception:
+            except BaseException:
                 logger.exception("release of the model")
 
     def _open(self) -> Backend:
@@ -138,7 +139,7 @@ class EngineThread:
             info = backend.open()
         except ModelError:
             raise
-        except Exception as reason:  # what libraries say of a bad model directory, in one line
+        except BaseException as reason:  # what libraries say of a bad model directory, in one line
             logger.debug("load", exc_info=True)
             raise ModelError(
                 f"the model can't be loaded: {type(reason).__name__}: {reason}"
@@ -160,7 +161,7 @@ class EngineThread:
             except ModelError as reason:  # another process might go on, this one can't
                 self._tell(self._batch.fail(str(reason)))
                 raise
-            except Exception as reason:
+            except BaseException as reason:
                 self._fail_batch(reason)
                 cause = _cause(reason)
             if cause is not None:  # not in the handler: the frames there hold the device's memory
@@ -203,7 +204,7 @@ class EngineThread:
         if is_active:
             try:
                 events = backend.cancel(identifier)
-            except Exception as reason:
+            except BaseException as reason:
                 self._tell([Failed(identifier, BatchFailed(_cause(reason)))])
                 raise
             self._tell(events or [Failed(identifier, BatchFailed(LOST))])
@@ -270,7 +271,7 @@ class EngineThread:
         self._pending.push(job, is_due=True)
         return PutBack(event.identifier)
 
-    def _fail_batch(self, reason: Exception) -> None:
+    def _fail_batch(self, reason: BaseException) -> None:
         """End the active jobs, but for those that can start over."""
         logger.error("iteration failed with %d active jobs", len(self._batch), exc_info=reason)
         if isinstance(reason, OutOfMemory):
@@ -294,7 +295,7 @@ class EngineThread:
                 recover()
             except ModelError:
                 raise
-            except Exception as error:
+            except BaseException as error:
                 logger.exception("recovery: %s failed", recover.__name__)
                 cause = _cause(error)
             else:
@@ -311,7 +312,7 @@ def _enqueue(backend: Backend, job: Job) -> EngineError | None:
         raise
     except (Rejected, Failure) as reason:
         return reason
-    except BaseException as reason:  # see `_run`
+    except BaseException as reason:
         logger.exception("job %s can't be set up", job.identifier)
         return JobFailed(_cause(reason))
     return None

@@ -32,7 +32,9 @@ class Tokenizer:
         try:
             self._special = tokenizers.Tokenizer.from_file(path)
             self._literal = tokenizers.Tokenizer.from_file(path)
-        except Exception as reason:  # the library raises plain Exception
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as reason:  # plain Exceptions, and panics of Rust, which are none
             raise ModelError(f"{path} can't be read: {reason}") from None
         for tokenizer in (self._special, self._literal):  # what the file says is for training
             tokenizer.no_truncation()

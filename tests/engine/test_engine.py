@@ -8,7 +8,7 @@ import pytest
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Finished, ModelInfo, Started
 from tests.engine.conftest import over_both_links
-from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job, slow
+from tests.scripted import Gate, Panic, ScriptedBackend, count, endless, finished, job, slow
 
 
 def take_all(stream):
@@ -457,19 +457,17 @@ def test_dead_backend_fails_every_stream_and_later_submits(make_engine):
         model.submit([job("c")])
 
 
-class Panic(BaseException):
-    """As a library written in Rust raises it."""
-
-
 def test_not_even_a_panic_ends_the_engine_in_silence(make_engine):
     gate = Gate()
     backend = ScriptedBackend(gate=gate)
     backend.iterate_error = Panic("unreachable code")
+    for name in ("reset", "rebuild", "reload"):
+        backend.recovery_errors[name] = Panic(f"{name}: unreachable code")
     model = make_engine(backend)
     stream = model.submit([job("a")])
     gate.open()
     assert isinstance(take_all(stream)[-1], Failed)
-    with pytest.raises(engine.Dead, match="unreachable code"):
+    with pytest.raises(engine.Dead, match="can't be brought back: Panic: reload: unreachable code"):
         model.submit([job("b")])
 
 
@@ -492,6 +490,7 @@ def test_jobs_are_refused_while_the_model_loads(make_engine):
     [
         (engine.ModelError("no such weights"), "no such weights"),
         (KeyError("lm_head"), "the model can't be loaded: KeyError: 'lm_head'"),
+        (Panic("bad header"), "the model can't be loaded: Panic: bad header"),
     ],
 )
 def test_a_model_that_cannot_be_loaded_says_why(make_engine, error, message):
@@ -499,6 +498,7 @@ def test_a_model_that_cannot_be_loaded_says_why(make_engine, error, message):
     assert model.state == "stopped" and str(model.error) == message
     with pytest.raises(engine.Dead, match=r"can.t be loaded|no such weights"):
         model.check_room(1)
+    assert type(model.error) is engine.ModelError
 
 
 def test_close_lets_running_jobs_finish_and_refuses_new_ones(make_engine):

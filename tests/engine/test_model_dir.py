@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from switchyard import engine
+from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from tests.scripted import Panic
 
 
 @pytest.fixture
@@ -51,6 +54,21 @@ def test_a_config_without_architecture_is_refused(directory):
     edit(directory / "config.json", architectures=[])
     with pytest.raises(engine.ModelError, match="names no architecture"):
         ModelDir.read(str(directory))
+
+
+@pytest.mark.parametrize("error", [Panic("bad table"), RuntimeError("bad table")], ids=repr)
+def test_a_tokenizer_that_a_library_can_not_read_is_a_reason(directory, monkeypatch, error):
+    tokenizer = Tokenizer(ModelDir.read(str(directory)))
+
+    def fail(*arguments, **settings):
+        raise error
+
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.LLTokenizer", fail)
+    with pytest.raises(engine.ModelError, match=r"tokenizer\.json can't constrain .*bad table"):
+        Grammars(tokenizer)
+    monkeypatch.setattr("tokenizers.Tokenizer", SimpleNamespace(from_file=fail))
+    with pytest.raises(engine.ModelError, match=r"tokenizer\.json can't be read: bad table"):
+        Tokenizer(ModelDir.read(str(directory)))
 
 
 def test_a_broken_tokenizer_is_named(directory):

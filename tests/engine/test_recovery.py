@@ -6,11 +6,7 @@ from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Finished, PutBack, Started
 from switchyard.engine.schedule.batch import GROW_AFTER, Batch
 from tests.engine.test_engine import take_all, text
-from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
-
-
-class Panic(BaseException):
-    """As libraries written in Rust raise: no Exception."""
+from tests.scripted import Gate, Panic, ScriptedBackend, count, endless, finished, job
 
 
 def ends(events):
@@ -49,6 +45,16 @@ def test_jobs_with_text_end_once_and_those_without_start_over(make_engine):
     assert backend.recoveries == ["reset"]
     assert text(take_all(model.submit([job("next", 2)]))) == "0 1 "
     assert model.state == "ready" and model.error is None
+
+
+def test_a_panic_of_a_library_is_recovered_from_as_any_error(make_engine):
+    model, backend, gate = held(make_engine)
+    backend.iterate_errors = [Panic("unreachable code")]
+    backend.recovery_errors = {"reset": Panic("unreachable code")}
+    stream = model.submit([job("a")])
+    gate.open()
+    assert text(take_all(stream)) == "0 1 2 "
+    assert backend.recoveries == ["reset", "rebuild"] and model.state == "ready"
 
 
 def test_a_job_starts_over_once_only(make_engine):
@@ -182,11 +188,17 @@ def test_while_it_recovers_jobs_are_taken_and_wait(make_engine):
     assert model.state == "ready" and model.error is None
 
 
-def test_a_cancel_that_raises_is_a_fault_of_the_batch(make_engine):
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), Panic("x")], ids=repr)
+def test_a_cancel_that_raises_is_a_fault_of_the_batch(make_engine, error):
     model, backend, gate = held(make_engine)
     cancelled, other = model.submit([job("a", 50)]), model.submit([job("b", 5)])
     gate.wait_until_held()
-    cancel, backend.cancel = backend.cancel, lambda identifier: 1 / 0
+    cancel = backend.cancel
+
+    def failing_cancel(identifier):
+        raise error
+
+    backend.cancel = failing_cancel
     model.cancel("a")
     gate.step()
     [end] = ends(take_all(cancelled))

@@ -149,7 +149,7 @@ class Exl2Backend:
             self._generator.enqueue(exl2_job)
         except AssertionError as error:  # the generator's: it has not taken the job then
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
-        except Exception as error:
+        except BaseException as error:
             raise events.explained(error) from error
         self._jobs[job.identifier] = exl2_job
 
@@ -161,7 +161,7 @@ class Exl2Backend:
         """One step. If it raises, it is tried again, twice, before the error goes on."""
         try:
             results = self._generator.iterate()
-        except Exception as error:
+        except BaseException as error:  # see Exl2Job
             fault = explain(error)
             if isinstance(fault, DeviceLost):
                 raise fault from error

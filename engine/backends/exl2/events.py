@@ -59,10 +59,14 @@ def cancelled(job: Exl2Job) -> list[JobEvent]:
         draft_tokens=job.accepted_draft_tokens + job.rejected_draft_tokens,
         accepted_tokens=job.accepted_draft_tokens,
     )
-    return [*job.flush(), finished]
+    try:
+        told = job.flush()
+    except BaseException as error:
+        return [failed(job.job.identifier, error)]
+    return [*told, finished]
 
 
-def failed(identifier: str, error: Exception | None) -> Failed:
+def failed(identifier: str, error: BaseException | None) -> Failed:
     """Raises DeviceLost, if that is what it was."""
     if error is None:
         return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
@@ -72,7 +76,7 @@ def failed(identifier: str, error: Exception | None) -> Failed:
     return Failed(identifier, fault)
 
 
-def explained(error: Exception) -> EngineError:
+def explained(error: BaseException) -> EngineError:
     """What it means for a job; DeviceLost if for all of them."""
     fault = explain(error)
     if isinstance(fault, Failure | InvalidJob | DeviceLost):

@@ -91,7 +91,7 @@ class Generator(PromptGenerator):
         """None where one of them asks for what can't be done."""
         try:
             return self._start_rows(step)
-        except Exception as error:
+        except BaseException as error:
             if explain(error) is not error:  # not the fault of one of them
                 raise
         return None
@@ -114,7 +114,7 @@ class Generator(PromptGenerator):
             assert step is not None
             try:
                 token_ids, logprobs = self._start_rows(step).take()
-            except Exception as error:
+            except BaseException as error:
                 job.sampler.error = error
                 token_ids, logprobs = [NOT_NUMBERS], [None]
             drawn.token_ids.extend(token_ids)

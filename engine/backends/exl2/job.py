@@ -19,7 +19,8 @@ from switchyard.engine.messages import Chunk, TokenLogprob
 
 
 class Exl2Job(PromptJob):
-    """Contains its errors: what raises out of `iterate()` would cost all jobs their results.
+    """Contains its errors: what raises out of `iterate()` would cost all jobs their results. They
+    may be panics of libraries written in Rust, which are no `Exception`s.
 
     A failed job puts `{"stage": "error", "error": exception, ...}` into the results. After a
     failure in `prefill` it stays active and must be cancelled; otherwise the generator lets go
@@ -96,7 +97,7 @@ class Exl2Job(PromptJob):
             elif self.num_sampled >= self.max_new_tokens:
                 result["eos"], result["eos_reason"] = True, "max_new_tokens"
             is_last = self._tell(result, token_id, logprob)
-        except Exception as error:
+        except BaseException as error:
             self.fail(error, results)
             return True
         results.append(result)
@@ -171,7 +172,7 @@ class Exl2Job(PromptJob):
         row = logits[:, 0]
         try:
             drawn = self.generator.draw([self.sampler], row[:1], row[1:] if len(row) > 1 else None)
-        except Exception as error:
+        except BaseException as error:
             self.sampler.error = error
             return torch.zeros((1, 1), dtype=torch.long), None, None, None, False
         self._logprob = drawn.logprobs[0]
@@ -193,7 +194,7 @@ class Exl2Job(PromptJob):
             self.held_text = ""  # ours is another
             self.held_tokens.clear()
             return self._tell(results[-1], token_id, self._logprob), token
-        except Exception as error:
+        except BaseException as error:
             del results[num_before:]
             self.fail(error, results)
             return True, next_token  # as at a stop: the generator frees the pages

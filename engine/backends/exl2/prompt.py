@@ -40,7 +40,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         """
         self.job = job
         self.sampler = sampler
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         prompts = [job.prompt, job.negative_prompt][: job.num_sequences]
         super().__init__(
             input_ids=[torch.tensor([prompt], dtype=torch.long) for prompt in prompts],
@@ -90,7 +90,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             else:
                 self._prefill_chunk(None, results)
             self._begin_if_done()
-        except Exception as error:
+        except BaseException as error:
             self.fail(error, results)
 
     def _begin_if_done(self) -> None:
@@ -272,7 +272,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             result["curr_progress"] = sum(s.kv_position for s in pair)
             result["max_progress"] = sum(len(s.sequence_ids) - 1 for s in pair)
 
-    def fail(self, error: Exception, results: list[dict[str, Any]]) -> None:
+    def fail(self, error: BaseException, results: list[dict[str, Any]]) -> None:
         self.error = error
         results.append(self._result("error", eos=True, error=error))
 

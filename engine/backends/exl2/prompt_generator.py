@@ -75,7 +75,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
             row[: len(indices)] = indices
         try:
             self._forward_prompts(token_ids, starts, pages)
-        except Exception as error:
+        except BaseException as error:
             if len(jobs) == 1:
                 jobs[0].fail(error, results)
                 return set(jobs)

@@ -119,7 +119,7 @@ class Draw:
             for rule in sampler.rules:
                 try:
                     limit = rule.limit()
-                except Exception as error:
+                except BaseException as error:
                     sampler.error = error
                     break
                 if isinstance(limit, Among):

@@ -37,7 +37,7 @@ class Sampler:
         self.num_logprobs = job.num_logprobs
         self.is_pair = bool(job.negative_prompt)
         self.num_drawn = 0
-        self.error: Exception | None = None  # that a rule has raised
+        self.error: BaseException | None = None  # that a rule has raised
         self.is_heated = s.dynatemp_high > 0
         self.is_greedy = s.temperature < GREEDY_BELOW and not self.is_heated
         # What can't change which token is the likeliest is left out where that one is taken.

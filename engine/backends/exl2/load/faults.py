@@ -22,7 +22,7 @@ _STICKY = (
 _NO_MEMORY = ("CUDA error: out of memory", "DefaultCPUAllocator: can't allocate memory")
 
 
-def explain(error: Exception) -> Exception:
+def explain(error: BaseException) -> BaseException:
     """OutOfMemory or DeviceLost if that is what `error` says, else `error` itself."""
     message = str(error)
     summary = f"{type(error).__name__}: {message.partition(chr(10))[0]}"
