@@ -124,7 +124,8 @@ class Engine:
             if waits and self._ask_pending(timeout):
                 identifiers = self._pending_list.identifiers
                 places = {identifier: i for i, identifier in enumerate(identifiers, 1)}
-            return [held.tell(places.get(i), self._info) for i, held in self._held.items()]
+            now = time.monotonic()
+            return [held.tell(places.get(i), self._info, now) for i, held in self._held.items()]
 
     def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
         """Where a job stands among those that wait, as of `max_age` seconds ago at the most; None

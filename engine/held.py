@@ -46,8 +46,10 @@ class Held:
             case Started():
                 self.state = "prefill"
 
-    def tell(self, place: int | None, info: ModelInfo | None) -> JobState:
-        """`info` of a model that is loaded: before that, jobs have no pages."""
+    def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
+        """`info` of a model that is loaded: before that, jobs have no pages. `now`, by the monotonic
+        clock, is the same for all jobs of a list: an older one is never told to be younger.
+        """
         job, num_pages = self.job, 0
         if info is not None and self.state != "pending":
             num_pages = job.num_pages(info.page_size, info.num_draft_tokens)
@@ -57,7 +59,7 @@ class Held:
             place=place if self.state == "pending" else None,
             prompt_tokens=len(job.prompt),
             new_tokens=self.new_tokens,
-            age=time.monotonic() - self.submitted,
+            age=now - self.submitted,
             num_pages=num_pages,
             priority=job.priority,
             request_id=job.request_id,

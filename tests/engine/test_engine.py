@@ -420,6 +420,15 @@ def test_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine):
     assert text(take_all(stream)) == "0 1 "
 
 
+def test_of_listed_jobs_none_is_older_than_one_that_came_before(make_engine):
+    model = make_engine(ScriptedBackend(endless))
+    stream = model.submit([job(f"job{i}") for i in range(64)])
+    for _ in range(20):
+        ages = [state.age for state in model.jobs(0)]
+        assert len(ages) == 64 and ages == sorted(ages, reverse=True)
+    stream.close()
+
+
 def wait_until_empty(model):
     with model._changed:
         assert model._changed.wait_for(lambda: not model._held, 20)
