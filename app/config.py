@@ -254,6 +254,12 @@ class Settings(pydantic_settings.BaseSettings):
         allow_inf_nan=False,
         description="Seconds that running jobs may go on after SIGTERM.",
     )
+    allowed_hosts: list[str] = Field(
+        [],
+        description='Names that requests over TCP may have in `Host`, without a port; `["*"]`: any.'
+        " Empty: `localhost`, `127.0.0.1` and `[::1]` where the server listens on loopback only,"
+        " else any.",
+    )
     cors_origins: list[str] = Field(
         [],
         description="Web pages that may have browsers use the server, by origin, such as"
@@ -282,6 +288,14 @@ class Settings(pydantic_settings.BaseSettings):
         if not value.startswith(("unix:", "fd://")) and (not port or int(port[1]) > 65535):
             raise ValueError("must be HOST:PORT, [HOST]:PORT, unix:PATH or fd://NUMBER")
         return value
+
+    @pydantic.field_validator("allowed_hosts")
+    @classmethod
+    def _are_names(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not re.fullmatch(r"\*|[\w.-]+|\[[0-9a-fA-F:.]+\]", name, re.ASCII):
+                raise ValueError(f"{name!r} must be a host name or address, without a port, or *")
+        return [name.lower() for name in value]
 
     @pydantic.field_validator("tool_format")
     @classmethod

@@ -1,11 +1,12 @@
 """An application of its own over models: the server's."""
 
+import functools
 from collections.abc import Callable
 
 import flask
 
 from switchyard import engine
-from switchyard.app import errors
+from switchyard.app import errors, origins
 from switchyard.app.blueprint import install, open_services
 from switchyard.app.config import Settings
 from switchyard.app.http import request_id
@@ -18,6 +19,7 @@ def create_app(
     server as SIGTERM does, for `POST /admin/drain`; without it there is no such thing.
     """
     app = flask.Flask("switchyard", static_folder=None)
+    app.before_request(functools.partial(origins.check_host, settings.allowed_hosts))
     install(app, open_services(settings, models, terminate))
     errors.register(app)
     request_id.register(app)

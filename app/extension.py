@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import functools
 import os
 import threading
 import uuid
@@ -12,6 +13,7 @@ from typing import Any
 import flask
 
 from switchyard import engine
+from switchyard.app import origins
 from switchyard.app.blueprint import install, open_services
 from switchyard.app.chat.request import Chat
 from switchyard.app.chat.request import chat as parse_chat
@@ -112,12 +114,13 @@ class Switchyard:
         settings = read_settings(**(_settings_of(app.config) | self._settings))
         models = engine.Models([engine.open_engine(settings.engine_config())])
         starter = Starter(models, settings.grace)
-        install(
-            app,
-            open_services(settings, models, None),
-            self._url_prefix,
-            [*([self._before_request] if self._before_request else []), starter],
-        )
+        before_request: list[Callable[[], Any]] = [starter]
+        if self._before_request is not None:
+            before_request.insert(0, self._before_request)
+        if settings.allowed_hosts:  # else it is the host application's business
+            check = functools.partial(origins.check_host, settings.allowed_hosts)
+            before_request.insert(0, check)
+        install(app, open_services(settings, models, None), self._url_prefix, before_request)
         app.extensions[f"{KEY}_starter"] = starter
         self._app = app
 

@@ -1,11 +1,16 @@
 """Which web pages may have browsers use the server: those of its own origin, and those named."""
 
 import functools
+import re
 from collections.abc import Collection
 
 import flask
 import werkzeug.exceptions
 
+from switchyard.app.http.client import is_unix
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+PORT = re.compile(r":\d*$", re.ASCII)
 ANY = "*"
 
 
@@ -27,6 +32,28 @@ def check(allowed: Collection[str]) -> None:
     is_foreign = is_foreign or (origin is None and headers.get("Sec-Fetch-Site") == "cross-site")
     if is_foreign and not _is_one_of(origin, allowed):
         raise werkzeug.exceptions.Forbidden("pages of another origin need the setting cors_origins")
+
+
+def check_host(allowed: Collection[str]) -> None:
+    """Raises Forbidden if the current request's `Host` is none of `allowed`. A page whose name is
+    resolved to this server's address once it is loaded (DNS rebinding) is of the server's own
+    origin by all but that header. Empty: as the setting says.
+    """
+    environ = flask.request.environ
+    host = environ.get("HTTP_HOST")
+    if host is None or is_unix(environ):  # no browser's
+        return
+    name = PORT.sub("", host.lower())
+    names = allowed or (LOOPBACK if _is_loopback(environ["SERVER_NAME"]) else (ANY,))
+    if ANY not in names and name not in names:
+        raise werkzeug.exceptions.Forbidden(
+            f"Host: {name[:100]!r} is none of the names in this server's setting allowed_hosts"
+        )
+
+
+def _is_loopback(name: str) -> bool:
+    """Of the address that the server listens on. Not every server tells it."""
+    return name in ("localhost", "::1") or name.startswith("127.")
 
 
 def _is_one_of(origin: str | None, allowed: Collection[str]) -> bool:

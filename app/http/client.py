@@ -22,6 +22,16 @@ _HAS_LEFT = select.POLLERR | select.POLLHUP | select.POLLNVAL if hasattr(select,
 _END_OF_FILE = getattr(select, "POLLRDHUP", 0)  # Linux only
 
 
+def is_unix(environ: Mapping[str, Any]) -> bool:
+    """Whether a request has come over a Unix socket, as far as its server shows that."""
+    shown = _socket_of(environ)
+    return shown is not None and shown.family == socket.AF_UNIX
+
+
+def _socket_of(environ: Mapping[str, Any]) -> socket.socket | None:
+    return environ.get("gunicorn.socket") or environ.get("werkzeug.socket")
+
+
 class Client:
     """gunicorn and werkzeug show the socket, waitress says whether it has closed. Where there is
     neither, or no way to ask the socket, a client counts as there until a write to it fails.
@@ -30,9 +40,7 @@ class Client:
     __slots__ = ("_is_disconnected", "_poll", "_socket")
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
-        self._socket: socket.socket | None = environ.get("gunicorn.socket") or environ.get(
-            "werkzeug.socket"
-        )
+        self._socket = _socket_of(environ)
         self._is_disconnected = environ.get("waitress.client_disconnected")
         self._poll = None
         if self._socket is not None and _END_OF_FILE:

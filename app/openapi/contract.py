@@ -26,7 +26,7 @@ GENERATION = (404, 408, 429, 499, 503)  # of every route that submits jobs
 MEANINGS = {
     204: "There is nothing more.",
     400: "A parameter, or the body, can't be understood or honoured; `param` names it.",
-    403: "Not from another machine, nor by a web page of another origin.",
+    403: "Not under this `Host`, from another machine, or by a web page of another origin.",
     404: "There is no such thing, or no such model.",
     408: "The body, or the generation, took longer than it may.",
     413: "The body is longer than this server takes.",
@@ -69,7 +69,7 @@ class Contract:
         """Of all errors."""
         body = BODY if self.body is not None else ()
         query = QUERY if self.query is not None else ()
-        return sorted({*self.errors, *body, *query, 500} - self.answers.keys())
+        return sorted({*self.errors, *body, *query, 403, 500} - self.answers.keys())
 
     def types(self) -> Iterator[tuple[Any, Any]]:
         """Each with whether it is "validation" or "serialization"."""
@@ -97,8 +97,8 @@ def declares(
     `answers`: the types of the JSON bodies by status, other than errors; None for no body. `body`:
     a model, or a union of them. `streams`: the types of
     the items of the 200 by media type, `str` for bare text. `body` may also come as a form if
-    `is_form`. `errors`: statuses whose body is an `error`; 500, and those of reading a body, go
-    without saying.
+    `is_form`. `errors`: statuses whose body is an `error`; 403, 500, and those of reading a
+    body, go without saying.
     """
     contract = Contract(answers, body, query, is_form, streams or {}, errors, error)
 

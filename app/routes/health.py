@@ -72,7 +72,7 @@ def ready() -> flask.Response:
 
 
 @blueprint.post("/admin/drain")
-@declares({202: DrainBegun}, errors=(403, 501))
+@declares({202: DrainBegun}, errors=(501,))
 def drain() -> flask.Response:
     """Take no more work, finish what runs within the grace, end the server; as SIGTERM does."""
     request = flask.request

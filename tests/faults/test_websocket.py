@@ -330,6 +330,7 @@ def test_more_connections_than_may_be_are_refused_and_probes_are_answered(server
     [
         ({}, 400, ""),
         ({**HANDSHAKE, "Origin": "https://page.example"}, 403, "cors_origins"),
+        ({**HANDSHAKE, "Host": "page.example"}, 403, "allowed_hosts"),
         ({**HANDSHAKE, "Sec-WebSocket-Version": "8"}, 400, "no WebSocket handshake"),
         ({**HANDSHAKE, "Sec-WebSocket-Key": None}, 400, "no WebSocket handshake"),
     ],

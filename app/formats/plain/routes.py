@@ -35,7 +35,7 @@ def _check_origin() -> None:
     body=parse.Generate,
     is_form=True,
     streams=STREAMS,
-    errors=(403, *GENERATION),
+    errors=GENERATION,
 )
 @repeatable
 def create_text() -> flask.Response:
@@ -48,7 +48,7 @@ def create_text() -> flask.Response:
     {200: render.GenerateBody, 204: None},
     query=parse.Generate,
     streams=STREAMS,
-    errors=(403, *GENERATION),
+    errors=GENERATION,
 )
 def get_text() -> flask.Response:
     """Continue a prompt, given in the query string; with `stream=true` for an EventSource."""

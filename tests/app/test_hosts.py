@@ -1,0 +1,102 @@
+"""Which names of the server requests may carry: what a page gains that takes a name of its own to
+this server's address (DNS rebinding).
+"""
+
+import socket
+
+import flask
+import pytest
+
+from switchyard.app import SettingsError, Switchyard, read_settings
+from tests.scripted import ScriptedBackend
+
+EVIL = "evil.example"
+
+
+def status(client, host, server_name="127.0.0.1", path="/v1/models", **environ):
+    environ = {"SERVER_NAME": server_name, **environ}
+    return client.get(path, headers={"Host": host}, environ_overrides=environ).status_code
+
+
+@pytest.fixture
+def unix_socket():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/health/live", "/no/such/path", "/openapi.json"])
+def test_on_loopback_a_foreign_name_is_refused_and_told_the_setting(make_client, path):
+    client = make_client(ScriptedBackend())
+    response = client.get(path, headers={"Host": f"{EVIL}:8000"})
+    assert response.status_code == 403
+    message = response.json["error"]["message"]
+    assert "allowed_hosts" in message and f"'{EVIL}'" in message
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:80"]
+)
+def test_on_loopback_its_own_names_are_taken(make_client, host):
+    client = make_client(ScriptedBackend())
+    assert [status(client, host, name) for name in ("127.0.0.1", "::1")] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost.evil.example", "localhost,evil.example", "[::1", ":80"]
+)
+def test_what_only_looks_like_its_own_name_is_refused(make_client, host):
+    assert status(make_client(ScriptedBackend()), host) == 403
+
+
+@pytest.mark.parametrize("server_name", ["0.0.0.0", "::", "192.168.0.7", "waitress.invalid"])
+def test_on_other_addresses_any_name_is_taken(make_client, server_name):
+    assert status(make_client(ScriptedBackend()), EVIL, server_name) == 200
+
+
+def test_names_that_are_given_are_the_only_ones(make_client):
+    client = make_client(ScriptedBackend(), allowed_hosts=["LLM.example.org", "[fd00::1]"])
+    for server_name in ("127.0.0.1", "0.0.0.0"):
+        taken = ["llm.example.org", "llm.EXAMPLE.org:443", "[fd00::1]:80"]
+        assert [status(client, host, server_name) for host in taken] == [200] * 3
+        assert status(client, "localhost", server_name) == 403
+
+
+def test_an_asterisk_stands_for_any(make_client):
+    assert status(make_client(ScriptedBackend(), allowed_hosts=["*"]), EVIL) == 200
+
+
+def test_no_browser_sends_a_request_without_a_host_or_over_a_unix_socket(make_client, unix_socket):
+    client = make_client(ScriptedBackend(), allowed_hosts=["llm.example.org"])
+    assert status(client, EVIL, **{"gunicorn.socket": unix_socket}) == 200
+    assert client.get("/v1/models", environ_overrides={"HTTP_HOST": None}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["http://a.example", "a.example:8000", "::1", "a b", ""])
+def test_what_no_host_can_be_is_refused_at_the_start(name):
+    with pytest.raises(SettingsError, match=r"allowed_hosts: .*without a port"):
+        read_settings(allowed_hosts=[name])
+
+
+def test_in_another_application_names_are_its_business_unless_given(model_path):
+    app = flask.Flask("host")
+    app.add_url_rule("/", view_func=lambda: "its own")
+    Switchyard(app, model=model_path, url_prefix="/llm", before_request=lambda: ("admitted", 200))
+    assert status(app.test_client(), EVIL, path="/llm/health/live") == 200
+
+
+def test_in_another_application_names_that_are_given_hold_for_the_api_alone(model_path):
+    app = flask.Flask("host")
+    app.add_url_rule("/", view_func=lambda: "its own")
+    seen = []
+    Switchyard(
+        app,
+        model=model_path,
+        url_prefix="/llm",
+        before_request=lambda: seen.append(flask.request.host) or ("admitted", 200),
+        allowed_hosts=["llm.example.org"],
+    )
+    assert status(app.test_client(), EVIL, path="/llm/health/live") == 403
+    assert not seen  # the login of the application isn't asked
+    assert status(app.test_client(), "llm.example.org", path="/llm/health/live") == 200
+    assert status(app.test_client(), EVIL, path="/") == 200
