@@ -1,8 +1,15 @@
-"""Who a request is from, as far as fair shares go. Nothing here checks that it is true."""
+"""Who a request is from: whose share it takes, and whether an operator sends it. Keys are not
+checked.
+"""
 
 import hashlib
 
 import flask
+
+from switchyard.app.http.client import is_unix
+
+LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
 
 
 def share_of(request: flask.Request) -> str:
@@ -14,3 +21,11 @@ def share_of(request: flask.Request) -> str:
     if key:
         return f"key-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return f"address-{request.remote_addr}"
+
+
+def is_operator(request: flask.Request) -> bool:
+    """Whether it is from a process of the server's own machine: neither passed on by a proxy, nor
+    what a web page has a browser of this machine do.
+    """
+    is_local = is_unix(request.environ) or request.remote_addr in LOCAL
+    return is_local and not any(name in request.headers for name in FOREIGN)

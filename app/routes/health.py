@@ -8,10 +8,9 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 from switchyard.app.http.body import json_response
+from switchyard.app.http.identity import is_operator
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
-
-FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
 
 REASONS: dict[engine.State, str] = {
     "loading": "the model is loading",
@@ -75,11 +74,7 @@ def ready() -> flask.Response:
 @declares({202: DrainBegun}, errors=(501,))
 def drain() -> flask.Response:
     """Take no more work, finish what runs within the grace, end the server; as SIGTERM does."""
-    request = flask.request
-    # What a proxy passes on is not from here, nor what a web page has a browser of this machine do.
-    is_local = request.remote_addr in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-    foreign = [name for name in FOREIGN if name in request.headers]
-    if not is_local or foreign:
+    if not is_operator(flask.request):
         raise werkzeug.exceptions.Forbidden("only a process of the server's own machine may drain")
     terminate = services().terminate
     if terminate is None:

@@ -2,7 +2,9 @@
 
 import math
 import os
+import shlex
 import signal
+import socket
 import sys
 import threading
 import time
@@ -88,7 +90,7 @@ def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None
 def post_worker_init(worker: Any) -> None:
     from switchyard.server import wsgi
 
-    args = (wsgi.models, str(worker.sockets[0]))
+    args = (wsgi.models, *_address(worker.sockets[0]))
     threading.Thread(target=_watch, args=args, name="watch", daemon=True).start()
 
 
@@ -107,13 +109,22 @@ def _close_models(timeout: float) -> None:
         wsgi.models.close(timeout=timeout)  # not for as long as a model that is loading may take
 
 
-def _watch(models: engine.Models, url: str) -> None:
+def _address(listener: Any) -> tuple[str, str]:
+    """Where the server is, and what curl needs to get there."""
+    where = str(listener)
+    if listener.FAMILY == socket.AF_UNIX:
+        path = shlex.quote(where.removeprefix("unix:"))
+        return where, f"--unix-socket {path} http://localhost"
+    return where, where
+
+
+def _watch(models: engine.Models, where: str, url: str) -> None:
     """Say where once the model is warm. End the process when an engine is lost for good: for good
     if it could not even load, else for gunicorn to start another.
     """
     if models.wait_until_loaded():
         print(
-            f"Switchyard serves {', '.join(models.names)} at {url}\n"
+            f"Switchyard serves {', '.join(models.names)} at {where}\n"
             f"Try: curl -N {url}/v1/completions -H 'Content-Type: application/json'"
             ' -d \'{"prompt": "Once upon a time", "max_tokens": 32, "stream": true}\'',
             flush=True,

@@ -1,8 +1,12 @@
 """How a server ends: what runs may end first, what comes is told so, nothing is cut off."""
 
+import http.client
 import json
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import threading
 import time
 
@@ -79,6 +83,35 @@ def test_every_stream_ends_with_done_and_newcomers_are_told(start, how):
     complete = [e for e in ends if "choices" in e and e["choices"][0]["finish_reason"] == "length"]
     cut = [e for e in ends if "error" in e and e["error"]["code"] == "shutting_down"]
     assert (len(complete), len(cut)) == (16, 16)
+    assert server.process.wait(20) == 0
+
+
+def status_over(path, method, url, headers):
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(20)
+    connection.sock.connect(path)
+    connection.request(method, url, headers=headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_a_server_on_a_unix_socket_says_how_to_reach_it_and_drains(start, tmp_path):
+    path = str(tmp_path / "a socket")
+    server = start(SCRIPTED, bind=f"unix:{path}")
+    deadline = time.monotonic() + 60
+    while "Try: " not in server.output:
+        assert time.monotonic() < deadline and server.process.poll() is None, server.output
+        time.sleep(0.05)
+    assert f"at unix:{path}\n" in server.output
+    if shutil.which("curl"):
+        command = server.output.partition("Try: ")[2].splitlines()[0]
+        answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=20)
+        assert answer.stdout.endswith("data: [DONE]\n\n"), (command, answer)
+    host = {"Host": "any.example"}
+    assert status_over(path, "POST", "/admin/drain", {**host, "X-Forwarded-For": "10.0.0.1"}) == 403
+    assert status_over(path, "POST", "/admin/drain", host) == 202
     assert server.process.wait(20) == 0
 
 
