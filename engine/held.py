@@ -22,6 +22,7 @@ class JobState:
     num_pages: int  # held now
     priority: int
     request_id: str
+    owner: str
 
 
 class Held:
@@ -63,4 +64,5 @@ class Held:
             num_pages=num_pages,
             priority=job.priority,
             request_id=job.request_id,
+            owner=job.owner,
         )

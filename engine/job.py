@@ -112,6 +112,7 @@ class Job:
     prompt_logprobs: int | None = None  # likewise, of the prompt; then max_new_tokens may be 0
     priority: int = 0  # higher first
     client: str = ""  # who takes a share for it, where several wait
+    owner: str = ""  # whose its text is
     request_id: str = ""  # what its client calls it, for the logs; several jobs may have the same
 
     @property

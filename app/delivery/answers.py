@@ -20,7 +20,7 @@ from switchyard.app.delivery.watch import Watch
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.http.body import dumps, read_bytes
 from switchyard.app.http.client import Client
-from switchyard.app.http.identity import share_of
+from switchyard.app.http.identity import key_of, owner_of
 
 MAX_KEY = 255  # characters of an Idempotency-Key
 CLAIM = "switchyard.claim"  # in the environ of a request with one
@@ -103,7 +103,7 @@ class Answers:
         """The rest of a stream, behind so many frames; 204 if there is none. Raises
         werkzeug's 404.
         """
-        transcript = self.transcripts.find(identifier, share_of(flask.request))
+        transcript = self.transcripts.find(identifier, owner_of(flask.request))
         if transcript is None or not self._join(transcript):
             raise werkzeug.exceptions.NotFound(
                 f"no stream {identifier[:100]!r} of this client is kept here: streams are for"
@@ -140,7 +140,7 @@ class Answers:
         transcript = Transcript(reader, writer, keep)
         transcript.join()
         if keep:
-            self.transcripts.keep(transcript, share_of(flask.request), claim)
+            self.transcripts.keep(transcript, owner_of(flask.request), claim)
         return Reading(transcript, watch)
 
     def _stream(self, reading: Reading, writer: Writer) -> flask.Response:
@@ -182,11 +182,13 @@ class Answers:
                 ]
             )
         ).digest()
+        whose = owner_of(request)
+        if not key_of(request):
+            # Others may have the same address, and the same Idempotency-Key for something else.
+            whose += fingerprint.hex()
         watch = Watch(Client(request.environ), serves_half_closed=True)
         while True:
-            claim, is_new = self.transcripts.claim(
-                (share_of(request), request.path, key), fingerprint
-            )
+            claim, is_new = self.transcripts.claim((whose, request.path, key), fingerprint)
             if is_new:
                 request.environ[CLAIM] = claim
                 try:

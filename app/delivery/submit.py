@@ -17,7 +17,7 @@ from switchyard.app.delivery.watch import Watch
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.http.body import read_json
 from switchyard.app.http.client import Client
-from switchyard.app.http.identity import share_of
+from switchyard.app.http.identity import owner_of, share_of
 from switchyard.app.http.request_id import request_id
 from switchyard.app.request.generation import Generation
 from switchyard.app.request.validation import Request
@@ -112,6 +112,7 @@ def submit(
     # A thread without a request is the host application's own, with no client to look after.
     environ = flask.request.environ if flask.has_request_context() else {}
     client = share_of(flask.request) if environ else "local"
+    owner = owner_of(flask.request) if environ else "local"
     jobs = []
     for i, identifier in enumerate(identifiers):
         prompt = prompts[i // request.num_jobs]
@@ -119,7 +120,14 @@ def submit(
         choice = i % request.num_jobs
         jobs.append(
             request.job(
-                identifier, prompt, max_new_tokens, choice, model.config, client, request_id()
+                identifier,
+                prompt,
+                max_new_tokens,
+                choice,
+                model.config,
+                client,
+                owner,
+                request_id(),
             )
         )
     jobs = [request.tokenized(job, model.tokenizer, model.info.max_seq_len) for job in jobs]

@@ -1,5 +1,5 @@
-"""Who a request is from: whose share it takes, and whether an operator sends it. Keys are not
-checked.
+"""Who a request is from: whose share it takes, whose its answer is, and whether an operator sends
+it. Keys are not checked.
 """
 
 import hashlib
@@ -13,14 +13,22 @@ FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
 
 
 def share_of(request: flask.Request) -> str:
-    """Whose share a request takes: its API key's, hashed since keys belong in no log, else its
-    address's.
+    """Whose share a request takes: its API key's, else its address's."""
+    return key_of(request) or f"address-{request.remote_addr}"
+
+
+def owner_of(request: flask.Request) -> str:
+    """Whose a request's answer is: those of the same API key, or none, and the same address. The
+    clients of one proxy may have both in common: ask for what only one of them knows as well.
     """
+    return f"{key_of(request)}@{request.remote_addr}"
+
+
+def key_of(request: flask.Request) -> str:
+    """The API key of a request, hashed since keys belong in no log; empty without one."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     key = request.headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
-    if key:
-        return f"key-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    return f"address-{request.remote_addr}"
+    return f"key-{hashlib.sha256(key.encode()).hexdigest()[:16]}" if key else ""
 
 
 def is_operator(request: flask.Request) -> bool:

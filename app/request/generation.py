@@ -209,6 +209,7 @@ class Generation(Constrained, Sampled):
         choice: int,
         config: engine.ModelConfig,
         client: str,
+        owner: str,
         request_id: str,
     ) -> engine.Job:
         """The job of one choice; with a seed each choice of a prompt has its own. `config` has what
@@ -232,6 +233,7 @@ class Generation(Constrained, Sampled):
             constraint=self.constraint,
             priority=self.priority,
             client=client,
+            owner=owner,
             request_id=request_id,
         )
 

@@ -1,5 +1,6 @@
 """What the server is at work on, and how to end it: for operators."""
 
+import hashlib
 from typing import Literal
 
 import flask
@@ -8,6 +9,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 from switchyard.app.http.body import json_response
+from switchyard.app.http.identity import is_operator, owner_of
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 
@@ -45,32 +47,42 @@ class Cancelled(TypedDict):
 def list_requests() -> flask.Response:
     """A row for each choice of each request that has not ended, the oldest first."""
     models = services().models
-    data = [_describe(name, job) for name in models.names for job in models.get(name).jobs()]
+    asker = owner_of(flask.request)
+    data = [_describe(name, job, asker) for name in models.names for job in models.get(name).jobs()]
     return json_response({"object": "list", "data": data})
 
 
 @blueprint.delete("/requests/<identifier>")
 @declares({200: Cancelled}, errors=(404,))
 def cancel_request(identifier: str) -> flask.Response:
-    """End all choices of a request. Its client gets what there is, finish_reason "cancelled"."""
+    """End all choices of a request. Its client gets what there is, finish_reason "cancelled".
+
+    `identifier` is the `id` of the response, for who has asked for it; or for processes of the
+    server's own machine that of the list.
+    """
     models = services().models
+    asker, may_end_all = owner_of(flask.request), is_operator(flask.request)
     num_cancelled = 0
     for model in map(models.get, models.names):
         for job in model.jobs(timeout=0):
-            if _request_of(job)[0] == identifier:
+            of, _ = _request_of(job)
+            is_own = of == identifier and job.owner == asker
+            if is_own or (may_end_all and identifier in (of, _name_of(of))):
                 num_cancelled += model.cancel(job.identifier)
     if not num_cancelled:
-        raise werkzeug.exceptions.NotFound(f"no request {identifier[:100]!r} waits or runs")
+        raise werkzeug.exceptions.NotFound(
+            f"no request {identifier[:100]!r} of this client waits or runs"
+        )
     return json_response({"id": identifier, "object": "request", "cancelled": num_cancelled})
 
 
-def _describe(model: str, job: engine.JobState) -> RequestRow:
-    identifier, index = _request_of(job)
+def _describe(model: str, job: engine.JobState, asker: str) -> RequestRow:
+    of, index = _request_of(job)
     return {
-        "id": identifier,
+        "id": _name_of(of),
         "object": "request",
         "index": index,
-        "request_id": job.request_id,
+        "request_id": job.request_id if job.owner == asker else "",
         "model": model,
         "state": job.state,
         "place": job.place,
@@ -80,6 +92,11 @@ def _describe(model: str, job: engine.JobState) -> RequestRow:
         "completion_tokens": job.new_tokens,
         "pages": job.num_pages,
     }
+
+
+def _name_of(identifier: str) -> str:
+    """What all may know a request by: with a response's identifier its stream can be read."""
+    return f"request-{hashlib.sha256(identifier.encode()).hexdigest()[:16]}"
 
 
 def _request_of(job: engine.JobState) -> tuple[str, int]:

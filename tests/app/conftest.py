@@ -1,3 +1,4 @@
+import hashlib
 import json
 import queue
 import shutil
@@ -167,6 +168,11 @@ def listed(client, count, active=1):
             return data
         time.sleep(0.01)  # else the list takes the engine thread's time
     raise AssertionError(data)
+
+
+def listed_name(identifier):
+    """What the list calls the request of a response."""
+    return f"request-{hashlib.sha256(identifier.encode()).hexdigest()[:16]}"
 
 
 class Streamed:

@@ -14,7 +14,7 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.kobold import parse, render
 from switchyard.app.formats.text.answer import answer
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import share_of
+from switchyard.app.http.identity import key_of, owner_of
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.request.validation import Request, validate
 from switchyard.app.services import repeatable, services
@@ -93,6 +93,8 @@ def stream() -> flask.Response:
 def abort() -> flask.Response:
     """End the same client's generations of a `genkey`, which then have what there is."""
     key = _receive(parse.Key)
+    if not (key.genkey or key_of(flask.request)):  # others may have the same address
+        return json_response({"success": False})
     models = services().models
     num_cancelled = 0
     for model in map(models.get, models.names):
@@ -199,8 +201,8 @@ def _encode(text: str, name: str) -> tuple[int, ...]:
 
 
 def _prefix(key: str) -> str:
-    """Of the identifiers of a client's generations of one key, which no other client can guess."""
-    whose = f"{share_of(flask.request)}\0{key}"
+    """Of the identifiers of a client's generations of one `genkey`."""
+    whose = f"{owner_of(flask.request)}\0{key}"
     return f"kobold-{hashlib.sha256(whose.encode(errors='surrogatepass')).hexdigest()[:16]}-"
 
 

@@ -1,0 +1,135 @@
+"""What clients of one server may see, take up and end of each other's: nothing. Those behind one
+proxy have its address in common, and often an API key that means nothing.
+"""
+
+import threading
+
+import pytest
+
+from tests.app.conftest import Streamed, listed, listed_name, wait_until_empty
+from tests.scripted import Gate, ScriptedBackend, ticking
+
+URL = "/v1/completions"
+LONG = {"prompt": "x", "max_tokens": 2000}
+FOR_EVER = 3600
+PROXIED = {"X-Forwarded-For": "10.0.0.7"}
+THERE = {"environ_overrides": {"REMOTE_ADDR": "10.0.0.7"}}
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client(ScriptedBackend(ticking), resume_timeout=FOR_EVER)
+
+
+@pytest.fixture
+def stream(client):
+    """Open one, which is ended and closed in the end."""
+    opened = []
+
+    def stream(headers=None, **more):
+        body = {**LONG, "stream": True}
+        opened.append(Streamed(client.post(URL, json=body, headers=headers, **more)).read(1))
+        return opened[-1]
+
+    yield stream
+    for streamed in opened:
+        client.delete(f"/v1/requests/{streamed.identifier}")
+        streamed.read().response.close()
+
+
+@pytest.mark.parametrize("key", [{}, {"Authorization": "Bearer none"}], ids=["no-key", "any-key"])
+def test_what_the_list_tells_opens_nobodys_stream(client, stream, key):
+    streamed = stream(key)
+    [row] = listed(client, 1)
+    assert streamed.identifier not in str(row)
+    for value in filter(None, map(str, row.values())):
+        for request in (client.get, client.delete):
+            assert request(f"/v1/streams/{value}", headers=key).status_code in (404, 405)
+        response = client.post(URL, headers={**key, "Last-Event-ID": f"{value}:1"})
+        assert response.status_code == 404
+        response = client.delete(f"/v1/requests/{value}", headers={**key, **PROXIED})
+        assert response.status_code == 404
+    assert len(listed(client, 1)) == 1
+    identifier = streamed.identifier
+    assert client.get(f"/v1/streams/{identifier}", headers=key).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "more", [{"headers": {"x-api-key": "other"}}, THERE], ids=["key", "address"]
+)
+def test_another_client_can_do_nothing_with_the_id_itself(client, stream, more):
+    headers = {**PROXIED, **more.pop("headers", {})}
+    streamed = stream({"x-api-key": "mine"})
+    for request, path in ((client.get, "streams"), (client.delete, "requests")):
+        response = request(f"/v1/{path}/{streamed.identifier}", headers=headers, **more)
+        assert response.status_code == 404
+    listed(client, 1)
+
+
+def test_the_client_itself_ends_its_request_by_the_id_of_its_response(client, stream):
+    streamed = stream(**THERE)
+    response = client.delete(f"/v1/requests/{streamed.identifier}", **THERE)
+    assert response.json["cancelled"] == 1
+    wait_until_empty(client)
+
+
+@pytest.mark.parametrize("name", [str, listed_name])
+def test_a_process_of_the_servers_machine_ends_any_by_either_id(client, stream, name):
+    identifier = name(stream(**THERE).identifier)
+    assert client.delete(f"/v1/requests/{identifier}").json["cancelled"] == 1
+    wait_until_empty(client)
+
+
+def test_the_id_of_the_list_ends_nothing_from_elsewhere(client, stream):
+    identifier = listed_name(stream(**THERE).identifier)
+    assert client.delete(f"/v1/requests/{identifier}", **THERE).status_code == 404
+    listed(client, 1)
+
+
+def test_what_a_client_calls_its_request_is_told_to_no_other(client, stream):
+    stream({"X-Request-Id": "mine"})
+    assert listed(client, 1)[0]["request_id"] == "mine"
+    for more in (THERE, {"headers": {"x-api-key": "other"}}):
+        [row] = client.get("/v1/requests", **more).json["data"]
+        assert row["request_id"] == ""
+
+
+def test_one_idempotency_key_of_two_clients_without_a_key_is_no_conflict(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    texts = [
+        client.post(
+            URL, json={"prompt": "x", "max_tokens": n}, headers={"Idempotency-Key": "1"}
+        ).json["choices"][0]["text"]
+        for n in (2, 3, 2)
+    ]
+    assert texts == ["0 1 ", "0 1 2 ", "0 1 "]
+    assert len(backend.enqueued) == 2
+
+
+def test_one_idempotency_key_is_another_from_another_address(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    headers = {"Idempotency-Key": "1", "Authorization": "Bearer none"}
+    for n, more in ((2, {}), (3, THERE)):
+        body = {"prompt": "x", "max_tokens": n}
+        assert client.post(URL, json=body, headers=headers, **more).status_code == 200
+    assert len(backend.enqueued) == 2
+
+
+@pytest.mark.parametrize(("headers", "success"), [({}, False), ({"x-api-key": "mine"}, True)])
+def test_an_abort_without_a_genkey_needs_a_key(make_client, headers, success):
+    gate = Gate()
+    client = make_client(ScriptedBackend(gate=gate))
+    body = {"prompt": "x", "max_length": 5}
+    thread = threading.Thread(
+        target=client.application.test_client().post,
+        args=("/api/v1/generate",),
+        kwargs={"json": body, "headers": headers},
+    )
+    thread.start()
+    gate.wait_until_held()
+    response = client.post("/api/extra/abort", json={}, headers=headers)
+    assert response.json == {"success": success}
+    gate.open()
+    thread.join(20)
