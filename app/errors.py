@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, NotRequired
 
 import flask
 import werkzeug.exceptions
+import werkzeug.routing
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
@@ -93,6 +94,9 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
             param = error.param
             if isinstance(error, engine.Refused):
                 kind = kind._replace(headers={"Retry-After": _whole_seconds(error.retry_after)})
+        case werkzeug.routing.WebsocketMismatch():
+            kind = Kind(400, "invalid_request_error", "invalid_handshake")
+            message = "/v1/stream takes WebSocket handshakes alone, and nothing else takes them"
         case werkzeug.exceptions.HTTPException(code=int(status)):
             fault = "invalid_request_error" if status < 500 else "server_error"
             headers = {k: v for k, v in error.get_headers() if k in ("Allow", "Retry-After")}

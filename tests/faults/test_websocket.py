@@ -328,7 +328,7 @@ def test_more_connections_than_may_be_are_refused_and_probes_are_answered(server
 @pytest.mark.parametrize(
     ("headers", "status", "message"),
     [
-        ({}, 400, ""),
+        ({}, 400, "handshake"),
         ({**HANDSHAKE, "Origin": "https://page.example"}, 403, "cors_origins"),
         ({**HANDSHAKE, "Host": "page.example"}, 403, "allowed_hosts"),
         ({**HANDSHAKE, "Sec-WebSocket-Version": "8"}, 400, "no WebSocket handshake"),
@@ -338,7 +338,9 @@ def test_more_connections_than_may_be_are_refused_and_probes_are_answered(server
 def test_what_is_no_handshake_is_refused_in_http(server, headers, status, message):
     response = requests.get(f"{server.url}/v1/stream", headers=headers, timeout=10)
     assert response.status_code == status
-    assert message in response.json()["error"]["message"]
+    error = response.json()["error"]
+    assert message in error["message"]
+    assert error["code"] == ("invalid_handshake" if status == 400 else None)
     wait_until_free(server).close()  # and holds no place
 
 
