@@ -140,7 +140,8 @@ class Connection:
         """Close it if it is open, as far as the client has patience; end its thread."""
         with contextlib.suppress(*_CLOSED):
             self._websocket.close(code, reason)
-            self._socket.resume()
-            self._websocket.thread.join(CLOSE_TIMEOUT)
+        self._socket.resume()
+        # Also where the client closes: that thread wakes this one before it answers.
+        self._websocket.thread.join(CLOSE_TIMEOUT)
         self._socket.end()
         self._websocket.thread.join()
