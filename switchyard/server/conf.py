@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from switchyard import app, engine
+from switchyard.server import limits
 from switchyard.server.worker import LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
@@ -44,7 +45,13 @@ worker_class = Worker
 # Surplus connections wait in a queue without bound, health checks among them, so there are more
 # threads than jobs that the engine takes.
 threads = settings.num_threads
-worker_connections = 10 * threads
+num_files = limits.raise_open_files()
+worker_connections = limits.max_connections(threads, num_files)
+if worker_connections <= threads:
+    _stop(
+        f"switchyard: {num_files} open files (ulimit -n) are too few for {threads} request threads:"
+        f" it takes {2 * threads + limits.OWN_FILES + 1}"
+    )
 preload_app = False  # the model is loaded in the worker, on its engine thread
 # The drain ends before gunicorn kills.
 graceful_timeout = math.ceil(settings.grace + RELEASE + LAST_WRITES) + 10
@@ -61,6 +68,11 @@ def on_starting(server: Any) -> None:
         _stop(f"switchyard: its own worker class only, not {server.cfg.worker_class_str}")
     if server.cfg.preload_app:
         _stop("switchyard: no preload: threads and CUDA do not survive a fork")
+    server.log.info(
+        "Open files: %d (ulimit -n), for up to %d connections",
+        num_files,
+        server.cfg.worker_connections,
+    )
 
 
 def when_ready(server: Any) -> None:

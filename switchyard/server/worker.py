@@ -4,6 +4,7 @@ What the methods replace was read in gunicorn 27.0.1.
 """
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -21,6 +22,8 @@ from switchyard.app.services import KEY
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended
 HEAD_TIMEOUT = 10.0  # seconds for a request's line and headers in all
+ACCEPT_AGAIN = 1.0  # seconds without new connections once the system has had no room for one
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Worker(ThreadWorker):
@@ -28,6 +31,7 @@ class Worker(ThreadWorker):
         super().__init__(*args, **kwargs)
         self._heads = threading.local()
         self._is_draining = False
+        self._accept_from = 0.0  # by the monotonic clock
 
     # Main thread
 
@@ -49,6 +53,21 @@ class Worker(ThreadWorker):
         """SIGQUIT, which the master sends at the second SIGINT or SIGTERM: the end, now."""
         threading.Thread(target=_exit_in, args=(LAST_WRITES,), name="quit", daemon=True).start()
         super().handle_quit(sig, frame)
+
+    def set_accept_enabled(self, enabled: bool) -> None:
+        """Asked for at each turn of the main loop."""
+        super().set_accept_enabled(enabled and time.monotonic() >= self._accept_from)
+
+    def accept(self, listener: Any) -> None:
+        """gunicorn's own raises where there is no file or memory left, which ends the worker."""
+        try:
+            super().accept(listener)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.log.warning("No room for a new connection, next try in a second: %s", error)
+            self._accept_from = time.monotonic() + ACCEPT_AGAIN
+            self.set_accept_enabled(False)
 
     # Drain's thread
 

@@ -1,0 +1,96 @@
+"""What becomes of a server that the system gives little."""
+
+import contextlib
+import resource
+import socket
+
+import pytest
+import requests
+
+from tests.faults.conftest import SCRIPTED, open_request, worker_of
+
+URL = "/v1/completions"
+STREAM = {"prompt": "x", "max_tokens": 400, "stream": True}
+
+
+def limited(limits):
+    """The command of a server for which `ulimit` with these arguments was called before."""
+    return ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh", *SCRIPTED]
+
+
+@pytest.fixture
+def many_files():
+    """For this process."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def begin_stream(server):
+    connection = open_request(server, STREAM)
+    received = b""
+    while b"data: " not in received:
+        received += connection.recv(65536)
+    return connection
+
+
+def assert_ends_well(connection):
+    assert b"data: [DONE]" in read_all_chunks(connection)
+    connection.close()
+
+
+def read_all_chunks(connection):
+    """To the end of a chunked body."""
+    received = b""
+    while not received.endswith(b"\r\n0\r\n\r\n") and (part := connection.recv(65536)):
+        received += part
+    return received
+
+
+def test_more_idle_connections_than_files_do_not_end_the_worker(start, many_files):
+    server = start(limited("-n 1024")).wait_until_ready()
+    worker = worker_of(server)
+    stream = begin_stream(server)
+    with contextlib.ExitStack() as stack:
+        for _ in range(1100):
+            connection = stack.enter_context(socket.socket())
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                connection.connect(("127.0.0.1", server.port))
+        assert_ends_well(stream)
+        assert requests.get(f"{server.url}/health/live", timeout=60).status_code == 200
+    assert worker_of(server) == worker
+    assert server.stop() == 0
+
+
+def test_the_soft_limit_of_open_files_is_raised_and_told(start):
+    server = start(limited("-S -n 300")).wait_until_ready()
+    soft, hard = resource.prlimit(worker_of(server), resource.RLIMIT_NOFILE)
+    assert soft == hard > 300
+    assert f"Open files: {hard} (ulimit -n)" in server.output
+    assert server.stop() == 0
+
+
+def test_too_few_files_for_its_threads_are_refused_in_a_sentence(start):
+    server = start(limited("-n 400"))
+    assert server.process.wait(60) == 1
+    assert "400 open files (ulimit -n) are too few for 144 request threads" in server.output
+    assert "Traceback" not in server.output
+
+
+def test_a_file_limit_that_is_met_keeps_newcomers_waiting_and_no_processor_busy(start):
+    """As a system that has no more files, sockets or memory."""
+    server = start(SCRIPTED).wait_until_ready()
+    worker = worker_of(server)
+    stream = begin_stream(server)
+    before = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, before[1]))
+    waiting = open_request(server, {"prompt": "x", "max_tokens": 1})
+    assert_ends_well(stream)
+    count = server.output.count("No room for a new connection")
+    assert 1 <= count < 20  # a busy loop would have said it thousands of times
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
+    assert b" 200 OK" in waiting.recv(65536)
+    waiting.close()
+    assert server.stop() == 0
