@@ -108,15 +108,17 @@ class Models:
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Close all at the same time, as `Engine.close` does. Whether all were done in time."""
         results: list[bool] = []
+        first, *others = self._engines.values()
         threads = [
             threading.Thread(
                 target=lambda e=engine: results.append(e.close(drain, timeout)),
                 name=f"close-{engine.config.name}",
             )
-            for engine in self._engines.values()
+            for engine in others
         ]
         for thread in threads:
             thread.start()
+        results.append(first.close(drain, timeout))  # needs no thread, if the system has none left
         for thread in threads:
             thread.join()
         return all(results)

@@ -132,11 +132,17 @@ class Sender:
 
     # Request threads
 
-    def send(self, outlet: Outlet) -> None:
-        """Returns when all has been written. Raises ClientGone, or what else has gone wrong."""
+    def send(self, outlet: Outlet) -> bool:
+        """Returns when all has been written; or at once, and False, if the system has no thread
+        for it. Raises ClientGone, or what else has gone wrong.
+        """
         with self._lock:
             if not self._num_outlets:
-                threading.Thread(target=self._run, name="sender", daemon=True).start()
+                try:
+                    threading.Thread(target=self._run, name="sender", daemon=True).start()
+                except RuntimeError as reason:
+                    logger.warning("a request thread writes its stream itself: %s", reason)
+                    return False
             self._num_outlets += 1
         outlet.notify(self.wake)
         self._inbox.put(outlet)
@@ -145,6 +151,7 @@ class Sender:
         try:
             if error is not None:
                 raise error
+            return True
         finally:
             del error  # its traceback has this frame: the two would wait for a garbage collection
 
@@ -212,14 +219,15 @@ class Streamed(flask.Response):
             if output.is_finished:
                 return
             if self._server is not None and output.has_begun:
-                break
+                client = Client({"gunicorn.socket": self._server.sock})
+                outlet = Outlet(output, client, send_timeout)
+                try:
+                    if sender.send(outlet):
+                        return
+                finally:
+                    self._server.sent += outlet.num_bytes  # for its access log
+                self._server = None
             output.wait()
-        client = Client({"gunicorn.socket": self._server.sock})
-        outlet = Outlet(output, client, send_timeout)
-        try:
-            sender.send(outlet)
-        finally:
-            self._server.sent += outlet.num_bytes  # for its access log
 
 
 def _plain_server(start_response: "StartResponse") -> Any:

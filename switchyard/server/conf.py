@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from switchyard import app, engine
 from switchyard.server import limits
-from switchyard.server.worker import LAST_WRITES, RELEASE, Worker
+from switchyard.server.worker import BOOT_ERROR, LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
     "switchyard: one worker only: each would load a model of its own, and threads and CUDA do not"
@@ -23,8 +23,7 @@ RELOAD = (
     " is refused: a second worker would load the model beside the first. To load new settings"
     " or another model, end the server with SIGTERM and start it again."
 )
-BOOT_ERROR = 3  # the exit status of a worker after which gunicorn doesn't start another
-LOST = 1  # one after which it does
+LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 
 def _stop(message: str) -> NoReturn:

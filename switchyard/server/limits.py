@@ -1,9 +1,15 @@
 """What the operating system lets this process have."""
 
 import contextlib
+import os
+import pathlib
 import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 OWN_FILES = 256  # of the model, the logs, the libraries, the devices
+OWN_THREADS = 16 + 2 * (os.cpu_count() or 1)  # of the model, the libraries, the server itself
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def raise_open_files() -> int:
@@ -22,3 +28,42 @@ def max_connections(num_threads: int, num_files: int) -> int:
     if num_files == resource.RLIM_INFINITY:
         return 10 * num_threads
     return min(10 * num_threads, num_files - OWN_FILES - num_threads)
+
+
+def start_threads(pool: ThreadPoolExecutor, num_threads: int) -> None:
+    """All that the pool may have. Raises RuntimeError where there is no room for them, and for the
+    process's own beside them.
+    """
+    may_end = threading.Event()
+    others = [threading.Thread(target=may_end.wait) for _ in range(OWN_THREADS)]
+    try:
+        for _ in range(num_threads):
+            pool.submit(may_end.wait)  # as long as it waits, the next needs another thread
+        for thread in others:
+            thread.start()
+    finally:
+        may_end.set()
+    for thread in others:
+        thread.join()
+
+
+def threads_allowed() -> str:
+    """By the limits that there are, in words. Those of memory come on top."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    user = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} of this user"
+    group = min(_pids_max(), default=None)
+    return f"{user} (ulimit -u), {group or 'no limit'} (pids.max of the control group)"
+
+
+def _pids_max() -> list[int]:
+    """Of the control groups that this process is in, down from the outermost."""
+    limits = []
+    with contextlib.suppress(OSError, ValueError):  # not Linux
+        for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "pids"):
+                inner = CGROUPS / controllers / path.lstrip("/")
+                for folder in (inner, *inner.parents):
+                    with contextlib.suppress(OSError, ValueError):  # "max"
+                        limits.append(int((folder / "pids.max").read_text()))
+    return limits

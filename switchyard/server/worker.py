@@ -5,9 +5,11 @@ What the methods replace was read in gunicorn 27.0.1.
 
 import contextlib
 import errno
+import math
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from types import FrameType
@@ -16,13 +18,16 @@ from typing import Any
 from gunicorn import util
 from gunicorn.workers.gthread import ThreadWorker
 
+from switchyard import engine
 from switchyard.app.http.alarms import ALARMS
 from switchyard.app.services import KEY
+from switchyard.server import limits
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended
 HEAD_TIMEOUT = 10.0  # seconds for a request's line and headers in all
 ACCEPT_AGAIN = 1.0  # seconds without new connections once the system has had no room for one
+BOOT_ERROR = 3  # the exit status of a worker after which gunicorn doesn't start another
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -30,7 +35,7 @@ class Worker(ThreadWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._heads = threading.local()
-        self._is_draining = False
+        self._shall_drain = threading.Event()
         self._accept_from = 0.0  # by the monotonic clock
 
     # Main thread
@@ -41,13 +46,34 @@ class Worker(ThreadWorker):
         signal.signal(signal.SIGINT, self.handle_exit)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal's too; the master answers it
 
+    def load_wsgi(self) -> None:
+        """With all threads that requests will need. One that can't be started later, because
+        others have taken the last, would end the worker.
+        """
+        engine.keep_memory_small()  # before there are threads
+        num_threads = self.cfg.threads
+        self.log.info(
+            "Threads: %d for requests, up to %d others; allowed: %s",
+            num_threads,
+            limits.OWN_THREADS,
+            limits.threads_allowed(),
+        )
+        try:
+            limits.start_threads(self.tpool, num_threads)
+            threading.Thread(target=self._drain, name="drain", daemon=True).start()
+            ALARMS.set(math.inf, lambda: None)  # their thread runs while there are any
+        except RuntimeError as error:
+            message = f"{error} beside {threading.active_count()}; see the limits above, or memory"
+            print(f"switchyard: {message}", file=sys.stderr, flush=True)
+            sys.exit(BOOT_ERROR)
+        super().load_wsgi()
+
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
         """SIGTERM and SIGINT. gunicorn's own stops accepting at once and cuts off what is left."""
         if getattr(self, "wsgi", None) is None:  # not loaded yet
             super().handle_exit(sig, frame)
-        elif not self._is_draining:
-            self._is_draining = True
-            threading.Thread(target=self._drain, name="drain", daemon=True).start()
+        else:
+            self._shall_drain.set()
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
         """SIGQUIT, which the master sends at the second SIGINT or SIGTERM: the end, now."""
@@ -69,9 +95,18 @@ class Worker(ThreadWorker):
             self._accept_from = time.monotonic() + ACCEPT_AGAIN
             self.set_accept_enabled(False)
 
+    def enqueue_req(self, conn: Any) -> None:
+        try:
+            super().enqueue_req(conn)
+        except RuntimeError as error:  # no thread, or the pool is closed
+            self.log.error("A connection is closed: %s", error)
+            self.nr_conns -= 1
+            conn.close()
+
     # Drain's thread
 
     def _drain(self) -> None:
+        self._shall_drain.wait()
         services = self.wsgi.extensions[KEY]
         deadline = time.monotonic() + services.settings.grace
         services.models.close(drain=services.settings.grace, timeout=RELEASE)

@@ -1,6 +1,8 @@
 """What becomes of a server that the system gives little."""
 
 import contextlib
+import pathlib
+import re
 import resource
 import socket
 
@@ -13,9 +15,10 @@ URL = "/v1/completions"
 STREAM = {"prompt": "x", "max_tokens": 400, "stream": True}
 
 
-def limited(limits):
-    """The command of a server for which `ulimit` with these arguments was called before."""
-    return ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh", *SCRIPTED]
+def limited(*limits):
+    """The command of a server for which `ulimit` was called with each of them before."""
+    calls = "".join(f"ulimit {limit}; " for limit in limits)
+    return ["sh", "-c", f'{calls}exec "$@"', "sh", *SCRIPTED]
 
 
 @pytest.fixture
@@ -31,7 +34,9 @@ def begin_stream(server):
     connection = open_request(server, STREAM)
     received = b""
     while b"data: " not in received:
-        received += connection.recv(65536)
+        part = connection.recv(65536)
+        assert part, received
+        received += part
     return connection
 
 
@@ -93,4 +98,28 @@ def test_a_file_limit_that_is_met_keeps_newcomers_waiting_and_no_processor_busy(
     resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
     assert b" 200 OK" in waiting.recv(65536)
     waiting.close()
+    assert server.stop() == 0
+
+
+def test_a_start_without_room_for_all_threads_ends_with_one_clear_line(start):
+    server = start(limited("-s 65536", "-v 5000000"))  # 64 MB for the stack of each thread
+    assert server.process.wait(60) == 3
+    assert "Threads: 144 for requests" in server.output and "(ulimit -u)" in server.output
+    [line] = [line for line in server.output.splitlines() if line.startswith("switchyard: ")]
+    assert "can't start new thread beside" in line
+    assert "Traceback" not in server.output
+
+
+def test_a_system_that_has_no_more_threads_costs_no_stream(start):
+    """No memory for the stack of another; there is some for all else."""
+    server = start(limited("-s 131072")).wait_until_ready()
+    worker = worker_of(server)
+    status = pathlib.Path(f"/proc/{worker}/status").read_text()
+    size = int(re.search(r"VmSize:\s+(\d+) kB", status)[1]) * 1024
+    resource.prlimit(worker, resource.RLIMIT_AS, (size + (100 << 20), resource.RLIM_INFINITY))
+    streams = [begin_stream(server) for _ in range(24)]
+    for stream in streams:
+        assert_ends_well(stream)
+    assert "a request thread writes its stream itself" in server.output
+    assert worker_of(server) == worker
     assert server.stop() == 0
