@@ -105,6 +105,10 @@ def post_worker_init(worker: Any) -> None:
     threading.Thread(target=_watch, args=args, name="watch", daemon=True).start()
 
 
+def post_request(worker: Any, req: Any, environ: Any, resp: Any) -> None:
+    worker.note_answer(resp)
+
+
 def worker_int(worker: Any) -> None:
     _close_models(1)  # the master waits two seconds
 

@@ -34,7 +34,7 @@ NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Worker(ThreadWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._heads = threading.local()
+        self._request = threading.local()  # the alarm of its head, whether its answer has begun
         self._shall_drain = threading.Event()
         self._accept_from = 0.0  # by the monotonic clock
 
@@ -116,18 +116,29 @@ class Worker(ThreadWorker):
     # Request threads
 
     def handle(self, conn: Any) -> Any:
-        self._heads.alarm = ALARMS.set(HEAD_TIMEOUT, lambda: _stop_receiving(conn.sock))
+        self._request.is_answered = False
+        self._request.alarm = ALARMS.set(HEAD_TIMEOUT, lambda: _stop_receiving(conn.sock))
         try:
             keep = super().handle(conn)
+        except BaseException as error:  # such as a panic in Rust; gunicorn's main loop would end
+            if self._request.is_answered:
+                self.log.exception("A request has failed in the midst of its answer")
+            else:
+                self.handle_error(None, conn.sock, conn.client, error)
+            keep = False
         finally:
-            self._heads.alarm.cancel()
+            self._request.alarm.cancel()
         if keep is False:
             _linger(conn.sock)
         return keep
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        self._heads.alarm.cancel()  # here the request's head has been read
+        self._request.alarm.cancel()  # here the request's head has been read
         return super().handle_request(req, conn)
+
+    def note_answer(self, response: Any) -> None:
+        """gunicorn's, of a request that ends, however; None if there has been none."""
+        self._request.is_answered = response is not None and response.headers_sent
 
 
 def _stop_receiving(sock: socket.socket) -> None:

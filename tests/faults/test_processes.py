@@ -5,10 +5,12 @@ import os
 import signal
 import time
 
+import pytest
 import requests
 
 from tests.faults.conftest import SCRIPTED, worker_of
 from tests.faults.paced import HANG, LOSE_DEVICE
+from tests.live.conftest import ROOT
 
 URL = "/v1/completions"
 
@@ -70,4 +72,21 @@ def test_a_worker_whose_step_hangs_answers_and_is_replaced(start):
     assert ready.json()["models"] == {"tiny": "hanging"}
     assert server.post(URL, {"prompt": "x"}).status_code == 503
     wait_for_another(server, worker)
+    assert server.stop() == 0
+
+
+def test_a_panic_on_a_request_thread_is_that_requests_alone(start):
+    conf = str(ROOT / "tests" / "faults" / "panic_conf.py")
+    server = start([*SCRIPTED[:-1], conf]).wait_until_ready()
+    worker = worker_of(server)
+    body = {"prompt": "x", "max_tokens": 200, "stream": True}
+    with server.post(URL, body, stream=True) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        assert requests.get(f"{server.url}/panic", timeout=60).status_code == 500
+        with pytest.raises(requests.exceptions.ChunkedEncodingError):
+            requests.get(f"{server.url}/panic/later", timeout=60)
+        assert b"data: [DONE]" in list(lines)
+    assert "Panic: at once" in server.output and "Panic: later" in server.output
+    assert worker_of(server) == worker
     assert server.stop() == 0
