@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ RELOAD = (
     " is refused: a second worker would load the model beside the first. To load new settings"
     " or another model, end the server with SIGTERM and start it again."
 )
+PAUSE = 5.0  # seconds between two turns of the master, of one second, after which it stood still
 LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 
@@ -54,6 +56,9 @@ if worker_connections <= threads:
 preload_app = False  # the model is loaded in the worker, on its engine thread
 # The drain ends before gunicorn kills.
 graceful_timeout = math.ceil(settings.grace + RELEASE + LAST_WRITES) + 10
+# For how long the worker's main thread may not tell that it lives. It never waits for the model:
+# that is the watchdog's, which must come first. What is left is Python's lock, held for ever.
+timeout = math.ceil(settings.hang_exit) + 60
 keepalive = 5
 forwarder_headers = ""  # no client says under which path the application lies
 control_socket_disable = True  # one path for all servers of a user, and a way to add workers
@@ -74,6 +79,22 @@ def on_starting(server: Any) -> None:
     )
 
 
+class Patience:
+    """The master's look at its worker, once a second, but for the first after a pause: where the
+    machine or the container stood still, so did the worker, and has not told yet that it lives.
+    """
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        before, self._last = self._last, now
+        if now - before < PAUSE:
+            self._look()
+
+
 def when_ready(server: Any) -> None:
     """The master: the first SIGTERM or SIGINT drains, the second ends at once."""
     signals = iter([signal.SIGTERM])
@@ -88,6 +109,7 @@ def when_ready(server: Any) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGRTMIN, drain)
+    server.murder_workers = Patience(server.murder_workers)
     server.handle_hup = lambda: server.log.error("SIGHUP" + RELOAD)
     server.handle_usr2 = lambda: server.log.error("SIGUSR2" + RELOAD)
 

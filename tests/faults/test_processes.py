@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -88,5 +90,33 @@ def test_a_panic_on_a_request_thread_is_that_requests_alone(start):
             requests.get(f"{server.url}/panic/later", timeout=60)
         assert b"data: [DONE]" in list(lines)
     assert "Panic: at once" in server.output and "Panic: later" in server.output
+    assert worker_of(server) == worker
+    assert server.stop() == 0
+
+
+def test_a_worker_is_given_more_time_than_a_step_that_hangs(model_path, tmp_path):
+    settings = {"SWITCHYARD_MODEL": model_path, "SWITCHYARD_HANG_EXIT": "300"}
+    code = "from switchyard.server import conf; print(conf.timeout)"
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert int(result.stdout) > 300, result.stderr
+
+
+def test_a_pause_of_the_whole_server_costs_no_worker(start):
+    """As of a container: longer than the master waits for a sign of the worker."""
+    server = start([*SCRIPTED, "--timeout", "5"]).wait_until_ready()
+    worker = worker_of(server)
+    body = {"prompt": "x", "max_tokens": 300, "stream": True}
+    with server.post(URL, body, stream=True) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        for process in (worker, server.process.pid):
+            os.kill(process, signal.SIGSTOP)
+        time.sleep(7)
+        server.process.send_signal(signal.SIGCONT)
+        time.sleep(0.3)  # the master looks before the worker can tell that it lives
+        os.kill(worker, signal.SIGCONT)
+        assert b"data: [DONE]" in list(lines)
     assert worker_of(server) == worker
     assert server.stop() == 0
