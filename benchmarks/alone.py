@@ -71,7 +71,7 @@ class Alone:
         for i, (prompt, new_tokens) in enumerate(Load.read(args).requests(args.seed)):
             if stop.is_set():
                 return
-            token_ids = tuple(self._tokenizer.encode(prompt))
+            token_ids = self._tokenizer.encode(prompt, sys.maxsize)
             self._jobs.put(engine.Job(f"job{i}", token_ids, new_tokens, sampling, ignore_eos=True))
 
     def _deliver(self, events):

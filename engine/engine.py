@@ -51,6 +51,8 @@ from switchyard.engine.stream import Stream
 
 logger = logging.getLogger(__name__)
 
+MAX_TOLD = 65_536  # tokens of a text that any model takes apart
+
 Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of memory a token
 
 
@@ -155,6 +157,20 @@ class Engine:
                 f"model {self.config.name} is loading", admission.RETRY_LOADING
             )
         return self._info
+
+    @property
+    def context(self) -> int:
+        """Most tokens of prompt and completion together; before it is loaded, as files have it."""
+        if self._info is not None:
+            return self._info.max_seq_len
+        return self.config.max_seq_len or self.model_dir.max_seq_len or 0
+
+    @property
+    def max_told(self) -> int:
+        """Most tokens of a text that is taken apart, or put together, and not generated from: to
+        count tells how far a prompt is too long. Of a million the memory would be missed.
+        """
+        return max(2 * self.context, MAX_TOLD)
 
     def start(self) -> None:
         self._link.start()

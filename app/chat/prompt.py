@@ -81,11 +81,9 @@ class Prompts:
     def prepare(self, request: Chat) -> Prompt:
         """Raises what `Engine.check_room` does, InvalidJob, PromptTooLong."""
         model = self._model
-        texts = "".join(_texts(request))
         # Before the work of tokenizing: tokens are not longer than 16 characters on average.
-        model.check_room(request.n, len(texts) // 16 * request.n)
-        model.tokenizer.check_length(texts, model.info.max_seq_len)
-        text = self.render(request)
+        model.check_room(request.n, sum(map(len, _texts(request))) // 16 * request.n)
+        text = self.render(request, model.info.max_seq_len)
         tags = self._tags
         is_reasoning = all(tags) and _is_reasoning(request, text, tags)
         format = self._format or GENERIC
@@ -106,13 +104,16 @@ class Prompts:
             ),
         )
 
-    def count(self, request: Chat) -> int:
-        """The number of its tokens. Raises InvalidJob, PromptTooLong."""
-        text = self.render(request)
-        return len(self._model.tokenizer.encode_template(text, self._model.info.max_seq_len))
+    def encode(self, request: Chat, max_tokens: int) -> tuple[int, ...]:
+        """Its tokens alone. Raises InvalidJob, PromptTooLong."""
+        text = self.render(request, max_tokens)
+        return self._model.tokenizer.encode_template(text, max_tokens)
 
-    def render(self, request: Chat) -> str:
-        """The text of the prompt, escaped as its tokenizer takes it. Raises InvalidJob."""
+    def render(self, request: Chat, max_tokens: int) -> str:
+        """The text of the prompt, escaped as its tokenizer takes it. Raises InvalidJob, and
+        PromptTooLong where it is clear before the work that there are more than `max_tokens`.
+        """
+        self._model.tokenizer.check_length("".join(_texts(request)), max_tokens)
         template = self._template
         messages = [message.template_form() for message in request.messages]
         if "developer" not in template.source:

@@ -53,6 +53,12 @@ class ModelDir:
             fingerprint=_fingerprint(root),
         )
 
+    @property
+    def max_seq_len(self) -> int | None:
+        """Tokens of prompt and completion that the model was made for, if config.json says so."""
+        length = self.config.get("max_position_embeddings")
+        return length if isinstance(length, int) and length > 0 else None
+
     def special_token(self, name: str) -> str | None:
         """Text of a token that tokenizer_config.json names, such as `bos_token`."""
         token = self.tokenizer_config.get(name)

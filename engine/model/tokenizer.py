@@ -1,7 +1,6 @@
 """Text to token ids and back, on request threads. No torch."""
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 
@@ -73,7 +72,7 @@ class Tokenizer:
     def encode(
         self,
         text: str,
-        max_tokens: int = sys.maxsize,
+        max_tokens: int,
         add_bos: bool = True,
         parse_special: bool = False,
     ) -> tuple[int, ...]:
@@ -117,10 +116,12 @@ class Tokenizer:
         texts: list[str] = self._special.decode_batch([list(token_ids)], skip_special)
         return texts[0]
 
-    def decode_given(self, token_ids: Sequence[int]) -> str:
+    def decode_given(self, token_ids: Sequence[int], max_tokens: int) -> str:
         """Text of a client's tokens, special ones included. Raises InvalidJob for an id without a
-        token.
+        token, PromptTooLong for more than `max_tokens`.
         """
+        if len(token_ids) > max_tokens:
+            raise PromptTooLong(f"tokens: {len(token_ids)} are more than {max_tokens}", "tokens")
         for token_id in set(token_ids):
             if not self.token(token_id):
                 raise InvalidJob(f"tokens: the vocabulary has no token {token_id}", "tokens")
@@ -261,7 +262,7 @@ def _check_length(encode: Callable[[str], list[int]], text: str, max_tokens: int
 
 def _too_long(max_tokens: int) -> PromptTooLong:
     return PromptTooLong(
-        f"the prompt has more tokens than the model's context of {max_tokens}", "prompt"
+        f"the prompt has more than {max_tokens} tokens, too many for the model's context", "prompt"
     )
 
 

@@ -45,7 +45,7 @@ def test_special_tokens_count_as_llamacpp_has_it_unless_told_otherwise(client, t
 def test_pieces_are_text_or_bytes(client, tokenizer):
     text = "a 🙂<|im_end|>"
     pieces = post(client, "/tokenize", content=text, with_pieces=True)["tokens"]
-    assert pieces[0] == {"id": tokenizer.encode("a", add_bos=False)[0], "piece": "a"}
+    assert pieces[0] == {"id": tokenizer.encode("a", 9, add_bos=False)[0], "piece": "a"}
     assert pieces[-1]["piece"] == "<|im_end|>"
     parts = [p["piece"] for p in pieces]
     assert any(isinstance(part, list) for part in parts)
@@ -90,6 +90,54 @@ def test_a_text_longer_than_the_context_is_counted(client):
     assert post(client, "/tokenize", prompt=text)["count"] > 2048
     messages = [{"role": "user", "content": text}]
     assert post(client, "/tokenize", messages=messages)["count"] > 2048
+
+
+MAX_TOLD = 65_536  # tokens
+HUGE = "7 " * 500_000  # a token a character
+HUGE_CHAT = {"messages": [{"role": "user", "content": HUGE}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"content": HUGE}, "content"),
+        ("/tokenize", {"content": HUGE, "parse_special": False}, "content"),
+        ("/tokenize", {"prompt": HUGE}, "prompt"),
+        ("/tokenize", HUGE_CHAT, "messages"),
+        ("/apply-template", HUGE_CHAT, "messages"),
+        ("/v1/messages/count_tokens", HUGE_CHAT, None),
+        ("/api/extra/tokencount", {"prompt": HUGE}, "prompt"),
+        ("/v1/internal/encode", {"text": HUGE}, "text"),
+        ("/v1/internal/token-count", {"text": HUGE}, "text"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_no_more_of_a_huge_text_is_taken_apart_than_shows_that_it_is_one(
+    client, tokenizer, monkeypatch, path, body, param
+):
+    encoded = []
+    encode = tokenizer._batch
+
+    def counted(of, text):
+        encoded.append(len(text))
+        return encode(of, text)
+
+    monkeypatch.setattr(tokenizer, "_batch", counted)
+    response = client.post(path, json=body)
+    assert response.status_code == 400
+    if param is not None:  # Anthropic's errors name none
+        assert response.json["error"]["param"] == param
+        assert response.json["error"]["code"] == "context_length_exceeded"
+    assert str(MAX_TOLD) in response.json["error"]["message"]
+    assert sum(encoded) <= 2 * MAX_TOLD
+
+
+@pytest.mark.parametrize("path", ["/detokenize", "/v1/internal/decode"])
+def test_no_more_tokens_are_put_together_than_a_text_may_have(client, path):
+    assert client.post(path, json={"tokens": [1] * MAX_TOLD}).status_code == 200
+    response = client.post(path, json={"tokens": [1] * (MAX_TOLD + 1)})
+    assert response.status_code == 400
+    assert response.json["error"]["param"] == "tokens"
 
 
 @pytest.mark.parameter("messages", "/apply-template")

@@ -60,7 +60,7 @@ def guessing(request, noisy):
 
 def conversation(text):
     tokenizer = Tokenizer(ModelDir.read(DEMO))
-    return tokenizer.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
+    return tokenizer.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", 2048)
 
 
 QUESTIONS = [

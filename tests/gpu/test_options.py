@@ -37,7 +37,7 @@ def questions(max_tokens=48):
     tokenizer = Tokenizer(ModelDir.read(DEMO))
     prompts = [f"<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n" for q in QUESTIONS]
     return [
-        job(f"job{i}", max_tokens, prompt=tokenizer.encode(text), sampling=GREEDY)
+        job(f"job{i}", max_tokens, prompt=tokenizer.encode(text, 2048), sampling=GREEDY)
         for i, text in enumerate(prompts)
     ]
 

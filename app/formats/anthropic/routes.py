@@ -81,10 +81,12 @@ def create_message() -> flask.Response:
 def count_tokens() -> flask.Response:
     """Count the tokens of a conversation as the model gets it."""
     request = generation.receive(parse.count, services().settings)
-    prompts = services().prompts(services().models.get(request.model))
+    model = services().models.get(request.model)
+    prompts = services().prompts(model)
     chat = request.chat(prompts.variables, prompts.has_thoughts)
     with generation.names_of(chat):
-        return json_response({"input_tokens": prompts.count(chat)})
+        token_ids = prompts.encode(chat, model.max_told)
+    return json_response({"input_tokens": len(token_ids)})
 
 
 def describe_model(model: engine.Engine) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 from switchyard import engine
 from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.framing import ServerSentEvents
-from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.kobold import parse, render
 from switchyard.app.formats.text.answer import answer
 from switchyard.app.http.body import json_response
@@ -167,7 +166,8 @@ def encode_text() -> flask.Response:
 def decode_tokens() -> flask.Response:
     """The text of tokens, as text-generation-webui has it."""
     token_ids = _receive(parse.DecodeTokens).tokens
-    return json_response({"text": services().models.get().tokenizer.decode_given(token_ids)})
+    model = services().models.get()
+    return json_response({"text": model.tokenizer.decode_given(token_ids, model.max_told)})
 
 
 @blueprint.post("/v1/internal/token-count")
@@ -193,11 +193,13 @@ def _receive(kind: type[Request]) -> Request:
 
 
 def _encode(text: str, name: str) -> tuple[int, ...]:
-    """As of a prompt here. Raises BadRequest."""
+    """As of a prompt here. Raises Rejected, which names the text."""
+    model = services().models.get()
     try:
-        return services().models.get().tokenizer.encode(text, parse_special=True)
-    except engine.InvalidJob as error:
-        raise BadRequest(f"{name}: {error}", name) from None
+        return model.tokenizer.encode(text, model.max_told, parse_special=True)
+    except engine.Rejected as error:
+        error.param = name
+        raise
 
 
 def _prefix(key: str) -> str:

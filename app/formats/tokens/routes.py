@@ -51,22 +51,22 @@ def tokenize() -> flask.Response:
     """The tokens of a text: `content` as llama.cpp has it, `prompt` or `messages` as vLLM."""
     request = generation.receive(parse.tokenize, services().settings)
     model = services().models.get(request.model)
-    tokenizer = model.tokenizer
+    tokenizer, limit = model.tokenizer, model.max_told
     with generation.names_of(request):
         match request:
             case parse.TokenizeContent():
                 token_ids = tokenizer.encode(
                     request.content,
+                    limit,
                     add_bos=request.add_special,
                     parse_special=request.parse_special,
                 )
                 pieces = [_piece(tokenizer, i) for i in token_ids] if request.with_pieces else None
                 return json_response({"tokens": pieces or token_ids})
             case parse.TokenizePrompt():
-                token_ids = tokenizer.encode(request.prompt, add_bos=request.add_special_tokens)
+                token_ids = tokenizer.encode(request.prompt, limit, request.add_special_tokens)
             case parse.TokenizeChat():
-                text = services().prompts(model).render(request)
-                token_ids = tokenizer.encode_template(text, len(text) + model.info.max_seq_len)
+                token_ids = services().prompts(model).encode(request, limit)
     names = [tokenizer.token(i) for i in token_ids] if request.return_token_strs else None
     body = {
         "count": len(token_ids),
@@ -84,7 +84,8 @@ def detokenize() -> flask.Response:
     vLLM's.
     """
     request = generation.receive(parse.detokenize, services().settings)
-    text = services().models.get(request.model).tokenizer.decode_given(request.tokens)
+    model = services().models.get(request.model)
+    text = model.tokenizer.decode_given(request.tokens, model.max_told)
     return json_response({"content": text, "prompt": text})
 
 
@@ -95,7 +96,7 @@ def apply_template() -> flask.Response:
     request = generation.receive(chat, services().settings)
     model = services().models.get(request.model)
     with generation.names_of(request):
-        text = services().prompts(model).render(request)
+        text = services().prompts(model).render(request, model.max_told)
     return json_response({"prompt": text.replace(engine.ESCAPE, "")})
 
 
