@@ -13,7 +13,8 @@ from switchyard.engine.grammar.json_schema import check_schema
 from switchyard.engine.grammar.lark import check_lark, from_gbnf, is_lark
 from switchyard.engine.job import Constraint
 
-MAX_LENGTH = 512 * 1024  # characters of a schema, regex, list or grammar
+MAX_LENGTH = 64 * 1024  # characters of a regular expression or a grammar
+MAX_SCHEMA_LENGTH = 512 * 1024  # characters of a schema
 
 # Between the tokens of JSON. Bounded, or a model in doubt goes on with spaces until its limit.
 WHITESPACE = r"( |\n[ \t]{0,20})"
@@ -138,7 +139,7 @@ def _with_options(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     try:
         text = json.dumps(schema, allow_nan=False)
         text.encode("utf-8")
-        _check_length(text)
+        _check_length(text, MAX_SCHEMA_LENGTH)
         check_schema(schema)
     except RecursionError:
         raise InvalidJob("the schema is nested too deeply", "constraint") from None
@@ -167,6 +168,6 @@ def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _check_length(text: str) -> None:
-    if len(text) > MAX_LENGTH:
-        raise InvalidJob(f"it has more than {MAX_LENGTH} characters", "constraint")
+def _check_length(text: str, limit: int = MAX_LENGTH) -> None:
+    if len(text) > limit:
+        raise InvalidJob(f"it has more than {limit} characters", "constraint")

@@ -1,9 +1,14 @@
-"""Grammars that clients write: GBNF to Lark, and what of Lark is refused."""
+"""Grammars that clients write: GBNF to Lark, and what of Lark is refused.
+
+Each look at a text takes time in proportion to its length: patterns are possessive, and one for
+what has an end matches it without the end, too.
+"""
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 
-from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
+from llguidance.gbnf_to_lark import ASTNode, GrammarParser, RuleNode, RuleRefNode, resolve
 
 from switchyard.engine.errors import InvalidJob
 from switchyard.engine.grammar.json_schema import check_schema
@@ -11,51 +16,100 @@ from switchyard.engine.grammar.json_schema import check_schema
 # Rules and open brackets: the compiler's recursion must fit its stack.
 MAX_NESTING = 1500
 
+# What llguidance's lexer takes for more than the characters that it is. Regular expressions, unlike
+# strings, may have line breaks in them.
 _TEXT = re.compile(
     r"""
-      "(?:[^"\\\n]|\\.)*"i?           # a string
-    | /(?:[^/\\\n]|\\.)+/[imslux]*    # a regular expression
-    | //[^\n]* | \#[^\n]*             # a comment
+      "(?:[^"\\\n]++|\\.)*+(?P<string>"i?)?             # a string
+    | /(?!/)(?:[^/\\]++|\\.)*+(?P<regex>/[imslux]*+)?   # a regular expression
+    | (?P<comment>//|\#)[^\n]*+
+    | (?P<json>%json)[ \t\r\n]*+
     """,
     re.VERBOSE,
 )
-_JSON = re.compile(r"%json\s*(?=\{)")
-_ATTRIBUTE = re.compile(r"\b(temperature|max_tokens|stop|stop_capture)\s*=")
+_ATTRIBUTE = re.compile(r"\b(temperature|max_tokens|stop|stop_capture)\s*+=")
+_IS_LARK = re.compile(r"(?m)^[^\S\n]*+(?:%llguidance\b|start\s*+:)")
+# Literals and classes of characters, in which `#` begins no comment, and comments.
+_GBNF = re.compile(
+    r"""("(?:[^"\\]++|\\.)*+"?+ | \[(?:[^\]\\]++|\\.)*+\]?+) | \#[^\r\n]*+""",
+    re.VERBOSE | re.DOTALL,
+)
 
 
 def is_lark(text: str) -> bool:
-    return is_lark_syntax(text)
+    """Whether it has Lark's first rule, or llguidance's options; else it is GBNF."""
+    return _IS_LARK.search(text) is not None
 
 
 def from_gbnf(text: str) -> str:
     """Raises InvalidJob."""
     try:
-        return gbnf_to_lark(text)
+        # The parser would copy all comments so far for each.
+        rules = GrammarParser().parse(_GBNF.sub(r"\1", text))
+        in_order = list(rules.values())
+        resolve({rule.name: rule for rule in _used_first(rules)})
+        return "\n".join(["%llguidance {}", *map(str, in_order)])
     except RecursionError:
         raise InvalidJob("the grammar is nested too deeply", "constraint") from None
     except Exception as reason:  # the library raises plain Exception
-        raise InvalidJob(f"the grammar is no GBNF: {reason}", "constraint") from None
+        raise InvalidJob(f"the grammar is no GBNF: {str(reason)[:1000]}", "constraint") from None
+
+
+def _used_first(rules: Mapping[str, RuleNode]) -> list[RuleNode]:
+    """Rules behind those that they refer to, as far as can be: `resolve` looks at all of them once
+    more for each that is a terminal because of one behind it.
+    """
+    found: dict[str, RuleNode] = {}
+    begun: set[str] = set()
+    for name in rules:
+        path = [(name, _references(rules[name]))] if name not in begun else []
+        begun.add(name)
+        while path:
+            last, references = path[-1]
+            following = next((n for n in references if n in rules and n not in begun), None)
+            if following is None:
+                found[last] = rules[last]
+                path.pop()
+            else:
+                begun.add(following)
+                path.append((following, _references(rules[following])))
+    return list(found.values())
+
+
+def _references(rule: RuleNode) -> Iterator[str]:
+    nodes: list[ASTNode] = [rule]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, RuleRefNode):
+            yield node.name
+        nodes += node.children()
 
 
 def check_lark(text: str) -> None:
     """Raises InvalidJob for what llguidance would take, and not honour here."""
-    bare = _TEXT.sub('""', _check_schemas(text))
-    if "<" in bare:
+    code = _code(text)
+    if "<" in code:
         raise InvalidJob("special tokens can't be in a grammar", "constraint")
-    if attribute := _ATTRIBUTE.search(bare):
+    if attribute := _ATTRIBUTE.search(code):
         raise InvalidJob(f"{attribute[1]} is not supported in a grammar", "constraint")
-    if sum(bare.count(c) for c in "([{:") > MAX_NESTING:
+    if sum(code.count(c) for c in "([{:") > MAX_NESTING:
         raise InvalidJob(f"it has more than {MAX_NESTING} rules and brackets", "constraint")
 
 
-def _check_schemas(text: str) -> str:
-    """The text without what follows each `%json`."""
-    first, *others = _JSON.split(text)
-    for i, rest in enumerate(others):
-        try:
-            schema, end = json.JSONDecoder().raw_decode(rest)
-        except (ValueError, RecursionError):
-            continue  # not one that compiles
-        check_schema(schema)
-        others[i] = rest[end:]
-    return " ".join([first, *others])
+def _code(text: str) -> str:
+    """`text` without strings, regular expressions, comments and schemas. Raises InvalidJob."""
+    parts, start = [], 0
+    while match := _TEXT.search(text, start):
+        parts.append(text[start : match.start()])
+        start = match.end()
+        if match["json"]:
+            try:
+                schema, start = json.JSONDecoder().raw_decode(text, start)
+            except (ValueError, RecursionError):
+                raise InvalidJob("what follows a %json is no JSON", "constraint") from None
+            check_schema(schema)
+        elif match.lastgroup is None:
+            line = text.count("\n", 0, match.start()) + 1
+            what = "string" if match[0][0] == '"' else "regular expression"
+            raise InvalidJob(f"the {what} of line {line} has no end", "constraint")
+    return " ".join([*parts, text[start:]])

@@ -1,0 +1,109 @@
+"""Texts of clients that are made to take long: twice the text takes about twice the time, or is
+refused. All that a request thread does to a text may hold up the engine thread.
+"""
+
+import contextlib
+import time
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.grammar import constraints
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
+from tests.conftest import DEMO
+
+LENGTH = 15_000  # of the shorter text, in characters
+SLACK = 0.02  # seconds that say nothing
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    return Grammars(Tokenizer(ModelDir.read(DEMO)))
+
+
+def chain(length):
+    """Of rules, each a terminal once the one behind it is; and one that refers to many of them."""
+    number = length // 40
+    rules = [f"r{i} ::= r{i + 1}" for i in range(number)]
+    last = f'r{number} ::= a\na ::= "a"\nz ::= {"a " * (length // 4)} z'
+    return "\n".join(["root ::= r0", *rules, last])
+
+
+# Each of about so many characters.
+GRAMMARS = {
+    "a string without an end": lambda n: 'start: "' + '\\"' * (n // 2),
+    "a string of lines without an end": lambda n: "start: " + '"\\\n' * (n // 3),
+    "a regular expression without an end": lambda n: "start: " + "/\\" * (n // 2),
+    "strings": lambda n: "start: " + '""' * (n // 2),
+    "blank lines": lambda n: "\n" * n,
+    "lines of spaces": lambda n: " \n" * (n // 2),
+    "spaces": lambda n: "start" + " " * n,
+    "comments": lambda n: 'start: "a"\n' + "//\n" * (n // 3),
+    "names": lambda n: "start: " + "a " * (n // 2),
+    "attributes": lambda n: "start: " + "stop " * (n // 5),
+    "brackets": lambda n: "start: " + "(" * n,
+    "alternatives": lambda n: "start: " + "|".join(f'"{i:05}"' for i in range(n // 8)),
+    "schemas": lambda n: "start: " + "%json {} " * (n // 9),
+    "schemas without an end": lambda n: "start: " + "%json {" * (n // 7),
+    "comments of GBNF": lambda n: 'root ::= "a"\n' + "#\n" * (n // 2),
+    "a literal of GBNF without an end": lambda n: 'root ::= "' + "a" * n,
+    "a class of GBNF without an end": lambda n: "root ::= " + "[\\" * (n // 2),
+    "groups of GBNF": lambda n: "root ::= " + "(" * n,
+    "alternatives of GBNF": lambda n: "root ::= " + "|".join(['"a"'] * (n // 4)),
+    "rules of GBNF in a chain": chain,
+}
+
+
+def seconds(take, text):
+    """Of this thread's own work, at best."""
+    times = []
+    for _ in range(3):
+        begin = time.thread_time()
+        with contextlib.suppress(engine.InvalidJob):
+            take(text)
+        times.append(time.thread_time() - begin)
+    return min(times)
+
+
+def assert_linear(take, make):
+    short, long = seconds(take, make(LENGTH)), seconds(take, make(2 * LENGTH))
+    assert long < 3 * short + SLACK, (short, long)
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_a_grammar_twice_as_long_takes_twice_as_long(grammars, name):
+    assert_linear(constraints.grammar, GRAMMARS[name])
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("start: /a\n/ <[4]> /b\n/", "special"),
+        ('start: /[%json {"title": "]/ <[4]> /["}]/', "special"),
+        ('start: "a" # "\na: <[4]> # "', "special"),
+        ('start: /"/ <[4]> /"/', "special"),
+        ('start: a\na[stop = "x"]: /"/', "stop"),
+        ('start: "a', "string of line 1"),
+        ("start: x\nx: /a\\", "regular expression of line 2"),
+        ("start: %json {", "no JSON"),
+        ('start: %json {"title": "<"} <[4]>', "special"),
+    ],
+)
+def test_a_grammar_is_read_as_its_compiler_reads_it(text, word):
+    with pytest.raises(engine.InvalidJob, match=word):
+        constraints.grammar(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: "<" /</ /a\n</ "/" "#" // <\n# <',
+        'start: %json {"title": "/ <[4]> \\" #"}',
+        'root ::= "#" [#"] x # "\nx ::= "a" # [',
+        "root ::= a b\na ::= b\nb ::= c | d\nc ::= [x]\nd ::= a?",
+    ],
+)
+def test_what_only_looks_odd_is_taken(grammars, text):
+    grammars.matcher(constraints.grammar(text).grammar)
