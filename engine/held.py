@@ -48,8 +48,8 @@ class Held:
                 self.state = "prefill"
 
     def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
-        """`info` of a model that is loaded: before that, jobs have no pages. `now`, by the monotonic
-        clock, is the same for all jobs of a list: an older one is never told to be younger.
+        """`info` of a model that is loaded: before that, jobs have no pages. `now`, by the
+        monotonic clock, is the same for all jobs of a list: no older one is told to be younger.
         """
         job, num_pages = self.job, 0
         if info is not None and self.state != "pending":
