@@ -118,14 +118,17 @@ class Settings(pydantic_settings.BaseSettings):
         " refused with 429, unless nothing waits.",
     )
     max_priority: int = Field(
-        10,
+        0,
         ge=0,
-        description="Highest `priority` that a request may ask for; the default of requests is 0.",
+        description="Highest `priority` that a request may ask for; the default of requests is 0."
+        " Any client may ask for it.",
     )
     fair_wait_factor: float = Field(
         4.0,
         description="Most times that a waiting job may wait its fair wait, the work of its client"
-        " that waited when it came; shorter jobs go first till then. 1: first come, first served.",
+        " that waited when it came; shorter jobs go first till then. 1: first come, first served."
+        " Lower priorities that wait get one part in this and one of the work, the highest the"
+        " rest.",
     )
     hang_timeout: float = Field(
         60.0,

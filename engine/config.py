@@ -48,7 +48,7 @@ class ModelConfig:
     max_batch_size: int = 32  # most active jobs
     max_pending: int = 64  # most jobs that wait for a place in the batch
     max_pending_tokens: int = 131072  # of their prompts together; a job comes in where none waits
-    max_priority: int = 10  # of a job; a higher one is rejected
+    max_priority: int = 0  # of a job; a higher one is rejected
     fair_wait_factor: float = 4.0  # see Pending; 1: first come, first served
     hang_timeout: float = 60.0  # seconds of an iteration after which all jobs are given up
     hang_exit: float = 180.0  # seconds of it after which the engine is, too

@@ -113,8 +113,8 @@ class Generation(Constrained, Sampled):
         0,
         ge=-(2**31),
         lt=2**31,
-        description="What waits with a higher one starts first (with vLLM it is the lower)."
-        " Refused above the setting `max_priority`.",
+        description="What waits with a higher one starts first (with vLLM it is the lower), but for"
+        " a part of the work that goes to lower ones. Refused above the setting `max_priority`.",
     )
     timeout: float | None = Field(
         None,

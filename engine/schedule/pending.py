@@ -51,7 +51,8 @@ class _Queue:
 class _Level:
     """One priority. Its virtual time goes on by each waiting client's share of what starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int) -> None:
+        self.turn = turn  # the last that it had before its time, or when it came; a serial number
         self.time = 0.0
         self.finishes: dict[str, float] = {}  # tags of clients with nothing waiting, if above it
         self.queues: dict[str, _Queue] = {}
@@ -60,7 +61,10 @@ class _Level:
 class Pending:
     """Which job starts next, of those that wait. Three rules, one inside the other:
 
-    - the highest priority;
+    - the highest priority. While lower ones wait, they get one job's turn, each after the other,
+      for `factor` times its work that has started of the highest: together at least one part in
+      `factor` + 1 of all work. So with `n` lower ones, none waits for its next job longer than `n`
+      jobs, one of each, take with `factor` + 1 times their work, and one job of the highest a turn;
     - of that, clients get equal shares of the work: start-time fair queueing (Goyal, Vin, Cheng
       1996), a client's jobs tagged with the work of it that was started before. The virtual time,
       where newcomers begin, is that of WF2Q+ (Bennett, Zhang 1997): SFQ's own stands still while
@@ -78,6 +82,7 @@ class Pending:
         self._serials = count()
         self._entries: dict[str, _Entry] = {}
         self._levels: dict[int, _Level] = {}
+        self._passed = 0.0  # work that has started of the highest while lower ones waited
         self._candidates: list[Job] | None = None  # kept until something changes
 
     def __len__(self) -> int:
@@ -85,7 +90,9 @@ class Pending:
 
     def push(self, job: Job, is_due: bool = False) -> None:
         """`is_due`: before others of its client and priority, whatever their work."""
-        level = self._levels.setdefault(job.priority, _Level())
+        level = self._levels.get(job.priority)
+        if level is None:
+            level = self._levels[job.priority] = _Level(next(self._serials))
         queue = level.queues.get(job.client)
         if queue is None:
             queue = level.queues[job.client] = _Queue(level, job.client, next(self._serials))
@@ -114,6 +121,11 @@ class Pending:
                 break
             self._entries[better.identifier].passed += entry.work
         level = queue.level
+        if len(self._levels) > 1:
+            if entry.job.priority == max(self._levels):
+                self._passed += entry.work
+            elif self.candidates()[0] is entry.job:  # not for want of room for others
+                self._passed, level.turn = 0.0, next(self._serials)
         level.time = max(level.time + entry.work / len(level.queues), queue.tag)
         queue.tag += entry.work
         queue.clock += entry.work
@@ -140,15 +152,35 @@ class Pending:
         return tuple(entry.job.identifier for entry in self._ordered())
 
     def _ordered(self) -> Iterator[_Entry]:
-        for _, level in sorted(self._levels.items(), reverse=True):
-            heap = [
-                (queue.tag, queue.serial, iter(queue.ordered(self._factor)))
-                for queue in level.queues.values()
-            ]
-            heapq.heapify(heap)
-            while heap:
-                tag, serial, entries = heapq.heappop(heap)
-                entry = next(entries, None)
-                if entry is not None:
-                    yield entry
-                    heapq.heappush(heap, (tag + entry.work, serial, entries))
+        """By priority and turn, as `start` goes on."""
+        ordered = {p: self._of_level(level) for p, level in self._levels.items()}
+        heads = {p: next(entries) for p, entries in ordered.items()}
+        turns = {p: level.turn for p, level in self._levels.items()}
+        passed = self._passed
+        while heads:
+            best = highest = max(heads)
+            if len(heads) > 1:
+                lower = min((p for p in heads if p != highest), key=turns.__getitem__)
+                if passed >= self._factor * heads[lower].work:
+                    best, passed, turns[lower] = lower, 0.0, max(turns.values()) + 1
+                else:
+                    passed += heads[highest].work
+            yield heads[best]
+            head = next(ordered[best], None)
+            if head is None:
+                del heads[best]
+            else:
+                heads[best] = head
+
+    def _of_level(self, level: _Level) -> Iterator[_Entry]:
+        heap = [
+            (queue.tag, queue.serial, iter(queue.ordered(self._factor)))
+            for queue in level.queues.values()
+        ]
+        heapq.heapify(heap)
+        while heap:
+            tag, serial, entries = heapq.heappop(heap)
+            entry = next(entries, None)
+            if entry is not None:
+                yield entry
+                heapq.heappush(heap, (tag + entry.work, serial, entries))

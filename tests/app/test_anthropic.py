@@ -187,7 +187,7 @@ def test_parameters_reach_the_job(make_client):
         "min_p": 0.1,
         "priority": 2,
     }
-    assert make_client(backend).post(URL, json=request).status_code == 200
+    assert make_client(backend, max_priority=2).post(URL, json=request).status_code == 200
     [job] = backend.enqueued
     sampling = job.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 7)

@@ -87,7 +87,7 @@ def test_echo_puts_the_prompt_before_the_text(make_client):
 
 def test_every_parameter_reaches_the_job(make_client):
     backend = ScriptedBackend()
-    make_client(backend).post(
+    make_client(backend, max_priority=3).post(
         URL,
         json={
             "model": "scripted",
@@ -162,10 +162,14 @@ def test_the_user_is_told_to_the_operator_alone(make_client, caplog):
 
 
 def test_a_priority_above_the_servers_is_refused_by_its_name(make_client):
-    client = make_client(ScriptedBackend(), max_priority=2)
-    assert client.post(URL, json={"prompt": "x", "priority": -5}).status_code == 200
-    response = client.post(URL, json={"prompt": "x", "priority": 3})
-    assert response.status_code == 400 and response.json["error"]["param"] == "priority"
+    """Which is 0 where nobody has said otherwise: all may ask for it."""
+    for highest, settings in ((2, {"max_priority": 2}), (0, {})):
+        client = make_client(ScriptedBackend(), **settings)
+        for taken in (-5, highest):
+            response = client.post(URL, json={"prompt": "x", "priority": taken})
+            assert response.status_code == 200
+        response = client.post(URL, json={"prompt": "x", "priority": highest + 1})
+        assert response.status_code == 400 and response.json["error"]["param"] == "priority"
 
 
 @pytest.mark.parameter("stream")

@@ -264,7 +264,7 @@ def started(make_engine, jobs, has_room=lambda active, job: not active):
     """The order in which `jobs`, which all wait, start."""
     gate = Gate()
     backend = ScriptedBackend(gate=gate)
-    model = make_engine(backend)
+    model = make_engine(backend, max_priority=1)
     model.submit([job("first", 1)])
     gate.wait_until_held()
     backend.has_room = lambda job: has_room(backend.active, job)
@@ -286,7 +286,7 @@ def test_waiting_jobs_start_by_priority_then_share_then_length(make_engine):
         job("short", 10, client="x"),
         job("other", 40, client="y"),
         job("urgent", 50, client="x", priority=1),
-        job("background", 1, client="z", priority=-1),
+        job("background", 50, client="z", priority=-1),
     ]
     expected = ["urgent", "short", "other", "long", "background"]
     assert started(make_engine, jobs) == expected
@@ -360,7 +360,7 @@ def test_cancel_of_a_waiting_job_tells_its_reader_so(make_engine):
 
 def test_jobs_tells_state_place_counts_and_pages(make_engine):
     gate = Gate()
-    model = make_engine(ScriptedBackend(gate=gate, max_active=1))
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_priority=7)
     model.submit([job("a", 300, priority=7)])
     gate.wait_until_held()
     for name in ("b", "c"):
@@ -545,7 +545,7 @@ def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
         ({"stop_token_ids": (4096,)}, "stop_token_ids"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"min_new_tokens": 4}, "min_new_tokens"),
-        ({"priority": 11}, "priority"),
+        ({"priority": 1}, "priority"),
     ],
 )
 def test_what_would_hurt_in_the_generator_is_rejected_before(make_engine, changes, param):

@@ -58,17 +58,63 @@ def start(pending, has_room=lambda job: True):
 
 @given(st.lists(jobs | START), st.sampled_from([1.0, 2.0, 4.0]))
 @pytest.mark.parameter("priority")
-def test_every_job_starts_once_and_none_before_a_higher_priority(steps, factor):
+def test_every_job_starts_once_and_a_lower_priority_only_in_its_turn(steps, factor):
+    """Of lower ones, a job's work for `factor` times as much of the highest."""
     waiting, came, done = {}, [], []
+    passed = 0
     for what, one in replay(steps, factor):
         if what == "came":
             waiting[one.identifier] = one
             came.append(one.identifier)
-        else:
-            assert one.priority == max(other.priority for other in waiting.values())
-            del waiting[one.identifier]
-            done.append(one.identifier)
+            continue
+        priorities = {other.priority for other in waiting.values()}
+        if one.priority < max(priorities):
+            assert passed >= factor * work_of(one)
+            passed = 0
+        elif len(priorities) > 1:
+            passed += work_of(one)
+        del waiting[one.identifier]
+        done.append(one.identifier)
     assert sorted(came) == sorted(done)
+
+
+@pytest.mark.parametrize("always_one", [True, False], ids=["one waits", "many wait"])
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_a_lower_priority_does_not_starve_while_ever_more_of_a_higher_come(always_one, factor):
+    """Also where of the higher there is never more than the one that starts next."""
+    pending, clock, longest = Pending(factor), 0, 30
+    pending.push(make("low", 50, priority=-1))
+    for i in range(1000):
+        for j in range(1 if always_one else 5):
+            pending.push(make(f"high{i}-{j}", longest, f"client{j}"))
+        one = start(pending)
+        if one.identifier == "low":
+            break
+        clock += longest
+    assert factor * 50 <= clock <= factor * 50 + longest
+
+
+def test_however_many_lower_priorities_there_are_together_they_get_their_part_and_each_a_turn():
+    pending, started, first = Pending(4.0), Counter(), {}
+    for i in range(40):
+        for priority in range(-10, 0):
+            pending.push(make(f"low{priority}-{i}", 10, f"client{priority}", priority))
+    for i in range(500):
+        pending.push(make(f"high{i}", 10))
+        one = start(pending)
+        started[one.priority == 0] += 10
+        first.setdefault(one.priority, i)
+    assert started[False] / (started[False] + started[True]) == pytest.approx(1 / 5, abs=0.01)
+    assert len(first) == 11 and max(first.values()) <= 10 * 5
+
+
+@given(st.lists(st.integers(-2, 1), min_size=1, max_size=60), st.sampled_from([1.0, 2.0, 4.0]))
+def test_priorities_take_turns_in_the_order_that_is_told(priorities, factor):
+    pending = Pending(factor)
+    for i, priority in enumerate(priorities):
+        pending.push(make(f"job{i}", 30 + 7 * priority, priority=priority))
+    told = pending.identifiers()
+    assert told == tuple(start(pending).identifier for _ in priorities)
 
 
 @settings(max_examples=300)

@@ -87,7 +87,9 @@ class Machine:
     def __init__(self):
         self.gate = Gate()
         self.backend = FaultyBackend(self.gate)
-        config = ModelConfig(DEMO, "scripted", max_batch_size=MAX_ACTIVE, max_pending=MAX_PENDING)
+        config = ModelConfig(
+            DEMO, "scripted", max_batch_size=MAX_ACTIVE, max_pending=MAX_PENDING, max_priority=1
+        )
         self.engine = engine.Engine(
             config, lambda deliver: EngineThread(config, lambda: self.backend, deliver)
         )

@@ -27,7 +27,7 @@ MOST = {
     "min_tokens": 1,
     "n": 3,
     "best_of": 3,
-    "priority": 10,
+    "priority": 0,
 }
 # ... which parameters are for nothing without another one, ...
 NEEDS = {
