@@ -47,14 +47,16 @@ class Output:
         return min(self._interval, self._heartbeat / NEWS)
 
     def wait_first(self) -> None:
-        """Wait for the first frames, or a heartbeat. Raises what went wrong before there was one;
-        it still has a status of its own.
+        """Wait for the first frames, a heartbeat, or an end without any. Raises what went wrong
+        before there was one; it still has a status of its own.
         """
         deadline = time.monotonic() + self._heartbeat
         while True:
             self._frames = self._reading.take_first(max(deadline - time.monotonic(), 0))
             # Half-closed: a write must tell whether anybody is there.
-            if self._frames or self._reading.is_half_closed or time.monotonic() >= deadline:
+            if self._frames or self.is_finished or self._reading.is_half_closed:
+                return
+            if time.monotonic() >= deadline:
                 return
 
     def wait(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.app.conftest import frames
-from tests.scripted import Gate, ScriptedBackend, count, slow
+from tests.scripted import Gate, ScriptedBackend, count, says, slow
 
 pytestmark = pytest.mark.both_ways
 
@@ -355,6 +355,16 @@ def test_bare_text_has_no_heartbeat_but_an_empty_write_sends_its_status(make_cli
     give_up.cancel()
     gate.open()
     assert b"".join(writes) == b"0 "
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_bare_text_without_any_text_ends_when_its_job_does(make_client, ask, text):
+    """Not a heartbeat later."""
+    script = says() if text is None else says(text)
+    client = make_client(ScriptedBackend(script), heartbeat=12)
+    answer = ask(client, {"prompt": "x", "stream": True}, headers={"Accept": "text/plain"})
+    response = answer.get(timeout=6)
+    assert (response.status_code, response.get_data()) == (200, b"")
 
 
 def test_heartbeats_come_during_a_long_prefill(make_client):

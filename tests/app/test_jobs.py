@@ -73,6 +73,19 @@ def test_a_chat_that_waits_is_cancelled_with_no_text(make_client, ask, stream):
     busy.get(timeout=20)
 
 
+def test_bare_text_that_waits_is_cancelled_at_once(make_client, ask):
+    client = make_client(ScriptedBackend(ticking, max_active=1), heartbeat=12)
+    busy = ask(client, LONG)
+    listed(client, 1)
+    answer = ask(client, {"prompt": "x", "stream": True}, headers={"Accept": "text/plain"})
+    identifiers = [row["id"] for row in listed(client, 2)]
+    assert client.delete(f"/v1/requests/{identifiers[1]}").status_code == 200
+    response = answer.get(timeout=6)
+    assert (response.status_code, response.get_data()) == (200, b"")
+    client.delete(f"/v1/requests/{identifiers[0]}")
+    busy.get(timeout=20)
+
+
 def test_what_does_not_run_cannot_be_cancelled(make_client):
     client = make_client(ScriptedBackend())
     identifier = client.post(URL, json={"prompt": "x"}).json["id"]
