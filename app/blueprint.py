@@ -12,9 +12,11 @@ from switchyard import engine
 from switchyard.app import errors, origins
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
+from switchyard.app.delivery import submit
 from switchyard.app.delivery.answers import Answers
 from switchyard.app.formats import FORMATS, models
 from switchyard.app.http import request_id
+from switchyard.app.http.gate import Gate
 from switchyard.app.openapi import page
 from switchyard.app.routes import health, requests, streams
 from switchyard.app.services import KEY, Services
@@ -39,6 +41,7 @@ def install(
     errors.register(api)
     origins.register(api, services.settings.cors_origins)
     request_id.register(api)
+    api.teardown_request(_leave)
     app.extensions[KEY] = services
     app.register_blueprint(api)
 
@@ -49,7 +52,14 @@ def open_services(
     """`terminate` does what SIGTERM does, at once or soon."""
     templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
     websockets = threading.Semaphore(settings.max_websockets)
-    return Services(settings, models, Answers(settings), templates, websockets, terminate)
+    max_jobs = settings.max_batch_size + settings.max_pending
+    gate = Gate(settings.max_pending, max_jobs, lambda: models.num_jobs)
+    return Services(settings, models, Answers(settings), gate, templates, websockets, terminate)
+
+
+def _leave(error: BaseException | None) -> None:
+    """The gate, for a request that has ended before it was submitted, or that never is."""
+    submit.leave()
 
 
 def _formats() -> Iterator[flask.Blueprint]:

@@ -86,7 +86,7 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
             # After the others a retry would only do the same work again.
             headers = {} if error.code == "queue_timeout" else _NO_RETRY
             kind = Kind(408, "timeout_error", error.code, headers)
-            more = {"usage": error.usage}
+            more = {"usage": error.usage} if error.usage else {}
         case ClientGone():
             kind = Kind(499, "invalid_request_error", "client_gone")  # for the access log: nginx's
         case engine.EngineError():

@@ -226,6 +226,25 @@ def _submit(
     for name in MEANINGLESS:
         if name in parameters:
             raise BadRequest(f"{name} has no meaning here", name, "unsupported_parameter")
+    size = _length_of([prompt, messages, parameters])
+    with generation.inside(services().gate, size, services().settings):
+        return _submit_checked(prompt, messages, parameters)
+
+
+def _length_of(value: Any) -> int:
+    """About as many bytes as it would have as JSON."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(str(name)) + _length_of(item) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(_length_of, value))
+    return 4
+
+
+def _submit_checked(
+    prompt: str | None, messages: list[dict[str, Any]] | None, parameters: dict[str, Any]
+) -> Reader:
     request: parse.Completion | Chat
     if messages is None:
         request = parse.completion({"prompt": prompt, **parameters})

@@ -13,6 +13,7 @@ from switchyard.app.chat.prompt import Prompts
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.delivery.answers import Answers
+from switchyard.app.http.gate import Gate
 from switchyard.app.openapi.contract import REPEATABLE
 
 KEY = "switchyard"
@@ -26,6 +27,7 @@ class Services:
     settings: Settings
     models: engine.Models
     answers: Answers
+    gate: Gate
     chat_templates: dict[str, ChatTemplate]  # by model name
     websockets: threading.Semaphore  # a place for each that may be open
     terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon

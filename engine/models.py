@@ -66,6 +66,11 @@ class Models:
     def names(self) -> list[str]:
         return list(self._engines)
 
+    @property
+    def num_jobs(self) -> int:
+        """Jobs of all that have not ended, active or pending."""
+        return sum(engine.num_jobs for engine in self._engines.values())
+
     def get(self, name: str | None = None) -> Engine:
         """The engine of that name, or the default one. Raises ModelNotFound."""
         if name is None:

@@ -17,14 +17,18 @@ class Deadline:
 
 
 class Deadlines:
-    """Of one request, from now on. In seconds; 0 for none."""
+    """Of one request. In seconds; 0 for none."""
 
     __slots__ = ("_ahead", "_has_early", "next")
 
-    def __init__(self, queue: float, first_token: float, total: float) -> None:
-        now = time.monotonic()
+    def __init__(
+        self, queue: float, first_token: float, total: float, since: float | None = None
+    ) -> None:
+        """`since`, by the monotonic clock; None for now."""
+        if since is None:
+            since = time.monotonic()
         self._ahead = [
-            Deadline(now + seconds, code, f"{message} within {seconds:g} seconds")
+            Deadline(since + seconds, code, f"{message} within {seconds:g} seconds")
             for seconds, code, message in (
                 (queue, "queue_timeout", "no place in the batch was free"),
                 (first_token, "first_token_timeout", "there was no token"),

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -15,8 +16,9 @@ from switchyard.app.delivery.deadlines import Deadlines
 from switchyard.app.delivery.reader import Reader
 from switchyard.app.delivery.watch import Watch
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.http.body import read_json
+from switchyard.app.http.body import parse_json, read_bytes
 from switchyard.app.http.client import Client
+from switchyard.app.http.gate import Gate, Place
 from switchyard.app.http.identity import owner_of, share_of
 from switchyard.app.http.request_id import request_id
 from switchyard.app.request.generation import Generation
@@ -24,6 +26,7 @@ from switchyard.app.request.validation import Request
 
 logger = logging.getLogger(__name__)
 
+PLACE = "switchyard_place"  # in flask.g, while an input is inside the gate
 NEWS = 5  # questions where a job stands, from one heartbeat of a stream to the next
 
 
@@ -64,19 +67,54 @@ class Choice:
 def receive(
     parse_body: Callable[[dict[str, Any]], Request],
     settings: Settings,
-    read: Callable[[int], dict[str, Any]] = read_json,
+    gate: Gate,
+    read: Callable[[bytes], dict[str, Any]] = parse_json,
 ) -> Request:
-    """The current request, from a client that must neither send nor read too slowly. `read` takes
-    the most bytes that it may have.
+    """The current request, from a client that must neither send nor read too slowly. It is inside
+    the gate from now on, until `submit` or its end. `read` takes the body.
     """
     client = Client(flask.request.environ)
     client.limit_sends(settings.send_timeout)
     with client.receiving(settings.body_timeout):
-        body = read(settings.max_body_bytes)
-    request = parse_body(body)
+        data = read_bytes(settings.max_body_bytes)
+    _enter(gate, len(data), settings)
+    request = parse_body(read(data))
     if isinstance(request, Generation):
         return request.with_preset(settings.presets)
     return request
+
+
+@contextlib.contextmanager
+def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
+    """For an input of so many bytes that is not a request's body: inside the gate, until `submit`
+    or the end of this. Raises ClientGone, TimedOut, Full.
+    """
+    _enter(gate, size, settings)
+    try:
+        yield
+    finally:
+        leave()
+
+
+def _enter(gate: Gate, size: int, settings: Settings) -> None:
+    watch = Watch(_client(), serves_half_closed=False)
+    deadlines = Deadlines(
+        settings.queue_timeout, settings.first_token_timeout, settings.total_timeout
+    )
+
+    def check() -> None:
+        watch.look()
+        deadlines.check(time.monotonic())
+
+    setattr(flask.g, PLACE, gate.enter(size, check))
+
+
+def leave() -> Place | None:
+    """The gate, if what the current thread works on is inside."""
+    place: Place | None = flask.g.pop(PLACE, None)
+    if place is not None:
+        place.leave()
+    return place
 
 
 @contextlib.contextmanager
@@ -109,10 +147,9 @@ def submit(
             f" {settings.total_timeout:g} that this server allows",
             "timeout",
         )
-    # A thread without a request is the host application's own, with no client to look after.
-    environ = flask.request.environ if flask.has_request_context() else {}
-    client = share_of(flask.request) if environ else "local"
-    owner = owner_of(flask.request) if environ else "local"
+    has_request = flask.has_request_context()  # else it is the host application's own
+    client = share_of(flask.request) if has_request else "local"
+    owner = owner_of(flask.request) if has_request else "local"
     jobs = []
     for i, identifier in enumerate(identifiers):
         prompt = prompts[i // request.num_jobs]
@@ -134,13 +171,16 @@ def submit(
     if fit is not None:
         jobs = [fit(job) for job in jobs]
     interval = settings.heartbeat / NEWS
+    stream = model.submit(jobs, wake)
+    place = leave()
     reader = Reader(
-        model.submit(jobs, wake),
-        Watch(Client(environ), serves_half_closed=is_streamed),
+        stream,
+        Watch(_client(), serves_half_closed=is_streamed),
         Deadlines(
             settings.queue_timeout,
             settings.first_token_timeout,
             request.timeout or settings.total_timeout,
+            place.since if place is not None else None,
         ),
         prompt_tokens=sum(map(len, prompts)),
         identifiers=identifiers,
@@ -156,6 +196,11 @@ def submit(
         request.user,
     )
     return reader
+
+
+def _client() -> Client:
+    """A thread without a request is the host application's own, with no client to look after."""
+    return Client(flask.request.environ if flask.has_request_context() else {})
 
 
 def gather(choices: Mapping[str, Choice], events: Sequence[engine.JobEvent]) -> None:

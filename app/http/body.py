@@ -11,8 +11,8 @@ import werkzeug.exceptions
 from switchyard.app.exceptions import BadRequest
 
 
-def read_json(max_bytes: int) -> dict[str, Any]:
-    """The body of the current request. Raises BadRequest, or werkzeug's 413 and 415.
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Of the current request's body. Raises BadRequest, or werkzeug's 415.
 
     NaN and infinities pass, so that who checks the values can say which parameter has one.
     """
@@ -21,7 +21,6 @@ def read_json(max_bytes: int) -> dict[str, Any]:
             f"the body must be JSON, with Content-Type: application/json,"
             f" not {flask.request.mimetype or 'without one'}"
         )
-    data = read_bytes(max_bytes)
     try:
         # Without a cache, which many different names would only fill and turn over.
         value = pydantic_core.from_json(

@@ -1,5 +1,6 @@
 """Forms and query strings, to what JSON would have in their place."""
 
+import io
 import json
 import types
 import typing
@@ -7,28 +8,48 @@ import urllib.parse
 from typing import Annotated, Any, Literal, Union
 
 import flask
+import werkzeug.exceptions
+from werkzeug.formparser import MultiPartParser
+from werkzeug.sansio.multipart import File
 
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.http.body import read_bytes
 from switchyard.app.request.validation import MAX_NAMES, Parameters
 
 TRUE = frozenset(("true", "on", "yes"))  # "on" is what a browser sends of a checked box
 FALSE = frozenset(("false", "off", "no"))
 
 
-def read_form(kind: type[Parameters], max_bytes: int) -> dict[str, Any]:
-    """The form in the current request's body. Raises BadRequest, or werkzeug's 413."""
+def parse_form(kind: type[Parameters], data: bytes) -> dict[str, Any]:
+    """Of the current request's body. Raises BadRequest."""
     if flask.request.mimetype == "multipart/form-data":
-        flask.request.max_content_length = flask.request.max_form_memory_size = max_bytes
-        for name in flask.request.files:
-            raise BadRequest(f"{name} is a file, which is not supported", name)
-        return _values(kind, list(flask.request.form.items(multi=True)))
-    return _values(kind, _pairs(read_bytes(max_bytes), "invalid_body"))
+        return _values(kind, _parts(data, flask.request.mimetype_params.get("boundary", "")))
+    return _values(kind, _pairs(data, "invalid_body"))
 
 
 def read_query(kind: type[Parameters]) -> dict[str, Any]:
     """The query string of the current request. Raises BadRequest."""
     return _values(kind, _pairs(flask.request.query_string, "invalid_query"))
+
+
+class _Fields(MultiPartParser):
+    """Not flask.request.form, which has stored files on a disk before it tells of them."""
+
+    def start_file_streaming(self, event: File, total_content_length: int | None) -> Any:
+        name = event.name or "a part without a name"
+        raise BadRequest(f"{name} is a file, which is not supported", event.name)
+
+
+def _parts(data: bytes, boundary: str) -> list[tuple[str, str]]:
+    fields = _Fields(max_form_parts=MAX_NAMES)
+    try:
+        form, _ = fields.parse(io.BytesIO(data), boundary.encode(), len(data))
+    except werkzeug.exceptions.RequestEntityTooLarge:
+        raise BadRequest(f"the form has more than {MAX_NAMES} parts", None) from None
+    except ValueError as reason:
+        raise BadRequest(f"the form can't be read: {reason}", None, "invalid_body") from None
+    if None in form:
+        raise BadRequest("a part of the form has no name", None, "invalid_body")
+    return list(form.items(multi=True))
 
 
 def _pairs(data: bytes, code: str) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ FORM = "application/x-www-form-urlencoded"
 PATH_ARGUMENT = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 
 REPEATABLE = "switchyard_repeatable"  # an attribute of views with two more statuses
-BODY = (400, 408, 413, 415)  # of every route that reads one
+BODY = (400, 408, 413, 415, 429, 499)  # of every route that reads one
 QUERY = (400, 414)
 GENERATION = (404, 408, 429, 499, 503)  # of every route that submits jobs
 

@@ -1,5 +1,6 @@
 """/generate over a scripted backend: JSON, forms, query strings, EventSource."""
 
+import errno
 import io
 import json
 
@@ -127,6 +128,51 @@ def test_what_is_no_form_is_refused(make_client):
     assert large.status_code == 413
     file = client.post(URL, data={"prompt": "x", "image": (io.BytesIO(b"x"), "image")})
     assert file.status_code == 400 and file.json["error"]["param"] == "image"
+
+
+def test_a_file_is_refused_before_it_is_stored(make_client, monkeypatch):
+    """Where there is no room on a disk, it would be an error of the server."""
+
+    def no_room(*args, **more):
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile", no_room)
+    monkeypatch.setattr("werkzeug.formparser.SpooledTemporaryFile", no_room, raising=False)
+    monkeypatch.setattr("werkzeug.formparser.TemporaryFile", no_room, raising=False)
+    client = make_client(ScriptedBackend())
+    data = b'--b\r\nContent-Disposition: form-data; name="image"; filename="i"\r\n\r\n'
+    data += b"x" * 600_000 + b"\r\n--b--\r\n"
+    file = client.post(URL, data=data, content_type="multipart/form-data; boundary=b")
+    assert file.status_code == 400 and file.json["error"]["param"] == "image"
+
+
+MORE = "\r\n--b\r\n{}form-data; name=a\r\n\r\nx"
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ("form-data\r\n\r\nx", "no name"),
+        ('form-data; name="prompt"\r\n\r\nx\r\n--b\r\n{}form-data\r\n\r\nx', "no name"),
+        ('form-data; filename="f"\r\n\r\nx', "is a file"),
+        (
+            "\r\n".join(
+                ["form-data; name=a\r\n\r\nx", *["--b\r\n{}form-data; name=a\r\n\r\nx"] * 200]
+            ),
+            "100",
+        ),
+        ("form-data; name=prompt", "can't be read"),
+    ],
+    ids=["nameless", "nameless second", "nameless file", "many", "cut off"],
+)
+def test_parts_that_are_none_are_refused(make_client, parts, message):
+    header = "Content-Disposition: "
+    data = f"--b\r\n{header}{parts.replace('{}', header)}\r\n--b--\r\n".encode()
+    response = make_client(ScriptedBackend()).post(
+        URL, data=data, content_type="multipart/form-data; boundary=b"
+    )
+    assert response.status_code == 400
+    assert message in response.json["error"]["message"]
 
 
 def test_an_event_source_reads_the_text_and_learns_of_the_end(make_client):

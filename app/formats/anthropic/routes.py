@@ -49,7 +49,7 @@ class NamedEvents:
 @repeatable
 def create_message() -> flask.Response:
     """Answer a conversation, in Anthropic's shape."""
-    request = generation.receive(parse.message, services().settings)
+    request = generation.receive(parse.message, services().settings, services().gate)
     model = services().models.get(request.model)
     prompts = services().prompts(model)
     chat = request.chat(prompts.variables, prompts.has_thoughts)
@@ -80,7 +80,7 @@ def create_message() -> flask.Response:
 )
 def count_tokens() -> flask.Response:
     """Count the tokens of a conversation as the model gets it."""
-    request = generation.receive(parse.count, services().settings)
+    request = generation.receive(parse.count, services().settings, services().gate)
     model = services().models.get(request.model)
     prompts = services().prompts(model)
     chat = request.chat(prompts.variables, prompts.has_thoughts)

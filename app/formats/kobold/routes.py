@@ -67,7 +67,7 @@ class ModelInfo(TypedDict):
 @repeatable
 def generate() -> flask.Response:
     """Continue a prompt, as KoboldAI has it, or text-generation-webui with `max_new_tokens`."""
-    request = generation.receive(parse.generate, services().settings)
+    request = generation.receive(parse.generate, services().settings, services().gate)
     key = request.genkey if isinstance(request, parse.Kobold) else ""
     return answer(request, _identifier(key), render.KoboldRender(), None)
 
@@ -82,7 +82,7 @@ def generate() -> flask.Response:
 @repeatable
 def stream() -> flask.Response:
     """Continue a prompt, as a stream, as KoboldCpp has it."""
-    request = generation.receive(parse.kobold_stream, services().settings)
+    request = generation.receive(parse.kobold_stream, services().settings, services().gate)
     identifier = _identifier(request.genkey)
     return answer(request, identifier, render.KoboldRender(), render.KoboldEvents())
 
@@ -189,7 +189,7 @@ def _receive(kind: type[Request]) -> Request:
     def parse_body(body: dict[str, Any]) -> Request:
         return validate(kind, body)
 
-    return generation.receive(parse_body, services().settings)
+    return generation.receive(parse_body, services().settings, services().gate)
 
 
 def _encode(text: str, name: str) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ blueprint = flask.Blueprint("switchyard_llamacpp", __name__)
 @repeatable
 def complete() -> flask.Response:
     """Continue a prompt, as llama.cpp's server has it."""
-    request = generation.receive(parse.completion, services().settings)
+    request = generation.receive(parse.completion, services().settings, services().gate)
     name = services().models.get(request.model).config.name
     bodies = render.LlamaCppRender(name, request.stop)
     framing = render.LlamaCppEvents() if request.stream else None

@@ -45,7 +45,7 @@ blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 @repeatable
 def create_completion() -> flask.Response:
     """Continue a prompt."""
-    request = generation.receive(parse.completion, services().settings)
+    request = generation.receive(parse.completion, services().settings, services().gate)
     model = services().models.get(request.model)
     with generation.names_of(request):
         # Before the work of tokenizing: tokens are not longer than 16 characters on average.
@@ -81,7 +81,7 @@ def create_completion() -> flask.Response:
 @repeatable
 def create_chat_completion() -> flask.Response:
     """Answer a conversation, by the model's own chat template."""
-    request = generation.receive(parse_chat, services().settings)
+    request = generation.receive(parse_chat, services().settings, services().gate)
     model = services().models.get(request.model)
     with generation.names_of(request):
         framing = _framing(request, request.n)

@@ -1,6 +1,7 @@
 """`/generate`, by POST and GET."""
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import flask
@@ -11,8 +12,8 @@ from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.framing import ServerSentEvents, choose_framing, media_types
 from switchyard.app.formats.plain import parse, render
 from switchyard.app.formats.text.answer import answer
-from switchyard.app.http.body import read_json
-from switchyard.app.http.form import read_form, read_query
+from switchyard.app.http.body import parse_json
+from switchyard.app.http.form import parse_form, read_query
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
 
@@ -40,7 +41,7 @@ def _check_origin() -> None:
 @repeatable
 def create_text() -> flask.Response:
     """Continue a prompt, given as JSON or as a form."""
-    return _answer(generation.receive(parse.generate, services().settings, _read_body))
+    return _answer(_receive(_read_body))
 
 
 @blueprint.get("/generate")
@@ -64,17 +65,21 @@ def get_text() -> flask.Response:
 
 @repeatable
 def _answer_query() -> flask.Response:
-    return _answer(generation.receive(parse.generate, services().settings, _read_query))
+    return _answer(_receive(_read_query))
 
 
-def _read_query(max_bytes: int) -> dict[str, Any]:
+def _receive(read: Callable[[bytes], dict[str, Any]]) -> parse.Generate:
+    return generation.receive(parse.generate, services().settings, services().gate, read)
+
+
+def _read_query(data: bytes) -> dict[str, Any]:
     return read_query(parse.Generate)
 
 
-def _read_body(max_bytes: int) -> dict[str, Any]:
+def _read_body(data: bytes) -> dict[str, Any]:
     if flask.request.mimetype in FORMS:
-        return read_form(parse.Generate, max_bytes)
-    return read_json(max_bytes)
+        return parse_form(parse.Generate, data)
+    return parse_json(data)
 
 
 def _answer(request: parse.Generate) -> flask.Response:

@@ -46,7 +46,7 @@ class ResponseEvents:
 @repeatable
 def create_response() -> flask.Response:
     """Answer a conversation, in the shape of OpenAI's Responses."""
-    request = generation.receive(parse.response, services().settings)
+    request = generation.receive(parse.response, services().settings, services().gate)
     chat = request.chat()
     model = services().models.get(chat.model)
     with generation.names_of(chat):

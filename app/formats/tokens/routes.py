@@ -49,7 +49,7 @@ class PromptText(TypedDict):
 )
 def tokenize() -> flask.Response:
     """The tokens of a text: `content` as llama.cpp has it, `prompt` or `messages` as vLLM."""
-    request = generation.receive(parse.tokenize, services().settings)
+    request = generation.receive(parse.tokenize, services().settings, services().gate)
     model = services().models.get(request.model)
     tokenizer, limit = model.tokenizer, model.max_told
     with generation.names_of(request):
@@ -83,7 +83,7 @@ def detokenize() -> flask.Response:
     """The text of tokens, special ones included: `content` for llama.cpp's clients, `prompt` for
     vLLM's.
     """
-    request = generation.receive(parse.detokenize, services().settings)
+    request = generation.receive(parse.detokenize, services().settings, services().gate)
     model = services().models.get(request.model)
     text = model.tokenizer.decode_given(request.tokens, model.max_told)
     return json_response({"content": text, "prompt": text})
@@ -93,7 +93,7 @@ def detokenize() -> flask.Response:
 @declares({200: PromptText}, body=Chat, errors=(404,))
 def apply_template() -> flask.Response:
     """The prompt that a conversation becomes. What else a chat may ask for has no effect on it."""
-    request = generation.receive(chat, services().settings)
+    request = generation.receive(chat, services().settings, services().gate)
     model = services().models.get(request.model)
     with generation.names_of(request):
         text = services().prompts(model).render(request, model.max_told)

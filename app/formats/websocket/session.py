@@ -76,15 +76,16 @@ class Session:
         """A message, which gets an answer whatever it is."""
         identifier: parse.Identifier | None = None
         try:
-            message = parse.message(data)
-            envelope = parse.envelope(message)
-            if envelope.type == "cancel":
-                self._cancel(envelope.id)
-                return
-            if envelope.id in self._running:
-                raise BadRequest(f"id {envelope.id!r} is in use", "id")
-            identifier = envelope.id  # from here on it is this one's end
-            self._running[identifier] = self._start(parse.generate(message))
+            with generation.inside(services().gate, len(data), services().settings):
+                message = parse.message(data)
+                envelope = parse.envelope(message)
+                if envelope.type == "cancel":
+                    self._cancel(envelope.id)
+                    return
+                if envelope.id in self._running:
+                    raise BadRequest(f"id {envelope.id!r} is in use", "id")
+                identifier = envelope.id  # from here on it is this one's end
+                self._running[identifier] = self._start(parse.generate(message))
         except ClientGone:
             raise
         except Exception as error:

@@ -1,0 +1,122 @@
+"""What large inputs pass before they are parsed, checked, tokenized and compiled. Request threads.
+
+All of that takes the GIL from the engine thread, and memory, with the length of the input. So of
+what is large two are inside at most, with 1 MiB together; a larger one is inside alone. The others
+wait in the order in which they came, each on an event of its own, and what leaves admits the next.
+Four times a second what waits looks whether there is still somebody to wait for. Small inputs pass
+by, without any lock: there are no more of them than request threads, for a millisecond each.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from switchyard import engine
+
+LARGE = 64 * 1024  # bytes of an input that has to pass
+MAX_INSIDE = 2
+MAX_BYTES = 1 << 20  # of those inside together
+LOOK = 0.25  # seconds from one look to the next
+RETRY = 5.0  # seconds, in which most that wait have been inside
+
+
+class Place:
+    """Of one input, from its arrival until it leaves."""
+
+    __slots__ = ("_gate", "admitted", "since", "size")
+
+    def __init__(self, gate: "Gate | None", size: int) -> None:
+        """`gate`: None for an input that is small."""
+        self.since = time.monotonic()
+        self.size = size
+        self.admitted = threading.Event()
+        self._gate = gate
+
+    def leave(self) -> None:
+        """Harmless when called again."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.leave(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.leave()
+
+
+class Gate:
+    """Of one application."""
+
+    def __init__(self, max_waiting: int, max_busy: int, num_busy: Callable[[], int]) -> None:
+        """At most `max_waiting` wait, and no more than `max_busy` together with the jobs that
+        `num_busy` tells: each has a request thread, and some must be left.
+        """
+        self._max_waiting = max_waiting
+        self._max_busy = max_busy
+        self._num_busy = num_busy
+        self._lock = threading.Lock()  # guards what follows
+        self._inside: list[Place] = []
+        self._waiting: deque[Place] = deque()
+
+    @property
+    def num_inside(self) -> int:
+        return len(self._inside)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, size: int, check: Callable[[], None]) -> Place:
+        """A place inside for so many bytes; leave it in the end. Waits for it until `check` raises.
+        Raises Full where too many wait.
+        """
+        if size < LARGE:
+            return Place(None, size)
+        place = Place(self, size)
+        with self._lock:
+            self._waiting.append(place)
+            self._admit()
+            if not place.admitted.is_set() and self._is_full():
+                self._waiting.pop()
+                raise engine.Full(f"{len(self._waiting)} large requests wait already", RETRY)
+        try:
+            while not place.admitted.wait(LOOK):
+                check()
+        except BaseException:
+            place.leave()
+            raise
+        return place
+
+    def leave(self, place: Place) -> None:
+        """Called by the place."""
+        with self._lock:
+            (self._inside if place.admitted.is_set() else self._waiting).remove(place)
+            self._admit()
+
+    # Under the lock
+
+    def _is_full(self) -> bool:
+        """Whether the last that has come to wait is one too many."""
+        num_waiting = len(self._waiting)
+        return num_waiting > self._max_waiting or num_waiting + self._num_busy() > self._max_busy
+
+    def _admit(self) -> None:
+        while self._waiting and self._has_room(self._waiting[0]):
+            place = self._waiting.popleft()
+            self._inside.append(place)
+            place.admitted.set()
+
+    def _has_room(self, place: Place) -> bool:
+        if not self._inside:
+            return True
+        num_bytes = place.size + sum(other.size for other in self._inside)
+        return len(self._inside) < MAX_INSIDE and num_bytes <= MAX_BYTES

@@ -1,0 +1,284 @@
+"""Large inputs before admission: a few at a time, and small ones beside them."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from switchyard import engine
+from switchyard.app import BadRequest, ClientGone, Switchyard
+from switchyard.app.delivery import submit
+from switchyard.app.delivery.deadlines import Deadlines
+from switchyard.app.formats.websocket.session import Session
+from switchyard.app.http.gate import LARGE, MAX_BYTES, Gate
+from switchyard.app.openapi.contract import declared
+from switchyard.app.services import KEY
+from tests.scripted import ScriptedBackend, endless
+
+URL = "/v1/completions"
+LONG = {"prompt": "x" * LARGE, "max_tokens": 1}  # longer than the context, but that is told later
+
+
+def pass_by():
+    """A check that finds nothing."""
+
+
+def make_gate(max_waiting=10, max_busy=1000, num_busy=0):
+    return Gate(max_waiting, max_busy, lambda: num_busy)
+
+
+def gate_of(client):
+    return client.application.extensions[KEY].gate
+
+
+def in_thread(call, *args):
+    """What it returns, or raises, once `join` is called."""
+    results = []
+
+    def run():
+        try:
+            results.append(call(*args))
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def join():
+        thread.join(20)
+        return results[0]
+
+    return join
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 10  # before the backend is let go anyway
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_two_are_inside_and_the_others_follow_in_order():
+    gate = make_gate()
+    inside = [gate.enter(LARGE, pass_by) for _ in range(2)]
+    entered = []
+    followers = []
+    for i in range(3):
+        followers.append(in_thread(lambda i=i: entered.append((i, gate.enter(LARGE, pass_by)))))
+        wait_until(lambda i=i: gate.num_waiting == i + 1)
+    assert entered == []
+    for i in range(3):
+        (inside[0] if i == 0 else entered[i - 1][1]).leave()
+        followers[i]()
+        assert [number for number, _ in entered] == list(range(i + 1))
+        assert gate.num_inside == 2
+    for place in (inside[1], entered[-1][1]):
+        place.leave()
+    assert (gate.num_inside, gate.num_waiting) == (0, 0)
+
+
+def test_bytes_count_and_what_is_larger_than_all_together_is_inside_alone():
+    gate = make_gate()
+    with gate.enter(MAX_BYTES - LARGE, pass_by):
+        with gate.enter(LARGE, pass_by):
+            assert gate.num_inside == 2
+        join = in_thread(gate.enter, LARGE + 1, pass_by)
+        wait_until(lambda: gate.num_waiting == 1)
+    with join():
+        huge = in_thread(gate.enter, 10 * MAX_BYTES, pass_by)
+        wait_until(lambda: gate.num_waiting == 1)
+    with huge():
+        assert gate.num_inside == 1
+        join = in_thread(gate.enter, LARGE, pass_by)
+        wait_until(lambda: gate.num_waiting == 1)
+    join().leave()
+
+
+def test_a_small_input_takes_no_lock():
+    gate = make_gate()
+    with gate._lock:
+        gate.enter(LARGE - 1, pass_by).leave()
+
+
+def test_no_more_wait_than_may_and_none_where_answers_take_the_threads():
+    gate = make_gate(max_waiting=0)
+    for _ in range(2):
+        gate.enter(LARGE, pass_by)
+    for _ in range(2):
+        with pytest.raises(engine.Full) as caught:
+            gate.enter(LARGE, pass_by)
+        assert caught.value.retry_after >= 1
+    assert gate.num_waiting == 0
+    gate = make_gate(max_waiting=5, max_busy=100, num_busy=100)
+    for _ in range(2):
+        gate.enter(LARGE, pass_by)
+    with pytest.raises(engine.Full):
+        gate.enter(LARGE, pass_by)
+
+
+def test_what_gives_up_makes_room_behind_it():
+    gate = make_gate()
+    held = gate.enter(MAX_BYTES // 2, pass_by)
+
+    def give_up():
+        if gate.num_waiting == 2:
+            raise ClientGone
+
+    huge = in_thread(gate.enter, 2 * MAX_BYTES, give_up)
+    wait_until(lambda: gate.num_waiting == 1)
+    behind = in_thread(gate.enter, LARGE, pass_by)
+    with behind():
+        assert isinstance(huge(), ClientGone)
+        assert (gate.num_inside, gate.num_waiting) == (2, 0)
+    held.leave()
+    held.leave()
+    assert gate.num_inside == 0
+
+
+def doors(client):
+    """The paths of all routes that take a body."""
+    return [
+        rule.rule
+        for rule, contract in declared(client.application)
+        if contract.body is not None and "POST" in rule.methods
+    ]
+
+
+def test_every_route_that_takes_a_body_lets_it_pass_the_gate_and_leaves_it(make_client):
+    client = make_client(ScriptedBackend(), max_pending=0)
+    gate = gate_of(client)
+    assert len(doors(client)) >= 14
+    for path in doors(client):
+        with gate.enter(MAX_BYTES, pass_by):
+            response = client.post(path, json={"unknown": "x" * LARGE})
+            assert response.status_code == 429, path
+            assert int(response.headers["Retry-After"]) >= 1
+            assert client.post(path, json={"unknown": "x"}).status_code in (200, 400)
+        assert client.post(path, json={"unknown": "x" * LARGE}).status_code in (200, 400)
+        assert gate.num_inside == 0, path
+
+
+@pytest.mark.parametrize("way", ["iterator", "gunicorn"], indirect=True)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_is_waited_for_outside(make_client, gate, stream):
+    backend = ScriptedBackend(gate=gate)
+    client = make_client(backend)
+    body = {"prompt": [1], "user": "x" * LARGE, "max_tokens": 2, "stream": stream}
+    join = in_thread(lambda: client.post(URL, json=body).get_data())
+    wait_until(lambda: backend.enqueued)
+    wait_until(lambda: gate_of(client).num_inside == 0)
+    gate.open()
+    assert b"0 " in join()
+
+
+def test_a_request_that_fails_in_an_unexpected_way_leaves_too(make_client, caplog):
+    client = make_client(ScriptedBackend())
+    client.models.get = lambda name: 1 / 0
+    assert client.post(URL, json={"prompt": [1], "user": "x" * LARGE}).status_code == 500
+    assert gate_of(client).num_inside == 0
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_client_that_leaves_while_it_waits_gives_its_place_up(make_client, connection, how):
+    client = make_client(ScriptedBackend())
+    gate = gate_of(client)
+    with gate.enter(MAX_BYTES, pass_by):
+        join = in_thread(lambda: client.post(URL, json=LONG, environ_overrides=connection.environ))
+        wait_until(lambda: gate.num_waiting == 1)
+        connection.reset() if how == "reset" else connection.client.close()
+        assert join().status_code == 499
+        assert gate.num_waiting == 0
+
+
+@pytest.mark.parametrize("setting", ["queue_timeout", "first_token_timeout", "total_timeout"])
+def test_deadlines_hold_while_a_request_waits(make_client, setting):
+    client = make_client(ScriptedBackend(), **{setting: 0.1})
+    with gate_of(client).enter(MAX_BYTES, pass_by):
+        response = client.post(URL, json=LONG)
+    assert response.status_code == 408 and response.json["error"]["code"] == setting
+    assert gate_of(client).num_waiting == 0
+
+
+def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(make_client, monkeypatch):
+    client = make_client(ScriptedBackend())
+    starts = []
+
+    class Noted(Deadlines):
+        def __init__(self, queue, first_token, total, since=None):
+            starts.append(since)
+            super().__init__(queue, first_token, total, since)
+
+    monkeypatch.setattr(submit, "Deadlines", Noted)
+    before = time.monotonic()
+    with gate_of(client).enter(MAX_BYTES, pass_by):
+        body = {"prompt": [1], "user": "x" * LARGE, "max_tokens": 1}
+        join = in_thread(lambda: client.post(URL, json=body))
+        wait_until(lambda: gate_of(client).num_waiting == 1)
+        let_in = time.monotonic()
+    assert join().status_code == 200
+    assert before < starts[-1] < let_in
+    assert Deadlines(0, 0, 5, since=100.0).next == 105
+
+
+class Script:
+    """In a connection's place: messages that come, and those that go out."""
+
+    def __init__(self, *messages):
+        self.incoming = list(messages)
+        self.sent = []
+
+    def wait(self, timeout):
+        if not self.incoming and self.sent:
+            raise ClientGone
+
+    def messages(self):
+        while self.incoming:
+            yield json.dumps(self.incoming.pop(0))
+
+    def wake(self):
+        pass
+
+    def send(self, message):
+        self.sent.append(message)
+
+    def keep_alive(self):
+        pass
+
+    def close(self, code, reason):
+        pass
+
+
+def test_the_messages_of_a_websocket_pass_too(make_client):
+    client = make_client(ScriptedBackend(endless), max_pending=0)
+    gate = gate_of(client)
+    with client.application.test_request_context():
+        with gate.enter(MAX_BYTES, pass_by):
+            connection = Script({"type": "generate", "id": 1, "prompt": "x" * LARGE})
+            Session(connection).run()
+            assert connection.sent[0]["status"] == 429
+        connection = Script({"type": "generate", "id": 1, "prompt": "x", "user": "x" * LARGE})
+        Session(connection).run()
+        assert connection.sent[0]["type"] == "chunk"
+        assert gate.num_inside == 0
+
+
+def test_what_a_host_generates_passes_too(make_client):
+    client = make_client(ScriptedBackend(), max_pending=0)
+    gate = gate_of(client)
+    switchyard = Switchyard()
+    switchyard.start = lambda: None
+    with client.application.app_context():
+        with gate.enter(MAX_BYTES, pass_by):
+            for prompt in (
+                {"prompt": "x" * LARGE},
+                {"messages": [{"role": "user", "content": "x" * LARGE}]},
+                {"prompt": "x", "user": "x" * LARGE},
+            ):
+                with pytest.raises(engine.Full):
+                    switchyard.generate(**prompt)
+            assert switchyard.generate("x", max_tokens=1).text == "0 "
+        assert switchyard.generate("x", max_tokens=1, user="x" * LARGE).text == "0 "
+        with pytest.raises(BadRequest):
+            switchyard.generate("x", unknown="x" * LARGE)
+        assert gate.num_inside == 0
