@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.engine.errors import ModelError
+from switchyard.engine.model.architectures import check_architecture
+from switchyard.engine.model.rope import read_rope
+from switchyard.engine.model.weights import check_files, check_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,9 @@ class ModelDir:
 
     @classmethod
     def read(cls, path: str) -> "ModelDir":
-        """Raises ModelError, in one line, for a directory that is missing or incomplete."""
+        """Raises ModelError, in one line, for a directory that is missing or incomplete, and for a
+        model that ExLlamaV2 can't read, or would read wrongly, as far as JSON tells.
+        """
         try:
             return cls._read(Path(path))
         except OSError as reason:
@@ -30,6 +35,7 @@ class ModelDir:
     @classmethod
     def _read(cls, root: Path) -> "ModelDir":
         path = str(root)
+        check_files(root)
         if not root.is_dir():
             raise ModelError(f"model directory {path} does not exist")
         for name in ("config.json", "tokenizer.json"):
@@ -40,6 +46,9 @@ class ModelDir:
         config = _read_json(root / "config.json")
         if not config.get("architectures"):
             raise ModelError(f"{root / 'config.json'} names no architecture")
+        check_format(root, config)
+        check_architecture(config)
+        read_rope(config)
         generation_config = _read_json(root / "generation_config.json", optional=True)
         tokenizer_config = _read_json(root / "tokenizer_config.json", optional=True)
         eos = _token_ids(config) + _token_ids(generation_config)

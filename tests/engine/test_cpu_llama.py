@@ -292,10 +292,16 @@ def test_another_architecture_is_refused(tmp_path, plain):
                 "original_max_position_embeddings": 256,
             }
         },
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 2.0}},
-        {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 500.0,
+                "factor": 2.0,
+                "original_max_position_embeddings": 256,
+            }
+        },
     ],
-    ids=["linear", "dynamic", "llama3", "yarn", "partial"],
+    ids=["linear", "dynamic", "llama3", "yarn"],
 )
 def test_a_rotary_embedding_of_another_kind_is_refused(tmp_path, plain, rope, request):
     kind = request.node.callspec.id

@@ -11,9 +11,9 @@ from exllamav2 import ExLlamaV2Config
 from switchyard.engine.backends.exl2.cpu.attention import PagedAttention
 from switchyard.engine.backends.exl2.cpu.cache import CpuCache
 from switchyard.engine.backends.exl2.cpu.weights import Layer, Weights, read_weights
-from switchyard.engine.backends.exl2.load.compatibility import read_rope
 from switchyard.engine.backends.exl2.load.progress import Callback
 from switchyard.engine.errors import ModelError
+from switchyard.engine.model.rope import read_rope
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 

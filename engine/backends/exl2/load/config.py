@@ -83,7 +83,13 @@ def _vocabulary(path: Path) -> dict[str, int]:
 
 def _read(model_dir: ModelDir, device: str) -> ExLlamaV2Config:
     _check_files(model_dir.path)
-    exl2_config = ExLlamaV2Config(str(model_dir.path))
+    try:
+        exl2_config = ExLlamaV2Config(str(model_dir.path))
+    except (AssertionError, KeyError, TypeError, ValueError) as reason:  # of what it doesn't find
+        raise ModelError(
+            f"ExLlamaV2 can't read the model in {model_dir.path}:"
+            f" {type(reason).__name__}: {str(reason).strip(' #')}"
+        ) from reason
     if device == "cuda":  # the CPU backend has stricter checks of its own
         check(exl2_config, model_dir.config)
         exl2_config.arch_compat_overrides(quiet=True)

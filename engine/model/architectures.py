@@ -1,0 +1,124 @@
+"""Which model families ExLlamaV2 0.3.2 can compute, and which of their variants it can't: by
+config.json alone. It would load most of the others as a Llama, or ignore what makes them differ.
+"""
+
+from typing import Any
+
+from switchyard.engine.errors import ModelError
+
+SILU = ("silu", "swish")
+GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # one function, by tanh
+OLD_GELU = (*GELU, "gelu")  # Gemma's config.json says gelu, and means the other
+
+# The activation of each family's feed-forward layers, which is fixed there.
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "Cohere2ForCausalLM": SILU,
+    "CohereForCausalLM": SILU,
+    "DbrxForCausalLM": SILU,
+    "GPT2LMHeadModel": GELU,
+    "GPTBigCodeForCausalLM": GELU,
+    "Gemma2ForCausalLM": OLD_GELU,
+    "Gemma3ForConditionalGeneration": OLD_GELU,
+    "GemmaForCausalLM": OLD_GELU,
+    "GemmoeForCausalLM": OLD_GELU,
+    "Glm4ForCausalLM": SILU,
+    "GraniteForCausalLM": SILU,
+    "IndexForCausalLM": SILU,
+    "InternLM2ForCausalLM": SILU,
+    "LlamaForCausalLM": SILU,
+    "LlavaForConditionalGeneration": SILU,  # Pixtral alone
+    "MiniCPMForCausalLM": SILU,
+    "Mistral3ForConditionalGeneration": SILU,
+    "MistralForCausalLM": SILU,
+    "MixtralForCausalLM": SILU,
+    "OrionForCausalLM": SILU,
+    "Phi3ForCausalLM": SILU,
+    "Qwen2ForCausalLM": SILU,
+    "Qwen2VLForConditionalGeneration": SILU,
+    "Qwen2_5_VLForConditionalGeneration": SILU,
+    "Qwen3ForCausalLM": SILU,
+    "Qwen3MoeForCausalLM": SILU,
+    "Starcoder2ForCausalLM": GELU,
+    "YiForCausalLM": SILU,
+}
+PIXTRAL = ("LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration")
+
+# What else is fixed: names in config.json, the value where it is absent, and those computed.
+_Fixed = tuple[tuple[str, ...], object, tuple[object, ...]]
+FIXED: dict[str, tuple[_Fixed, ...]] = {
+    "DbrxForCausalLM": (
+        (("attn_config", "clip_qkv"), None, (None,)),
+        (("ffn_config", "moe_normalize_expert_weights"), 1.0, (1.0,)),
+    ),
+    "GPT2LMHeadModel": (
+        (("scale_attn_weights",), True, (True,)),
+        (("scale_attn_by_inverse_layer_idx",), False, (False,)),
+    ),
+    "GPTBigCodeForCausalLM": (
+        (("multi_query",), True, (True,)),
+        (("scale_attn_weights",), True, (True,)),
+    ),
+    "Qwen3MoeForCausalLM": (
+        (("norm_topk_prob",), False, (True,)),
+        (("decoder_sparse_step",), 1, (1,)),
+        (("mlp_only_layers",), None, (None, [])),
+    ),
+    "Starcoder2ForCausalLM": (
+        (("use_bias",), True, (True,)),
+        (("norm_type",), "layer_norm", ("layer_norm",)),
+        (("mlp_type",), "default", ("default",)),
+    ),
+}
+
+
+def check_architecture(model_config: dict[str, Any]) -> str:
+    """Returns its name. Raises ModelError for one that isn't known, or differs from what is."""
+    named = model_config["architectures"]
+    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
+        raise ModelError(f"config.json: architectures must name one, and is {named!r}")
+    name: str = named[0]
+    vision = model_config.get("vision_config")
+    kind = vision.get("model_type") if isinstance(vision, dict) else None
+    if name not in ACTIVATIONS or (name in PIXTRAL and kind != "pixtral"):
+        what = f"{name} (with {kind or 'no'} vision)" if name in PIXTRAL else name
+        raise ModelError(
+            f"ExLlamaV2 doesn't know the architecture {what}, and would load it as a Llama. It"
+            f" knows {', '.join(sorted(ACTIVATIONS))}; serve a model of one of these"
+        )
+    _check_activation(name, model_config)
+    for path, absent, computed in FIXED.get(name, ()):
+        value = _find(model_config, path, absent)
+        if value not in computed:
+            raise _refusal(name, ".".join(path), value, computed[0])
+    return name
+
+
+def text_config(model_config: dict[str, Any]) -> dict[str, Any]:
+    """Of the language model of one that also sees: what lies in `text_config`, and beside it."""
+    inner = model_config.get("text_config")
+    return {**model_config, **inner} if isinstance(inner, dict) else model_config
+
+
+def _check_activation(name: str, model_config: dict[str, Any]) -> None:
+    text, computed = text_config(model_config), ACTIVATIONS[name]
+    keys = [("hidden_activation",), ("hidden_act",), ("activation_function",)]
+    for path in (*keys, ("ffn_config", "ffn_act_fn", "name")):
+        value = _find(text, path, None)
+        if value is not None and value not in computed:
+            raise _refusal(name, ".".join(path), value, computed[0])
+
+
+def _refusal(name: str, path: str, value: object, computed: object) -> ModelError:
+    return ModelError(
+        f"config.json has a {path} of {value}, which ExLlamaV2 ignores: its {name} computes"
+        f" {computed}. The texts would be wrong; serve a model without that"
+    )
+
+
+def _find(config: Any, path: tuple[str, ...], absent: object) -> object:
+    for key in path:
+        if not isinstance(config, dict) or config.get(key) is None:
+            return absent
+        config = config[key]
+    found: object = config
+    return found

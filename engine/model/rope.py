@@ -1,0 +1,75 @@
+"""The rotary embedding that a config.json asks for."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from switchyard.engine.errors import ModelError
+from switchyard.engine.model.architectures import text_config
+
+# The kinds that are known, and what each can't do without.
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "mrope": (),  # of several axes, which for a text are one
+    "dynamic": ("factor",),
+    "linear": ("factor",),
+    "llama3": (
+        *("factor", "low_freq_factor", "high_freq_factor"),
+        "original_max_position_embeddings",
+    ),
+    "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    kind: str  # of REQUIRED
+    is_hidden: bool  # in `rope_parameters`, where ExLlamaV2 doesn't look
+    theta: float | None  # told there
+    settings: dict[str, Any]
+
+
+def read_rope(model_config: dict[str, Any]) -> Rope:
+    """Of `rope_parameters`, which transformers 5 writes, else of `rope_scaling`. Raises ModelError
+    for one that isn't known or not complete.
+    """
+    text = text_config(model_config)
+    named = text.get("rope_parameters") or {}
+    found = named or text.get("rope_scaling") or {}
+    if not isinstance(found, dict):
+        raise ModelError(f"config.json: the rotary embedding is {found!r}, which is no object")
+    settings = dict(found)
+    if any(isinstance(value, dict) for value in settings.values()):
+        raise ModelError(
+            "config.json has a rotary embedding for each kind of layers in rope_parameters, where"
+            " ExLlamaV2 doesn't look: write rope_theta and rope_scaling, as transformers 4 does"
+        )
+    if not named and "type" in settings and "rope_type" in settings:
+        raise ModelError(
+            "config.json has both type and rope_type in rope_scaling, at which ExLlamaV2 stops:"
+            " remove one of them"
+        )
+    kind = settings.get("rope_type") or settings.get("type") or "default"
+    kind = "longrope" if kind == "su" else kind
+    if kind not in REQUIRED:
+        raise ModelError(
+            f"the rotary embedding of config.json is {kind}, which ExLlamaV2 would leave out;"
+            f" there are {', '.join(REQUIRED)}"
+        )
+    partial = text.get("partial_rotary_factor", 1.0)
+    if settings.get("partial_rotary_factor", partial) != partial:
+        raise ModelError(
+            "config.json has a partial_rotary_factor in its rope_parameters alone, where ExLlamaV2"
+            " doesn't look: write it beside them"
+        )
+    for name in ("original_max_position_embeddings", "max_position_embeddings"):
+        if text.get(name) is not None:  # counts more than a value inside
+            settings[name] = text[name]
+    missing = [name for name in REQUIRED[kind] if settings.get(name) is None]
+    if missing:
+        raise ModelError(f"config.json: a {kind} rotary embedding needs {' and '.join(missing)}")
+    original = "original_max_position_embeddings"
+    if kind == "longrope" and not named and original not in model_config:
+        raise ModelError(f"config.json has {original} in rope_scaling alone: write it beside that")
+    theta = named.get("rope_theta")
+    return Rope(kind, bool(named), None if theta is None else float(theta), settings)

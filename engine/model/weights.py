@@ -1,0 +1,77 @@
+"""In which format a model's weights are, as far as names and first bytes tell, and what to do about
+those that ExLlamaV2 can't read.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from switchyard.engine.errors import ModelError
+
+READS = "ExLlamaV2 reads EXL2, GPTQ of 4 bits and float16, as .safetensors"
+INSTEAD = "take the model in one of these, or the original and quantize that"
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+# By the quant_method that config.json tells: how the format is called, and whose it is.
+FORMATS = {
+    "awq": "AWQ",
+    "bitsandbytes": "bitsandbytes' format",
+    "compressed-tensors": "compressed-tensors, llm-compressor's format",
+    "exl3": "EXL3, ExLlamaV3's format",
+    "fbgemm_fp8": "FP8",
+    "fp8": "FP8",
+    "gguf": "GGUF, llama.cpp's format",
+    "modelopt": "ModelOpt's FP8 or FP4",
+    "mxfp4": "MXFP4",
+}
+# What is there in place of .safetensors files.
+OTHER_FILES = {
+    "*.gguf": FORMATS["gguf"],
+    "*.ggml": "GGML, llama.cpp's old format",
+    "*.bin": "PyTorch's format: convert it with safetensors.torch.save_file",
+    "*.pth": "PyTorch's format: convert it with safetensors.torch.save_file",
+    "*.npz": "MLX's format",
+}
+
+
+def check_files(root: Path) -> None:
+    """Raises ModelError where there are no weights that could be read."""
+    if root.suffix == ".gguf" and root.is_file():
+        raise _refusal(root, FORMATS["gguf"])
+    if not root.is_dir():
+        return
+    files = sorted(root.glob("*.safetensors"))
+    for pattern, name in OTHER_FILES.items():
+        if not files and any(root.glob(pattern)):
+            raise _refusal(root, name)
+    for file in (*files, root / "tokenizer.json"):
+        if file.is_file() and _begins(file, LFS_POINTER):
+            raise ModelError(
+                f"{file} is a pointer of Git LFS and not the file itself: fetch that with `git lfs"
+                " pull`"
+            )
+
+
+def check_format(root: Path, model_config: dict[str, Any]) -> None:
+    """By config.json. Raises ModelError."""
+    told = model_config.get("quantization_config")
+    quantization = told if isinstance(told, dict) else {}
+    method = quantization.get("quant_method")
+    if method is None and "_load_in_4bit" in quantization:
+        method = "bitsandbytes"
+    if method is None and not quantization and isinstance(model_config.get("quantization"), dict):
+        raise _refusal(root, "MLX's format")  # where MLX tells groups and bits
+    if method not in (None, "exl2", "gptq"):
+        raise _refusal(root, FORMATS.get(method, f"{method}, by config.json"))
+    if method == "gptq" and quantization.get("bits") != 4:
+        raise _refusal(root, f"GPTQ of {quantization.get('bits')} bits, read as 4")
+    if str(quantization.get("checkpoint_format", "")).startswith("marlin"):
+        raise _refusal(root, "GPTQ in Marlin's order")
+
+
+def _refusal(path: Path, name: str) -> ModelError:
+    return ModelError(f"the weights of {path} are in {name}. {READS}: {INSTEAD}")
+
+
+def _begins(path: Path, start: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(start)) == start

@@ -1,0 +1,202 @@
+"""Models that ExLlamaV2 can't read, or would read wrongly: refused by config.json alone."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.model.architectures import ACTIVATIONS, PIXTRAL
+from switchyard.engine.model.model_dir import ModelDir
+
+UNKNOWN = [
+    *("PhiForCausalLM", "GPTNeoXForCausalLM", "NemotronForCausalLM", "Gemma3ForCausalLM"),
+    *("Olmo2ForCausalLM", "Llama4ForCausalLM", "DeepseekV3ForCausalLM", "MambaForCausalLM"),
+    *("FalconForCausalLM", "BloomForCausalLM", "MPTForCausalLM", "T5ForConditionalGeneration"),
+    *("Qwen2MoeForCausalLM", "GptOssForCausalLM", "LlavaForConditionalGeneration"),
+]
+
+
+@pytest.fixture
+def read(model_path, tmp_path):
+    """Reads the small model's directory after changes of its config.json."""
+
+    def read(**changes):
+        path = shutil.copytree(model_path, tmp_path / "model", dirs_exist_ok=True)
+        content = json.loads((path / "config.json").read_text()) | changes
+        (path / "config.json").write_text(json.dumps(content))
+        return ModelDir.read(str(path))
+
+    return read
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_architecture_is_refused_by_its_name(read, name):
+    message = f"doesn't know the architecture {name}.*It knows .*LlamaForCausalLM"
+    with pytest.raises(engine.ModelError, match=message):
+        read(architectures=[name], vision_config={"model_type": "clip_vision_model"})
+
+
+def test_the_refusal_needs_no_torch(model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    (path / "config.json").write_text('{"architectures": ["OtherForCausalLM"]}')
+    code = (
+        "import sys\n"
+        "from switchyard import engine\n"
+        "try:\n"
+        "    engine.ModelDir.read(sys.argv[1])\n"
+        "except engine.ModelError as error:\n"
+        "    assert 'OtherForCausalLM' in str(error), error\n"
+        "else:\n"
+        "    raise SystemExit('was taken')\n"
+        "assert not {'torch', 'exllamav2'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+
+
+@pytest.mark.parametrize("names", [["LlamaForCausalLM", "MistralForCausalLM"], "Llama", [3]])
+def test_one_architecture_is_named(read, names):
+    with pytest.raises(engine.ModelError, match="architectures must name one"):
+        read(architectures=names)
+
+
+def test_the_known_architectures_are_the_librarys():
+    cpu.install()
+    from exllamav2 import architecture
+
+    source = pathlib.Path(architecture.__file__).read_text()
+    compared = re.findall(r"arch_string (?:==|in|!=) (\[.*?\]|\".*?\")", source)
+    assert {name for part in compared for name in re.findall(r"\w+", part)} == set(ACTIVATIONS)
+    for name, activations in ACTIVATIONS.items():
+        vision = {"model_type": "pixtral" if name in PIXTRAL else "other"}
+        found = architecture.ExLlamaV2ArchParams(name, {"vision_config": vision})
+        assert found.arch_string == name
+        assert found.lm.mlp_act_func == activations[0].partition("_")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("LlamaForCausalLM", {"hidden_act": "gelu"}, "hidden_act of gelu.*computes silu"),
+        ("LlamaForCausalLM", {"hidden_act": "relu2"}, "hidden_act of relu2"),
+        ("Starcoder2ForCausalLM", {"hidden_act": "gelu"}, "hidden_act of gelu"),
+        ("Gemma2ForCausalLM", {"hidden_activation": "silu"}, "hidden_activation of silu"),
+        ("GPT2LMHeadModel", {"activation_function": "relu"}, "activation_function of relu"),
+        ("DbrxForCausalLM", {"attn_config": {"clip_qkv": 8}}, r"attn_config\.clip_qkv of 8"),
+        (
+            "DbrxForCausalLM",
+            {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}},
+            r"ffn_config\.ffn_act_fn\.name of gelu",
+        ),
+        ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}, "norm_topk_prob of False"),
+        ("Qwen3MoeForCausalLM", {}, "norm_topk_prob of False"),  # what transformers takes it for
+        ("GPTBigCodeForCausalLM", {"multi_query": False}, "multi_query of False"),
+    ],
+    ids=str,
+)
+def test_a_variant_that_is_not_computed_is_refused_by_name(read, name, changes, message):
+    plain = {"hidden_act": "gelu_pytorch_tanh" if "gelu_new" in ACTIVATIONS[name] else "silu"}
+    with pytest.raises(engine.ModelError, match=message):
+        read(**{"architectures": [name], **plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("Qwen3MoeForCausalLM", {"norm_topk_prob": True, "mlp_only_layers": []}),
+        ("GemmaForCausalLM", {"hidden_act": "gelu"}),
+        ("GPT2LMHeadModel", {"activation_function": "gelu_new"}),
+        ("DbrxForCausalLM", {"attn_config": {"clip_qkv": None}, "ffn_config": {}}),
+        ("LlavaForConditionalGeneration", {"vision_config": {"model_type": "pixtral"}}),
+        ("MistralForCausalLM", {}),
+    ],
+    ids=str,
+)
+def test_what_is_computed_is_let_through(read, name, changes):
+    plain = {"hidden_act": None}
+    read(**{"architectures": [name], **plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_scaling": {"type": "proportional"}}, "is proportional.*there are default"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn .* needs original_max_position"),
+        ({"rope_scaling": {"type": "linear"}}, "linear rotary embedding needs factor"),
+        (
+            {"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}},
+            "both type and rope_type",
+        ),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1.0}, "sliding_attention": {}}},
+            "for each kind of layers",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor in its rope_parameters alone",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_unknown_rotary_embedding_is_refused_by_name(read, changes, message):
+    with pytest.raises(engine.ModelError, match=message):
+        read(**changes)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ({"quant_method": "exl3", "bits": 4.0}, "EXL3, ExLlamaV3's"),
+        ({"quant_method": "awq", "bits": 4}, "AWQ"),
+        ({"quant_method": "fp8"}, "FP8"),
+        ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
+        ({"_load_in_4bit": True}, "bitsandbytes"),
+        ({"quant_method": "gguf"}, "GGUF"),
+        ({"quant_method": "new"}, "new, by config.json"),
+        ({"quant_method": "gptq", "bits": 8}, "GPTQ of 8 bits"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "Marlin"),
+    ],
+    ids=str,
+)
+def test_a_format_of_others_is_refused_with_what_to_do(read, quantization, message):
+    with pytest.raises(engine.ModelError, match=f"{message}.*ExLlamaV2 reads EXL2.*take the model"):
+        read(quantization_config=quantization)
+
+
+def test_weights_of_mlx_are_named(read):
+    with pytest.raises(engine.ModelError, match="MLX's format"):
+        read(quantization={"group_size": 64, "bits": 4})
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("model-Q4_K_M.gguf", "GGUF, llama.cpp's format"),
+        ("pytorch_model-00001-of-00002.bin", "PyTorch's format: convert it"),
+    ],
+)
+def test_files_of_another_format_are_named(model_path, tmp_path, file, message):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    (path / "model.safetensors").rename(path / file)
+    with pytest.raises(engine.ModelError, match=f"{message}.*ExLlamaV2 reads EXL2"):
+        ModelDir.read(str(path))
+
+
+def test_a_file_in_place_of_a_directory_is_named(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(engine.ModelError, match="GGUF"):
+        ModelDir.read(str(tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_pointer_of_git_lfs_is_named_with_what_to_do(model_path, tmp_path, name):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 19\n"
+    (path / name).write_text(pointer)
+    with pytest.raises(engine.ModelError, match=f"{name} is a pointer of Git LFS.*git lfs pull"):
+        ModelDir.read(str(path))
