@@ -58,6 +58,8 @@ FIXED: dict[str, tuple[_Fixed, ...]] = {
         (("multi_query",), True, (True,)),
         (("scale_attn_weights",), True, (True,)),
     ),
+    "Gemma2ForCausalLM": ((("use_bidirectional_attention",), False, (False,)),),
+    "Gemma3ForConditionalGeneration": ((("use_bidirectional_attention",), False, (False,)),),
     "Qwen3MoeForCausalLM": (
         (("norm_topk_prob",), False, (True,)),
         (("decoder_sparse_step",), 1, (1,)),
@@ -87,7 +89,7 @@ def check_architecture(model_config: dict[str, Any]) -> str:
         )
     _check_activation(name, model_config)
     for path, absent, computed in FIXED.get(name, ()):
-        value = _find(model_config, path, absent)
+        value = _find(text_config(model_config), path, absent)
         if value not in computed:
             raise _refusal(name, ".".join(path), value, computed[0])
     return name

@@ -11,15 +11,15 @@ from exllamav2 import ExLlamaV2Config
 from switchyard.engine.backends.exl2.cpu.attention import PagedAttention
 from switchyard.engine.backends.exl2.cpu.cache import CpuCache
 from switchyard.engine.backends.exl2.cpu.weights import Layer, Weights, read_weights
+from switchyard.engine.backends.exl2.load.positions import frequencies
 from switchyard.engine.backends.exl2.load.progress import Callback
 from switchyard.engine.errors import ModelError
-from switchyard.engine.model.rope import read_rope
+from switchyard.engine.model.rope import Rope, read_rope
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 
 # What ExLlamaV2Config reads from config.json beyond a plain Llama's shape, and its plain value.
 PLAIN: dict[str, object] = {
-    "alt_rope_method": None,
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
     "logit_scale": 1,
@@ -27,7 +27,6 @@ PLAIN: dict[str, object] = {
     "scale_alpha_value": 1.0,
     "scale_depth": 1,
     "scale_emb": 1,
-    "scale_pos_emb": 1.0,
     "sliding_window": 0,
     "use_qk_norm": False,
 }
@@ -40,10 +39,9 @@ class CpuLlama:
         """Raises ModelError for a model that isn't a plain, unquantized Llama."""
         model_config = _read_config(config)
         _check_kind(config, model_config)
-        theta = _rope_theta(config, model_config)
         _check_shape(config, model_config)
         self.config = config
-        self._rotations = _rotations(config.max_seq_len, config.head_dim, theta)
+        self._rotations = _rotations(config, read_rope(model_config))
         self._weights: Weights | None = None
 
     def load(self, progress: Callback | None = None) -> None:
@@ -160,21 +158,13 @@ def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
         raise ModelError(f"config.json: a head dimension of {config.head_dim} is odd")
 
 
-def _rope_theta(config: ExLlamaV2Config, model_config: dict[str, Any]) -> float:
-    """Base of the rotary embedding, which ExLlamaV2Config doesn't find where transformers 5
-    writes it. Raises ModelError for one that is scaled or partial.
+def _rotations(config: ExLlamaV2Config, rope: Rope) -> torch.Tensor:
+    """Of each position, for each pair of a head's numbers: (positions, 1, head_dim / 2) complex.
+    Raises ModelError.
     """
-    rope = read_rope(model_config)
-    if rope.kind != "default":
-        raise ModelError(
-            f"the CPU backend has no {rope.kind} rotary embedding, only the default one: "
-            "use a CUDA device for this model"
-        )
-    return float(config.rotary_embedding_base if rope.theta is None else rope.theta)
-
-
-def _rotations(max_seq_len: int, head_dim: int, theta: float) -> torch.Tensor:
-    """Of each position, for each pair of a head's numbers: (positions, 1, head_dim / 2) complex."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
-    angles = torch.outer(torch.arange(max_seq_len, dtype=torch.float64), theta**-exponents)
-    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64).unsqueeze(1)
+    theta = config.rotary_embedding_base
+    found, scale = frequencies(rope, theta, config.head_dim, config.max_seq_len, torch.float64)
+    positions = torch.arange(config.max_seq_len, dtype=torch.float64) / config.scale_pos_emb
+    angles = torch.outer(positions, found)
+    sizes = torch.full_like(angles, scale)
+    return torch.polar(sizes, angles).to(torch.complex64).unsqueeze(1)

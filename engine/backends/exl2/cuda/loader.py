@@ -22,6 +22,12 @@ from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 from switchyard.engine.backends.exl2.cuda import tensor_parallel
 from switchyard.engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
 from switchyard.engine.backends.exl2.cuda.passes import Passes, can_capture
+from switchyard.engine.backends.exl2.load.attention import (
+    check_windows,
+    num_tables,
+    set_tables,
+    set_windows,
+)
 from switchyard.engine.backends.exl2.load.config import read_draft_config
 from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import Loaded
@@ -46,6 +52,9 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
     configs = [exl2_config]
     if config.draft_model is not None:
         configs.insert(0, read_draft_config(config, exl2_config, "cuda"))
+    for one in configs:
+        if config.tensor_parallel or not (has_pages(one) and attn.has_flash_attn_with_window):
+            check_windows(one)
     footprints = [measure(ExLlamaV2(one)) for one in configs]
     adapters = sum(file.stat().st_size for lora in config.loras for file in _adapters(lora))
     free = [size - adapters for size in free_memory()]
@@ -91,7 +100,7 @@ def measure(model: ExLlamaV2) -> Footprint:
     return Footprint(
         modules=tuple((m.weight_footprint(), isinstance(m, attention)) for m in modules),
         fixed=max(m.scratch_space_fixed() for m in modules)
-        + rotary * (2 if config.rotary_embedding_base_alt else 1)
+        + rotary * num_tables(config)
         + activations
         + logits,
         num_kv_heads=config.num_key_value_heads,
@@ -167,12 +176,15 @@ def _load(
     # Graphs of single layers can't be part of our own.
     configs[-1].no_graphs = has_passes and mode == "float16"
     models = [ExLlamaV2(one) for one in configs]
+    for model in models:
+        set_windows(model)
     if config.tensor_parallel:
         # Without a split ExLlamaV2 would ask nvidia-smi, and leave nothing.
         split = config.gpu_split or [
             max(size / GIB - config.gpu_reserve, 0) for size in free_memory()
         ]
         cache = tensor_parallel.load(models[0], split, CACHES[mode], tokens, progress)
+        set_tables(models[0])
         return Loaded(models[0], cache, mode)
     callbacks = parts(progress, [len(model.modules) for model in models])
     caches = []
@@ -184,6 +196,7 @@ def _load(
             caches.append(CACHES[mode](model, max_seq_len=tokens, lazy=True))
             reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
             model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
+        set_tables(model)
     model, cache = models[-1], caches[-1]
     loaded = Loaded(model, cache, mode, is_paged=has_pages(configs[-1]))
     if has_passes and can_capture(model, cache):

@@ -4,19 +4,20 @@ from typing import Any
 
 from exllamav2 import ExLlamaV2Config
 
-from switchyard.engine.errors import ModelError
+from switchyard.engine.model.architectures import text_config
 from switchyard.engine.model.rope import read_rope
 
 
-def check(exl2_config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
-    """Raises ModelError where the model would load and its text be wrong. Mends `exl2_config`
-    where that is enough.
-    """
+def mend(exl2_config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
+    """What ExLlamaV2 can compute, and doesn't look for where it is. Raises ModelError."""
     rope = read_rope(model_config)
-    if rope.is_hidden and rope.kind not in ("default", "dynamic"):
-        raise ModelError(
-            f"config.json has a {rope.kind} rotary embedding in rope_parameters, where ExLlamaV2"
-            " doesn't look: write it as rope_theta and rope_scaling"
-        )
     if rope.theta is not None:
         exl2_config.rotary_embedding_base = rope.theta
+    if rope.is_hidden and rope.kind == "linear":
+        exl2_config.scale_pos_emb = float(rope.settings["factor"])
+    if rope.kind == "yarn":  # which is there to reach that far
+        stretched = int(rope.settings["factor"] * rope.settings["original_max_position_embeddings"])
+        exl2_config.max_seq_len = max(exl2_config.max_seq_len, stretched)
+    local = text_config(model_config).get("rope_local_base_freq")
+    if exl2_config.rotary_embedding_base_alt and local is not None:
+        exl2_config.rotary_embedding_base_alt = float(local)

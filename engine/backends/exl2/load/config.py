@@ -6,7 +6,7 @@ from exllamav2 import ExLlamaV2Config
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
-from switchyard.engine.backends.exl2.load.compatibility import check
+from switchyard.engine.backends.exl2.load.compatibility import mend
 from switchyard.engine.config import PAGE_SIZE, ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.model.model_dir import ModelDir
@@ -90,8 +90,8 @@ def _read(model_dir: ModelDir, device: str) -> ExLlamaV2Config:
             f"ExLlamaV2 can't read the model in {model_dir.path}:"
             f" {type(reason).__name__}: {str(reason).strip(' #')}"
         ) from reason
-    if device == "cuda":  # the CPU backend has stricter checks of its own
-        check(exl2_config, model_dir.config)
+    mend(exl2_config, model_dir.config)
+    if device == "cuda":
         exl2_config.arch_compat_overrides(quiet=True)
     return exl2_config
 

@@ -1,0 +1,211 @@
+"""What each layer is told of positions, beside transformers: sine, cosine and windows."""
+
+import importlib
+import json
+import shutil
+import warnings
+
+import pytest
+import torch
+
+from switchyard import engine
+from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.model.layers import read_layers
+from switchyard.engine.model.model_dir import ModelDir
+from tests.gpu.architectures.specs import CONTEXT, SPECS, WINDOW
+
+COMPUTED = {name: spec for name, spec in SPECS.items() if spec.refusal is None}
+ROTATED = [name for name in COMPUTED if not name.startswith("gpt")]
+SERVED = (256, 1024, CONTEXT)  # below and at an original context, and all
+
+
+@pytest.fixture
+def write(model_path, tmp_path):
+    """A directory with that config.json, and no weights."""
+
+    def write(config, name="model"):
+        path = tmp_path / name
+        path.mkdir(exist_ok=True)
+        shutil.copy(f"{model_path}/tokenizer.json", path)
+        (path / "model.safetensors").touch()
+        (path / "config.json").write_text(json.dumps(config))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def build(write):
+    """The library's model, not loaded, with the tables that the library makes on one device."""
+    cpu.install()
+    from exllamav2 import ExLlamaV2, ExLlamaV2Config
+    from exllamav2.device import ExLlamaV2DeviceContext
+
+    from switchyard.engine.backends.exl2.load.compatibility import mend
+
+    def build(spec, max_seq_len):
+        config = ExLlamaV2Config()
+        config.model_dir = write(spec.config)
+        config.prepare(no_tensors=True)
+        mend(config, ModelDir.read(config.model_dir).config)
+        config.max_seq_len = max_seq_len
+        model = ExLlamaV2(config)
+        context = object.__new__(ExLlamaV2DeviceContext)  # else it makes a stream
+        context.model, context.device_idx, context.ready = model, -1, True
+        context.archparams = config.arch.lm
+        context.prepare_sincos()
+        model.device_context = [context]
+        return model
+
+    return build
+
+
+@pytest.fixture
+def reference(write):
+    """transformers' configuration."""
+    from transformers import AutoConfig
+
+    def reference(spec):
+        path = write(spec.reference or spec.config, "reference")
+        with warnings.catch_warnings(action="ignore"):
+            return AutoConfig.from_pretrained(path)
+
+    return reference
+
+
+def attentions(model):
+    found = [getattr(module, "attn", module) for module in model.modules]
+    return [module for module in found if hasattr(module, "rope_index")]
+
+
+def transformers_tables(config, max_seq_len, kind=None):
+    """Of positions from 0 on, (positions, numbers), float32."""
+    package = type(config).__module__.replace("configuration", "modeling")
+    module = importlib.import_module(package)
+    names = [name for name in vars(module) if name.endswith("RotaryEmbedding")]
+    own = [name for name in names if "Vision" not in name]
+    rotary = getattr(module, own[0])(config)
+    positions = torch.arange(max_seq_len)[None]
+    more = {"layer_type": kind} if kind else {}
+    cos, sin = rotary(torch.zeros(1), positions, **more)
+    if config.model_type == "glm4":  # which puts them side by side only when it rotates
+        return tuple(one[0].chunk(2, -1)[0].repeat_interleave(2, -1) for one in (sin, cos))
+    return sin[0], cos[0]
+
+
+@pytest.mark.parametrize("name", ROTATED)
+def test_each_layers_sine_and_cosine_are_those_of_transformers(build, reference, name):
+    from switchyard.engine.backends.exl2.load.attention import num_tables, set_tables, set_windows
+
+    config = reference(SPECS[name])
+    kinds = getattr(config, "layer_types", None) or [None] * config.num_hidden_layers
+    is_gemma3 = config.model_type.startswith("gemma3")
+    for max_seq_len in SERVED:
+        model = build(SPECS[name], max_seq_len)
+        set_windows(model)
+        set_tables(model)
+        [context] = model.device_context
+        assert len(context.sin) == len(context.cos) == num_tables(model.config)
+        first = model.config.pos_id_index  # Gemma 3's is 1, which no difference of two shows
+        for attention, kind in zip(attentions(model), kinds, strict=True):
+            found = [tables[attention.rope_index] for tables in (context.sin, context.cos)]
+            if config.model_type == "cohere2" and kind == "full_attention":
+                assert not found[0].any() and (found[1] == 1).all()
+                continue
+            kind = kind if is_gemma3 else None
+            expected = transformers_tables(config, first + max_seq_len, kind)
+            for table, values in zip(found, expected, strict=True):
+                values = values[first:]
+                assert table.dtype == torch.float16
+                assert table.shape == (1, 1, *values.shape)
+                rounding = 2**-10 * values.abs().max().clamp(min=1)
+                assert ((table[0, 0].float() - values).abs() <= rounding).all()
+
+
+def test_the_library_alone_has_others(build, reference):
+    """Or there would be nothing to mend."""
+    for name in ("llama-yarn", "llama-yarn-mscale", "phi3-longrope", "qwen2vl"):
+        [context] = build(SPECS[name], 2048).device_context
+        sin, _ = transformers_tables(reference(SPECS[name]), 2048)
+        assert (context.sin[0][0, 0].float() - sin).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_each_layers_window_is_that_of_transformers(build, reference, name):
+    from transformers.masking_utils import sliding_window_causal_mask_function
+
+    from switchyard.engine.backends.exl2.load.attention import set_windows
+
+    model, config = build(SPECS[name], CONTEXT), reference(SPECS[name])
+    set_windows(model)
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    for attention, kind in zip(attentions(model), kinds, strict=True):
+        expected = window if kind == "sliding_attention" else None
+        if expected is None or expected >= CONTEXT:
+            assert attention.sliding_window == 0
+            continue
+        allows = sliding_window_causal_mask_function(expected)
+        seen = sum(bool(allows(0, 0, torch.tensor(999), torch.tensor(key))) for key in range(1000))
+        assert attention.sliding_window == seen - 1  # flash-attn counts the keys before a token's
+
+
+def test_a_window_as_long_as_any_text_is_none(build):
+    from switchyard.engine.backends.exl2.load.attention import set_windows
+
+    model = build(SPECS["mistral-window"], 256)
+    set_windows(model)
+    assert {one.sliding_window for one in attentions(model)} == {0}
+
+
+def test_where_attention_has_no_windows_a_longer_context_is_refused(build):
+    from switchyard.engine.backends.exl2.load.attention import check_windows
+
+    spec = SPECS["gemma2"]
+    check_windows(build(spec, 256).config)
+    with pytest.raises(
+        engine.ModelError, match=f"max_seq_len 512.*set max_seq_len to {WINDOW} or less"
+    ) as caught:
+        check_windows(build(spec, 512).config)
+    assert caught.value.param == "max_seq_len"
+    check_windows(build(SPECS["llama"], CONTEXT).config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["full_attention"]}, "for each of 5 layers"),
+        ({"layer_types": ["chunked_attention"] * 5}, "full_attention or sliding_attention"),
+        ({"sliding_window": 0}, "sliding_window of 0 is no number of tokens"),
+    ],
+    ids=str,
+)
+def test_layers_of_unknown_kinds_are_refused(changes, message):
+    with pytest.raises(engine.ModelError, match=message):
+        read_layers({**SPECS["cohere2"].config, **changes}, 5)
+
+
+def test_a_model_with_yarn_is_served_as_far_as_it_reaches(build, write):
+    from exllamav2 import ExLlamaV2Config
+
+    from switchyard.engine.backends.exl2.load.compatibility import mend
+
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": CONTEXT}
+    config = ExLlamaV2Config()
+    config.model_dir = write({**SPECS["llama"].config, "rope_scaling": yarn})
+    config.prepare(no_tensors=True)
+    mend(config, ModelDir.read(config.model_dir).config)
+    assert config.max_seq_len == 4 * CONTEXT
+
+
+@pytest.mark.parametrize("name", [n for n, spec in SPECS.items() if spec.refusal])
+def test_each_refusal_names_what_it_is_for(write, name):
+    spec = SPECS[name]
+    with pytest.raises(engine.ModelError) as caught:
+        ModelDir.read(write(spec.config))
+    assert spec.refusal in str(caught.value)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_is_computed_is_read(write, name):
+    ModelDir.read(write(SPECS[name].config))
