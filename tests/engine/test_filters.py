@@ -86,6 +86,54 @@ def test_top_p_of_0_is_the_likeliest_and_equal_ones_stay_together():
     assert kept(logits) == {1, 2}
 
 
+WIDE = 50_000  # tokens of a vocabulary
+
+
+def wide(spread, num_rows=8):
+    """Rows of which the likeliest so many tokens have nearly all of the probability."""
+    generator = torch.Generator().manual_seed(0)
+    rows = -torch.rand(num_rows, WIDE, generator=generator)
+    for row in rows:
+        row[torch.randperm(WIDE, generator=generator)[:spread]] += 20.0
+    return rows
+
+
+@pytest.mark.parametrize("limit", [0.3, 0.95])
+def test_top_p_is_alike_for_narrow_and_flat_rows_together(limit):
+    spreads = (1, 200, 300, 4000, 6000, WIDE)
+    together = torch.cat([wide(spread, 1) for spread in spreads])
+    probs = together.double().softmax(-1)
+    values, order = probs.sort(-1, descending=True)
+    is_kept = torch.zeros_like(probs, dtype=torch.bool)
+    is_kept.scatter_(1, order, values.cumsum(-1) - values < limit)
+    limits = torch.full((len(spreads), 1), limit)
+    filters.top_p(together, limits)
+    found = together > -math.inf
+    # Sums in float32 may end a token sooner or later in some thousand.
+    assert ((found != is_kept).sum(-1) <= 1 + is_kept.sum(-1) // 500).all()
+    for spread, row in zip(spreads, found, strict=True):
+        alone = wide(spread, 1)
+        filters.top_p(alone, torch.tensor([[limit]]))
+        assert torch.equal(alone[0] > -math.inf, row)
+
+
+def test_a_flat_row_takes_no_others_along(monkeypatch):
+    looked_at = []
+    topk = torch.Tensor.topk
+
+    def counted(logits, count):
+        looked_at.append((len(logits), count))
+        return topk(logits, count)
+
+    monkeypatch.setattr(torch.Tensor, "topk", counted)
+    filters.top_p(torch.cat([wide(100, 5), wide(2000, 2), wide(WIDE, 1)]), torch.full((8, 1), 0.9))
+    assert looked_at == [(8, 256), (3, 4096), (1, WIDE)]
+    looked_at.clear()
+    limits = torch.tensor([[0.9], [math.inf]])  # the second keeps all
+    filters.top_p(torch.cat([wide(100, 1), wide(WIDE, 1)]), limits)
+    assert looked_at == [(2, 256)]
+
+
 @SOME
 @given(rows, shares)
 def test_top_a(row, factor):
