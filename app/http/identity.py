@@ -13,8 +13,8 @@ FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
 
 
 def share_of(request: flask.Request) -> str:
-    """Whose share a request takes: its API key's, else its address's."""
-    return key_of(request) or f"address-{request.remote_addr}"
+    """Whose share a request takes: its address's. Keys can be made up, and would be new shares."""
+    return f"address-{request.remote_addr}"
 
 
 def owner_of(request: flask.Request) -> str:
