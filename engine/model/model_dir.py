@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,22 @@ from switchyard.engine.errors import ModelError
 from switchyard.engine.model.architectures import check_architecture
 from switchyard.engine.model.rope import read_rope
 from switchyard.engine.model.weights import check_files, check_format
+
+SUFFIXES = (".json", ".jinja", ".model", ".safetensors")  # of files that are read
+MOST = 2**24  # of anything that config.json counts
+COUNTS = (
+    *("hidden_size", "d_model", "n_embd", "vocab_size", "head_dim"),
+    *("intermediate_size", "moe_intermediate_size", "n_inner"),
+    *("num_hidden_layers", "n_layers", "n_layer"),
+    *("num_attention_heads", "n_heads", "n_head", "num_key_value_heads"),
+    *("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions"),
+    "original_max_position_embeddings",
+)
+MEASURES = (
+    *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
+    *("rope_theta", "factor"),
+)
+PARTS = ("text_config", "rope_parameters", "rope_scaling")  # of config.json, that have some of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +52,10 @@ class ModelDir:
     @classmethod
     def _read(cls, root: Path) -> "ModelDir":
         path = str(root)
+        for file in sorted(root.iterdir()) if root.is_dir() else ():
+            # A pipe would be waited for, without a word.
+            if file.suffix in SUFFIXES and file.exists() and not file.is_file():
+                raise ModelError(f"{file} is no regular file")
         check_files(root)
         if not root.is_dir():
             raise ModelError(f"model directory {path} does not exist")
@@ -48,6 +69,7 @@ class ModelDir:
             raise ModelError(f"{root / 'config.json'} names no architecture")
         check_format(root, config)
         check_architecture(config)
+        _check_numbers(root / "config.json", config)
         read_rope(config)
         generation_config = _read_json(root / "generation_config.json", optional=True)
         tokenizer_config = _read_json(root / "tokenizer_config.json", optional=True)
@@ -86,6 +108,26 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path} is not a JSON object")
     return value
+
+
+def _check_numbers(path: Path, config: dict[str, Any]) -> None:
+    """Raises ModelError for what no model can have. Other types than numbers, and what is missing,
+    are for the loader to judge.
+    """
+    for part in (config, *(config.get(name) for name in PARTS)):
+        if not isinstance(part, dict):
+            continue
+        for name in (*COUNTS, *MEASURES):
+            value = part.get(name)
+            if not isinstance(value, int | float):
+                continue
+            if name in MEASURES and not 0 < value < math.inf:
+                raise ModelError(f"{path}: {name} is {value}, and must be above 0")
+            is_count = 1 <= value <= MOST and value == int(value) and value is not True
+            if name in COUNTS and not is_count:
+                raise ModelError(
+                    f"{path}: {name} is {value}, and must be a whole number from 1 to {MOST}"
+                )
 
 
 def _fingerprint(root: Path) -> str:

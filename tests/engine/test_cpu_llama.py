@@ -358,6 +358,12 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path, plain):
     assert "model.norm.weight is (47,), by config.json it should be (48,)" in message
 
 
+def test_fewer_layers_than_there_are_is_refused(tmp_path, plain):
+    fewer = CONFIG["num_hidden_layers"] - 1
+    message = refusal(tmp_path, CONFIG | {"num_hidden_layers": fewer}, plain)
+    assert f"num_hidden_layers is {fewer}, and the files have a layer {fewer}" in message
+
+
 def test_a_tensor_of_another_kind_is_refused(tmp_path, plain):
     tensors = plain | {"model.norm.weight": torch.ones(48, dtype=torch.int32)}
     assert "model.norm.weight is torch.int32" in refusal(tmp_path, CONFIG, tensors)

@@ -1,6 +1,8 @@
 """What a model directory must hold, and the one line that says what it lacks."""
 
 import json
+import math
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -47,6 +49,58 @@ def test_a_missing_directory_is_named():
 def test_a_config_that_cannot_be_read_is_named(directory, content):
     (directory / "config.json").write_bytes(content)
     with pytest.raises(engine.ModelError, match=r"config\.json"):
+        ModelDir.read(str(directory))
+
+
+@pytest.mark.parametrize("value", [-1, 0, 2.5, 2**31, True, math.nan, math.inf])
+@pytest.mark.parametrize(
+    "name", ["num_hidden_layers", "vocab_size", "max_position_embeddings", "num_key_value_heads"]
+)
+def test_a_count_that_no_model_has_is_refused_by_its_name(directory, name, value):
+    edit(directory / "config.json", **{name: value})
+    with pytest.raises(engine.ModelError, match=rf"config\.json: {name} is {value}, and must be a"):
+        ModelDir.read(str(directory))
+
+
+@pytest.mark.parametrize("value", [-1, 0, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["rms_norm_eps", "rope_theta"])
+def test_a_measure_that_no_model_has_is_refused_by_its_name(directory, name, value):
+    edit(directory / "config.json", **{name: value})
+    with pytest.raises(engine.ModelError, match=rf"config\.json: {name} is {value}, and must be"):
+        ModelDir.read(str(directory))
+
+
+@pytest.mark.parametrize("part", ["text_config", "rope_parameters", "rope_scaling"])
+def test_parts_of_a_config_are_looked_at_as_well(directory, part):
+    edit(directory / "config.json", **{part: {"rope_theta": -5.0}})
+    with pytest.raises(engine.ModelError, match=r"rope_theta is -5\.0"):
+        ModelDir.read(str(directory))
+
+
+def test_null_and_whole_floats_are_what_they_were(directory):
+    edit(directory / "config.json", head_dim=None, max_position_embeddings=2048.0)
+    assert ModelDir.read(str(directory)).config["max_position_embeddings"] == 2048
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "tokenizer.json", "generation_config.json", "tokenizer_config.json"),
+        *("chat_template.jinja", "model.safetensors", "model-00002.safetensors"),
+    ],
+)
+def test_what_is_no_file_is_named_and_not_waited_for(directory, name, kind):
+    path = directory / name
+    path.unlink(missing_ok=True)
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/zero")
+    with pytest.raises(engine.ModelError, match=f"{name} is no regular file"):
         ModelDir.read(str(directory))
 
 

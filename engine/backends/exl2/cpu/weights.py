@@ -8,6 +8,7 @@ from exllamav2 import ExLlamaV2Config
 
 from switchyard.engine.backends.exl2.cpu.checkpoint import Checkpoint, open_checkpoint
 from switchyard.engine.backends.exl2.load.progress import Callback
+from switchyard.engine.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ def read_weights(config: ExLlamaV2Config, progress: Callback | None) -> Weights:
         if "lm_head.weight" in checkpoint:  # else it is tied to the embedding
             head = checkpoint.tensor("lm_head.weight", vocab_size, hidden)
         norm = checkpoint.tensor("model.norm.weight", hidden)
+        if f"model.layers.{count}.input_layernorm.weight" in checkpoint:
+            raise ModelError(
+                f"config.json: num_hidden_layers is {count}, and the files have a layer {count}"
+                " besides those from 0 on"
+            )
         layers = []
         for i in range(count):
             if progress is not None:
