@@ -96,7 +96,8 @@ class Answers:
         the job's error, ClientGone or TimedOut.
         """
         keep = self._settings.resume_timeout if framing.mimetype == EVENTS else 0.0
-        writer = StreamWriter(render, framing, reader.identifier if keep else None)
+        identifier = reader.identifier if keep else None
+        writer = StreamWriter(render, framing, identifier, self._settings.heartbeat)
         return self._stream(self._begin(reader, writer, keep), writer)
 
     def resume(self, identifier: str, position: int) -> flask.Response:

@@ -3,6 +3,7 @@
 Three framings, by the Accept header: server-sent events, JSON lines, bare text.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -96,6 +97,7 @@ class StreamWriter:
         "_framing",
         "_has_comments",
         "_identifier",
+        "_is_silent_until",
         "_job",
         "_mould",
         "_moulds",
@@ -106,14 +108,19 @@ class StreamWriter:
         "mimetype",
     )
 
-    def __init__(self, render: Render, framing: Framing, identifier: str | None) -> None:
-        """`identifier`: the response's, if its frames are events with a number each."""
+    def __init__(
+        self, render: Render, framing: Framing, identifier: str | None, heartbeat: float
+    ) -> None:
+        """`identifier`: the response's, if its frames are events with a number each. `heartbeat`:
+        seconds for which nothing is written as long as there is nothing to tell.
+        """
         self.mimetype = framing.mimetype
         self.heartbeat = framing.heartbeat
         self.is_numbered = identifier is not None
         self._render = render
         self._framing = framing
         self._identifier = identifier
+        self._is_silent_until = time.monotonic() + heartbeat
         self._moulds: dict[str, Mould] = {}  # by job
         self._job = ""  # the one whose text came last, and its mould
         self._mould: Mould | None = None
@@ -122,6 +129,8 @@ class StreamWriter:
         self.comment = b""
 
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
+        if not events and time.monotonic() < self._is_silent_until:
+            return []
         frames = self._cast(events)
         if not frames:
             frame = self._framing.frame

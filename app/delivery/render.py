@@ -15,12 +15,19 @@ class Render(Protocol):
     """A wire format's bodies."""
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterable[tuple[dict[str, Any], str]]:
-        """Of some events, each with the new text in it."""
+        """Of some events, each with the new text in it. Of none: what shows that it is served, for
+        a client that has waited for so long that it shall see that.
+        """
 
     def text_body(self, identifier: str) -> TextBody | None:
         """What makes the body of more text of this job, once each of its chunks is a body of its
         own, of its text alone, and no other is told of it; None as long as that isn't certain.
         """
+
+
+def begins(events: Sequence[engine.JobEvent]) -> bool:
+    """Whether a stream begins with these at the latest. Until then a failure has its own status."""
+    return not events or any(isinstance(e, engine.Chunk | engine.Finished) for e in events)
 
 
 class Mould:

@@ -4,13 +4,15 @@ import threading
 
 import pytest
 
-from switchyard.engine.messages import Chunk, Started
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.conftest import frames, wait_until_empty
 from tests.scripted import ScriptedBackend, finished, ticking
 
 pytestmark = pytest.mark.both_ways
 
 URL = "/v1/completions"
+USER = {"role": "user", "content": "x"}
 LONG = {"prompt": [1, 2, 3], "max_tokens": 2000}
 
 
@@ -37,6 +39,57 @@ def test_a_deadline_before_the_first_byte_has_its_status(
     assert response.headers.get("x-should-retry") == retry
     gate.open()
     wait_until_empty(client)
+
+
+CHATS = ["/v1/chat/completions", "/v1/messages", "/v1/responses"]
+
+
+def streamed_chat(path):
+    words = {"input": "x"} if path == "/v1/responses" else {"messages": [USER], "max_tokens": 9}
+    return {**words, "stream": True}
+
+
+@pytest.mark.parametrize("path", CHATS)
+@pytest.mark.parametrize("setting", ["queue_timeout", "first_token_timeout"])
+def test_a_streamed_chat_that_only_waited_has_the_status_of_its_deadline(
+    make_client, gate, path, setting
+):
+    client = make_client(ScriptedBackend(gate=gate), **{setting: 0.5})
+    gate.step(setting == "first_token_timeout")
+    assert client.post(path, json=streamed_chat(path)).status_code == 408
+
+
+@pytest.mark.parametrize("path", CHATS)
+def test_a_streamed_chat_that_fails_at_once_has_a_status_of_its_own(make_client, path):
+    def failing(job):
+        yield Started(job.identifier)
+        yield Failed(job.identifier, engine.JobFailed("no luck"))
+
+    client = make_client(ScriptedBackend(failing))
+    assert client.post(path, json=streamed_chat(path)).status_code == 500
+
+
+@pytest.mark.parametrize(
+    ("path", "sign", "ending"),
+    [
+        (CHATS[0], b": ", b"data: [DONE]\n\n"),
+        (CHATS[1], b"event: message_start\n", b"}\n\n"),
+        (CHATS[2], b"event: response.created\n", b"}\n\n"),
+    ],
+)
+def test_a_chat_that_waits_for_longer_than_a_heartbeat_shows_that_it_is_served(
+    make_client, gate, path, sign, ending
+):
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=0.1, queue_timeout=0.6)
+    response = client.post(path, json=streamed_chat(path))
+    assert response.status_code == 200
+    assert response.data.startswith(sign) and response.data.endswith(ending)
+    events = [line for line in response.data.split(b"\n") if line.startswith(b"event: ")]
+    if path == "/v1/responses":
+        kinds = ("created", "in_progress", "failed")
+        assert events == [b"event: response." + kind.encode() for kind in kinds]
+    elif path == "/v1/messages":
+        assert set(events[1:-1]) == {b"event: ping"} and events[-1] == b"event: error"
 
 
 def test_without_streaming_a_deadline_tells_the_tokens_so_far(make_client, gate):

@@ -81,7 +81,7 @@ def test_every_frame_is_what_it_would_be_by_itself(way, texts, per_write):
     make_render, make_framing = WAYS[way]
     num_choices = 3 if way == "several choices" else 1
     render, framing = make_render(), make_framing()
-    writer = StreamWriter(make_render(), make_framing(), None)
+    writer = StreamWriter(make_render(), make_framing(), None, 5.0)
     for events in batches(texts, per_write, num_choices):
         frames = [framing.frame(body, text) for body, text in render(events)]
         assert writer.write(events) == [frame for frame in frames if frame]
@@ -91,7 +91,7 @@ def test_every_frame_is_what_it_would_be_by_itself(way, texts, per_write):
 def test_the_frames_of_mere_text_are_put_together_once(way):
     make_render, make_framing = WAYS[way]
     render = Counting(make_render())
-    writer = StreamWriter(render, make_framing(), None)
+    writer = StreamWriter(render, make_framing(), None, 5.0)
     for i in range(20):
         [*_, frame] = writer.write([Chunk("id-1-0", f"text {i}", (i,))])
         assert f"text {i}".encode() in frame
@@ -99,7 +99,7 @@ def test_the_frames_of_mere_text_are_put_together_once(way):
 
 
 def test_what_is_numbered_goes_on_to_be():
-    writer = StreamWriter(completion(), ServerSentEvents(), "id-1")
+    writer = StreamWriter(completion(), ServerSentEvents(), "id-1", 5.0)
     frames = [writer.write([Chunk("id-1-0", "x", (i,))])[0] for i in range(3)]
     heads = [frame.partition(b"\n")[0] for frame in frames]
     assert heads == [b"id: id-1:1", b"id: id-1:2", b"id: id-1:3"]
@@ -119,7 +119,7 @@ def test_what_may_tell_more_than_text_is_put_together_each_time(way, model_path)
         case "thoughts":
             body = ChatRender(HEAD, [answer(tags=THOUGHTS, is_reasoning=True)], None)
     render = Counting(StreamRender(body, ["id-1-0"], 1, False))
-    writer = StreamWriter(render, ServerSentEvents(), None)
+    writer = StreamWriter(render, ServerSentEvents(), None, 5.0)
     logprobs = (engine.TokenLogprob(5, -1.0),) if way.startswith("logprobs") else None
     for _ in range(3):
         writer.write([Chunk("id-1-0", "text", (5,), logprobs)])

@@ -9,7 +9,7 @@ import pydantic_core
 
 from switchyard import engine
 from switchyard.app.chat.answer import Answer
-from switchyard.app.delivery.render import TextBody
+from switchyard.app.delivery.render import TextBody, begins
 from switchyard.app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -35,7 +35,7 @@ class MessageRender:
         self._has_begun = False
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
-        if not self._has_begun:
+        if not self._has_begun and begins(events):
             self._has_begun = True
             yield {"type": "message_start", "message": self.whole()}, ""
         for event in events:

@@ -8,6 +8,7 @@ from typing import Any
 
 from switchyard import engine
 from switchyard.app.chat.answer import Answer
+from switchyard.app.delivery.render import begins
 from switchyard.app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
 
 
@@ -41,9 +42,8 @@ class ResponseRender:
         self._error: dict[str, str] | None = None
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
-        if self._sequence_number < 0:
-            yield self._event("response.created", response=self.whole())
-            yield self._event("response.in_progress", response=self.whole())
+        if begins(events):
+            yield from self._opening()
         for event in events:
             for part in self._answer.read(event):
                 for step in self._blocks.add(part):
@@ -58,11 +58,12 @@ class ResponseRender:
     def text_body(self, identifier: str) -> None:
         """Each body has a number of its own."""
 
-    def failed(self, message: str) -> dict[str, Any]:
-        """The last body of a stream that fails."""
+    def failed(self, message: str) -> Iterator[Body]:
+        """The last bodies of a stream that fails."""
+        yield from self._opening()
         self._end("failed")
         self._error = {"code": "server_error", "message": message}
-        return self._event("response.failed", response=self.whole())[0]
+        yield self._event("response.failed", response=self.whole())
 
     def whole(self) -> dict[str, Any]:
         """The response as far as it has come."""
@@ -80,6 +81,11 @@ class ResponseRender:
             "usage": self._usage(),
             **self._head.echo,
         }
+
+    def _opening(self) -> Iterator[Body]:
+        if self._sequence_number < 0:
+            yield self._event("response.created", response=self.whole())
+            yield self._event("response.in_progress", response=self.whole())
 
     def _final_status(self) -> str:
         match self._answer.finish_reason:

@@ -33,7 +33,8 @@ class ResponseEvents:
         return b"event: %b\ndata: %b\n\n" % (str(body["type"]).encode(), dumps(body))
 
     def error(self, error: Exception) -> bytes:
-        return self.frame(self._response.failed(describe(error)[1]["error"]["message"]), "")
+        bodies = self._response.failed(describe(error)[1]["error"]["message"])
+        return b"".join(self.frame(body, text) for body, text in bodies)
 
 
 @blueprint.post("")
