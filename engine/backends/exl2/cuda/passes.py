@@ -69,6 +69,11 @@ def graph_rows(max_rows: int) -> list[int]:
     return sorted({min(rows, max_rows) for rows in sizes})
 
 
+def _have_rows(token_ids: torch.Tensor, size: int) -> bool:
+    least, most = token_ids.aminmax()
+    return int(least) >= 0 and int(most) < size
+
+
 @functools.cache
 def _capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
     """One stream for all captures on a GPU, each in its turn: for every stream that has multiplied
@@ -142,8 +147,11 @@ class Passes:
     ) -> torch.Tensor:
         """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `token_ids`,
         (rows,), wherever they are; `positions`: of them; `pages`: of the cache, (rows, pages),
-        int32.
+        int32. Raises IndexError for tokens on the host that have no embedding; those on the device
+        were drawn there.
         """
+        if token_ids.device.type == "cpu" and not _have_rows(token_ids, self._embeddings.size):
+            raise IndexError(f"a token id is beyond {self._embeddings.size} embeddings")
         set_device_streams()
         rows = len(token_ids)
         width = next(w for w in self._widths if w >= pages.shape[1])
@@ -166,7 +174,7 @@ class Passes:
         """Keys and values of `token_ids`, (rows, tokens), on the host; whether it could be done.
         `starts`: where each row begins; `pages`: of the cache, (rows, pages), int32.
         """
-        if not 0 <= token_ids.min() <= token_ids.max() < self._embeddings.size:
+        if not _have_rows(token_ids, self._embeddings.size):
             return False  # on the host that is an error, on a GPU the end
         set_device_streams()
         return self._prompts.run(token_ids, starts, pages)
