@@ -280,3 +280,14 @@ def test_logprobs_are_of_the_models_own_logits():
     best = expected.topk(3)
     assert [i for i, _ in told.top] == best.indices.tolist()
     assert [p for _, p in told.top] == pytest.approx(best.values.tolist(), abs=1e-5)
+
+
+def test_logprobs_are_over_all_that_the_model_has():
+    """Also what the tokenizer has no tokens for, as those of prompts are."""
+    one = Sampler(job("a", 9, sampling=Sampling(temperature=0.0), num_logprobs=0), (), [], ())
+    logits = [*logits_of(1), *[2.0] * (PADDED - SIZE)]
+    size = PADDED - 4
+    [token_id], [told] = Draw(SIZE, CPU, size)([one], torch.tensor([logits]), None)
+    assert token_id < SIZE
+    expected = torch.tensor(logits[:size]).log_softmax(-1)[token_id].item()
+    assert told.logprob == pytest.approx(expected, abs=1e-5)

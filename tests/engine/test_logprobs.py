@@ -2,10 +2,11 @@
 
 import json
 import pathlib
+import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from switchyard import engine
 from switchyard.engine.job import Sampling
@@ -280,3 +281,27 @@ def test_a_job_whose_scores_were_told_does_not_start_over(make_engine):
         events += stream.take(10)
         assert sum(isinstance(event, PromptLogprobs) for event in events) == 1
     assert isinstance(events[-1], Failed)
+
+
+def test_a_completions_logprobs_are_those_that_it_has_as_a_prompt(model_path, tmp_path):
+    """Of a model with more rows than its tokenizer has tokens."""
+    path = shutil.copytree(model_path, tmp_path / "model")
+    config = json.loads((path / "config.json").read_text())
+    tensors = load_file(path / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in tensors:
+            tensors[name] = torch.cat((tensors[name], tensors[name][-300:]))
+    save_file(tensors, path / "model.safetensors")
+    (path / "config.json").write_text(
+        json.dumps({**config, "vocab_size": config["vocab_size"] + 300})
+    )
+    backend = exl2_backend(str(path))
+    backend.open()
+    one = job("a", 12, prompt=prompt(1, 30), sampling=GREEDY, num_logprobs=0)
+    ids, entries = told(run(backend, one)["a"])
+    scored = job("b", 0, prompt=(*one.prompt, *ids), prompt_logprobs=0)
+    [whole] = [e for e in run(backend, scored)["b"] if isinstance(e, PromptLogprobs)]
+    backend.close()
+    assert [e.logprob for e in entries] == pytest.approx(
+        [e.logprob for e in whole.logprobs[-12:]], abs=1e-4
+    )

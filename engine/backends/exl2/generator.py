@@ -47,7 +47,8 @@ class Generator(PromptGenerator):
         super().__init__(device, passes, **settings)
         self._is_plain = self.paged and not self.num_draft_tokens
         # The library's own step hands out logits on the host.
-        self.draw = Draw(vocab_size, device if self._is_plain else torch.device("cpu"))
+        draws_on = device if self._is_plain else torch.device("cpu")
+        self.draw = Draw(vocab_size, draws_on, self.model.config.vocab_size)
         self._step: _Step | None = None  # launched, and its tokens not drawn yet
         max_pages = -(-self.max_seq_len // self.page_size)
         num_rows = self.max_batch_size

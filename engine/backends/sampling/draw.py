@@ -78,9 +78,14 @@ def check(token_id: int) -> None:
 
 
 class Draw:
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
-        """`vocab_size`: of the tokenizer; logits beyond it are of no token."""
+    def __init__(
+        self, vocab_size: int, device: torch.device, model_vocab_size: int | None = None
+    ) -> None:
+        """`vocab_size`: of the tokenizer; logits beyond it are of no token. `model_vocab_size`: of
+        the model, if that is another, over which probabilities are told.
+        """
         self._vocab_size = vocab_size
+        self._model_vocab_size = model_vocab_size or vocab_size
         self._device = device
         self._history = History(device)
 
@@ -96,7 +101,7 @@ class Draw:
         """`logits`: (samplers, padded vocabulary), which may be changed; `negative`: likewise of
         the negative prompts of those that are pairs, in their order.
         """
-        told, raw = _raw(samplers, logits, self._vocab_size)
+        told, raw = _raw(samplers, logits, self._model_vocab_size)
         if not all(_is_taken_as_it_is(sampler) for sampler in samplers):
             logits = logits.float()
         if negative is not None:
