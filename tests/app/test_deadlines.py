@@ -80,7 +80,7 @@ def test_a_streamed_chat_that_fails_at_once_has_a_status_of_its_own(make_client,
 def test_a_chat_that_waits_for_longer_than_a_heartbeat_shows_that_it_is_served(
     make_client, gate, path, sign, ending
 ):
-    client = make_client(ScriptedBackend(gate=gate), heartbeat=0.1, queue_timeout=0.6)
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=0.1, queue_timeout=2)
     response = client.post(path, json=streamed_chat(path))
     assert response.status_code == 200
     assert response.data.startswith(sign) and response.data.endswith(ending)
