@@ -1,7 +1,6 @@
 """Grammars that have an answer call the tools that it must, and as it must."""
 
-import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,13 +17,10 @@ def constraint(offer: Offer, format: Format, model: engine.Engine) -> engine.Con
     if not offer.must_call and not any(function.strict for function in functions):
         return None
     special_ids = model.tokenizer.special_ids
+    schemas = _schemas(functions, offer.must_call, model)
     alternatives = [
-        (
-            format.before.replace("NAME", function.name),
-            _schema(function, offer.must_call, model),
-            format.behind,
-        )
-        for function in functions
+        (format.before.replace("NAME", function.name), schema, format.behind)
+        for function, schema in zip(functions, schemas, strict=True)
     ]
     make = (
         engine.constraints.template
@@ -40,13 +36,32 @@ def constraint(offer: Offer, format: Format, model: engine.Engine) -> engine.Con
     )
 
 
-def _schema(function: Function, must_call: bool, model: engine.Engine) -> Mapping[str, Any]:
-    """Of a function that isn't strict, only where it can be enforced."""
-    schema = {"type": "object", **function.schema_of_arguments}
-    if function.strict:
-        return schema
-    if must_call:
-        with contextlib.suppress(engine.InvalidJob):
-            model.check_constraint(engine.constraints.json_schema(schema))
-            return schema
-    return {"type": "object"}
+def _schemas(
+    functions: Sequence[Function], must_call: bool, model: engine.Engine
+) -> Iterator[Mapping[str, Any]]:
+    """Of each. Of a function that isn't strict, only where it can be enforced, and only as long as
+    all together can be.
+    """
+    seconds = 0.0
+    for function in functions:
+        schema = {"type": "object", **function.schema_of_arguments}
+        if function.strict:
+            yield schema
+        elif must_call and _can_be_enforced(
+            schema, engine.constraints.MAX_SECONDS - seconds, model
+        ):
+            seconds += engine.constraints.seconds_to_compile(schema)
+            yield schema
+        else:
+            yield {"type": "object"}
+
+
+def _can_be_enforced(schema: Mapping[str, Any], seconds: float, model: engine.Engine) -> bool:
+    """Within about so many seconds."""
+    try:
+        if engine.constraints.seconds_to_compile(schema) > seconds:
+            return False
+        model.check_constraint(engine.constraints.json_schema(schema))
+    except engine.InvalidJob:
+        return False
+    return True

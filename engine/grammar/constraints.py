@@ -11,10 +11,12 @@ from llguidance import LLMatcher, regex_to_lark
 from switchyard.engine.errors import InvalidJob
 from switchyard.engine.grammar.json_schema import check_schema
 from switchyard.engine.grammar.lark import check_lark, from_gbnf, is_lark
+from switchyard.engine.grammar.limits import MAX_SECONDS as MAX_SECONDS
+from switchyard.engine.grammar.limits import check_seconds, seconds_of_regex
 from switchyard.engine.job import Constraint
 
 MAX_LENGTH = 64 * 1024  # characters of a regular expression or a grammar
-MAX_SCHEMA_LENGTH = 512 * 1024  # characters of a schema
+MAX_SCHEMA_LENGTH = 128 * 1024  # characters of a schema
 
 # Between the tokens of JSON. Bounded, or a model in doubt goes on with spaces until its limit.
 WHITESPACE = r"( |\n[ \t]{0,20})"
@@ -38,6 +40,7 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
     """JSON that is valid by `schema`, draft 2020-12 or older. Its properties come in their order,
     with spaces as in `WHITESPACE`. Raises InvalidJob.
     """
+    seconds_to_compile(schema)
     return Constraint(json.dumps({"grammars": [{"json_schema": _with_options(schema)}]}))
 
 
@@ -48,7 +51,9 @@ def regex(pattern: str) -> Constraint:
     _check_length(pattern)
     if not pattern:
         raise InvalidJob("the regular expression is empty", "constraint")
-    return Constraint(LLMatcher.grammar_from_regex(regex_to_lark(pattern, "dws")))
+    lark = regex_to_lark(pattern, "dws")
+    check_seconds(seconds_of_regex(lark))
+    return Constraint(LLMatcher.grammar_from_regex(lark))
 
 
 def choice(texts: Sequence[str]) -> Constraint:
@@ -120,6 +125,7 @@ def _frame(
     special_ids: Mapping[str, int] | None,
 ) -> list[str]:
     """The rules of a template, which is `frame`."""
+    check_seconds(sum(seconds_to_compile(schema) for _, schema, _ in alternatives))
     rules, names = [], []
     for i, (before, schema, behind) in enumerate(alternatives):
         value = json.dumps(_with_options(schema))
@@ -131,21 +137,25 @@ def _frame(
     return [f"frame: {' '.join(frame)}", f"item: {' | '.join(names)}", *rules]
 
 
-def _with_options(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
+def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
+    """About so many. Raises InvalidJob for a schema that can't be honoured."""
     if schema is True:
-        schema = {}
+        return 0.0
     if not isinstance(schema, Mapping):
         raise InvalidJob("the schema must be an object", "constraint")
     try:
         text = json.dumps(schema, allow_nan=False)
         text.encode("utf-8")
         _check_length(text, MAX_SCHEMA_LENGTH)
-        check_schema(schema)
     except RecursionError:
         raise InvalidJob("the schema is nested too deeply", "constraint") from None
     except ValueError as reason:
         raise InvalidJob(f"the schema is no JSON: {reason}", "constraint") from None
-    return {**schema, "x-guidance": OPTIONS}
+    return check_schema(schema)
+
+
+def _with_options(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
+    return {**({} if isinstance(schema, bool) else schema), "x-guidance": OPTIONS}
 
 
 def _lark(text: str) -> Constraint:

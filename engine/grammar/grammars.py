@@ -77,7 +77,7 @@ class Grammars:
 
     def _compile(self, grammar: str) -> LLMatcher:
         compiled = LLMatcher(self.tokenizer, grammar, log_level=0, limits=LIMITS)
-        _check(compiled)
+        check_matcher(compiled)
         if warnings := compiled.get_grammar_warnings():
             message = " ".join(warnings)
             raise InvalidJob(f"the constraint can't be honoured: {message}", "constraint")
@@ -87,14 +87,14 @@ class Grammars:
     def _try_steps(self, matcher: LLMatcher) -> None:
         """The first steps of a grammar that is too large often cost most: not in the batch."""
         allowed = matcher.compute_logit_bias()
-        _check(matcher)
+        check_matcher(matcher)
         if not any(allowed):
             raise InvalidJob("no text is allowed by it", "constraint")
         first = next(i for i, is_allowed in enumerate(allowed) if is_allowed)
         if first not in self.tokenizer.eos_tokens:
             matcher.consume_token(first)
             matcher.compute_logit_bias()
-            _check(matcher)
+            check_matcher(matcher)
 
 
 # What llguidance says of settings and states of its own, in words for who has written the grammar.
@@ -106,9 +106,12 @@ _SAID = {
 }
 
 
-def _check(matcher: LLMatcher) -> None:
+def check_matcher(matcher: LLMatcher) -> None:
+    """Raises InvalidJob where it has met its end: also behind many tokens that it took."""
     if matcher.is_error():
         message = matcher.get_error().removesuffix("<non-verbose/>").strip()
+        if message.startswith("panic: "):  # and where in its compiler
+            message = "it is too large"
         message = _SAID.get(message, message)
         raise InvalidJob(f"the constraint can't be honoured: {message[:1000]}", "constraint")
 

@@ -1,10 +1,17 @@
 """What of JSON Schema can't be honoured, and is refused though llguidance would take it."""
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from switchyard.engine.errors import InvalidJob
+from switchyard.engine.grammar.limits import (
+    MAX_CONJUNCTIONS,
+    check_seconds,
+    seconds_of_regex,
+)
 
 # By where a keyword has schemas in it. llguidance refuses what it knows of the standard and can't
 # do, but takes every word that it doesn't know.
@@ -30,53 +37,145 @@ _REFUSED = {
     *("unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$dynamicAnchor"),
     *("$recursiveRef", "$recursiveAnchor", "$vocabulary"),
 }
+_APART = {"$ref", "allOf", "$defs", "definitions", "$schema", "$id", "id", "$anchor", "$comment"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # Whole numbers beyond are rounded on their way through llguidance: as values, as bounds.
 MAX_VALUE = 2**63
 MAX_BOUND = 2**53
+MAX_DEPTH = 128  # of JSON: llguidance's reader takes no more
 MAX_REFERENCE_DEPTH = 1500  # of nested definitions: the compiler's recursion must fit its stack
-MAX_PROPERTIES = 2000  # of one object: the time to compile grows with their square
+MAX_PROPERTIES = 2000  # of one object
+MAX_MULTIPLE = 10_000  # that all `multipleOf` have in common: so many states are computed
 MAX_PASSES = 20  # over a schema that refers to itself, to find out whether its values can end
+MAX_SHOWN = 200  # characters of the way to a schema
+
+# Seconds to compile, for `limits`.
+_PER_PART = 3e-5  # a schema, or a value in an array or object of `enum` or `const`
+_PER_PAIR_OF_PROPERTIES = 1e-7
+_PER_PAIR_OF_PATTERNS = 5e-5  # of `patternProperties`: are they disjoint?
+_PER_PAIR_OF_OPTIONS = 3e-8  # of `oneOf`, likewise
 
 Schema = Mapping[str, Any]
 
 
-def check_schema(root: Any) -> None:
-    """Raises InvalidJob. Takes a schema that JSON can hold, nested no deeper than 128 times."""
+def check_schema(root: Any) -> float:
+    """About how many seconds it takes to compile. Raises InvalidJob."""
+    depths = _depths(root)
+    if depths[id(root)] > MAX_DEPTH:
+        raise InvalidJob("the schema is nested too deeply", "constraint")
     if not isinstance(root, dict):
-        return
-    schemas = dict(_schemas(root, ""))
-    references = {s["$ref"] for s in schemas.values() if isinstance(s.get("$ref"), str)}
+        return 0.0
+    schemas = list(_schemas(root))
+    references = {s["$ref"] for _, s in schemas if isinstance(s.get("$ref"), str)}
     targets = {reference: _target(root, reference) for reference in references}
-    depths = [1 + _depth(root if t is None else t) / 2 for t in targets.values()]
-    if _depth(root) + sum(depths) > MAX_REFERENCE_DEPTH:
+    below = [1 + depths[id(root if t is None else t)] / 2 for t in targets.values()]
+    if depths[id(root)] + sum(below) > MAX_REFERENCE_DEPTH:
         raise InvalidJob("the schema's definitions are too many, or too deep", "constraint")
-    for where, schema in schemas.items():
+    seconds = 0.0
+    for where, schema in schemas:
         _check_keywords(where, schema)
         _check_numbers(where, schema)
         _check_min_properties(where, schema)
         _check_names(where, schema)
-        if len(_mapping(schema, "properties").keys() | set(_required(schema))) > MAX_PROPERTIES:
+        if _num_properties(schema) > MAX_PROPERTIES:
             raise _refuse(where, f"it has more than {MAX_PROPERTIES} properties")
+        seconds += _seconds(schema)
+    check_seconds(seconds)
+    _check_conjunctions([schema for _, schema in schemas])
+    _check_multiples([schema for _, schema in schemas])
     _check_ends(schemas, targets)
+    return seconds
 
 
-def _schemas(schema: Any, where: str) -> Iterator[tuple[str, Schema]]:
-    """All objects in it that are schemas, each with the path to it."""
-    if not isinstance(schema, dict):
-        return
-    yield where, schema
-    for keyword, value in schema.items():
-        path = f"{where}/{keyword}"
-        if keyword in _SCHEMA_MAP and isinstance(value, dict):
-            for name, item in value.items():
-                yield from _schemas(item, f"{path}/{name}")
-        elif keyword in _SCHEMA_LIST and isinstance(value, list):
-            for i, item in enumerate(value):
-                yield from _schemas(item, f"{path}/{i}")
-        elif keyword in _SCHEMA:
-            yield from _schemas(value, path)
+def _depths(root: Any) -> dict[int, int]:
+    """How deep each array and object is, and `root`; at most one more than is allowed."""
+    levels = [[root]]
+    while levels[-1] and len(levels) <= MAX_DEPTH + 1:
+        levels.append([item for node in levels[-1] for item in _items(node)])
+    depths: dict[int, int] = {}
+    for level in reversed(levels):
+        for node in level:
+            depths[id(node)] = 1 + max((depths.get(id(i), 0) for i in _items(node)), default=0)
+    return depths
+
+
+def _items(node: Any) -> Collection[Any]:
+    return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+
+
+def _schemas(root: Schema) -> Iterator[tuple[str, Schema]]:
+    """All objects in it that are schemas, parents first, each with the path to it."""
+    found: list[tuple[str, Any]] = [("", root)]
+    while found:
+        where, schema = found.pop()
+        if not isinstance(schema, dict):
+            continue
+        yield where, schema
+        below: list[tuple[str, Any]] = []
+        for keyword, value in schema.items():
+            path = f"{where}/{keyword[:MAX_SHOWN]}"[:MAX_SHOWN]
+            if keyword in _SCHEMA_MAP and isinstance(value, dict):
+                below += [(f"{path}/{n[:MAX_SHOWN]}"[:MAX_SHOWN], i) for n, i in value.items()]
+            elif keyword in _SCHEMA_LIST and isinstance(value, list):
+                below += [(f"{path}/{i}", item) for i, item in enumerate(value)]
+            elif keyword in _SCHEMA:
+                below.append((path, value))
+        found += reversed(below)
+
+
+def _seconds(schema: Schema) -> float:
+    """Of this schema, without those in it."""
+    patterns = _mapping(schema, "patternProperties")
+    seconds = (
+        _PER_PART
+        + _num_properties(schema) ** 2 * _PER_PAIR_OF_PROPERTIES
+        + len(patterns) ** 2 * _PER_PAIR_OF_PATTERNS
+        + len(_list(schema, "oneOf")) ** 2 * _PER_PAIR_OF_OPTIONS
+        + sum(map(seconds_of_regex, patterns))
+    )
+    if isinstance(pattern := schema.get("pattern"), str):
+        seconds += seconds_of_regex(pattern)
+    values = [schema.get("const"), *_list(schema, "enum")]
+    nodes = [value for value in values if isinstance(value, dict | list)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            seconds += len(node) ** 2 * _PER_PAIR_OF_PROPERTIES
+        items = _items(node)
+        seconds += (1 + len(items)) * _PER_PART
+        nodes += [item for item in items if isinstance(item, dict | list)]
+    return seconds
+
+
+def _check_conjunctions(schemas: Sequence[Schema]) -> None:
+    """Of many patterns, only few parts of the schema may hold together."""
+    forms = {str(s[k]) for s in schemas for k in ("pattern", "format") if k in s}
+    number = 0
+    for schema in schemas:
+        parts = len(_list(schema, "allOf")) + ("$ref" in schema)
+        is_more = bool(schema.keys() - _ANNOTATIONS - _APART)
+        number += max(parts + is_more - 1, 0) if parts else 0
+    if min(len(forms), number) > MAX_CONJUNCTIONS:
+        raise InvalidJob(
+            f"the schema has more than {MAX_CONJUNCTIONS} patterns and formats, and joins more than"
+            f" {MAX_CONJUNCTIONS} schemas by allOf or beside $ref",
+            "constraint",
+        )
+
+
+def _check_multiples(schemas: Sequence[Schema]) -> None:
+    """The compiler counts in whole units of the last digit, of all that may hold together."""
+    multiple = 1
+    for value in {s["multipleOf"] for s in schemas if _is_number(s.get("multipleOf"))}:
+        digits = Decimal(repr(value)).normalize().as_tuple().digits
+        multiple = math.lcm(multiple, int("".join(map(str, digits[:20]))) or 1)
+        if multiple > MAX_MULTIPLE:
+            raise InvalidJob(
+                f"the schema's multipleOf have more than {MAX_MULTIPLE} as their common multiple,"
+                " without zeros at its end",
+                "constraint",
+            )
 
 
 def _check_keywords(where: str, schema: Schema) -> None:
@@ -99,13 +198,16 @@ def _check_numbers(where: str, schema: Schema) -> None:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _numbers(item)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield value
+    nodes = [value]
+    while nodes:
+        node = nodes.pop()
+        if _is_number(node):
+            yield node
+        nodes += _items(node)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_min_properties(where: str, schema: Schema) -> None:
@@ -124,10 +226,10 @@ def _check_names(where: str, schema: Schema) -> None:
             raise _refuse(where, "a name has a control character, and others may come")
 
 
-def _check_ends(schemas: Mapping[str, Schema], targets: Mapping[str, Any]) -> None:
+def _check_ends(schemas: Sequence[tuple[str, Schema]], targets: Mapping[str, Any]) -> None:
     """No value is valid that would have to hold one of its own kind. llguidance would begin it."""
-    endless = {id(schema): where for where, schema in schemas.items()}
-    order = list(schemas.values())
+    endless = {id(schema): where for where, schema in schemas}
+    order = [schema for _, schema in schemas]
     for _ in range(MAX_PASSES):
         order.reverse()  # children are behind their parents, definitions anywhere
         ending = []
@@ -162,6 +264,10 @@ def _can_end(schema: Schema, targets: Mapping[str, Any], endless: Mapping[int, s
     return not any(id(item) in endless for item in needed)
 
 
+def _num_properties(schema: Schema) -> int:
+    return len(_mapping(schema, "properties").keys() | set(_required(schema)))
+
+
 def _required(schema: Schema) -> list[Any]:
     return [name for name in _list(schema, "required") if isinstance(name, str)]
 
@@ -176,11 +282,6 @@ def _list(schema: Schema, keyword: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _depth(node: Any) -> int:
-    items = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return 1 + max(map(_depth, items), default=0)
-
-
 def _target(root: Schema, reference: str) -> Any:
     """What a reference leads to; None where that isn't plain."""
     node: Any = root
@@ -193,4 +294,4 @@ def _target(root: Schema, reference: str) -> Any:
 
 
 def _refuse(where: str, what: str) -> InvalidJob:
-    return InvalidJob(f"the schema at #{where[:200]} is not supported: {what}", "constraint")
+    return InvalidJob(f"the schema at #{where} is not supported: {what}", "constraint")

@@ -12,6 +12,7 @@ from llguidance.gbnf_to_lark import ASTNode, GrammarParser, RuleNode, RuleRefNod
 
 from switchyard.engine.errors import InvalidJob
 from switchyard.engine.grammar.json_schema import check_schema
+from switchyard.engine.grammar.limits import MAX_CONJUNCTIONS, check_seconds, seconds_of_regex
 
 # Rules and open brackets: the compiler's recursion must fit its stack.
 MAX_NESTING = 1500
@@ -87,29 +88,36 @@ def _references(rule: RuleNode) -> Iterator[str]:
 
 def check_lark(text: str) -> None:
     """Raises InvalidJob for what llguidance would take, and not honour here."""
-    code = _code(text)
+    code, patterns, seconds = _parts(text)
     if "<" in code:
         raise InvalidJob("special tokens can't be in a grammar", "constraint")
     if attribute := _ATTRIBUTE.search(code):
         raise InvalidJob(f"{attribute[1]} is not supported in a grammar", "constraint")
     if sum(code.count(c) for c in "([{:") > MAX_NESTING:
         raise InvalidJob(f"it has more than {MAX_NESTING} rules and brackets", "constraint")
+    if code.count("&") > MAX_CONJUNCTIONS:
+        raise InvalidJob(f"it has more than {MAX_CONJUNCTIONS} &", "constraint")
+    check_seconds(seconds + seconds_of_regex(code, *patterns))
 
 
-def _code(text: str) -> str:
-    """`text` without strings, regular expressions, comments and schemas. Raises InvalidJob."""
-    parts, start = [], 0
+def _parts(text: str) -> tuple[str, list[str], float]:
+    """`text` without strings, regular expressions, comments and schemas; the regular expressions;
+    and how many seconds the schemas take to compile. Raises InvalidJob.
+    """
+    code, patterns, seconds, start = [], [], 0.0, 0
     while match := _TEXT.search(text, start):
-        parts.append(text[start : match.start()])
+        code.append(text[start : match.start()])
         start = match.end()
         if match["json"]:
             try:
                 schema, start = json.JSONDecoder().raw_decode(text, start)
             except (ValueError, RecursionError):
                 raise InvalidJob("what follows a %json is no JSON", "constraint") from None
-            check_schema(schema)
+            seconds += check_schema(schema)
+        elif match["regex"]:
+            patterns.append(match[0])
         elif match.lastgroup is None:
             line = text.count("\n", 0, match.start()) + 1
             what = "string" if match[0][0] == '"' else "regular expression"
             raise InvalidJob(f"the {what} of line {line} has no end", "constraint")
-    return " ".join([*parts, text[start:]])
+    return " ".join([*code, text[start:]]), patterns, seconds

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from llguidance import LLParserLimits
 
 from switchyard import engine
 from switchyard.engine.backends.sampling.forcing import Forcing, Watch
@@ -137,6 +138,15 @@ def test_an_error_of_a_constraint_ends_its_job_alone(backend, monkeypatch):
     assert isinstance(events["bad"][-1], Failed) and "broken" in str(events["bad"][-1].error)
     assert ending(events["good"]).text == "ababab"
     assert ending(events["free"]).last.new_tokens == 20
+
+
+def test_a_constraint_that_gets_too_large_on_the_way_is_the_jobs_own_fault(backend, monkeypatch):
+    limits = LLParserLimits(step_max_items=400, verbose_errors=False)
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.LIMITS", limits)
+    constraint = constraints.grammar("start: s\ns: s s | /[a-z]/")
+    told = run(backend, job("a", 100, prompt=(1,), constraint=constraint))["a"]
+    assert len(told) > 5 and isinstance(told[-1], Failed)
+    assert isinstance(told[-1].error, engine.InvalidJob) and "Too many items" in str(told[-1].error)
 
 
 def test_a_constraint_that_compiles_for_long_holds_up_nobody(backend, monkeypatch):
@@ -328,6 +338,38 @@ HOSTILE = {
         "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(40)) + 'A40: "a"'
     ),
     "brackets": lambda: constraints.grammar("start: " + "(" * 20_000 + '"a"' + ")" * 20_000),
+    "conjunctions": lambda: constraints.grammar(
+        "start: A\nA: " + " & ".join(f"/({'a' * i})*/" for i in range(1, 40))
+    ),
+    "patterns of one value": lambda: constraints.json_schema(
+        {"allOf": [{"pattern": f"a.{{{i}}}$"} for i in range(40)]}
+    ),
+    "patterns of one property": lambda: constraints.json_schema(
+        {"allOf": [{"properties": {"a": {"pattern": f"a.{{{i}}}$"}}} for i in range(40)]}
+    ),
+    "patterns of one definition": lambda: constraints.json_schema(
+        {
+            "$defs": {
+                f"a{i}": {"pattern": f"a.{{{i}}}$", "$ref": f"#/$defs/a{i + 1}"} for i in range(40)
+            }
+            | {"a40": {"type": "string"}},
+            "$ref": "#/$defs/a0",
+        }
+    ),
+    "patterns of names": lambda: constraints.json_schema(
+        {"type": "object", "patternProperties": {f"^k{i}x": {} for i in range(1000)}}
+    ),
+    "a multiple": lambda: constraints.json_schema({"type": "integer", "multipleOf": 1_000_003}),
+    "multiples": lambda: constraints.json_schema(
+        {"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}
+    ),
+    "many objects": lambda: constraints.json_schema(
+        {"enum": [{"a": [i], "b": {"c": i}} for i in range(4000)]}
+    ),
+    "letters that may be": lambda: constraints.regex(r"\pL*" * 8000),
+    "a deep schema in a grammar": lambda: constraints.grammar(
+        'start: %json {"const": ' + "[" * 900 + "]" * 900 + "}"
+    ),
     "groups of GBNF": lambda: constraints.grammar(
         "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000
     ),

@@ -3,6 +3,7 @@ refused. All that a request thread does to a text may hold up the engine thread.
 """
 
 import contextlib
+import json
 import time
 
 import pytest
@@ -15,7 +16,7 @@ from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO
 
 LENGTH = 15_000  # of the shorter text, in characters
-SLACK = 0.02  # seconds that say nothing
+SLACK = 0.05  # seconds that say nothing
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,95 @@ def seconds(take, text):
 def assert_linear(take, make):
     short, long = seconds(take, make(LENGTH)), seconds(take, make(2 * LENGTH))
     assert long < 3 * short + SLACK, (short, long)
+
+
+def nested(length):
+    schema = {"type": "string"}
+    for _ in range(length // 10):
+        schema = {"items": schema}
+    return schema
+
+
+def defined(length):
+    """Definitions with names of one spelling that references spell in many ways."""
+    names = [
+        "".join("~0" if i >> bit & 1 else "~" for bit in range(9)) for i in range(length // 80)
+    ]
+    values = [{"const": i} for i in range(length // 20)]
+    return {
+        "$defs": {"~" * 9: {"anyOf": values}},
+        "properties": {f"p{i}": {"$ref": f"#/$defs/{name}"} for i, name in enumerate(names)},
+    }
+
+
+def patterns(join, length):
+    return {join: [{"type": "string", "pattern": f"a.{{{i}}}$"} for i in range(length // 40)]}
+
+
+SCHEMAS = {
+    "arrays in each other": nested,
+    "definitions": defined,
+    "names of properties": lambda n: {"properties": {f"p{i}": {} for i in range(n // 12)}},
+    "a long name above many": lambda n: {
+        "properties": {"x" * (n // 2): {"properties": {f"p{i}": {} for i in range(n // 24)}}}
+    },
+    "patterns of names": lambda n: {
+        "type": "object",
+        "patternProperties": {f"^p{i}x": {} for i in range(n // 16)},
+    },
+    "alternatives": lambda n: {"anyOf": [{"const": i} for i in range(n // 18)]},
+    "patterns, one of which": lambda n: patterns("anyOf", n),
+    "patterns, one alone": lambda n: patterns("oneOf", n),
+    "patterns together": lambda n: patterns("allOf", n),
+    "objects to choose from": lambda n: {"enum": [{"a": i, "b": [i]} for i in range(n // 24)]},
+    "a large object": lambda n: {"const": {f"p{i}": i for i in range(n // 12)}},
+    "a deep array": lambda n: {
+        "const": json.loads("[" * 100 + ",".join("0" * (n // 2)) + "]" * 100)
+    },
+    "numbers to divide by": lambda n: {"anyOf": [{"multipleOf": 9973 - i} for i in range(n // 20)]},
+    "a number to divide by": lambda n: {"type": "integer", "multipleOf": n * n + 1},
+    "a pattern": lambda n: {"pattern": "^" + "[a-z]?" * (n // 6) + "$"},
+}
+
+PATTERNS = {
+    "what may be left out": lambda n: "a?" * (n // 2),
+    "letters that may be": lambda n: r"\pL*" * (n // 4),
+    "empty alternatives": lambda n: "(a|)" * (n // 4),
+    "letters": lambda n: r"\pL" * (n // 3),
+    "alternatives": lambda n: "|".join(f"a{i}" for i in range(n // 6)),
+    "classes": lambda n: "[ab" * (n // 3),
+    "groups": lambda n: "(" * n,
+    "backslashes": lambda n: "\\" * n,
+}
+
+TERMINALS = {
+    "what holds together": lambda n: "&".join(f"/(?s:.*)a.{{{i}}}/" for i in range(n // 20)),
+    "what may be left out": lambda n: r"/\pL*/ " * (n // 8),
+    "terminals that may be": lambda n: "B? " * (n // 3),
+    "alternatives": lambda n: " | ".join(f'"{i:05}"' for i in range(n // 10)),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_twice_as_long_takes_twice_as_long_to_compile(grammars, name):
+    assert_linear(
+        lambda schema: grammars._compile(constraints.json_schema(schema).grammar), SCHEMAS[name]
+    )
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_twice_as_long_takes_twice_as_long_to_compile(grammars, name):
+    assert_linear(
+        lambda pattern: grammars._compile(constraints.regex(pattern).grammar), PATTERNS[name]
+    )
+
+
+@pytest.mark.parametrize("name", TERMINALS)
+def test_a_terminal_twice_as_long_takes_twice_as_long_to_compile(grammars, name):
+    def make(length):
+        return f"start: A\nA: {TERMINALS[name](length)}\nB: /[a-z]/"
+
+    assert_linear(lambda text: grammars._compile(constraints.grammar(text).grammar), make)
 
 
 @pytest.mark.parametrize("name", GRAMMARS)

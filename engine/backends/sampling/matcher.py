@@ -7,7 +7,7 @@ from llguidance import LLMatcher
 
 from switchyard.engine.backends.sampling.forcing import Watch
 from switchyard.engine.backends.sampling.rules import Among, Without
-from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.grammar.grammars import Grammars, check_matcher
 from switchyard.engine.job import Constraint
 
 # Seconds that a batch waits for a job's mask. `Grammars` bounds what one takes; this is for a
@@ -52,13 +52,17 @@ class Matcher:
         return Without([*self._grammars.tokenizer.eos_tokens, *begun])
 
     def accept(self, token_id: int) -> None:
-        """The next token, which is no end. Raises ArithmeticError if it wasn't allowed."""
+        """The next token, which is no end. Raises ArithmeticError if it wasn't allowed, InvalidJob
+        where the constraint gets too large.
+        """
         if not self._watch.has_come:
             self._watch.add(self._grammars.pieces[token_id])
             return
-        self.wait()
+        allowed = self._allowed.result(MASK_TIMEOUT)
         assert self._matcher is not None
         if not self._matcher.consume_token(token_id):
+            if allowed[token_id // 8] >> token_id % 8 & 1:  # but takes too many steps
+                check_matcher(self._matcher)
             raise ArithmeticError(f"token {token_id} breaks the constraint")
         self.is_done = self._matcher.is_stopped()
         if not self.is_done:
@@ -75,6 +79,5 @@ class Matcher:
     def _compute(self) -> torch.Tensor:
         assert self._matcher is not None
         bits = self._matcher.compute_bitmask()
-        if self._matcher.is_error():
-            raise ArithmeticError(f"the constraint: {self._matcher.get_error()[:1000]}")
+        check_matcher(self._matcher)
         return torch.frombuffer(bytearray(bits), dtype=torch.uint8)

@@ -228,3 +228,22 @@ def test_a_streamed_call_that_must_be_made_is_whole(make_client, with_template):
     arguments = "".join(call["function"]["arguments"] for call in calls)
     assert json.loads(arguments) in VALID[calls[0]["function"]["name"]]
     assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+def test_schemas_of_tools_are_enforced_as_far_as_they_can_be_together(make_client, with_template):
+    """Each could be alone."""
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend, path=with_template(TEMPLATE.replace("MARKS", "<tool_call>")))
+    large = {"type": "object", "patternProperties": {f"^{i}x": {} for i in range(70)}}
+    tools = [
+        {"type": "function", "function": {"name": f"t{i}", "parameters": large}} for i in range(5)
+    ]
+    request = {**REQUEST, "tools": tools, "tool_choice": "required", "max_tokens": 5}
+    client.post(URL, json=request)
+    [job] = backend.enqueued
+    assert job.constraint.grammar.count("^69x") == 2
+    assert job.constraint.grammar.count("<tool_call>") == 5
+    for tool in tools:
+        tool["function"]["strict"] = True
+    response = client.post(URL, json=request)
+    assert (response.status_code, response.json["error"]["param"]) == (400, "tools")
