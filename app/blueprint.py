@@ -2,7 +2,6 @@
 
 import importlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from switchyard.app.delivery.answers import Answers
 from switchyard.app.formats import FORMATS, models
 from switchyard.app.http import request_id
 from switchyard.app.http.gate import Gate
+from switchyard.app.http.places import Places
 from switchyard.app.openapi import page
 from switchyard.app.routes import health, requests, streams
 from switchyard.app.services import KEY, Services
@@ -51,7 +51,7 @@ def open_services(
 ) -> Services:
     """`terminate` does what SIGTERM does, at once or soon."""
     templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
-    websockets = threading.Semaphore(settings.max_websockets)
+    websockets = Places(settings.max_websockets)
     max_jobs = settings.max_batch_size + settings.max_pending
     gate = Gate(settings.max_pending, max_jobs, lambda: models.num_jobs)
     return Services(settings, models, Answers(settings), gate, templates, websockets, terminate)

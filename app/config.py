@@ -248,7 +248,14 @@ class Settings(pydantic_settings.BaseSettings):
         ge=0,
         le=4096,
         description="Most WebSockets open at the same time, each with a request thread of its own;"
-        " the next is refused with 429.",
+        " of one address half of them. The next is refused with 429.",
+    )
+    websocket_timeout: float = Field(
+        600.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds without any generation at work after which a WebSocket is closed, for"
+        " others to have its place. 0: no limit.",
     )
     grace: float = Field(
         30.0,

@@ -1,7 +1,6 @@
 """What the views of one application work with."""
 
 import functools
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec
@@ -14,6 +13,7 @@ from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.delivery.answers import Answers
 from switchyard.app.http.gate import Gate
+from switchyard.app.http.places import Places
 from switchyard.app.openapi.contract import REPEATABLE
 
 KEY = "switchyard"
@@ -29,7 +29,7 @@ class Services:
     answers: Answers
     gate: Gate
     chat_templates: dict[str, ChatTemplate]  # by model name
-    websockets: threading.Semaphore  # a place for each that may be open
+    websockets: Places  # for each that may be open
     terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon
 
     def prompts(self, model: engine.Engine) -> Prompts:

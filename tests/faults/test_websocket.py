@@ -26,8 +26,11 @@ HANDSHAKE = {
 class Client:
     """A WebSocket; what comes on it."""
 
-    def __init__(self, server, receive_buffer=None, **more):
+    def __init__(self, server, receive_buffer=None, address=None, **more):
         options = []
+        if address:
+            place = ("127.0.0.1", server.port)
+            more["socket"] = socket.create_connection(place, 30, source_address=(address, 0))
         if receive_buffer:
             options = [(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)]
         self.socket = websocket.create_connection(
@@ -73,7 +76,7 @@ class Client:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_path):
     directory = tmp_path_factory.mktemp("websocket")
-    server = Server(SCRIPTED, directory, model=model_path, max_websockets=4, heartbeat=0.5)
+    server = Server(SCRIPTED, directory, model=model_path, max_websockets=8, heartbeat=0.5)
     yield server.wait_until_ready()
     assert server.stop() == 0, server.output
     assert "a WebSocket failed" not in server.output
@@ -317,11 +320,31 @@ def test_more_connections_than_may_be_are_refused_and_probes_are_answered(server
     response = requests.get(f"{server.url}/v1/stream", headers=HANDSHAKE, timeout=10)
     assert response.status_code == 429
     assert int(response.headers["Retry-After"]) >= 1
-    assert "4 WebSockets" in response.json()["error"]["message"]
+    assert "4 WebSockets are open from this address" in response.json()["error"]["message"]
+    others = [Client(server, address="127.0.0.2") for _ in range(4)]  # which have places left
+    with pytest.raises(websocket.WebSocketBadStatusException, match="8 WebSockets are open"):
+        Client(server, address="127.0.0.3")
     assert requests.get(f"{server.url}/health/live", timeout=10).status_code == 200
     clients.pop().close()
     clients.append(wait_until_free(server))
-    for client in clients:
+    for client in [*clients, *others]:
+        client.close()
+
+
+def test_a_connection_is_closed_that_has_had_no_work_for_too_long(start):
+    server = start(SCRIPTED, websocket_timeout=1, max_websockets=2).wait_until_ready()
+    idle, busy = Client(server), Client(server, address="127.0.0.2")
+    busy.send("generate", 1, prompt="x", max_tokens=250)  # 2.5 seconds
+    idle.send("cancel", 5)  # which is no work
+    assert [idle.receive()["error"]["code"] for _ in range(2)] == [
+        "unknown_id",
+        "websocket_timeout",
+    ]
+    assert idle.close_code() == 1000
+    assert busy.until(1, "end", "error")[-1]["type"] == "end"
+    assert busy.receive()["error"]["code"] == "websocket_timeout"
+    wait_until_free(server).close()
+    for client in (idle, busy):
         client.close()
 
 

@@ -30,10 +30,10 @@ def _admit() -> None:
     if name is None:
         raise werkzeug.exceptions.NotImplemented("the server under this one shows no socket")
     services().models.get().check_room(0)
-    if not services().websockets.acquire(blocking=False):
-        number = settings.max_websockets
-        raise engine.Full(f"{number} WebSockets are open, as many as this server takes", RETRY)
-    flask.g.has_websocket = True
+    address = flask.request.remote_addr or ""
+    if (refusal := services().websockets.take(address)) is not None:
+        raise engine.Full(refusal, RETRY)
+    flask.g.websocket_of = address
     Client(environ).limit_sends(settings.send_timeout)
     environ[name] = SharedSocket(environ[name])
     # No compression: of messages this small it saves little, and costs more than all else.
@@ -42,8 +42,8 @@ def _admit() -> None:
 
 @blueprint.teardown_request
 def _leave(error: BaseException | None) -> None:
-    if flask.g.pop("has_websocket", False):
-        services().websockets.release()
+    if (address := flask.g.pop("websocket_of", None)) is not None:
+        services().websockets.give_back(address)
 
 
 @blueprint.errorhandler(wsproto.utilities.RemoteProtocolError)
@@ -54,4 +54,5 @@ def _refuse(error: wsproto.utilities.RemoteProtocolError) -> flask.Response:
 @flask_sock.Sock().route("/stream", bp=blueprint)  # type: ignore[untyped-decorator]
 def stream(websocket: simple_websocket.Server) -> None:
     settings = services().settings
-    Session(Connection(websocket, settings.max_body_bytes, settings.heartbeat)).run()
+    connection = Connection(websocket, settings.max_body_bytes, settings.heartbeat)
+    Session(connection, settings.websocket_timeout).run()

@@ -2,6 +2,8 @@
 
 import itertools
 import logging
+import math
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ logger = logging.getLogger(__name__)
 MAX_GENERATIONS = 32  # at once on one connection
 TICK = 0.25  # seconds between looks at the deadlines, and whether the server drains
 
-GOING_AWAY, INTERNAL_ERROR = 1001, 1011  # RFC 6455, section 7.4.1
+NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011  # RFC 6455, section 7.4.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,17 @@ class Generation:
 
 
 class Session:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, timeout: float) -> None:
+        """`timeout`: seconds without any generation at work after which it ends. 0: none."""
         self._connection = connection
+        self._timeout = timeout or math.inf
+        self._last_work = time.monotonic()
         self._running: dict[parse.Identifier, Generation] = {}  # by the client's identifier
 
     def run(self) -> None:
-        """Until the client has left, or the server drains and all has ended."""
+        """Until the client has left or is idle for too long, or the server drains and all has
+        ended.
+        """
         code, reason = GOING_AWAY, "the server is shutting down"
         try:
             while not self._has_drained():
@@ -52,6 +59,9 @@ class Session:
                     self._receive(data)
                 for identifier in list(self._running):
                     self._forward(identifier)
+                if self._is_idle():
+                    code, reason = NORMAL, "idle"
+                    break
                 self._connection.keep_alive()
         except ClientGone:
             pass
@@ -70,6 +80,16 @@ class Session:
         ):
             return False
         self._send_error(None, engine.Draining("the server is shutting down", 10.0))
+        return True
+
+    def _is_idle(self) -> bool:
+        """Too long, which is told."""
+        if self._running:
+            self._last_work = time.monotonic()
+        if time.monotonic() - self._last_work < self._timeout:
+            return False
+        message = f"no generation was at work for {self._timeout:g} seconds"
+        self._send_error(None, TimedOut(message, "websocket_timeout"))
         return True
 
     def _receive(self, data: str | bytes) -> None:

@@ -1,0 +1,28 @@
+"""Places for WebSockets, of which no client may take all. Any thread."""
+
+import threading
+from collections import Counter
+
+
+class Places:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.most = -(-number // 2)  # of one client
+        self._lock = threading.Lock()  # guards what follows
+        self._taken: Counter[str] = Counter()  # by client
+
+    def take(self, client: str) -> str | None:
+        """Give it back later. Else why there is none."""
+        with self._lock:
+            if self._taken.total() >= self.number:
+                return f"{self.number} WebSockets are open, as many as this server takes"
+            if self._taken.get(client, 0) >= self.most:
+                return f"{self.most} WebSockets are open from this address, as many as one may have"
+            self._taken[client] += 1
+            return None
+
+    def give_back(self, client: str) -> None:
+        with self._lock:
+            self._taken[client] -= 1
+            if not self._taken[client]:
+                del self._taken[client]
