@@ -1,13 +1,16 @@
+import json
 import shutil
 from functools import partial
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
 from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.model.model_dir import ModelDir
 from tests.scripted import make_again
 
 over_both_links = pytest.mark.parametrize("link", ["thread", "process"], indirect=True)
@@ -80,3 +83,44 @@ def sentencepiece_path(model_path, tmp_path_factory):
     tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in SPECIAL])
     tokenizer.save(str(path / "tokenizer.json"))
     return str(path)
+
+
+@pytest.fixture
+def write(model_path, tmp_path):
+    """A directory with that config.json, and no weights."""
+
+    def write(config, name="model"):
+        path = tmp_path / name
+        path.mkdir(exist_ok=True)
+        shutil.copy(f"{model_path}/tokenizer.json", path)
+        (path / "model.safetensors").touch()
+        (path / "config.json").write_text(json.dumps(config))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def build(write):
+    """The library's model, not loaded, with the tables that the library makes on one device."""
+    cpu.install()
+    from exllamav2 import ExLlamaV2, ExLlamaV2Config
+    from exllamav2.device import ExLlamaV2DeviceContext
+
+    from switchyard.engine.backends.exl2.load.compatibility import mend
+
+    def build(spec, max_seq_len):
+        config = ExLlamaV2Config()
+        config.model_dir = write(spec.config)
+        config.prepare(no_tensors=True)
+        mend(config, ModelDir.read(config.model_dir).config)
+        config.max_seq_len = max_seq_len
+        model = ExLlamaV2(config)
+        context = object.__new__(ExLlamaV2DeviceContext)  # else it makes a stream
+        context.model, context.device_idx, context.ready = model, -1, True
+        context.archparams = config.arch.lm
+        context.prepare_sincos()
+        model.device_context = [context]
+        return model
+
+    return build

@@ -8,17 +8,73 @@ import pytest
 import torch
 
 from switchyard.engine.backends.exl2 import cpu
+from tests.gpu.architectures.specs import SPECS
 
 
 @pytest.mark.parametrize("max_rows", [1, 3, 32, 100, 128, 129, 256, 300, 512])
-def test_there_is_a_graph_for_every_batch(max_rows):
+def test_a_graph_is_tried_for_every_batch_and_one_above(max_rows):
     cpu.install()
     from switchyard.engine.backends.exl2.cuda.passes import graph_rows
 
     sizes = graph_rows(max_rows)
-    assert sizes[-1] == max_rows
     assert sizes[:1] == [1] and sorted(set(sizes)) == sizes
+    assert sizes[-2] == max_rows < sizes[-1]
     assert all(b <= max(2 * a, a + 64) for a, b in itertools.pairwise(sizes))
+
+
+# Milliseconds as on an H200: slower and slower up to 32 rows, and then alike for any number.
+STEPS = {1: 1.5, 2: 1.6, 4: 1.8, 8: 2.5, 16: 3.3, 24: 4.1, 32: 5.0, 48: 3.4, 64: 3.5}
+
+
+@pytest.fixture
+def sizes():
+    from switchyard.engine.backends.exl2.cuda.sizes import Sizes
+
+    cpu.install()
+    return Sizes
+
+
+def test_a_batch_takes_the_fastest_size_that_holds_it(sizes):
+    found = sizes(STEPS, 64)
+    chosen = {rows: found.fit(rows, 0) for rows in (1, 3, 9, 16, 17, 24, 25, 32, 33, 48, 49, 64)}
+    expected = {1: 1, 3: 4, 9: 16, 16: 16, 17: 48, 24: 48, 25: 48, 32: 48, 33: 48, 48: 48}
+    assert chosen == {**expected, 49: 64, 64: 64}
+    for rows in range(1, 65):
+        fitting = [seconds for size, seconds in STEPS.items() if size >= rows]
+        assert STEPS[found.fit(rows, 0)] <= min(fitting) * 1.02
+
+
+def test_the_size_above_all_batches_is_left_where_it_is_no_faster(sizes):
+    assert sizes({16: 3.3, 32: 5.0, 48: 3.4}, 32).used == [16, 32, 48]
+    assert sizes({16: 3.3, 32: 3.4, 48: 3.5}, 32).used == [16, 32]
+
+
+def test_noise_doesnt_make_a_batch_larger(sizes):
+    assert sizes({8: 1.00, 16: 0.99, 32: 1.01}, 32).fit(5, 0) == 8
+
+
+def test_rows_that_fill_up_cost_what_their_context_does(sizes):
+    found = sizes(STEPS, 32)
+    found.seconds_a_token = 1e-5  # for a row
+    assert found.fit(24, 100) == 48  # 24 rows more, 0.7 faster
+    assert found.fit(24, 10_000) == 24
+    assert (found.fit(32, 5_000), found.fit(32, 20_000)) == (48, 32)  # 16 rows more, 1.6 faster
+    assert found.used == [1, 2, 4, 8, 16, 24, 32, 48]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_plain"),
+    [
+        *(("llama", True), ("gemma2", True), ("glm4", True), ("starcoder2", True)),
+        *(("mixtral", False), ("qwen3moe", False), ("dbrx", False), ("cohere", False)),
+        *(("cohere2", False), ("gpt2", False), ("gptbigcode", False)),
+    ],
+)
+def test_models_without_graphs_of_ours_are_told_by_their_layers(build, name, is_plain):
+    """They keep the library's."""
+    from switchyard.engine.backends.exl2.cuda import passes
+
+    assert passes.is_plain(build(SPECS[name], 1024)) == is_plain
 
 
 @pytest.mark.parametrize("token_id", [-1, 10])

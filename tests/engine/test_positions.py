@@ -1,15 +1,12 @@
 """What each layer is told of positions, beside transformers: sine, cosine and windows."""
 
 import importlib
-import json
-import shutil
 import warnings
 
 import pytest
 import torch
 
 from switchyard import engine
-from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.model.layers import read_layers
 from switchyard.engine.model.model_dir import ModelDir
 from tests.gpu.architectures.specs import CONTEXT, SPECS, WINDOW
@@ -17,47 +14,6 @@ from tests.gpu.architectures.specs import CONTEXT, SPECS, WINDOW
 COMPUTED = {name: spec for name, spec in SPECS.items() if spec.refusal is None}
 ROTATED = [name for name in COMPUTED if not name.startswith("gpt")]
 SERVED = (256, 1024, CONTEXT)  # below and at an original context, and all
-
-
-@pytest.fixture
-def write(model_path, tmp_path):
-    """A directory with that config.json, and no weights."""
-
-    def write(config, name="model"):
-        path = tmp_path / name
-        path.mkdir(exist_ok=True)
-        shutil.copy(f"{model_path}/tokenizer.json", path)
-        (path / "model.safetensors").touch()
-        (path / "config.json").write_text(json.dumps(config))
-        return str(path)
-
-    return write
-
-
-@pytest.fixture
-def build(write):
-    """The library's model, not loaded, with the tables that the library makes on one device."""
-    cpu.install()
-    from exllamav2 import ExLlamaV2, ExLlamaV2Config
-    from exllamav2.device import ExLlamaV2DeviceContext
-
-    from switchyard.engine.backends.exl2.load.compatibility import mend
-
-    def build(spec, max_seq_len):
-        config = ExLlamaV2Config()
-        config.model_dir = write(spec.config)
-        config.prepare(no_tensors=True)
-        mend(config, ModelDir.read(config.model_dir).config)
-        config.max_seq_len = max_seq_len
-        model = ExLlamaV2(config)
-        context = object.__new__(ExLlamaV2DeviceContext)  # else it makes a stream
-        context.model, context.device_idx, context.ready = model, -1, True
-        context.archparams = config.arch.lm
-        context.prepare_sincos()
-        model.device_context = [context]
-        return model
-
-    return build
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 
 from switchyard.engine.backends.exl2.cuda import tensor_parallel
 from switchyard.engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
-from switchyard.engine.backends.exl2.cuda.passes import Passes, can_capture
+from switchyard.engine.backends.exl2.cuda.passes import Passes, can_capture, is_plain
 from switchyard.engine.backends.exl2.load.attention import (
     check_windows,
     num_tables,
@@ -60,8 +60,9 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
     free = [size - adapters for size in free_memory()]
     memory = Memory(config, footprints, free, exl2_config.max_seq_len)
     for mode, tokens in memory.caches():
+        is_on_one = sum(map(bool, memory.place(mode, tokens))) == 1
         try:
-            loaded = _load(config, configs, mode, tokens, progress)
+            loaded = _load(config, configs, mode, tokens, progress, is_on_one)
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
@@ -168,14 +169,18 @@ def _load(
     mode: CacheMode,
     tokens: int,
     progress: Callback,
+    is_on_one: bool,
 ) -> Loaded:
-    """`configs`: a draft model's, if there is one, and the model's."""
+    """`configs`: a draft model's, if there is one, and the model's. `is_on_one`: by the room that
+    there is, all will be on one GPU.
+    """
     if not has_pages(configs[-1]):
         configs[-1].no_sdpa = True  # exllamav2's way over it lets a prompt see what follows
     has_passes = has_pages(configs[-1]) and not (config.has_draft or config.loras)
-    # Graphs of single layers can't be part of our own.
-    configs[-1].no_graphs = has_passes and mode == "float16"
     models = [ExLlamaV2(one) for one in configs]
+    # Graphs of single layers can't be part of our own. A model that has none of ours keeps them.
+    has_passes = has_passes and mode == "float16" and is_on_one and is_plain(models[-1])
+    configs[-1].no_graphs = has_passes
     for model in models:
         set_windows(model)
     if config.tensor_parallel:

@@ -24,17 +24,21 @@ from exllamav2.rmsnorm import ExLlamaV2RMSNorm
 from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings
 from switchyard.engine.backends.exl2.cuda.graphs import record
 from switchyard.engine.backends.exl2.cuda.prompts import PromptPasses
+from switchyard.engine.backends.exl2.cuda.sizes import Sizes
 
 logger = logging.getLogger(__name__)
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
-# Rows that are captured, and then every 64; a smaller batch is filled up. Beyond 32 exllamav2
-# unpacks the weights first, which takes the same time for any number.
+# Rows that are tried, and then every 64; a smaller batch is filled up, to the size that was
+# measured to be the fastest. From 33 on or so exllamav2 unpacks the weights first, which takes the
+# same time for any number.
 GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 MORE_ROWS = 64
 # Tokens: texts up to these have graphs of their own, with less work in attention, which is divided
 # by how long the longest may be.
 SHORT = (512, 2048)
+
+NUM_TIMES, NUM_TIMED = 3, 5  # runs, and passes of each, by which sizes are compared
 
 MAX_TUNED = 4  # rows up to which exllamav2 measures
 NUM_TUNED = 200
@@ -52,21 +56,25 @@ def can_capture(model: Any, cache: Any) -> bool:
     """Whether what a pass does is the same each time: one device, a cache that isn't quantized (to
     read one depends on its length), no layers of other kinds.
     """
+    devices = {module.device_idx for module in model.modules[1:]}
+    return is_plain(model) and len(devices) == 1 and not model.tp_context and cache.q_block == 0
+
+
+def is_plain(model: Any) -> bool:
+    """Whether it has no layers of other kinds, which look at numbers on the host: a mixture of
+    experts at who is chosen, learned positions at where rows are. It need not be loaded.
+    """
     embedding, *modules = model.modules
-    devices = {module.device_idx for module in modules}
-    return (
-        isinstance(embedding, ExLlamaV2Embedding)
-        and all(isinstance(module, PLAIN) for module in modules)
-        and len(devices) == 1
-        and not model.tp_context
-        and cache.q_block == 0
+    return isinstance(embedding, ExLlamaV2Embedding) and all(
+        isinstance(module, PLAIN) for module in modules
     )
 
 
 def graph_rows(max_rows: int) -> list[int]:
-    """Of the batches that are captured; the last is `max_rows`."""
-    sizes = (*GRAPH_ROWS, *range(2 * MORE_ROWS, max_rows + MORE_ROWS, MORE_ROWS))
-    return sorted({min(rows, max_rows) for rows in sizes})
+    """Of the batches that are tried: up to `max_rows`, that, and one more, which may be faster."""
+    sizes = (*GRAPH_ROWS, *range(2 * MORE_ROWS, max_rows + 2 * MORE_ROWS, MORE_ROWS))
+    above = next(rows for rows in sizes if rows > max_rows)
+    return sorted({max_rows, above, *(rows for rows in sizes if rows < max_rows)})
 
 
 def _have_rows(token_ids: torch.Tensor, size: int) -> bool:
@@ -93,17 +101,19 @@ class Passes:
         self._index: int = model.modules[1].device_idx
         self._device = torch.device("cuda", self._index)
         num_pages = -(-model.config.max_seq_len // page_size)
-        self._token_ids = torch.zeros(max_rows, dtype=torch.long, device=self._device)
-        self._positions = torch.zeros(max_rows, dtype=torch.int32, device=self._device)
+        self._max_rows = max_rows
+        most = graph_rows(max_rows)[-1]
+        self._token_ids = torch.zeros(most, dtype=torch.long, device=self._device)
+        self._positions = torch.zeros(most, dtype=torch.int32, device=self._device)
         self._widths = sorted({num_pages, *(min(n // page_size, num_pages) for n in SHORT)})
         self._pages = {
-            width: torch.zeros((max_rows, width), dtype=torch.int32, device=self._device)
+            width: torch.zeros((most, width), dtype=torch.int32, device=self._device)
             for width in self._widths
         }
         self._known_positions: list[int] = []  # what the device has
         self._known_pages: dict[int, np.ndarray] = {}  # by width
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        self._sizes = graph_rows(max_rows)
+        self._sizes = Sizes({most: 0.0}, max_rows)  # until they are measured
         self._prompts = PromptPasses(
             self._compute, self._widths, page_size, model.config.max_input_len, self._device
         )
@@ -117,17 +127,61 @@ class Passes:
         self._known_pages.clear()
         pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self._device)
+        self._graphs.clear()
         with lock, torch.inference_mode(), torch.cuda.stream(stream):
-            for rows in self._sizes:
+            tried = graph_rows(self._max_rows)
+            for rows in tried:
                 self._tune(rows)
             stream.synchronize()
-            for width in self._widths:
-                for rows in reversed(self._sizes):  # the largest first: others fit in its memory
-                    decode = functools.partial(self._decode, rows, self._pages[width][:rows])
-                    self._graphs[width, rows] = record(pool, decode)
+            first, *others = self._widths
+            self._record(pool, first, tried)
+            seconds = {rows: self._seconds(first, rows, 0) for rows in tried}
+            self._sizes = Sizes(seconds, self._max_rows)
+            for rows in {*tried} - {*self._sizes.used}:
+                del self._graphs[first, rows]
+            for width in others:
+                self._record(pool, width, self._sizes.used)
+            self._sizes.seconds_a_token = self._seconds_a_token()
             num_prompts = self._prompts.capture(pool)
         torch.cuda.synchronize(self._device)
-        logger.info("%d graphs of decode steps, %d of prompts", len(self._graphs), num_prompts)
+        self._known_positions = []
+        logger.info(
+            "%d graphs of decode steps, %d of prompts; milliseconds by rows: %s",
+            len(self._graphs),
+            num_prompts,
+            ", ".join(f"{rows}: {1000 * time:.2f}" for rows, time in seconds.items()),
+        )
+
+    def _record(self, pool: Any, width: int, sizes: Sequence[int]) -> None:
+        for rows in reversed(sizes):  # the largest first: others fit in its memory
+            decode = functools.partial(self._decode, rows, self._pages[width][:rows])
+            self._graphs[width, rows] = record(pool, decode)
+
+    def _seconds(self, width: int, rows: int, position: int) -> float:
+        """Of a pass, the best of some. It writes to page 0."""
+        graph, _ = self._graphs[width, rows]
+        times: list[float] = []
+        for _ in range(NUM_TIMES):
+            self._positions.fill_(position)
+            begin, end = (
+                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                for _ in range(2)
+            )
+            begin.record()
+            for _ in range(NUM_TIMED):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(float(begin.elapsed_time(end)) / 1000 / NUM_TIMED)
+        return min(times)
+
+    def _seconds_a_token(self) -> float:
+        """That attention takes for each token that a row sees."""
+        short = SHORT[-1] // self._page_size
+        width: int = max(w for w in self._widths if w == self._widths[0] or w <= short)
+        rows, position = self._sizes.used[-1], width * self._page_size - NUM_TIMED
+        more = self._seconds(width, rows, position) - self._seconds(width, rows, 0)
+        return max(more, 0.0) / rows / position
 
     def _tune(self, rows: int) -> None:
         """Compute until exllamav2 has chosen its kernels: it does so by taking the time of the
@@ -155,13 +209,14 @@ class Passes:
         set_device_streams()
         rows = len(token_ids)
         width = next(w for w in self._widths if w >= pages.shape[1])
-        size = next(s for s in self._sizes if s >= rows)
-        fill = size - rows  # rows that fill it up do what the first does
+        shortest = positions.index(min(positions))
+        size = self._sizes.fit(rows, positions[shortest])
+        fill = size - rows  # rows that fill it up do what the one with the shortest context does
         self._token_ids[:rows].copy_(token_ids, non_blocking=True)
         if fill:
-            self._token_ids[rows:size] = self._token_ids[0]
-        self._send_positions([*positions, *[positions[0]] * fill])
-        self._send_pages(np.vstack((pages, pages[:1].repeat(fill, 0))), width)
+            self._token_ids[rows:size] = self._token_ids[shortest]
+        self._send_positions([*positions, *[positions[shortest]] * fill])
+        self._send_pages(np.vstack((pages, pages[shortest : shortest + 1].repeat(fill, 0))), width)
         graph, logits = self._graphs[width, size]
         graph.replay()
         return logits[:rows]
