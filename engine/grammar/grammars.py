@@ -2,14 +2,22 @@
 
 import json
 import threading
+import time
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from switchyard.engine.errors import InvalidJob, ModelError
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
 
-MAX_GRAMMARS = 256  # kept compiled; one takes from some kilobytes to a few megabytes
+# Of what is kept compiled. llguidance doesn't tell how large that is, and it grows with use: states
+# of its lexer are computed when they are needed, and stay. But to fill memory takes time: up to
+# 250 MB a second of a core were measured, and a core may be twice as fast.
+MAX_BYTES = 512 * 1024**2
+BYTES_PER_SECOND = 512 * 1024**2
+MIN_BYTES = 128 * 1024  # of the least
+MAX_GROWTH = 40 * 1024**2  # of one: `max_lexer_states` of 2 kB
 
 # What one grammar may cost, in units of llguidance: its own limits let a regex of ten characters
 # take five seconds. With these all that was tried, in tests/engine/test_rules.py, is refused within
@@ -23,6 +31,13 @@ LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
+
+
+@dataclass(slots=True)
+class _Compiled:
+    matcher: LLMatcher  # at the beginning; copies share what grows
+    size: int  # bytes, by the time that it has taken so far
+    max_size: int
 
 
 class Grammars:
@@ -43,8 +58,9 @@ class Grammars:
             special.get(i) or self.tokenizer.decode_bytes([i])
             for i in range(self.tokenizer.vocab_size)
         ]
-        self._lock = threading.Lock()  # guards _compiled
-        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()  # guards all below
+        self._compiled: OrderedDict[str, _Compiled] = OrderedDict()  # the last used behind
+        self._size = 0  # bytes of all of them
 
     def matcher(self, grammar: str) -> LLMatcher:
         """A new matcher, at the beginning. Raises InvalidJob for what can't be honoured."""
@@ -52,13 +68,31 @@ class Grammars:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
                 self._compiled.move_to_end(grammar)
-                return compiled.deep_copy()
-        compiled = self._compile(grammar)
+                return compiled.matcher.deep_copy()
+        begin = time.thread_time()
+        matcher = self._compile(grammar)
+        size = MIN_BYTES + 2 * len(grammar) + _size(time.thread_time() - begin)
         with self._lock:
-            self._compiled[grammar] = compiled
-            while len(self._compiled) > MAX_GRAMMARS:
-                self._compiled.popitem(last=False)
-            return compiled.deep_copy()
+            if grammar not in self._compiled:  # else another thread was faster
+                self._compiled[grammar] = _Compiled(matcher, size, size + MAX_GROWTH)
+                self._grow(size)
+        return matcher.deep_copy()
+
+    def note_use(self, grammar: str, seconds: float) -> None:
+        """A copy of what `matcher` gave has been used for so many seconds of a core."""
+        with self._lock:
+            compiled = self._compiled.get(grammar)
+            if compiled is not None:
+                before = compiled.size
+                compiled.size = min(before + _size(seconds), compiled.max_size)
+                self._grow(compiled.size - before)
+
+    def _grow(self, size: int) -> None:
+        """Under the lock."""
+        self._size += size
+        while self._size > MAX_BYTES:
+            _, dropped = self._compiled.popitem(last=False)
+            self._size -= dropped.size
 
     def overshooting(self, text: str) -> dict[int, list[int]]:
         """Tokens that end behind `text` if so many bytes of it have come before them."""
@@ -95,6 +129,10 @@ class Grammars:
             matcher.consume_token(first)
             matcher.compute_logit_bias()
             check_matcher(matcher)
+
+
+def _size(seconds: float) -> int:
+    return int(seconds * BYTES_PER_SECOND)
 
 
 # What llguidance says of settings and states of its own, in words for who has written the grammar.

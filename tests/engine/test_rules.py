@@ -409,9 +409,38 @@ def test_a_grammar_is_compiled_once(grammars, monkeypatch):
     assert len(compiled) == 1
 
 
-def test_the_oldest_grammar_is_dropped_first(grammars, monkeypatch):
-    monkeypatch.setattr("switchyard.engine.grammar.grammars.MAX_GRAMMARS", 2)
+def test_the_grammar_that_was_not_used_for_longest_is_dropped_first(grammars, monkeypatch):
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.BYTES_PER_SECOND", 0)
+    grammars.matcher(constraints.regex("before").grammar)
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.MAX_BYTES", 300 * 1024)  # of two
     for pattern in ("a", "b", "a", "c"):
         grammars.matcher(constraints.regex(pattern).grammar)
     kept = list(grammars._compiled)
     assert kept == [constraints.regex(pattern).grammar for pattern in ("a", "c")]
+
+
+def test_compiled_grammars_are_kept_by_their_size(tokenizer, monkeypatch):
+    grammars = Grammars(tokenizer)
+    small = [constraints.regex(f"small {i}").grammar for i in range(100)]
+    for grammar in small:
+        grammars.matcher(grammar)
+    assert set(small) <= grammars._compiled.keys()
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.MAX_BYTES", 80 * 1024**2)
+    large = [constraints.regex(f"{i}" + "abcdefgh" * 8000).grammar for i in range(6)]
+    for grammar in large:  # of 26 MB
+        grammars.matcher(grammar)
+    assert 1 <= len(grammars._compiled.keys() & set(large)) <= 3
+    assert grammars._size == sum(one.size for one in grammars._compiled.values()) <= 80 * 1024**2
+
+
+def test_a_compiled_grammar_counts_more_as_it_is_used(tokenizer, backend, monkeypatch):
+    monkeypatch.setattr("switchyard.engine.backends.sampling.matcher.NOTE_AFTER", 0)
+    constraint = constraints.regex("([a-z]{0,300}|[a-y]{0,301}|[b-z]{0,302})*")
+    run(backend, job("a", 1, prompt=(1,), constraint=constraint))
+    kept = backend._grammars._compiled[constraint.grammar]
+    before = kept.size
+    run(backend, job("a", 60, prompt=(1,), constraint=constraint))
+    assert kept.size > before
+    backend._grammars.note_use(constraint.grammar, 3600)
+    assert kept.size == kept.max_size
+    backend._grammars.note_use("none that is kept", 3600)

@@ -1,5 +1,6 @@
 """The constraint of one job: which tokens may come next. Engine thread, but for the pool."""
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -13,6 +14,7 @@ from switchyard.engine.job import Constraint
 # Seconds that a batch waits for a job's mask. `Grammars` bounds what one takes; this is for a
 # machine that is far too busy.
 MASK_TIMEOUT = 2.0
+NOTE_AFTER = 0.001  # seconds of a core: some dozens of masks
 
 
 class Matcher:
@@ -33,6 +35,7 @@ class Matcher:
         self._watch = Watch(constraint.after)
         self._overshooting: dict[int, list[int]] = {}
         self._matcher: LLMatcher | None = None
+        self._seconds = 0.0  # of a core, for masks, since that was noted
         self._allowed: Future[torch.Tensor] = pool.submit(self._begin)
 
     @property
@@ -78,6 +81,11 @@ class Matcher:
 
     def _compute(self) -> torch.Tensor:
         assert self._matcher is not None
+        begin = time.thread_time()
         bits = self._matcher.compute_bitmask()
+        self._seconds += time.thread_time() - begin
+        if self._seconds > NOTE_AFTER:
+            self._grammars.note_use(self._constraint.grammar, self._seconds)
+            self._seconds = 0.0
         check_matcher(self._matcher)
         return torch.frombuffer(bytearray(bits), dtype=torch.uint8)
