@@ -50,6 +50,7 @@ def open_services(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
 ) -> Services:
     """`terminate` does what SIGTERM does, at once or soon."""
+    settings = settings.fitted(max(models.get(name).context for name in models.names))
     templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
     websockets = Places(settings.max_websockets)
     max_jobs = settings.max_batch_size + settings.max_pending

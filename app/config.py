@@ -3,7 +3,7 @@
 import os
 import pathlib
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 import pydantic_settings
@@ -180,7 +180,10 @@ class Settings(pydantic_settings.BaseSettings):
         " `[presets.NAME]` of parameters of the API.",
     )
     max_body_bytes: int = Field(
-        4 * 1024 * 1024, gt=0, description="Longest request body, in bytes; a longer one gets 413."
+        0,
+        ge=0,
+        description="Longest request body, in bytes; a longer one gets 413. 0: 32 for each token of"
+        " the model's context, at least 1 MiB.",
     )
     heartbeat: float = Field(
         5.0,
@@ -325,6 +328,12 @@ class Settings(pydantic_settings.BaseSettings):
     ) -> tuple[pydantic_settings.PydanticBaseSettingsSource, ...]:
         toml = pydantic_settings.TomlConfigSettingsSource(settings_cls)
         return init_settings, env_settings, toml
+
+    def fitted(self, context: int) -> Self:
+        """For a model whose context has so many tokens."""
+        if self.max_body_bytes:
+            return self
+        return self.model_copy(update={"max_body_bytes": max(32 * context, 1 << 20)})
 
     @property
     def model_name(self) -> str:

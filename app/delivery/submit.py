@@ -16,7 +16,7 @@ from switchyard.app.delivery.deadlines import Deadlines
 from switchyard.app.delivery.reader import Reader
 from switchyard.app.delivery.watch import Watch
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.http.body import parse_json, read_bytes
+from switchyard.app.http.body import check_values, parse_json, read_bytes
 from switchyard.app.http.client import Client
 from switchyard.app.http.gate import Gate, Place
 from switchyard.app.http.identity import owner_of, share_of
@@ -78,6 +78,7 @@ def receive(
     with client.receiving(settings.body_timeout):
         data = read_bytes(settings.max_body_bytes)
     _enter(gate, len(data), settings)
+    check_values(data, settings.max_body_bytes)
     request = parse_body(read(data))
     if isinstance(request, Generation):
         return request.with_preset(settings.presets)

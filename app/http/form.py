@@ -13,6 +13,7 @@ from werkzeug.formparser import MultiPartParser
 from werkzeug.sansio.multipart import File
 
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.http.body import MAX_VALUES
 from switchyard.app.request.validation import MAX_NAMES, Parameters
 
 TRUE = frozenset(("true", "on", "yes"))  # "on" is what a browser sends of a checked box
@@ -84,6 +85,8 @@ def _read(text: str) -> Any:
     """What it would be in JSON; itself if it is none, for the validation to refuse."""
     if text.lower() in TRUE | FALSE:
         return text.lower() in TRUE
+    if text.count(",") > MAX_VALUES:
+        return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,5 +1,8 @@
 """What a client gets for what it does wrong: its parameter's name, before any work."""
 
+import json
+import time
+
 import pytest
 
 from switchyard import engine
@@ -10,7 +13,7 @@ from switchyard.app.formats.openai import parse
 from tests.scripted import Gate, ScriptedBackend
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-MANY = {f"a{i}": 0 for i in range(100_000)}
+MANY = {f"a{i}": 0 for i in range(60_000)}
 
 
 def error_of(response, status=400):
@@ -195,9 +198,9 @@ def test_a_byte_order_mark_before_the_body_is_passed_over(make_client):
 @pytest.mark.parametrize(
     ("url", "body", "param"),
     [
-        (COMPLETIONS, {"prompt": [1.5] * 300_000}, "prompt"),
+        (COMPLETIONS, {"prompt": [1.5] * 60_000}, "prompt"),
         (COMPLETIONS, {"prompt": "x", **MANY}, "a0"),
-        (COMPLETIONS, {"prompt": "x", "stop_token_ids": ["x"] * 300_000}, "stop_token_ids.0"),
+        (COMPLETIONS, {"prompt": "x", "stop_token_ids": ["x"] * 60_000}, "stop_token_ids.0"),
         (COMPLETIONS, {"prompt": "x", "p" * 1_000_000: 0}, "p" * 100),
         (COMPLETIONS, {"prompt": "x", "logit_bias": MANY}, "logit_bias"),
         (COMPLETIONS, {"prompt": "x", "stream": True, "stream_options": MANY}, "stream_options.a0"),
@@ -223,6 +226,71 @@ def test_a_great_many_mistakes_are_answered_for_the_first(make_client, url, body
         (chat if url == CHAT else parse.completion)(body)
     cause = caught.value.__context__  # what lists all of them takes the longer
     assert cause is None or cause.error_count() <= 100
+
+
+def values(number):
+    """A body of so many."""
+    return b'{"prompt": [' + b"5," * (number - 3) + b"5]}"
+
+
+@pytest.mark.parametrize("max_body_bytes", [1 << 20, 1 << 21])
+def test_a_body_of_more_values_than_any_use_has_is_refused_unread(
+    make_client, monkeypatch, max_body_bytes
+):
+    client = make_client(ScriptedBackend(), max_body_bytes=max_body_bytes)
+    limit = max(100_000, max_body_bytes // 10)
+
+    def post(data):
+        return error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
+
+    assert post(values(limit))["code"] == "context_length_exceeded"
+    monkeypatch.setattr("pydantic_core.from_json", None)
+    for data in (
+        values(limit + 2),
+        b"[" * (limit + 1),
+        b"{" * (limit + 1),
+        b'["' + b'","' * (limit + 1),
+        b'"' * (4 * limit + 1) + b"," * (limit + 1),
+    ):
+        error = post(data)
+        assert str(limit) in error["message"], data[:20]
+
+
+@pytest.mark.parametrize("text", [",[{", '",[{', "\\,[", '\\",{', "\\\\\\,", '\\\\"[', '"'])
+def test_what_a_text_has_of_commas_and_brackets_is_free(make_client, text):
+    client = make_client(ScriptedBackend())
+    body = {"prompt": [1], "user": (text + ",,,,") * 50_000, "max_tokens": 1}
+    assert client.post(COMPLETIONS, json=body).status_code == 200
+
+
+@pytest.mark.one_way
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda n: {"prompt": [1.5] * n},
+        lambda n: {"prompt": [5] * n},
+        lambda n: {"prompt": [[5]] * (n // 2)},
+        lambda n: {"prompt": "x", "stop": ["x"] * n},
+        lambda n: {f"a{i}": 0 for i in range(n)},
+        lambda n: {"messages": [{"role": "user", "content": [5] * n}]},
+        lambda n: {"prompt": 'x\n"' * n},
+    ],
+    ids=["floats", "ids", "lists", "stop", "names", "parts", "text"],
+)
+def test_a_body_of_twice_the_values_takes_no_more_than_twice_the_time(make_client, body):
+    client = make_client(ScriptedBackend())
+
+    def seconds(number):
+        data = json.dumps(body(number)).encode()
+        url = CHAT if b"messages" in data[:20] else COMPLETIONS
+        times = []
+        for _ in range(4):
+            start = time.perf_counter()
+            assert client.post(url, data=data, content_type="application/json").status_code == 400
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert seconds(60_000) < 4 * seconds(30_000)
 
 
 def test_another_content_type_is_refused(make_client):

@@ -49,6 +49,13 @@ def test_a_wrong_variable_is_named(monkeypatch, name, value, message):
         read_settings()
 
 
+def test_the_longest_body_is_by_the_context_unless_it_is_set():
+    settings = read_settings()
+    assert settings.fitted(2048).max_body_bytes == 2**20
+    assert settings.fitted(131_072).max_body_bytes == 2**22
+    assert read_settings(max_body_bytes=5).fitted(131_072).max_body_bytes == 5
+
+
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "[::1]:80", "a.b:65535", "unix:/run/s", "fd://3"])
 def test_what_gunicorn_can_bind_is_taken(bind):
     assert read_settings(bind=bind).bind == bind

@@ -263,6 +263,15 @@ def test_the_messages_of_a_websocket_pass_too(make_client):
         assert gate.num_inside == 0
 
 
+def test_a_message_of_very_many_values_is_refused(make_client):
+    client = make_client(ScriptedBackend())
+    with client.application.test_request_context():
+        connection = Script({"type": "generate", "id": 1, "prompt": [5] * 110_000})
+        Session(connection).run()
+    assert connection.sent[0]["status"] == 400
+    assert "104857 values" in connection.sent[0]["error"]["message"]
+
+
 def test_what_a_host_generates_passes_too(make_client):
     client = make_client(ScriptedBackend(), max_pending=0)
     gate = gate_of(client)

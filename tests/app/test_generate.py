@@ -130,6 +130,14 @@ def test_what_is_no_form_is_refused(make_client):
     assert file.status_code == 400 and file.json["error"]["param"] == "image"
 
 
+def test_a_field_of_very_many_values_is_not_taken_apart(make_client, monkeypatch):
+    client = make_client(ScriptedBackend())
+    many = "[" + "5," * 100_001 + "5]"
+    monkeypatch.setattr("switchyard.app.http.form.json", None)
+    response = client.post(URL, data={"prompt": "x", "stop_token_ids": many})
+    assert response.status_code == 400 and response.json["error"]["param"] == "stop_token_ids.0"
+
+
 def test_a_file_is_refused_before_it_is_stored(make_client, monkeypatch):
     """Where there is no room on a disk, it would be an error of the server."""
 

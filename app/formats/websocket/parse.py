@@ -8,6 +8,7 @@ from pydantic import Field
 from switchyard.app.chat.request import Chat
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.text.request import Text
+from switchyard.app.http.body import check_values
 from switchyard.app.request.validation import Parameters, validate
 
 Identifier = int | str
@@ -44,10 +45,11 @@ class Envelope(Parameters):
             raise BadRequest(f"id {self.kinds['id']}", "id")
 
 
-def message(data: str | bytes) -> dict[str, Any]:
-    """Raises BadRequest."""
+def message(data: str | bytes, max_bytes: int) -> dict[str, Any]:
+    """`max_bytes` that there may be. Raises BadRequest."""
     if isinstance(data, bytes):
         raise BadRequest("messages are text, not binary", None, "invalid_json")
+    check_values(data.encode(), max_bytes)
     try:
         value = pydantic_core.from_json(data, allow_inf_nan=True, cache_strings="none")
     except ValueError as reason:

@@ -97,7 +97,7 @@ class Session:
         identifier: parse.Identifier | None = None
         try:
             with generation.inside(services().gate, len(data), services().settings):
-                message = parse.message(data)
+                message = parse.message(data, services().settings.max_body_bytes)
                 envelope = parse.envelope(message)
                 if envelope.type == "cancel":
                     self._cancel(envelope.id)
