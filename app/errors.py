@@ -4,6 +4,7 @@ errors.
 
 import logging
 import math
+import re
 from typing import Any, Literal, NamedTuple, NotRequired
 
 import flask
@@ -71,6 +72,16 @@ KINDS: dict[type[engine.EngineError], Kind] = {
 }
 
 
+_RANDOM = re.compile("[0-9a-f]{32}")  # of a response's identifier
+
+
+def without_identifiers(message: str) -> str:
+    """What has failed for all, told to all: a backend's exception may name one client's response,
+    by which its stream could be read.
+    """
+    return _RANDOM.sub("…", message)
+
+
 def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
     """What kind of error it is, and its body."""
     param: str | None = None
@@ -92,6 +103,8 @@ def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
         case engine.EngineError():
             kind = next(KINDS[c] for c in type(error).__mro__ if c in KINDS)
             param = error.param
+            if not isinstance(error, engine.Rejected):  # else it is the request's own alone
+                message = without_identifiers(message)
             if isinstance(error, engine.Refused):
                 kind = kind._replace(headers={"Retry-After": _whole_seconds(error.retry_after)})
         case werkzeug.routing.WebsocketMismatch():

@@ -7,6 +7,7 @@ import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
+from switchyard.app.errors import without_identifiers
 from switchyard.app.http.body import json_response
 from switchyard.app.http.identity import is_operator
 from switchyard.app.openapi.contract import declares
@@ -59,7 +60,7 @@ def ready() -> flask.Response:
     if all(state == "ready" for state in states.values()):
         return json_response({"status": "ready", "models": states})
     reasons = {
-        name: str(models.get(name).error or REASONS[state])
+        name: without_identifiers(str(models.get(name).error or REASONS[state]))
         for name, state in states.items()
         if state != "ready"
     }

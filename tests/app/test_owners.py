@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from switchyard.engine.messages import Chunk, Started
 from tests.app.conftest import Streamed, listed, listed_name, wait_until_empty
 from tests.scripted import Gate, ScriptedBackend, ticking
 
@@ -133,3 +134,25 @@ def test_an_abort_without_a_genkey_needs_a_key(make_client, headers, success):
     assert response.json == {"success": success}
     gate.open()
     thread.join(20)
+
+
+def test_a_failure_that_all_are_told_names_nobodys_response(make_client, ask):
+    def failing(job):
+        yield Started(job.identifier)
+        yield Chunk(job.identifier, "x", (0,))
+        raise KeyError(job.identifier)
+
+    backend = ScriptedBackend(failing)
+    backend.recovering.clear()
+    client = make_client(backend)
+    answer = ask(client, LONG)
+    model = client.models.get()
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "recovering", 20)
+    [job] = backend.enqueued
+    secret = job.identifier.split("-")[1]
+    told = client.get("/health/ready").json["reasons"]["scripted"]
+    assert "KeyError" in told and secret not in told
+    backend.recovering.set()
+    told = answer.get(timeout=20).json["error"]["message"]
+    assert "KeyError" in told and secret not in told
