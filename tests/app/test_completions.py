@@ -132,6 +132,7 @@ def test_every_parameter_reaches_the_job(make_client):
         request_id="mine",
         priority=3,
         client="address-127.0.0.1",
+        owner="key-ba7816bf8f01cfea@127.0.0.1",
     )
 
 
