@@ -7,25 +7,31 @@ import contextlib
 import errno
 import math
 import os
+import selectors
 import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
-from gunicorn import util
 from gunicorn.workers.gthread import ThreadWorker
 
 from switchyard import engine
 from switchyard.app.http.alarms import ALARMS
 from switchyard.app.services import KEY
 from switchyard.server import limits
+from switchyard.server.connection import Connection
+from switchyard.server.request_threads import RequestThreads
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended
 HEAD_TIMEOUT = 10.0  # seconds for a request's line and headers in all
+LINGER = 2.0  # seconds for a client to close behind its last answer
+DISCARD = 10.0  # seconds in which the rest of a body that was not read is received for nothing
 ACCEPT_AGAIN = 1.0  # seconds without new connections once the system has had no room for one
 BOOT_ERROR = 3  # the exit status of a worker after which gunicorn doesn't start another
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -37,6 +43,11 @@ class Worker(ThreadWorker):
         self._request = threading.local()  # the alarm of its head, whether its answer has begun
         self._shall_drain = threading.Event()
         self._accept_from = 0.0  # by the monotonic clock
+        # gunicorn is left what it reads in its own way.
+        self._is_plain = not (self.cfg.is_ssl or "h2" in self.cfg.http_protocols)
+        self._waiting: dict[Connection, None] = {}  # on the poller, in the order of their coming
+        self._next_look = 0.0  # at their deadlines
+        self._waste = bytearray(65536)
 
     # Main thread
 
@@ -67,6 +78,9 @@ class Worker(ThreadWorker):
             print(f"switchyard: {message}", file=sys.stderr, flush=True)
             sys.exit(BOOT_ERROR)
         super().load_wsgi()
+        self._settings = self.wsgi.extensions[KEY].settings
+        # As many have readers of answers that another reads, too.
+        self._threads = RequestThreads(num_threads, self._settings.reserve_threads // 2)
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
         """SIGTERM and SIGINT. gunicorn's own stops accepting at once and cuts off what is left."""
@@ -87,13 +101,25 @@ class Worker(ThreadWorker):
     def accept(self, listener: Any) -> None:
         """gunicorn's own raises where there is no file or memory left, which ends the worker."""
         try:
-            super().accept(listener)
+            if self._is_plain:
+                sock, client = listener.accept()
+            else:
+                super().accept(listener)
+                return
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno in NO_ROOM:
+                self.log.warning("No room for a new connection, next try in a second: %s", error)
+                self._accept_from = time.monotonic() + ACCEPT_AGAIN
+                self.set_accept_enabled(False)
+            elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):
                 raise
-            self.log.warning("No room for a new connection, next try in a second: %s", error)
-            self._accept_from = time.monotonic() + ACCEPT_AGAIN
-            self.set_accept_enabled(False)
+            return
+        connection = Connection(self.cfg, sock, client, listener.getsockname(), self._threads)
+        self.nr_conns += 1
+        if self.nr_conns >= self.worker_connections and self._waiting:
+            self._close(next(iter(self._waiting)))
+        connection.limit_sends(self._settings.send_timeout)
+        self._wait_for_head(connection, HEAD_TIMEOUT)
 
     def enqueue_req(self, conn: Any) -> None:
         try:
@@ -102,6 +128,90 @@ class Worker(ThreadWorker):
             self.log.error("A connection is closed: %s", error)
             self.nr_conns -= 1
             conn.close()
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        if not isinstance(conn, Connection):
+            super().finish_request(conn, fs)
+        elif not fs.cancelled() and fs.result():
+            self._wait_for_head(conn, self.cfg.keepalive)
+        else:
+            self._wait_for_end(conn)
+
+    def murder_keepalived(self, force: bool = False) -> None:
+        """Called at each turn of the main loop."""
+        super().murder_keepalived(force)
+        now = time.monotonic()
+        if now >= self._next_look or force or not self.alive:
+            self._next_look = now + 1
+            for connection in [c for c in self._waiting if c.deadline <= now or force]:
+                self._close(connection)
+
+    def _cap_keepalive(self, deadline: float) -> None:
+        """When the worker is to end."""
+        super()._cap_keepalive(deadline)
+        for connection in self._waiting:
+            connection.deadline = min(connection.deadline, deadline)
+
+    def _wait_for_head(self, connection: Connection, begin_within: float) -> None:
+        try:
+            limits = (begin_within, HEAD_TIMEOUT) if self.alive else (LINGER, LINGER)
+            connection.wait_for_head(*limits, time.monotonic())
+            if connection.buffer and connection.has_head():
+                self.enqueue_req(connection)
+            else:
+                self._wait(connection, self._on_head)
+        except OSError:
+            self._close(connection)
+
+    def _wait_for_end(self, connection: Connection) -> None:
+        """Closed at once, a connection is reset where the client has sent more than was read, and
+        it may never see its answer.
+        """
+        is_read = connection.body is None or connection.body.is_over
+        try:
+            connection.wait_for_end(LINGER if is_read else DISCARD, time.monotonic())
+            self._wait(connection, self._on_rest)
+        except OSError:  # closed already
+            self._close(connection)
+
+    def _wait(self, connection: Connection, on_readable: Callable[[Connection, Any], None]) -> None:
+        self._waiting[connection] = None
+        self.poller.register(
+            connection.sock, selectors.EVENT_READ, partial(on_readable, connection)
+        )
+
+    def _on_head(self, connection: Connection, sock: Any) -> None:
+        if connection not in self._waiting:
+            return  # closed in this turn
+        try:
+            if not connection.receive_head():
+                self._close(connection)
+            elif connection.has_head():
+                self._forget(connection)
+                self.enqueue_req(connection)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close(connection)
+
+    def _on_rest(self, connection: Connection, sock: Any) -> None:
+        try:
+            if connection in self._waiting and not connection.discard(self._waste):
+                self._close(connection)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        if connection in self._waiting:
+            del self._waiting[connection]
+            self.poller.unregister(connection.sock)
+
+    def _close(self, connection: Connection) -> None:
+        self._forget(connection)
+        self.nr_conns -= 1
+        connection.close()
 
     # Drain's thread
 
@@ -117,7 +227,10 @@ class Worker(ThreadWorker):
 
     def handle(self, conn: Any) -> Any:
         self._request.is_answered = False
-        self._request.alarm = ALARMS.set(HEAD_TIMEOUT, lambda: _stop_receiving(conn.sock))
+        self._request.alarm = None
+        if not isinstance(conn, Connection):
+            self._request.alarm = ALARMS.set(HEAD_TIMEOUT, lambda: _stop_receiving(conn.sock))
+        self._threads.enter(conn)
         try:
             keep = super().handle(conn)
         except BaseException as error:  # such as a panic in Rust; gunicorn's main loop would end
@@ -127,14 +240,25 @@ class Worker(ThreadWorker):
                 self.handle_error(None, conn.sock, conn.client, error)
             keep = False
         finally:
-            self._request.alarm.cancel()
-        if keep is False:
-            _linger(conn.sock)
+            self._threads.leave(conn)
+            self._cancel_alarm()
+        if keep is False and not isinstance(conn, Connection):
+            _stop_receiving(conn.sock)  # or gunicorn's main thread waits for the client to close
         return keep
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        self._request.alarm.cancel()  # here the request's head has been read
+        self._cancel_alarm()  # here the request's head has been read
         return super().handle_request(req, conn)
+
+    def _keepalive_after(self, conn: Any, keepalive: Any) -> bool:
+        """gunicorn's own has a request thread wait for the rest of a body."""
+        if isinstance(conn, Connection):
+            return bool(keepalive) and conn.body is not None and conn.body.skip()
+        return bool(super()._keepalive_after(conn, keepalive))
+
+    def _cancel_alarm(self) -> None:
+        if self._request.alarm is not None:
+            self._request.alarm.cancel()
 
     def note_answer(self, response: Any) -> None:
         """gunicorn's, of a request that ends, however; None if there has been none."""
@@ -145,18 +269,6 @@ def _stop_receiving(sock: socket.socket) -> None:
     """As if the client had sent its end of file."""
     with contextlib.suppress(OSError):  # closed already
         socket.socket.shutdown(sock, socket.SHUT_RD)
-
-
-def _linger(sock: socket.socket) -> None:
-    """Wait for the client to close, for two seconds at the most.
-
-    gunicorn does so on its main thread, for one connection after the other, and accepts no other
-    meanwhile. After this its own wait is over at once.
-    """
-    if type(sock) is socket.socket:
-        with contextlib.suppress(OSError):
-            util.close_graceful(sock.dup())
-    _stop_receiving(sock)
 
 
 def _exit_in(seconds: float) -> None:

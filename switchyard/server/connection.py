@@ -1,0 +1,137 @@
+"""A client's connection, on the worker's poller until the head of a request is whole, and again
+behind the last answer. gunicorn's own has a request thread wait for both.
+"""
+
+import re
+import socket
+import struct
+from typing import Any
+
+from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine
+from gunicorn.http.message import Request
+from gunicorn.http.parser import RequestParser
+from gunicorn.http.unreader import SocketUnreader
+from gunicorn.workers.gthread import TConn
+
+from switchyard.server.body import Body
+from switchyard.server.request_threads import RequestThreads
+
+MAX_HEAD = 65536  # bytes of a request's line and headers
+RECEIVE = 16384  # bytes at once
+MAX_DISCARDED = 64 << 20  # bytes that a client may send on behind its answer
+
+# Where a head ends, or can't be one: gunicorn's parser refuses line feeds that stand alone.
+_END = re.compile(rb"\r\n\r\n|(?<!\r)\n")
+
+
+class Connection(TConn):  # type: ignore[misc]
+    def __init__(
+        self, cfg: Any, sock: socket.socket, client: Any, server: Any, threads: RequestThreads
+    ) -> None:
+        super().__init__(cfg, sock, client, server)
+        self.parser: _Parser | None = None
+        self.threads = threads
+        self.buffer = bytearray()  # what has been received and not been read
+        self.body: Body | None = None  # of the latest request
+        self.deadline = 0.0  # of its wait on the poller, by the monotonic clock
+        self.data_ready = True  # for gunicorn: no thread is to wait for it
+        self._head_deadline = 0.0
+        self._num_searched = 0  # bytes of the buffer
+        self._head_end = 0  # once the head is whole
+        self._num_discarded = 0
+
+    # Main thread
+
+    def limit_sends(self, seconds: float) -> None:
+        """Let a write fail that has found no room in the socket's buffer for so long."""
+        limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def wait_for_head(self, begin_within: float, end_within: float, now: float) -> None:
+        """Seconds from now until its first byte, and its last."""
+        self._head_deadline = now + end_within
+        self.deadline = self._head_deadline if self.buffer else now + begin_within
+        self.sock.setblocking(False)
+
+    def receive_head(self) -> bool:
+        """What there is of it. False at the end of all. Raises OSError."""
+        data = self.sock.recv(RECEIVE)
+        self.buffer += data
+        self.deadline = self._head_deadline
+        return bool(data)
+
+    def has_head(self) -> bool:
+        """Whether one is whole, or so far from one that it is refused."""
+        match = _END.search(self.buffer, max(self._num_searched - 3, 0))
+        self._num_searched = len(self.buffer)
+        if match is not None:
+            self._head_end = match.end()
+        elif len(self.buffer) > MAX_HEAD:
+            self._head_end = len(self.buffer)
+        return self._head_end > 0
+
+    def wait_for_end(self, within: float, now: float) -> None:
+        """Seconds from now until the client closes. Nothing more is sent. Raises OSError."""
+        self.deadline = now + within
+        self.sock.shutdown(socket.SHUT_WR)
+        self.sock.setblocking(False)
+
+    def discard(self, waste: bytearray) -> bool:
+        """What there is. False at the end of all. Raises OSError."""
+        count = self.sock.recv_into(waste)
+        self._num_discarded += count
+        return count > 0 and self._num_discarded < MAX_DISCARDED
+
+    def close(self, graceful: bool = False) -> None:
+        super().close(graceful)
+        self.parser = None  # which knows this connection, as does the body
+        self.body = None
+
+    # A request thread
+
+    def init(self) -> None:
+        """Give gunicorn's parser the head. Raises what it answers with a 414 or 431."""
+        self.initialized = True
+        if self.parser is None:
+            self.parser = _Parser(self)
+        end, self._head_end, self._num_searched = self._head_end, 0, 0
+        head = bytes(self.buffer[:end])
+        del self.buffer[:end]  # which moves nothing
+        if end > MAX_HEAD:
+            max_line = self.cfg.limit_request_line
+            if b"\r\n" not in head[:max_line]:
+                raise LimitRequestLine(end, max_line)
+            raise LimitRequestHeaders(f"more than {MAX_HEAD} bytes")
+        self.parser.unreader.unread(head)
+
+
+class _Unreader(SocketUnreader):  # type: ignore[misc]
+    """Of gunicorn's parser. It holds one head at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection.sock)
+        self.connection = connection
+
+
+class _Request(Request):  # type: ignore[misc]
+    body: Any
+
+    def set_body_reader(self) -> None:
+        super().set_body_reader()  # with all its checks of lengths and codings
+        connection: Connection = self.unreader.connection
+        self.body = Body(connection, getattr(self.body.reader, "length", None))
+        connection.body = self.body
+
+    def should_close(self) -> bool:
+        """Also behind an answer that has not read its body: the next head may be far."""
+        if self.body is not None and not self.body.skip():
+            self.force_close()
+        return bool(super().should_close())
+
+
+class _Parser(RequestParser):  # type: ignore[misc]
+    mesg_class = _Request
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection.cfg, connection.sock, connection.client)
+        self.unreader = _Unreader(connection)

@@ -1,0 +1,243 @@
+"""What holds a request thread, and what doesn't: heads, bodies and readers as slow as can be."""
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+
+import pytest
+import requests
+from gunicorn.config import Config
+
+from switchyard.server.body import Body
+from switchyard.server.connection import Connection
+from switchyard.server.request_threads import RequestThreads
+from tests.faults.conftest import SCRIPTED, open_request, read_all
+from tests.live.conftest import ROOT, Server
+
+HASTY = [*SCRIPTED[:-1], str(ROOT / "tests" / "faults" / "hasty_conf.py")]
+URL = "/v1/completions"
+ONE = {"prompt": "x", "max_tokens": 1}
+NUM_THREADS, MAX_SLOW = 12, 6
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, model_path):
+    """A server of few threads: four jobs, eight in reserve."""
+    server = Server(
+        HASTY,
+        tmp_path_factory.mktemp("small"),
+        model=model_path,
+        max_batch_size=4,
+        max_pending=0,
+        max_websockets=0,
+        reserve_threads=8,
+        max_body_bytes=100_000,
+    )
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output
+
+
+@pytest.fixture
+def opened(small):
+    """Makes connections on which some bytes have been sent; they are closed in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(data=b""):
+            address = ("127.0.0.1", small.port)
+            connection = stack.enter_context(socket.create_connection(address, timeout=60))
+            connection.sendall(data)
+            return connection
+
+        yield make
+
+
+def head(*lines, length=None):
+    first = ("POST /v1/completions HTTP/1.1", "Host: a", "Content-Type: application/json")
+    more = () if length is None else (f"Content-Length: {length}",)
+    return "\r\n".join((*first, *more, *lines)).encode() + b"\r\n\r\n"
+
+
+def read_head(connection):
+    received = b""
+    while b"\r\n\r\n" not in received and (part := connection.recv(65536)):
+        received += part
+    return received
+
+
+def assert_is_live(server):
+    """Within less time than any wait for a slow client."""
+    assert requests.get(f"{server.url}/health/live", timeout=4).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"GET /health/live HTTP/1.1\r\nX-Slow: "], ids=["no", "half"]
+)
+def test_a_connection_without_a_whole_head_holds_no_thread(small, opened, data):
+    """Nine for each thread; gunicorn's own has each wait in one until it gives up."""
+    begin = time.monotonic()
+    connections = [opened(data) for _ in range(9 * NUM_THREADS)]
+    assert_is_live(small)
+    for connection in connections:  # they end without an answer, and all at the same time
+        assert connection.recv(1) == b""
+    assert time.monotonic() - begin < 10
+
+
+def test_more_connections_than_the_server_holds_push_out_those_that_wait(small, opened):
+    for _ in range(11 * NUM_THREADS):
+        opened()
+    assert_is_live(small)
+
+
+def test_a_head_that_has_begun_must_end_in_time_on_a_kept_connection_too(small, opened):
+    connection = opened(b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\nGET /health/live HTTP")
+    assert read_head(connection).startswith(b"HTTP/1.1 200 ")
+    begin = time.monotonic()
+    while connection.recv(65536):  # the rest of that answer, and the end
+        pass
+    assert time.monotonic() - begin < 4.5  # of 5 that a connection is kept for its next request
+
+
+def test_requests_that_come_together_or_in_pieces_are_answered_in_their_order(small, opened):
+    requests = [
+        b"GET /%d HTTP/1.1\r\nHost: a\r\nX-Request-Id: %d\r\n\r\n" % (i, i) for i in range(9)
+    ]
+    connection = opened(b"".join(requests[:4]) + requests[4][:-1])
+    connection.sendall(requests[4][-1:] + b"".join(requests[5:8]) + requests[8][:20])
+    connection.sendall(requests[8][20:-4] + b"\r\nConnection: close\r\n\r\n")
+    received = read_all(connection)
+    ids = [line for line in received.split(b"\r\n") if line.startswith(b"X-Request-Id: ")]
+    assert ids == [b"X-Request-Id: %d" % i for i in range(9)]
+
+
+def test_bodies_that_come_slowly_leave_threads_for_the_others(small, opened):
+    slow = [opened(head(length=50)) for _ in range(MAX_SLOW)]
+    for _ in range(2):
+        assert_is_live(small)  # by then they have their threads
+    for connection in [opened(head(length=50)) for _ in range(2)]:
+        received = read_all(connection)
+        assert received.startswith(b"HTTP/1.1 429 ") and b"Connection: close" in received
+        assert b"Retry-After: " in received
+    assert_is_live(small)
+    response = small.post(URL, ONE)
+    assert response.status_code == 200, response.text
+    for connection in slow:
+        connection.sendall(json.dumps(ONE).ljust(50).encode())
+        assert read_head(connection).startswith(b"HTTP/1.1 200 ")
+
+
+def test_the_last_threads_are_for_health_checks_and_refusals(small, opened):
+    slow = [opened(head(length=50)) for _ in range(MAX_SLOW)]
+    for _ in range(2):
+        assert_is_live(small)
+    body = {"prompt": "x", "max_tokens": 300, "stream": True}
+    streams = [open_request(small, body) for _ in range(2)]
+    for stream in streams:
+        assert read_head(stream).startswith(b"HTTP/1.1 200 ")
+    response = small.post(URL, ONE)
+    assert response.status_code == 429
+    assert "as many requests are served" in response.json()["error"]["message"]
+    assert_is_live(small)
+    for connection in [*slow, *streams]:
+        connection.close()
+
+
+def test_a_slow_body_that_nothing_reads_holds_no_thread(small, opened):
+    request = head(length=50).replace(b"/v1/completions", b"/no/such/path")
+    connections = [opened(request) for _ in range(3 * NUM_THREADS)]
+    for connection in connections:
+        received = read_head(connection)
+        assert received.startswith(b"HTTP/1.1 404 ") and b"Connection: close" in received
+    assert_is_live(small)
+
+
+def test_a_head_beyond_64_kb_is_a_431(small, opened):
+    fields = [f"X-{i}: {'x' * 8000}" for i in range(9)]
+    assert read_all(opened(head(*fields))).startswith(b"HTTP/1.1 431 ")
+    assert read_all(opened(head(*fields)[:-4])).startswith(b"HTTP/1.1 431 ")  # it need not end
+    assert read_all(opened(b"GET /" + b"x" * 70000)).startswith(b"HTTP/1.1 414 ")
+
+
+def test_chunks_of_one_byte_each_are_refused(small, opened):
+    data = json.dumps(ONE).ljust(20_000).encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in data) + b"0\r\n\r\n"
+    received = read_head(opened(head("Transfer-Encoding: chunked") + chunks))
+    assert received.startswith(b"HTTP/1.1 400 ")
+    size = 10
+    chunks = b"".join(b"a\r\n%b\r\n" % data[i : i + size] for i in range(0, len(data), size))
+    received = read_head(opened(head("Transfer-Encoding: chunked") + chunks + b"0\r\n\r\n"))
+    assert received.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize("path", [URL, "/no/such/path"])
+def test_the_refusal_of_a_long_body_is_seen_by_who_sends_it_all_first(small, path, is_chunked):
+    """A hundred times as long as allowed, more than sockets' buffers hold."""
+    for _ in range(3):
+        connection = http.client.HTTPConnection("127.0.0.1", small.port, timeout=60)
+        body = iter([b"x" * 65536] * 160) if is_chunked else b"x" * (160 * 65536)
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", path, body, headers, encode_chunked=is_chunked)
+        response = connection.getresponse()
+        assert response.status == (413 if path == URL else 404), response.read()
+        assert response.getheader("Connection") == "close"
+        assert json.loads(response.read())["error"]
+        connection.close()
+
+
+def test_a_client_that_never_stops_sending_is_reset(small, opened):
+    connection = opened(head(length=1 << 40))
+    with pytest.raises(OSError):  # a reset or a broken pipe
+        for _ in range(65536):
+            connection.sendall(b"x" * 65536)
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+def test_a_body_that_is_cut_off_is_not_taken_for_whole(small, opened, is_chunked):
+    data = json.dumps(ONE).encode()
+    if is_chunked:
+        connection = opened(
+            head("Transfer-Encoding: chunked") + b"%x\r\n%b\r\n" % (len(data), data)
+        )
+    else:
+        connection = opened(head(length=len(data) + 10) + data)
+    connection.shutdown(socket.SHUT_WR)
+    received = read_all(connection)
+    assert received.startswith(b"HTTP/1.1 400 ") and b"it ends after" in received
+
+
+def test_what_comes_byte_by_byte_is_looked_at_once():
+    def seconds(size):
+        def gather():
+            with make_connection() as connection:
+                begin = time.perf_counter()
+                for _ in range(size):
+                    connection.buffer += b"x"
+                    assert not connection.has_head()
+                return time.perf_counter() - begin
+
+        return min(gather() for _ in range(3))
+
+    assert seconds(20_000) < 3 * seconds(10_000)
+
+
+def test_many_chunks_take_a_time_in_proportion():
+    def seconds(number):
+        def read():
+            with make_connection() as connection:
+                connection.buffer += b"a\r\nxxxxxxxxxx\r\n" * number + b"0\r\n\r\n"
+                begin = time.perf_counter()
+                assert len(Body(connection, None).read(10 * number + 1)) == 10 * number
+                return time.perf_counter() - begin
+
+        return min(read() for _ in range(3))
+
+    assert seconds(32_000) < 3 * seconds(16_000)
+
+
+@contextlib.contextmanager
+def make_connection():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Connection(Config(), ours, "", "", RequestThreads(12, 4))
