@@ -8,6 +8,7 @@ import flask
 import pydantic_core
 import werkzeug.exceptions
 
+from switchyard import engine
 from switchyard.app.exceptions import BadRequest
 
 MAX_VALUES = 100_000  # of a body; more where it may be so long that each has `VALUE_BYTES`
@@ -54,15 +55,28 @@ def parse_json(data: bytes) -> dict[str, Any]:
 
 
 def read_bytes(max_bytes: int) -> bytes:
-    """As it came; once read, at no cost. Raises BadRequest, or werkzeug's 413."""
-    flask.request.max_content_length = max_bytes
+    """As it came; once read, at no cost. Raises BadRequest, or werkzeug's 413, or EngineError
+    where the server has no thread for it.
+    """
+    coding = flask.request.content_encoding
+    if coding not in (None, "identity"):
+        raise werkzeug.exceptions.UnsupportedMediaType(
+            f"Content-Encoding: {coding} is not supported; the body must be sent as it is"
+        )
+    too_large = werkzeug.exceptions.RequestEntityTooLarge(
+        f"the body is longer than the {max_bytes} bytes that this server takes"
+    )
+    is_chunked = flask.request.content_length is None
+    # In chunks werkzeug would take the beginning of a longer one for all.
+    flask.request.max_content_length = max_bytes + is_chunked
     try:
-        return flask.request.get_data()
+        data = flask.request.get_data()
+        if len(data) > max_bytes:
+            raise too_large
+        return data
     except werkzeug.exceptions.RequestEntityTooLarge:
-        raise werkzeug.exceptions.RequestEntityTooLarge(
-            f"the body is longer than the {max_bytes} bytes that this server takes"
-        ) from None
-    except werkzeug.exceptions.HTTPException:
+        raise too_large from None
+    except (werkzeug.exceptions.HTTPException, BadRequest, engine.EngineError):
         raise
     except Exception as reason:  # the server's own, of chunks that are none, or a client gone
         raise BadRequest(f"the body can't be read: {reason}", None, "invalid_body") from None

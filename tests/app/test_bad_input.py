@@ -1,5 +1,7 @@
 """What a client gets for what it does wrong: its parameter's name, before any work."""
 
+import gzip
+import io
 import json
 import time
 
@@ -10,7 +12,7 @@ from switchyard.app import errors
 from switchyard.app.chat.request import chat
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
-from tests.scripted import Gate, ScriptedBackend
+from tests.scripted import Gate, ScriptedBackend, count
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 MANY = {f"a{i}": 0 for i in range(60_000)}
@@ -304,6 +306,31 @@ def test_a_body_over_the_limit_is_refused(make_client):
     client = make_client(ScriptedBackend(), max_body_bytes=1000)
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x" * 1000}), 413)
     assert "1000 bytes" in error["message"]
+
+
+@pytest.mark.parametrize("length", [1000, 1001])
+def test_a_body_in_chunks_is_taken_whole_or_refused(make_client, length):
+    client = make_client(ScriptedBackend(count), max_body_bytes=1000)
+    body = {"prompt": "x", "max_tokens": 1}
+    response = client.post(
+        COMPLETIONS,
+        input_stream=io.BytesIO(json.dumps(body).ljust(length).encode()),
+        content_type="application/json",
+        environ_overrides={
+            "wsgi.input_terminated": True,
+            "CONTENT_LENGTH": "",
+            "HTTP_TRANSFER_ENCODING": "chunked",
+        },
+    )
+    assert response.status_code == (200 if length == 1000 else 413)
+
+
+def test_a_compressed_body_is_refused_by_its_coding(make_client):
+    client = make_client(ScriptedBackend(count))
+    data = gzip.compress(b'{"prompt": "x"}')
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    error = error_of(client.post(COMPLETIONS, data=data, headers=headers), 415)
+    assert "Content-Encoding: gzip" in error["message"]
 
 
 @pytest.mark.parameter("model")
