@@ -261,7 +261,7 @@ def test_a_body_of_more_values_than_any_use_has_is_refused_unread(
 @pytest.mark.parametrize("text", [",[{", '",[{', "\\,[", '\\",{', "\\\\\\,", '\\\\"[', '"'])
 def test_what_a_text_has_of_commas_and_brackets_is_free(make_client, text):
     client = make_client(ScriptedBackend())
-    body = {"prompt": [1], "user": (text + ",,,,") * 50_000, "max_tokens": 1}
+    body = {"stop": ["\\"], "prompt": [1], "user": (text + ",,,,") * 50_000, "max_tokens": 1}
     assert client.post(COMPLETIONS, json=body).status_code == 200
 
 
@@ -279,20 +279,20 @@ def test_what_a_text_has_of_commas_and_brackets_is_free(make_client, text):
     ],
     ids=["floats", "ids", "lists", "stop", "names", "parts", "text"],
 )
-def test_a_body_of_twice_the_values_takes_no_more_than_twice_the_time(make_client, body):
+def test_a_body_of_twice_the_values_takes_about_twice_the_time(make_client, body):
     client = make_client(ScriptedBackend())
 
     def seconds(number):
         data = json.dumps(body(number)).encode()
         url = CHAT if b"messages" in data[:20] else COMPLETIONS
         times = []
-        for _ in range(4):
-            start = time.perf_counter()
+        for _ in range(8):
+            start = time.thread_time()  # not that of others on a busy machine
             assert client.post(url, data=data, content_type="application/json").status_code == 400
-            times.append(time.perf_counter() - start)
+            times.append(time.thread_time() - start)
         return min(times)
 
-    assert seconds(60_000) < 4 * seconds(30_000)
+    assert seconds(80_000) < 3 * seconds(40_000)
 
 
 def test_another_content_type_is_refused(make_client):

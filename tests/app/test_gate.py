@@ -255,10 +255,10 @@ def test_the_messages_of_a_websocket_pass_too(make_client):
     with client.application.test_request_context():
         with gate.enter(MAX_BYTES, pass_by):
             connection = Script({"type": "generate", "id": 1, "prompt": "x" * LARGE})
-            Session(connection).run()
+            Session(connection, 60).run()
             assert connection.sent[0]["status"] == 429
         connection = Script({"type": "generate", "id": 1, "prompt": "x", "user": "x" * LARGE})
-        Session(connection).run()
+        Session(connection, 60).run()
         assert connection.sent[0]["type"] == "chunk"
         assert gate.num_inside == 0
 
@@ -267,7 +267,7 @@ def test_a_message_of_very_many_values_is_refused(make_client):
     client = make_client(ScriptedBackend())
     with client.application.test_request_context():
         connection = Script({"type": "generate", "id": 1, "prompt": [5] * 110_000})
-        Session(connection).run()
+        Session(connection, 60).run()
     assert connection.sent[0]["status"] == 400
     assert "104857 values" in connection.sent[0]["error"]["message"]
 
