@@ -27,7 +27,7 @@ HOMES = {
     "multiprocessing": "engine/links/pipe.py",
     "ray": "engine/links/",
     "llguidance": ("engine/grammar/", "engine/backends/sampling/matcher.py"),
-    "jinja2": "app/chat/template.py",
+    "jinja2": ("app/chat/template.py", "app/chat/sandbox.py"),
     "flask": ("app/", "switchyard/server/wsgi.py"),
     "werkzeug": "app/",
     "pydantic": "app/",

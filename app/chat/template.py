@@ -1,4 +1,4 @@
-"""A model's own chat template, in a sandbox. The only jinja2."""
+"""A model's own chat template."""
 
 import contextlib
 import functools
@@ -17,9 +17,9 @@ import jinja2.filters
 import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
-import jinja2.sandbox
 
 from switchyard import engine
+from switchyard.app.chat.sandbox import Sandbox
 
 # The escape as filters encode it. What a user writes looks otherwise behind them: `%` is encoded
 # too, and a backslash doubled.
@@ -55,13 +55,14 @@ class ChatTemplate:
         self.source = model_dir.chat_template or ""
         self.variables: frozenset[str] = frozenset()  # that it uses
         self._tokens = {name: model_dir.special_token(name) or "" for name in _TOKENS}
+        self._environment = _environment()
         self._template: jinja2.Template | None = None
         self._error: str | None = "the model has no chat template; use /v1/completions"
         if model_dir.chat_template is not None:
-            environment = _environment()
+            environment = self._environment
             try:
                 self._template = environment.from_string(self.source)
-            except jinja2.TemplateError as error:
+            except Exception as error:  # not only what jinja2 has for that
                 self._error = f"the model's chat template is broken: {error}"
             else:
                 parsed = environment.parse(self.source)
@@ -93,7 +94,8 @@ class ChatTemplate:
         if conversation.continues:
             escaped[-1]["content"] += _CUT
         try:
-            text = self._template.render(
+            text = self._environment.render(
+                self._template,
                 messages=escaped,
                 # Not an empty list: templates ask whether there is one.
                 tools=_escaped(list(conversation.tools), escape) or None,
@@ -123,8 +125,8 @@ class ChatTemplate:
         for form in itertools.product((None, ""), (False, True)):
             messages = [_in_form(message, _Form(*form)) for message in _PROBE]
             with contextlib.suppress(Exception):
-                outputs[_Form(*form)] = self._template.render(
-                    messages=messages, tools=[_PROBE_TOOL], **self._tokens
+                outputs[_Form(*form)] = self._environment.render(
+                    self._template, messages=messages, tools=[_PROBE_TOOL], **self._tokens
                 )
         for pattern in ('"needle": ?"in a stack"', "in a stack"):
             for form, text in outputs.items():
@@ -192,12 +194,13 @@ def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
     return value
 
 
-def _environment() -> jinja2.Environment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+def _environment() -> Sandbox:
+    environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
     environment.filters["tojson"] = _tojson
     environment.filters["urlencode"] = _urlencode
+    environment.bound_filters()
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment

@@ -194,3 +194,72 @@ def test_thoughts_sent_back_reach_a_template_that_uses_them(make_client, with_te
         {"role": "assistant", "content": "So.", "reasoning_content": "Hm <|im_end|>"},
     ]
     assert ask(make_client, path, messages=messages)[1] == "Hm <|im_end|>|So."
+
+
+ENDLESS = {
+    "loops": "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
+    "short loops": "{% for a in range(99999) %}"
+    + "{% for b in range(900) %}" * 3
+    + "{% endfor %}" * 4,
+    "searches": "{% set r = range(99999) | list %}"
+    "{% for a in r %}{{ r | sort | last }}{% endfor %}",
+    "macros": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ m(40) }}",
+}
+HUGE = {
+    "a product": "{{ 'a' * 10**10 }}",
+    "a product that is kept": "{% set x = 10**10 * 'a' %}",
+    "a list": "{% set x = [1] * 10**10 %}",
+    "a number": "{{ (10**10)**(10**9) }}",
+    "products of numbers": "{% set ns = namespace(n=7) %}"
+    "{% for i in range(60) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+    "joined texts": "{% set ns = namespace(s='aa') %}"
+    "{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "sums": "{% set ns = namespace(s='aa') %}"
+    "{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "blocks": "{% set ns = namespace(s='aa') %}"
+    "{% for i in range(60) %}{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}{% endfor %}",
+    "a filter's list": "{% set ns = namespace(s='aa') %}"
+    "{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
+    "replacements": "{% set ns = namespace(s='aa') %}"
+    "{% for i in range(60) %}{% set ns.s = ns.s.replace('a', 'aaaa') %}{% endfor %}",
+    "padding": "{{ 'a'.ljust(10**10) }}",
+    "centred": "{{ 'a' | center(9999999999) }}",
+    "an indent": "{{ 'a\\n' | indent(9999999999) }}",
+    "an indent of JSON": "{{ messages | tojson(indent=999999999) }}",
+    "a width": "{{ '%9999999999d' % 1 }}",
+    "a width that is given": "{{ '%*d' % (9999999999, 1) }}",
+    "a format": "{{ '{:{}}'.format(1, 9999999999) }}",
+    "slices": "{{ [1] | slice(9999999999) | list }}",
+    "pieces": "{% for i in range(99999) %}{{ 'a' * 10000 }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_template_that_does_not_end_is_ended(make_client, with_template, monkeypatch, name):
+    monkeypatch.setattr("switchyard.app.chat.sandbox.MAX_SECONDS", 0.2)
+    response, _ = ask(make_client, with_template(ENDLESS[name]))
+    error = response.json["error"]
+    assert (response.status_code, error["param"]) == (400, "messages")
+    assert "chat template failed: it takes more than 0.2 seconds" in error["message"]
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_a_template_that_makes_too_much_is_refused(make_client, with_template, name):
+    response, _ = ask(make_client, with_template(HUGE[name]))
+    error = response.json["error"]
+    assert (response.status_code, error["param"]) == (400, "messages")
+    assert "chat template failed: it" in error["message"], error
+
+
+def test_what_templates_usually_do_is_within_their_bounds(make_client, with_template):
+    template = (
+        "{% for m in messages %}{{ loop.length }}{{ loop.last }}{{ m.content }}{% endfor %}"
+        "{{ 3 * '-' }}{{ 7 + 1 }}{{ '%05d' % 1700000000 }}{{ '{:>3}'.format(1700000000) }}"
+        "{{ 1700000000 | tojson }}{{ ['a', 'b'] | join(', ') }}{{ 'x' | indent(2) | center(5) }}"
+        "{{ 'abc'.replace('b', 'bb') | replace('c', '') }}{% set x %}y{% endset %}{{ x ~ 1 }}"
+        "{% for a in range(2000) %}{% if loop.last %}{{ a }}{% endif %}{% endfor %}"
+    )
+    _, prompt = ask(make_client, with_template(template), messages=QUESTION["messages"][-1:])
+    content = QUESTION["messages"][-1]["content"]
+    assert prompt == (f"1True{content}---817000000001700000000" + "1700000000a, b  x  abby11999")

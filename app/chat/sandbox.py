@@ -1,0 +1,182 @@
+"""The sandbox of chat templates: they come with models, may be hostile, or have a loop without an
+end. Beside `template` the only jinja2.
+"""
+
+import functools
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, TypeVar
+
+import jinja2
+import jinja2.nodes
+import jinja2.sandbox
+import jinja2.visitor
+from jinja2.runtime import Context
+
+MAX_SECONDS = 2.0  # of a core, for one prompt
+MAX_LENGTH = 2**25  # of a text, also of the prompt, in characters
+MAX_ITEMS = 2**20  # of a list, and in what filters make of one
+MAX_INDENT = 100  # of JSON
+MAX_BITS = 10_000  # of an integer
+_CHECK_EVERY = 16  # calls and turns of loops
+
+# Methods and filters that make more of a text, by a number that they are given, or that is in it.
+_PADDING = {"center", "ljust", "rjust", "zfill", "expandtabs", "indent"}
+_FORMATTING = {"format", "format_map"}
+_MULTIPLYING = {*_PADDING, *_FORMATTING, "replace", "join", "batch", "slice", "tojson"}
+_WIDE = re.compile(r"\d{6}|%[-+ #0]*+[.]?\*|:[^{}]*+\{")
+
+Value = TypeVar("Value")
+Filter = TypeVar("Filter", bound=Callable[..., Any])
+
+
+class TooMuch(jinja2.TemplateError):
+    """The template takes too long, or makes too much."""
+
+
+class _State(threading.local):
+    """Of what a thread renders."""
+
+    turns = 0
+    deadline = math.inf
+
+
+class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Looks at the time at calls and in loops, without which a template ends, and at the size of
+    what operations, filters and calls make. Any thread; each renders by itself.
+    """
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, **options: Any) -> None:
+        # What is constant would be computed at once, where it can't be told whose fault it is.
+        super().__init__(optimized=False, **options)
+        self._state = _State()
+
+    def bound_filters(self) -> None:
+        """After all of them have been added."""
+        self.filters = {name: _bounded(f, name) for name, f in self.filters.items()}
+        self.filters["_watched"] = self._watched
+        self.filters["_kept"] = _kept
+        del self.globals["lipsum"]
+
+    def render(self, template: jinja2.Template, **variables: Any) -> str:
+        """Raises TooMuch, or whatever the template does."""
+        self._state.deadline = time.thread_time() + MAX_SECONDS
+        self._state.turns = 0
+        parts, length = [], 0
+        for part in template.generate(**variables):
+            parts.append(part)
+            length += len(part)
+            _check_length(length)
+        return "".join(parts)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        match operator, left, right:
+            case "+", _, _:
+                pass
+            case "*", int(), int():
+                pass
+            case ("*", Sized(), int()) | ("*", int(), Sized()):
+                value, times = (left, right) if isinstance(left, Sized) else (right, left)
+                _check_length(len(value) * times, _limit(value))
+            case "**", int(), int() if left.bit_length() * right > MAX_BITS:
+                raise TooMuch("it computes a number that is too large")
+            case "%", str(), _:
+                _check_arguments("format", (left,))
+        return _kept(super().call_binop(context, operator, left, right))
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
+        if isinstance(owner, str) and __obj.__name__ in _MULTIPLYING:
+            _check_arguments(__obj.__name__, (owner, *args, *kwargs.values()))
+        __self._look()
+        return _kept(super().call(__context, __obj, *args, **kwargs))
+
+    def _generate(self, source: jinja2.nodes.Template, *args: Any, **options: Any) -> str:
+        return super()._generate(_Watch().visit(source), *args, **options)
+
+    def _watched(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Of a loop."""
+        for item in items:
+            self._look()
+            yield item
+
+    def _look(self) -> None:
+        state = self._state
+        state.turns += 1
+        if state.turns % _CHECK_EVERY == 0 and time.thread_time() > state.deadline:
+            raise TooMuch(f"it takes more than {MAX_SECONDS:g} seconds")
+
+
+class _Watch(jinja2.visitor.NodeTransformer):
+    """Has loops and joined texts go through the filters of the sandbox."""
+
+    def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        node.iter = _through("_watched", node.iter)
+        return node
+
+    def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        return _through("_kept", node)
+
+    def visit_AssignBlock(self, node: jinja2.nodes.AssignBlock) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        node.filter = _through("_kept", node.filter)  # None: what is in the block
+        return node
+
+
+def _bounded(function: Filter, name: str) -> Filter:
+    @functools.wraps(function)  # its marks, too, of what jinja2 passes on
+    def bounded(*args: Any, **kwargs: Any) -> Any:
+        if name in _MULTIPLYING:
+            _check_arguments(name, (*args, *kwargs.values()))
+        return _kept(function(*args, **kwargs))
+
+    return bounded  # type: ignore[return-value]
+
+
+def _kept(value: Value) -> Value:
+    if isinstance(value, str | list | tuple | dict):
+        _check_length(len(value), _limit(value))
+    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise TooMuch("it computes a number that is too large")
+    return value
+
+
+def _through(name: str, node: Any) -> jinja2.nodes.Filter:
+    return jinja2.nodes.Filter(node, name, [], [], None, None, lineno=node.lineno if node else 1)
+
+
+def _limit(value: Any) -> int:
+    return MAX_LENGTH if isinstance(value, str) else MAX_ITEMS
+
+
+def _check_arguments(name: str, given: tuple[Any, ...]) -> None:
+    """Of a method or filter of a text, `given` first, before it makes something of it."""
+    texts = [value for value in given if isinstance(value, str)]
+    numbers = [abs(value) for value in given[1:] if isinstance(value, int)]
+    text, number = texts[0] if texts else "", max(numbers, default=0)
+    if name in _PADDING:
+        _check_length((1 + text.count("\n") + text.count("\t")) * number)
+    elif name in ("batch", "slice"):
+        _check_length(number, MAX_ITEMS)
+    elif name == "tojson":
+        _check_length(number, MAX_INDENT)
+    elif name in _FORMATTING and _WIDE.search(text):
+        raise TooMuch("it pads with a width that is too large, or not written out")
+    elif name == "replace" and len(texts) > 2:
+        _check_length(text.count(texts[1]) * len(texts[2]))
+    elif name == "join":
+        lists = [value for value in given if isinstance(value, list | tuple)]
+        parts = [part for value in lists for part in value if isinstance(part, str)]
+        _check_length(sum(map(len, parts)) + sum(map(len, lists)) * max(map(len, texts), default=0))
+
+
+def _check_length(length: int, limit: int = MAX_LENGTH) -> None:
+    if length > limit:
+        raise TooMuch(f"it makes more than {limit} characters or items at once")
