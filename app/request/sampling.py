@@ -291,7 +291,11 @@ class Sampled(Parameters):
         """
         more: dict[str, Any] = {}
         if self.dry_multiplier:
-            more["dry_breakers"] = tokenizer.breakers(tuple(self.dry_sequence_breakers))
+            try:
+                more["dry_breakers"] = tokenizer.breakers(tuple(self.dry_sequence_breakers))
+            except engine.Rejected as error:
+                error.param = "dry_sequence_breakers"
+                raise
         if self.banned_strings:
             more["banned_strings"] = tuple(map(tokenizer.vocabulary.ban, self.banned_strings))
         if more:

@@ -1,7 +1,8 @@
 """Text to token ids and back, on request threads. No torch."""
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 
 import tokenizers
@@ -113,7 +114,8 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of `token_ids`, by default without special tokens."""
-        texts: list[str] = self._special.decode_batch([list(token_ids)], skip_special)
+        with _blaming("the tokens", "tokens"):
+            texts: list[str] = self._special.decode_batch([list(token_ids)], skip_special)
         return texts[0]
 
     def decode_given(self, token_ids: Sequence[int], max_tokens: int) -> str:
@@ -219,7 +221,8 @@ class Tokenizer:
 
     @staticmethod
     def _batch(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
+        with _blaming("the text", "prompt"):
+            ids: list[int] = tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
         return ids
 
     def _find_eos(self, model_dir: ModelDir) -> tuple[int, ...]:
@@ -239,6 +242,20 @@ class Tokenizer:
             return []
         wanted = model_dir.tokenizer_config.get("add_bos_token") is True or ids[:1] == [bos_id]
         return [bos_id] if wanted else []
+
+
+@contextlib.contextmanager
+def _blaming(what: str, param: str) -> Iterator[None]:
+    """Raises InvalidJob for what the library fails at, by a plain Exception or a panic of Rust,
+    which is none: a word without a token, a regular expression that would try for ever.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as reason:
+        message = f"the model's tokenizer can't read {what}: {reason}"
+        raise InvalidJob(message, param) from None
 
 
 def _check(text: str) -> None:

@@ -295,6 +295,43 @@ def test_a_body_of_twice_the_values_takes_about_twice_the_time(make_client, body
     assert seconds(80_000) < 3 * seconds(40_000)
 
 
+class Panicking:
+    """A library in Rust that has a fault."""
+
+    class Panic(BaseException):
+        pass
+
+    def __getattr__(self, name):
+        raise self.Panic("at a text")
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "param"),
+    [
+        (COMPLETIONS, {"prompt": "x"}, "prompt"),
+        (COMPLETIONS, {"prompt": [1], "cfg_scale": 2, "negative_prompt": "x"}, "negative_prompt"),
+        (
+            COMPLETIONS,
+            {"prompt": [1], "dry_multiplier": 1, "dry_sequence_breakers": ["no such token"]},
+            "dry_sequence_breakers",
+        ),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}]}, "messages"),
+        ("/tokenize", {"content": "x"}, "content"),
+        ("/detokenize", {"tokens": []}, "tokens"),
+        ("/v1/internal/encode", {"text": "x"}, "text"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_the_tokenizer_panics_at_is_named(make_client, monkeypatch, url, body, param):
+    client = make_client(ScriptedBackend())
+    tokenizer = client.models.get().tokenizer
+    assert tokenizer.vocabulary  # which is read at its first use
+    monkeypatch.setattr(tokenizer, "_special", Panicking())
+    monkeypatch.setattr(tokenizer, "_literal", Panicking())
+    error = error_of(client.post(url, json=body))
+    assert error["param"] == param and "tokenizer" in error["message"]
+
+
 def test_another_content_type_is_refused(make_client):
     client = make_client(ScriptedBackend())
     error = error_of(client.post(COMPLETIONS, data={"prompt": "x"}), 415)

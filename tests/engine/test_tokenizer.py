@@ -210,6 +210,28 @@ def test_a_long_text_of_few_tokens_is_not_too_long(tokenizer, word):
     assert len(tokenizer.encode_template(word * 20_000, num_tokens)) == num_tokens
 
 
+def test_a_text_that_the_library_panics_at_is_refused(changed):
+    """Which is no Exception; a regular expression may try so long that it does."""
+
+    def backtrack(spec):
+        pattern = {"Regex": r"(?:a|aa)+\b#"}
+        split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+        spec["pre_tokenizer"] = split
+
+    tokenizer = changed(backtrack)
+    text = "a" * 50
+    for encode in (
+        lambda: tokenizer.encode(text, 100),
+        lambda: tokenizer.encode(text, 100, parse_special=True),
+        lambda: tokenizer.encode_template(text, 100),
+        lambda: tokenizer.check_length(text, 5),
+    ):
+        with pytest.raises(engine.InvalidJob, match=r"can't read the text.*retry-limit") as caught:
+            encode()
+        assert caught.value.param == "prompt"
+    assert tokenizer.encode("b", 100)
+
+
 def test_what_the_file_says_of_truncation_and_padding_is_not_for_a_server(changed):
     def limit(spec):
         spec["truncation"] = {
