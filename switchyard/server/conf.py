@@ -29,8 +29,9 @@ LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 
 def _stop(message: str) -> NoReturn:
+    """At once: with --preload torch is half imported, and says so at an orderly end."""
     print(message, file=sys.stderr, flush=True)
-    sys.exit(1)
+    os._exit(1)
 
 
 try:

@@ -54,7 +54,7 @@ def opened(small):
 
 
 def head(*lines, length=None):
-    first = ("POST /v1/completions HTTP/1.1", "Host: a", "Content-Type: application/json")
+    first = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
     more = () if length is None else (f"Content-Length: {length}",)
     return "\r\n".join((*first, *more, *lines)).encode() + b"\r\n\r\n"
 
@@ -91,7 +91,9 @@ def test_more_connections_than_the_server_holds_push_out_those_that_wait(small, 
 
 
 def test_a_head_that_has_begun_must_end_in_time_on_a_kept_connection_too(small, opened):
-    connection = opened(b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\nGET /health/live HTTP")
+    connection = opened(
+        b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health/live HTTP"
+    )
     assert read_head(connection).startswith(b"HTTP/1.1 200 ")
     begin = time.monotonic()
     while connection.recv(65536):  # the rest of that answer, and the end
@@ -101,7 +103,8 @@ def test_a_head_that_has_begun_must_end_in_time_on_a_kept_connection_too(small, 
 
 def test_requests_that_come_together_or_in_pieces_are_answered_in_their_order(small, opened):
     requests = [
-        b"GET /%d HTTP/1.1\r\nHost: a\r\nX-Request-Id: %d\r\n\r\n" % (i, i) for i in range(9)
+        b"GET /%d HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: %d\r\n\r\n" % (i, i)
+        for i in range(9)
     ]
     connection = opened(b"".join(requests[:4]) + requests[4][:-1])
     connection.sendall(requests[4][-1:] + b"".join(requests[5:8]) + requests[8][:20])

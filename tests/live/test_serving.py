@@ -176,7 +176,7 @@ def test_bare_text_has_its_status_line_while_the_job_waits(start):
 
 def test_a_body_of_chunks_that_are_none_is_a_bad_request(server):
     head = (
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\nZZ\r\n{}\r\n0\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
