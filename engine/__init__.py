@@ -25,7 +25,7 @@ from switchyard.engine.errors import (
 from switchyard.engine.grammar import constraints
 from switchyard.engine.held import JobState
 from switchyard.engine.job import BannedString, Constraint, Forced, Healing, Job, Sampling
-from switchyard.engine.memory.process import keep_memory_small
+from switchyard.engine.memory.process import give_memory_back, keep_memory_small
 from switchyard.engine.messages import (
     Chunk,
     Failed,
@@ -95,6 +95,7 @@ __all__ = [
     "TokenLogprob",
     "Tokenizer",
     "constraints",
+    "give_memory_back",
     "keep_memory_small",
     "open_engine",
 ]

@@ -15,11 +15,13 @@ from types import TracebackType
 from typing import Self
 
 from switchyard import engine
+from switchyard.app.http.alarms import ALARMS
 
 LARGE = 64 * 1024  # bytes of an input that has to pass
 MAX_INSIDE = 2
 MAX_BYTES = 1 << 20  # of those inside together
 LOOK = 0.25  # seconds from one look to the next
+QUIET = 10.0  # seconds after the last has left until its memory goes back to the system
 RETRY = 5.0  # seconds, in which most that wait have been inside
 
 
@@ -66,6 +68,7 @@ class Gate:
         self._lock = threading.Lock()  # guards what follows
         self._inside: list[Place] = []
         self._waiting: deque[Place] = deque()
+        self._has_alarm = False
 
     @property
     def num_inside(self) -> int:
@@ -101,6 +104,19 @@ class Gate:
         with self._lock:
             (self._inside if place.admitted.is_set() else self._waiting).remove(place)
             self._admit()
+            is_first_quiet = not (self._inside or self._has_alarm)
+            self._has_alarm = self._has_alarm or is_first_quiet
+        if is_first_quiet:
+            ALARMS.set(QUIET, self._give_memory_back)
+
+    # Alarms' thread
+
+    def _give_memory_back(self) -> None:
+        with self._lock:
+            self._has_alarm = False
+            is_quiet = not self._inside
+        if is_quiet:
+            engine.give_memory_back()
 
     # Under the lock
 

@@ -30,6 +30,7 @@ def alarms_end_soon():
     """Their thread, for which each test that has set one waits at its end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("switchyard.app.http.alarms.PURGE", 0.02)
+        patch.setattr("switchyard.app.http.gate.QUIET", 0.02)
         yield
 
 

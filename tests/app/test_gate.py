@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -134,6 +135,27 @@ def test_what_gives_up_makes_room_behind_it():
     held.leave()
     held.leave()
     assert gate.num_inside == 0
+
+
+def test_memory_goes_back_once_when_nothing_has_been_inside_for_a_while(monkeypatch):
+    alarms, given = [], []
+    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append(call))
+    monkeypatch.setattr("switchyard.app.http.gate.ALARMS", alarm)
+    monkeypatch.setattr(engine, "give_memory_back", lambda: given.append(True))
+    gate = make_gate()
+    with gate.enter(LARGE, pass_by):
+        with gate.enter(LARGE, pass_by):
+            pass
+        assert alarms == []
+    with gate.enter(LARGE, pass_by):
+        assert len(alarms) == 1
+        alarms.pop()()
+        assert given == []
+    with gate.enter(LARGE, pass_by):
+        pass
+    assert len(alarms) == 1
+    alarms.pop()()
+    assert given == [True]
 
 
 def doors(client):

@@ -1,0 +1,38 @@
+"""Memory that goes back to the system, in a process of its own."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+CODE = """
+import ctypes
+from switchyard import engine
+
+engine.keep_memory_small()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+blocks = [libc.malloc(1000) for _ in range(40_000)]
+for block in blocks:
+    ctypes.memset(block, 1, 1000)
+for block in blocks[:-1]:  # above all of them lies the last
+    libc.free(block)
+before = resident()
+engine.give_memory_back()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of the GNU C library")
+def test_what_was_freed_below_something_in_use_goes_back_too():
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 30_000_000
