@@ -34,6 +34,11 @@ def _stop(message: str) -> NoReturn:
     os._exit(1)
 
 
+limits.open_standard_streams()
+try:
+    limits.check_temporary_directory(None)  # gunicorn's and the libraries'
+except OSError as error:
+    _stop(f"switchyard: no temporary directory can be written to: {error}")
 try:
     settings = app.read_settings()
     engine.ModelDir.read(settings.engine_config().path)

@@ -4,12 +4,27 @@ import contextlib
 import os
 import pathlib
 import resource
+import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 OWN_FILES = 256  # of the model, the logs, the libraries, the devices
 OWN_THREADS = 16 + 2 * (os.cpu_count() or 1)  # of the model, the libraries, the server itself
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
+
+
+def open_standard_streams() -> None:
+    """Those that are closed, to nowhere: libraries write to them, or to what has their number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+
+
+def check_temporary_directory(path: str | None) -> None:
+    """`path` or the system's. Raises OSError."""
+    with tempfile.TemporaryFile(dir=path) as file:
+        file.write(b"x")
 
 
 def raise_open_files() -> int:

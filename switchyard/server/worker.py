@@ -56,6 +56,7 @@ class Worker(ThreadWorker):
         # A terminal sends it to the master and to us, and the master goes on to send SIGTERM.
         signal.signal(signal.SIGINT, self.handle_exit)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal's too; the master answers it
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # sent to all processes of a service, say
 
     def load_wsgi(self) -> None:
         """With all threads that requests will need. One that can't be started later, because

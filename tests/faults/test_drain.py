@@ -171,8 +171,7 @@ def test_what_would_load_a_second_model_is_refused_in_a_sentence(start, number):
     server = start(SCRIPTED).wait_until_ready()
     worker = worker_of(server)
     server.process.send_signal(number)
-    if number == signal.SIGHUP:
-        os.kill(worker, number)
+    os.kill(worker, number)
     deadline = time.monotonic() + 20
     while f"{number.name} is refused" not in server.output:
         assert time.monotonic() < deadline

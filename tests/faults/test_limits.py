@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from tests.faults.conftest import SCRIPTED, open_request, worker_of
+from tests.live.conftest import GUNICORN, ROOT
 
 URL = "/v1/completions"
 STREAM = {"prompt": "x", "max_tokens": 400, "stream": True}
@@ -123,3 +124,22 @@ def test_a_system_that_has_no_more_threads_costs_no_stream(start):
     assert "a request thread writes its stream itself" in server.output
     assert worker_of(server) == worker
     assert server.stop() == 0
+
+
+@pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_server_starts_without_standard_streams(start, closed):
+    server = start(["sh", "-c", f'exec "$@" {closed}', "sh", *GUNICORN]).wait_until_ready()
+    assert server.post(URL, {"prompt": "x", "max_tokens": 3}).status_code == 200
+    assert server.stop() == 0
+
+
+def test_no_temporary_directory_is_a_start_refused_in_a_sentence(start, tmp_path):
+    """All that Python tries."""
+    places = " ".join(f"/proc/{name}" for name in ("tmp", "var/tmp", "usr/tmp"))
+    code = f"import os, tempfile; tempfile._candidate_tempdir_list = lambda: {places.split()!r}"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    command = ["env", f"PYTHONPATH={tmp_path}:{ROOT}", *SCRIPTED]
+    server = start(command)
+    assert server.process.wait(60) == 1
+    assert "switchyard: no temporary directory can be written to: " in server.output
+    assert "Traceback" not in server.output
