@@ -1,5 +1,6 @@
 """Which engine serves which model name."""
 
+import os
 import queue
 import threading
 import time
@@ -59,6 +60,7 @@ class Models:
     def __init__(self, engines: Iterable[Engine]) -> None:
         self._engines = {engine.config.name: engine for engine in engines}
         self._stopped: queue.SimpleQueue[Engine] = queue.SimpleQueue()
+        self._process: int | None = None  # that has started them
         for engine in self._engines.values():
             engine.on_stopped(self._stopped.put)
 
@@ -84,6 +86,7 @@ class Models:
 
     def start(self) -> None:
         """Begin to load all; returns at once."""
+        self._process = os.getpid()
         for engine in self._engines.values():
             engine.start()
 
@@ -111,7 +114,13 @@ class Models:
             engine.drain()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Close all at the same time, as `Engine.close` does. Whether all were done in time."""
+        """Close all at the same time, as `Engine.close` does. Whether all were done in time.
+
+        At once, and False, in a fork of the process that has started them: it has jobs and locks of
+        theirs, and no thread that would end or release them.
+        """
+        if self._process not in (None, os.getpid()):
+            return False
         results: list[bool] = []
         first, *others = self._engines.values()
         threads = [

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import flask
 import pytest
@@ -156,3 +157,16 @@ def test_a_fork_after_the_start_is_refused(host):
     os.waitpid(pid, 0)
     with os.fdopen(read) as file:
         assert "forked" in file.read()
+
+
+def test_a_fork_ends_at_once_while_its_parent_has_jobs(host):
+    """As its own atexit does: it has a copy of the jobs, and no thread that would end them."""
+    stream = host.switchyard.stream(PROMPT, **{**GREEDY, "max_tokens": 1900})
+    next(iter(stream))
+    pid = os.fork()
+    if pid == 0:
+        begin = time.monotonic()
+        host.switchyard.models.close(drain=20)
+        os._exit(int(time.monotonic() - begin > 10))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    stream.close()
