@@ -43,6 +43,7 @@ from switchyard.engine.messages import (
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
 from switchyard.engine.models import Models, open_engine
+from switchyard.engine.panics import panics_as
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.stream import Stream
 
@@ -98,4 +99,5 @@ __all__ = [
     "give_memory_back",
     "keep_memory_small",
     "open_engine",
+    "panics_as",
 ]

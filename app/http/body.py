@@ -44,9 +44,10 @@ def parse_json(data: bytes) -> dict[str, Any]:
         )
     try:
         # Without a cache, which many different names would only fill and turn over.
-        value = pydantic_core.from_json(
-            data.removeprefix(codecs.BOM_UTF8), allow_inf_nan=True, cache_strings="none"
-        )
+        with engine.panics_as(ValueError, "it can't be read"):
+            value = pydantic_core.from_json(
+                data.removeprefix(codecs.BOM_UTF8), allow_inf_nan=True, cache_strings="none"
+            )
     except ValueError as reason:
         raise BadRequest(f"the body is not valid JSON: {reason}", None, "invalid_json") from None
     if not isinstance(value, dict):

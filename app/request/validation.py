@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
+from switchyard import engine
 from switchyard.app.exceptions import BadRequest
 
 MAX_SHOWN = 100  # characters of a name that a client made up
@@ -116,7 +117,8 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
             shown = name[:MAX_SHOWN]
             raise BadRequest(f"unknown parameter: {shown}", shown, "unknown_parameter")
     try:
-        request = kind.model_validate(given)
+        with engine.panics_as(BadRequest, "the body can't be read"):
+            request = kind.model_validate(given)
     except ValidationError as error:
         raise _explain(error, given, kind.kinds) from None
     try:

@@ -10,6 +10,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from switchyard.engine.errors import InvalidJob, ModelError
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
+from switchyard.engine.panics import panics_as
 
 # Of what is kept compiled. llguidance doesn't tell how large that is, and it grows with use: states
 # of its lexer are computed when they are needed, and stay. But to fill memory takes time: up to
@@ -31,6 +32,10 @@ LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
+
+
+# Of the compiler, most of which it catches itself.
+PANICS = panics_as(InvalidJob, "the constraint can't be honoured: it is too large", "constraint")
 
 
 @dataclass(slots=True)
@@ -70,7 +75,8 @@ class Grammars:
                 self._compiled.move_to_end(grammar)
                 return compiled.matcher.deep_copy()
         begin = time.thread_time()
-        matcher = self._compile(grammar)
+        with PANICS:
+            matcher = self._compile(grammar)
         size = MIN_BYTES + 2 * len(grammar) + _size(time.thread_time() - begin)
         with self._lock:
             if grammar not in self._compiled:  # else another thread was faster

@@ -8,7 +8,7 @@ from llguidance import LLMatcher
 
 from switchyard.engine.backends.sampling.forcing import Watch
 from switchyard.engine.backends.sampling.rules import Among, Without
-from switchyard.engine.grammar.grammars import Grammars, check_matcher
+from switchyard.engine.grammar.grammars import PANICS, Grammars, check_matcher
 from switchyard.engine.job import Constraint
 
 # Seconds that a batch waits for a job's mask. `Grammars` bounds what one takes; this is for a
@@ -63,7 +63,9 @@ class Matcher:
             return
         allowed = self._allowed.result(MASK_TIMEOUT)
         assert self._matcher is not None
-        if not self._matcher.consume_token(token_id):
+        with PANICS:
+            is_taken = self._matcher.consume_token(token_id)
+        if not is_taken:
             if allowed[token_id // 8] >> token_id % 8 & 1:  # but takes too many steps
                 check_matcher(self._matcher)
             raise ArithmeticError(f"token {token_id} breaks the constraint")
@@ -82,7 +84,8 @@ class Matcher:
     def _compute(self) -> torch.Tensor:
         assert self._matcher is not None
         begin = time.thread_time()
-        bits = self._matcher.compute_bitmask()
+        with PANICS:
+            bits = self._matcher.compute_bitmask()
         self._seconds += time.thread_time() - begin
         if self._seconds > NOTE_AFTER:
             self._grammars.note_use(self._constraint.grammar, self._seconds)
