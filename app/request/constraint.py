@@ -149,6 +149,7 @@ def _of_vllm(outputs: StructuredOutputs | None) -> Iterator[Wanted]:
 def _json(schema: Schema | str) -> engine.Constraint:
     if not isinstance(schema, str):
         return engine.constraints.json_schema(schema)
+    engine.constraints.check_length(schema, engine.constraints.MAX_SCHEMA_LENGTH)
     try:
         return engine.constraints.json_schema(json.loads(schema))
     except (ValueError, RecursionError) as reason:

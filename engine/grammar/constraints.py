@@ -48,7 +48,7 @@ def regex(pattern: str) -> Constraint:
     r"""Text that the whole of `pattern` matches: of Rust's `regex`, without anchors inside and
     word borders, and with \d, \w and \s in ASCII.
     """
-    _check_length(pattern)
+    check_length(pattern)
     if not pattern:
         raise InvalidJob("the regular expression is empty", "constraint")
     lark = regex_to_lark(pattern, "dws")
@@ -67,7 +67,7 @@ def choice(texts: Sequence[str]) -> Constraint:
 
 def grammar(text: str) -> Constraint:
     """Text of a grammar, in GBNF (llama.cpp) or Lark (llguidance). Raises InvalidJob."""
-    _check_length(text)
+    check_length(text)
     lark = text if is_lark(text) else from_gbnf(text)
     check_lark(lark)
     return _lark(lark)
@@ -146,7 +146,7 @@ def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
     try:
         text = json.dumps(schema, allow_nan=False)
         text.encode("utf-8")
-        _check_length(text, MAX_SCHEMA_LENGTH)
+        check_length(text, MAX_SCHEMA_LENGTH)
     except RecursionError:
         raise InvalidJob("the schema is nested too deeply", "constraint") from None
     except ValueError as reason:
@@ -178,6 +178,7 @@ def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _check_length(text: str, limit: int = MAX_LENGTH) -> None:
+def check_length(text: str, limit: int = MAX_LENGTH) -> None:
+    """Before more is done with it. Raises InvalidJob."""
     if len(text) > limit:
         raise InvalidJob(f"it has more than {limit} characters", "constraint")

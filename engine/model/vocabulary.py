@@ -1,6 +1,7 @@
 """What a vocabulary's tokens are as text, and which have to do with a string. Any thread."""
 
 import bisect
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -12,6 +13,9 @@ class Vocabulary:
         """`pieces`: what each token adds to a text."""
         self.pieces = pieces
         self._sorted = sorted((piece, i) for i, piece in enumerate(pieces) if piece)
+        self._joined = b"".join(piece for piece, _ in self._sorted)
+        lengths = (len(piece) for piece, _ in self._sorted)
+        self._starts = list(itertools.accumulate(lengths, initial=0))  # in that, and its end
         # Of a string that many requests send alike, searched once.
         self.ban = lru_cache(maxsize=1024)(self._ban)
         self.containing = lru_cache(maxsize=1024)(self._containing)
@@ -19,14 +23,23 @@ class Vocabulary:
     def beginning_with(self, prefix: bytes) -> tuple[int, ...]:
         """Tokens whose text begins with `prefix`."""
         start = bisect.bisect_left(self._sorted, (prefix,))
+        if start == len(self._sorted) or not self._sorted[start][0].startswith(prefix):
+            return ()
         end = bisect.bisect_right(
             self._sorted, prefix, start, key=lambda item: item[0][: len(prefix)]
         )
         return tuple(i for _, i in self._sorted[start:end])
 
     def _containing(self, data: bytes) -> tuple[int, ...]:
-        """Tokens with all of `data` in their text."""
-        return tuple(i for piece, i in self._sorted if data in piece)
+        """Tokens with all of `data` in their text. Each looked into takes far longer."""
+        found, at = [], self._joined.find(data)
+        while 0 <= at < len(self._joined):
+            index = bisect.bisect_right(self._starts, at) - 1
+            end = self._starts[index + 1]
+            if at + len(data) <= end:  # else it goes on in the next token's
+                found.append(self._sorted[index][1])
+            at = self._joined.find(data, end)
+        return tuple(found)
 
     def _ban(self, text: str) -> BannedString:
         data = text.encode()

@@ -4,15 +4,22 @@ refused. All that a request thread does to a text may hold up the engine thread.
 
 import contextlib
 import json
+import random
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from switchyard import engine
+from switchyard.app.exceptions import BadRequest
+from switchyard.app.request.constraint import Constrained
+from switchyard.app.request.validation import validate
 from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.model.vocabulary import Vocabulary
 from tests.conftest import DEMO
 
 LENGTH = 15_000  # of the shorter text, in characters
@@ -162,9 +169,178 @@ def test_a_terminal_twice_as_long_takes_twice_as_long_to_compile(grammars, name)
     assert_linear(lambda text: grammars._compile(constraints.grammar(text).grammar), make)
 
 
+WORDS = {
+    "grammar": [
+        *("start", "a", "B", ":", "\n", "|", "(", ")", "[", "]", "*", "+", "?", "~ 3..5", "&", "~"),
+        *(
+            '"x"',
+            '"',
+            "/x/",
+            "/[a-z]*/",
+            "/",
+            "\\",
+            "#",
+            "//",
+            "%json {}",
+            "%json",
+            "{",
+            "}",
+            "{2}",
+        ),
+        *('%regex {"substring_chars": "abc"}', "%ignore", "%llguidance {}", "->", "@a", "<a>", ","),
+        *("root", "::=", "[^a]", "{1,3}", "{,}", "%lark {", "%if", "a::_", "b[lazy]", "é", "\x00"),
+    ],
+    "regex": [
+        *(
+            "a",
+            "[a-z]",
+            r"\pL",
+            r"\w",
+            r"\W",
+            ".",
+            "(",
+            ")",
+            "(?:",
+            "(?i)",
+            "(?=",
+            "|",
+            "*",
+            "+",
+            "?",
+        ),
+        *(
+            "{3}",
+            "{0,9}",
+            "{1000}",
+            "{",
+            "}",
+            "[",
+            "]",
+            "^",
+            "$",
+            "\\",
+            "\\b",
+            r"\1",
+            "&&",
+            "~",
+            "é",
+        ),
+        *("(a|)", "(a|b)*", "(.*a.{9})", "\n", "\x00", "-", "/"),
+    ],
+}
+NAMES = ["a", "b", "^a", "^b.*", "$defs", "~1/~0", "\n", "é", "", "x-a"]
+REFERENCES = ["#", "#/$defs/a", "#/$defs/b", "#/properties/a", "a", "#/$defs/~01", "http://a/b"]
+
+
+def texts(kind):
+    """Of words that mean something there, in any order and, some of them, many times over."""
+    word = st.sampled_from(WORDS[kind])
+    times = st.sampled_from([1, 1, 1, 2, 30, 1000])
+    parts = st.lists(st.tuples(word, times).map(lambda pair: pair[0] * pair[1]), max_size=12)
+    begin = st.sampled_from(["start: ", "root ::= ", ""] if kind == "grammar" else [""])
+    joined = st.tuples(begin, st.sampled_from(["", " "]), parts)
+    return joined.map(lambda made: made[0] + made[1].join(made[2]))
+
+
+def schemas():
+    """Of any keywords with any values, most of them of the kind that they have."""
+    schema = st.deferred(lambda: inner)
+    names = st.sampled_from(NAMES)
+    number = st.sampled_from([0, 1, -1, 3, 7.5, 0.001, 9973, 10**6 + 3, 2**53, 10**30, 1e300])
+    value = st.recursive(
+        st.one_of(number, st.none(), st.booleans(), names),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=3),
+        max_leaves=10,
+    )
+    pattern = texts("regex")
+    several = st.lists(schema, min_size=1, max_size=4) | schema.map(lambda one: [one] * 100)
+    kinds = {
+        "type": st.sampled_from(["string", "object", "array", "integer", "number", ["null", "a"]]),
+        "properties patternProperties $defs": st.dictionaries(names, schema, max_size=3),
+        "items additionalProperties": schema,
+        "anyOf allOf oneOf prefixItems": several,
+        "enum required": st.lists(value, max_size=4),
+        "const": value,
+        "minimum maximum exclusiveMinimum multipleOf minItems maxItems minLength maxLength": number,
+        "pattern": pattern,
+        "format": st.sampled_from(["date", "email", "uuid", "a"]),
+        "$ref": st.sampled_from(REFERENCES),
+        "not if default x-a nullable": value,
+    }
+    members = st.one_of(
+        *(
+            st.tuples(st.sampled_from(keywords.split()), usual | usual | usual | value)
+            for keywords, usual in kinds.items()
+        )
+    )
+    inner = st.lists(members, max_size=4).map(dict) | st.booleans() | value
+    return st.lists(members, max_size=5).map(dict)
+
+
+FORMS = {
+    "grammar": (texts("grammar"), constraints.grammar),
+    "regex": (texts("regex"), constraints.regex),
+    "schema": (schemas(), constraints.json_schema),
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_whatever_comes_is_compiled_or_refused_in_time(grammars, kind, request):
+    strategy, make = FORMS[kind]
+    taken = set()
+
+    @settings(
+        max_examples=request.config.getoption("--schemas"),
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def check(form):
+        begin = time.thread_time()
+        try:
+            matcher = grammars._compile(make(form).grammar)
+        except engine.InvalidJob as error:
+            assert len(str(error)) < 1500
+        else:
+            taken.add(repr(form))
+            matcher.compute_bitmask()
+        assert time.thread_time() - begin < 4  # about one, on a fast machine
+
+    check()
+    print(f"{len(taken)} taken")
+
+
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_a_grammar_twice_as_long_takes_twice_as_long(grammars, name):
     assert_linear(constraints.grammar, GRAMMARS[name])
+
+
+def test_the_text_of_a_schema_is_looked_at_no_further_than_it_may_be_long():
+    def take(text):
+        with contextlib.suppress(BadRequest):
+            validate(Constrained, {"guided_json": text})
+
+    def make(length):
+        return "{" + ",".join(f'"{i:05}":0' for i in range(length)) + "}"
+
+    short, long = seconds(take, make(LENGTH)), seconds(take, make(10 * LENGTH))
+    assert long < short + SLACK, (short, long)
+
+
+def test_strings_that_are_banned_are_looked_up_in_any_vocabulary_at_once():
+    draw = random.Random(1)
+    pieces = [bytes(draw.choices(b"abcdefgh \n", k=draw.randint(1, 12))) for _ in range(200_000)]
+    vocabulary = Vocabulary(pieces)
+    strings = ["".join(draw.choices("abcdefgh ", k=200)) for _ in range(64)]
+
+    def look_at_each(strings):
+        few = [string.encode() for string in strings[:4]]
+        return [piece for string in few for piece in pieces if string in piece]
+
+    def look_up(strings):
+        return [vocabulary._ban(string) for string in strings]
+
+    assert seconds(look_up, strings) < 4 * seconds(look_at_each, strings)
 
 
 @pytest.mark.parametrize(
