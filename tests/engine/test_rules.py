@@ -140,7 +140,10 @@ def test_an_error_of_a_constraint_ends_its_job_alone(backend, monkeypatch):
     assert ending(events["free"]).last.new_tokens == 20
 
 
-def test_a_constraint_that_gets_too_large_on_the_way_is_the_jobs_own_fault(backend, monkeypatch):
+def test_a_constraint_that_gets_too_large_on_the_way_is_the_jobs_own_fault(
+    forced, tokenizer, monkeypatch
+):
+    backend = forced(always(tokenizer.encode("a", 9)[-1]))  # and no end
     limits = LLParserLimits(step_max_items=400, verbose_errors=False)
     monkeypatch.setattr("switchyard.engine.grammar.grammars.LIMITS", limits)
     constraint = constraints.grammar("start: s\ns: s s | /[a-z]/")
