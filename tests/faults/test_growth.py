@@ -21,6 +21,7 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.model.vocabulary import Vocabulary
 from tests.conftest import DEMO
+from tests.growth import assert_within
 
 LENGTH = 15_000  # of the shorter text, in characters
 SLACK = 0.05  # seconds that say nothing
@@ -64,20 +65,13 @@ GRAMMARS = {
 }
 
 
-def seconds(take, text):
-    """Of this thread's own work, at best."""
-    times = []
-    for _ in range(3):
-        begin = time.thread_time()
+def assert_linear(take, make, short=LENGTH, long=2 * LENGTH, factor=3):
+    def work(text):
         with contextlib.suppress(engine.InvalidJob):
             take(text)
-        times.append(time.thread_time() - begin)
-    return min(times)
 
-
-def assert_linear(take, make):
-    short, long = seconds(take, make(LENGTH)), seconds(take, make(2 * LENGTH))
-    assert long < 3 * short + SLACK, (short, long)
+    short, long = make(short), make(long)
+    assert_within(factor, lambda: work(long), lambda: work(short), SLACK)
 
 
 def nested(length):
@@ -323,8 +317,7 @@ def test_the_text_of_a_schema_is_looked_at_no_further_than_it_may_be_long():
     def make(length):
         return "{" + ",".join(f'"{i:05}":0' for i in range(length)) + "}"
 
-    short, long = seconds(take, make(LENGTH)), seconds(take, make(10 * LENGTH))
-    assert long < short + SLACK, (short, long)
+    assert_linear(take, make, long=10 * LENGTH, factor=1)
 
 
 def test_strings_that_are_banned_are_looked_up_in_any_vocabulary_at_once():
@@ -341,7 +334,7 @@ def test_strings_that_are_banned_are_looked_up_in_any_vocabulary_at_once():
         vocabulary.containing.cache_clear()
         return [vocabulary._ban(string) for string in strings]
 
-    assert seconds(look_up, strings) < 4 * seconds(look_at_each, strings)
+    assert_within(4, lambda: look_up(strings), lambda: look_at_each(strings))
 
 
 @pytest.mark.parametrize(

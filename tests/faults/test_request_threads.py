@@ -14,6 +14,7 @@ from switchyard.server.body import Body
 from switchyard.server.connection import Connection
 from switchyard.server.request_threads import RequestThreads
 from tests.faults.conftest import SCRIPTED, open_request, read_all
+from tests.growth import assert_within
 from tests.live.conftest import ROOT, Server
 
 HASTY = [*SCRIPTED[:-1], str(ROOT / "tests" / "faults" / "hasty_conf.py")]
@@ -211,32 +212,22 @@ def test_a_body_that_is_cut_off_is_not_taken_for_whole(small, opened, is_chunked
 
 
 def test_what_comes_byte_by_byte_is_looked_at_once():
-    def seconds(size):
-        def gather():
-            with make_connection() as connection:
-                begin = time.perf_counter()
-                for _ in range(size):
-                    connection.buffer += b"x"
-                    assert not connection.has_head()
-                return time.perf_counter() - begin
+    def gather(size):
+        with make_connection() as connection:
+            for _ in range(size):
+                connection.buffer += b"x"
+                assert not connection.has_head()
 
-        return min(gather() for _ in range(3))
-
-    assert seconds(20_000) < 3 * seconds(10_000)
+    assert_within(8, lambda: gather(40_000), lambda: gather(10_000))
 
 
 def test_many_chunks_take_a_time_in_proportion():
-    def seconds(number):
-        def read():
-            with make_connection() as connection:
-                connection.buffer += b"a\r\nxxxxxxxxxx\r\n" * number + b"0\r\n\r\n"
-                begin = time.perf_counter()
-                assert len(Body(connection, None).read(10 * number + 1)) == 10 * number
-                return time.perf_counter() - begin
+    def read(number):
+        with make_connection() as connection:
+            connection.buffer += b"a\r\nxxxxxxxxxx\r\n" * number + b"0\r\n\r\n"
+            assert len(Body(connection, None).read(10 * number + 1)) == 10 * number
 
-        return min(read() for _ in range(3))
-
-    assert seconds(32_000) < 3 * seconds(16_000)
+    assert_within(8, lambda: read(64_000), lambda: read(16_000))
 
 
 @contextlib.contextmanager
