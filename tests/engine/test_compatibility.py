@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +59,19 @@ def test_a_base_where_transformers_5_writes_it_is_honoured(read):
     assert read({"rope_theta": None, "rope_parameters": named}).rotary_embedding_base == 70.0
     linear = {"rope_type": "linear", "rope_theta": 70.0, "factor": 4.0}
     assert read({"rope_theta": None, "rope_parameters": linear}).scale_pos_emb == 4.0
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Qwen3MoeForCausalLM"])
+def test_queries_and_keys_of_qwen_3_keep_their_mean(architecture):
+    """Their norm is an RMS norm; ExLlamaV2 takes that of Cohere's, which subtracts it."""
+    cpu.install()
+    from exllamav2.architecture import ExLlamaV2ArchParams
+
+    from switchyard.engine.backends.exl2.load.compatibility import mend
+
+    arch = ExLlamaV2ArchParams(architecture, {})
+    mend(SimpleNamespace(architecture=architecture, arch=arch, rotary_embedding_base_alt=None), {})
+    assert arch.lm.headnorm == "rmsnorm"
 
 
 def test_a_longer_context_needs_a_scaled_embedding(read):

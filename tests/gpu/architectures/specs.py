@@ -466,7 +466,8 @@ def _others():
         },
         "tie_word_embeddings": False,
     }
-    yield "dbrx", Spec(dbrx)
+    unclipped = {**dbrx["attn_config"], "clip_qkv": 1e4}  # transformers fails without any
+    yield "dbrx", Spec(dbrx, {**dbrx, "attn_config": unclipped})
     clipped = {**dbrx, "attn_config": {**dbrx["attn_config"], "clip_qkv": 8}}
     yield "dbrx-clip", Spec(clipped, refusal="attn_config.clip_qkv of 8", has_twin=False)
     gpt = {

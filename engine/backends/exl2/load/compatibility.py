@@ -1,4 +1,4 @@
-"""What ExLlamaV2 0.3.2 would read wrongly from a config.json, without a word."""
+"""What ExLlamaV2 0.3.2 would read wrongly from a config.json, or compute, without a word."""
 
 from typing import Any
 
@@ -21,3 +21,5 @@ def mend(exl2_config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
     local = text_config(model_config).get("rope_local_base_freq")
     if exl2_config.rotary_embedding_base_alt and local is not None:
         exl2_config.rotary_embedding_base_alt = float(local)
+    if exl2_config.architecture in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):
+        exl2_config.arch.lm.headnorm = "rmsnorm"  # of queries and keys; it takes their mean off
