@@ -3,6 +3,7 @@ behind the last answer. gunicorn's own has a request thread wait for both.
 """
 
 import re
+import select
 import socket
 import struct
 from typing import Any
@@ -88,6 +89,14 @@ class Connection(TConn):  # type: ignore[misc]
         self.body = None
 
     # A request thread
+
+    def has_left(self) -> bool:
+        """Whether the client has reset the connection: nobody would read an answer. One that has
+        only sent its end of file may still read.
+        """
+        poll = select.poll()
+        poll.register(self.sock, 0)  # errors, and nothing else
+        return bool(poll.poll(0))
 
     def init(self) -> None:
         """Give gunicorn's parser the head. Raises what it answers with a 414 or 431."""

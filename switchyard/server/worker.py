@@ -229,7 +229,10 @@ class Worker(ThreadWorker):
     def handle(self, conn: Any) -> Any:
         self._request.is_answered = False
         self._request.alarm = None
-        if not isinstance(conn, Connection):
+        if isinstance(conn, Connection):
+            if conn.has_left():
+                return False
+        else:
             self._request.alarm = ALARMS.set(HEAD_TIMEOUT, lambda: _stop_receiving(conn.sock))
         self._threads.enter(conn)
         try:

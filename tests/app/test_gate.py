@@ -1,6 +1,7 @@
 """Large inputs before admission: a few at a time, and small ones beside them."""
 
 import json
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from switchyard.app import BadRequest, ClientGone, Switchyard
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.deadlines import Deadlines
 from switchyard.app.formats.websocket.session import Session
-from switchyard.app.http.gate import LARGE, MAX_BYTES, Gate
+from switchyard.app.http.gate import LARGE, MAX_BYTES, SWITCH_INTERVAL, Gate
 from switchyard.app.openapi.contract import declared
 from switchyard.app.services import KEY
 from tests.scripted import ScriptedBackend, endless
@@ -94,6 +95,20 @@ def test_bytes_count_and_what_is_larger_than_all_together_is_inside_alone():
         join = in_thread(gate.enter, LARGE, pass_by)
         wait_until(lambda: gate.num_waiting == 1)
     join().leave()
+
+
+def test_threads_give_the_gil_up_more_often_while_one_is_inside_of_any_gate():
+    usual = sys.getswitchinterval()
+    first, second = make_gate(), make_gate()
+    places = [gate.enter(LARGE, pass_by) for gate in (first, second)]
+    follower = in_thread(first.enter, MAX_BYTES, pass_by)
+    wait_until(lambda: first.num_waiting == 1)
+    for place in places:
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
+        place.leave()
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
+    follower().leave()
+    assert sys.getswitchinterval() == usual > SWITCH_INTERVAL
 
 
 def test_a_small_input_takes_no_lock():

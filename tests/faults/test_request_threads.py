@@ -3,7 +3,10 @@
 import contextlib
 import http.client
 import json
+import os
+import signal
 import socket
+import struct
 import time
 
 import pytest
@@ -14,6 +17,7 @@ from switchyard.server.body import Body
 from switchyard.server.connection import Connection
 from switchyard.server.request_threads import RequestThreads
 from tests.faults.conftest import SCRIPTED, open_request, read_all
+from tests.faults.test_processes import worker_of
 from tests.growth import assert_within
 from tests.live.conftest import ROOT, Server
 
@@ -83,6 +87,25 @@ def test_a_connection_without_a_whole_head_holds_no_thread(small, opened, data):
     for connection in connections:  # they end without an answer, and all at the same time
         assert connection.recv(1) == b""
     assert time.monotonic() - begin < 10
+
+
+def test_a_client_that_has_reset_its_connection_is_not_served(small, opened):
+    """It did while the server had other things to do: here, nothing at all."""
+    worker = worker_of(small)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        for _ in range(5):
+            data = b'{"prompt": "x"}'
+            leaver = opened(head(length=len(data)).replace(URL.encode(), b"/left") + data)
+            leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            leaver.close()
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    half_closed = opened(b"GET /half-closed HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    half_closed.shutdown(socket.SHUT_WR)
+    assert read_all(half_closed).startswith(b"HTTP/1.1 404 ")
+    assert "begins /half-closed" in small.output
+    assert "begins /left" not in small.output
 
 
 def test_more_connections_than_the_server_holds_push_out_those_that_wait(small, opened):
