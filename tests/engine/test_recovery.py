@@ -285,6 +285,26 @@ def test_a_prompt_without_memory_waits_and_is_tried_once_more(make_engine):
     assert tries == ["once"] * 2 + ["twice"] * 2
 
 
+def test_a_prompt_without_memory_goes_before_shorter_ones_that_wait(make_engine):
+    tries = []
+
+    def script(job):
+        tries.append(job.identifier)
+        yield Started(job.identifier)
+        if tries == ["long"]:
+            yield Failed(job.identifier, engine.OutOfMemory("CUDA out of memory"))
+        yield from list(count(job))[1:]
+
+    model, backend, gate = held(make_engine, script)
+    backend.has_room = lambda job: not backend.active
+    streams = [model.submit([job("long", 50)])]
+    gate.wait_until_held()
+    streams += [model.submit([job(f"short{i}", 1)]) for i in range(2)]
+    gate.open()
+    assert all(isinstance(take_all(stream)[-1], Finished) for stream in streams)
+    assert tries == ["long", "long", "short0", "short1"]
+
+
 def failing_to_enqueue(backend, **errors):
     """The jobs of these names fail as they are set up, each time with the next of its errors."""
     enqueue = backend.enqueue
@@ -373,3 +393,14 @@ def test_nothing_is_kept_of_jobs_that_have_ended(make_engine):
     assert model.close(timeout=20)
     batch = model._link._batch
     assert not batch._jobs and not batch._emitted and not batch._put_back
+
+
+def test_nothing_is_kept_of_a_job_that_is_rejected_when_it_starts_over(make_engine):
+    model, backend, gate = held(make_engine)
+    gate.open()
+    error = engine.InvalidJob("odd")
+    failing_to_enqueue(backend, a=[engine.OutOfMemory("CUDA out of memory"), error])
+    events = take_all(model.submit([job("a")]))
+    assert [type(event) for event in events] == [PutBack, Failed] and events[-1].error is error
+    assert model.close(timeout=20)
+    assert not model._link._batch._put_back
