@@ -15,9 +15,12 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def open_standard_streams() -> None:
-    """Those that are closed, to nowhere: libraries write to them, or to what has their number."""
+    """Those that are closed, to nowhere: libraries write to them, or to what has their number. The
+    engine's process, if there is one, inherits them.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
+            os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 

@@ -126,9 +126,11 @@ def test_a_system_that_has_no_more_threads_costs_no_stream(start):
     assert server.stop() == 0
 
 
+@pytest.mark.parametrize("link", ["thread", "process"])
 @pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-"])
-def test_a_server_starts_without_standard_streams(start, closed):
-    server = start(["sh", "-c", f'exec "$@" {closed}', "sh", *GUNICORN]).wait_until_ready()
+def test_a_server_starts_without_standard_streams(start, closed, link):
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *GUNICORN]
+    server = start(command, link=link).wait_until_ready()
     assert server.post(URL, {"prompt": "x", "max_tokens": 3}).status_code == 200
     assert server.stop() == 0
 
