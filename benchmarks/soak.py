@@ -40,6 +40,7 @@ from switchyard.engine.backends import make_backend as make_real_backend  # noqa
 CLIENTS = 32
 LEAVING, ATTACKING, FAULTS = 0.30, 0.05, 0.002  # shares: of requests, and of forward passes
 LASTING = 0.2  # share of the faults that go on for two or three passes, so that a retry won't do
+FAILED = ("batch_failed", "job_failed")  # codes of what the passes that fail cost
 SAMPLES = 200  # of what the server holds
 DRIFT = 0.03  # of a median of the last tenth from that of the second
 ATTACKS = (
@@ -179,14 +180,18 @@ def attack(port, rng):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request("POST", flood.path, flood.make_body(rng.randrange(10**6)), flood.headers)
-        status = connection.getresponse().status
+        response = connection.getresponse()
+        status, data = response.status, response.read()
     except (OSError, http.client.HTTPException):
         return f"attack: {name}, cut off"
     finally:
         connection.close()
-    if status >= 500 and status not in (503, 529):
-        raise Lost(f"status {status} for {name}")
-    return f"attack: {name}, {status}"
+    if status < 500 or status in (503, 529):
+        return f"attack: {name}, {status}"
+    error = json.loads(data)["error"]
+    if error.get("code") not in FAILED:
+        raise Lost(f"status {status} for {name}: {error}")
+    return f"attack: {name}, {status}, {error['code']}"
 
 
 class Soak:

@@ -22,7 +22,7 @@ SERVED = {  # where what is computed depends on it: below and above windows and 
         *("gemma3", "cohere2", "cohere2-layers", "qwen2vl", "llama3"),
     )
 }
-EXPERTS = ("mixtral", "qwen3moe", "dbrx")
+EXPERTS = ("mixtral", "qwen3moe", "qwen3moe-128", "dbrx")
 
 
 def main() -> None:

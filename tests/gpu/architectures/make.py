@@ -83,12 +83,13 @@ def fill(model, name):
             if id(weight) in transposed:
                 fan_in = weight.shape[0]
             elif key.endswith("experts.mlp.w2"):  # applied transposed
-                fan_in = 256
+                fan_in = len(weight) // 4
             is_query = any(part in key for part in ("q_proj", "k_proj", "qkv", "c_attn"))
             gain = 2.0 if key.startswith("lm_head") else 1.3 if is_query else 1.2
             if weight.ndim == 3 or "experts.mlp" in key:
                 # Alike, so that rounding that tips a choice of experts over costs little.
-                each = noise.view(4, -1, weight.shape[-1])
+                num_experts = len(weight) if weight.ndim == 3 else 4
+                each = noise.view(num_experts, -1, weight.shape[-1])
                 shared = torch.randn(each.shape[1:], generator=generator)
                 each.mul_(0.5).add_(shared * 0.87)
             weight.copy_(noise * gain / math.sqrt(fan_in))

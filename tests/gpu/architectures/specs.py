@@ -214,6 +214,8 @@ def _qwens():
     yield "qwen3", Spec(of("Qwen3ForCausalLM", "qwen3", **QWEN3))
     moe = ("Qwen3MoeForCausalLM", "qwen3_moe")
     yield "qwen3moe", Spec(of(*moe, **MOE))
+    many = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 128}
+    yield "qwen3moe-128", Spec(of(*moe, **{**MOE, **many}))
     yield (
         "qwen3moe-nonorm",
         Spec(of(*moe, **{**MOE, "norm_topk_prob": False}), refusal="norm_topk_prob"),
@@ -458,7 +460,7 @@ def _others():
         "vocab_size": VOCABULARY,
         "attn_config": {"clip_qkv": None, "kv_n_heads": KV_HEADS, "rope_theta": 500000},
         "ffn_config": {
-            "ffn_hidden_size": 256,
+            "ffn_hidden_size": 384,  # not HIDDEN: exllamav2 tells w2's sides apart by their sizes
             "moe_num_experts": 4,
             "moe_top_k": 2,
             "moe_jitter_eps": 0.0,

@@ -19,7 +19,7 @@ from exllamav2 import (
 )
 from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 
-from switchyard.engine.backends.exl2.cuda import tensor_parallel
+from switchyard.engine.backends.exl2.cuda import experts, tensor_parallel
 from switchyard.engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
 from switchyard.engine.backends.exl2.cuda.passes import Passes, can_capture, is_plain
 from switchyard.engine.backends.exl2.load.attention import (
@@ -183,6 +183,7 @@ def _load(
     configs[-1].no_graphs = has_passes
     for model in models:
         set_windows(model)
+        experts.take_over(model)
     if config.tensor_parallel:
         # Without a split ExLlamaV2 would ask nvidia-smi, and leave nothing.
         split = config.gpu_split or [

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.device import set_device_streams
 from exllamav2.embedding import ExLlamaV2Embedding
@@ -19,9 +20,12 @@ from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.layernorm import ExLlamaV2LayerNorm
 from exllamav2.linear import ExLlamaV2Linear
 from exllamav2.mlp import ExLlamaV2MLP
+from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
+from exllamav2.pos_embedding import ExLlamaV2PosEmbedding
 from exllamav2.rmsnorm import ExLlamaV2RMSNorm
 
 from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings
+from switchyard.engine.backends.exl2.cuda.experts import MAX_DENSE_TOKENS, is_dense
 from switchyard.engine.backends.exl2.cuda.graphs import record
 from switchyard.engine.backends.exl2.cuda.prompts import PromptPasses
 from switchyard.engine.backends.exl2.cuda.sizes import Sizes
@@ -48,6 +52,8 @@ PLAIN = (
     ExLlamaV2MLP,
     ExLlamaV2LayerNorm,
     ExLlamaV2Linear,
+    ExLlamaV2ParallelDecoder,
+    ExLlamaV2PosEmbedding,
     ExLlamaV2RMSNorm,
 )
 
@@ -61,12 +67,12 @@ def can_capture(model: Any, cache: Any) -> bool:
 
 
 def is_plain(model: Any) -> bool:
-    """Whether it has no layers of other kinds, which look at numbers on the host: a mixture of
-    experts at who is chosen, learned positions at where rows are. It need not be loaded.
+    """Whether it has no layers of other kinds: the host has to know which of many experts are
+    chosen. It need not be loaded.
     """
     embedding, *modules = model.modules
     return isinstance(embedding, ExLlamaV2Embedding) and all(
-        isinstance(module, PLAIN) for module in modules
+        isinstance(module, PLAIN) or is_dense(module) for module in modules
     )
 
 
@@ -114,8 +120,11 @@ class Passes:
         self._known_pages: dict[int, np.ndarray] = {}  # by width
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._sizes = Sizes({most: 0.0}, max_rows)  # until they are measured
+        max_tokens = model.config.max_input_len
+        if any(is_dense(module) for module in model.modules):
+            max_tokens = min(max_tokens, MAX_DENSE_TOKENS)
         self._prompts = PromptPasses(
-            self._compute, self._widths, page_size, model.config.max_input_len, self._device
+            self._compute, self._widths, page_size, max_tokens, self._device
         )
         # Last: it is to be closed once it is there.
         self._embeddings = Embeddings(model.modules[0], self._device)
@@ -294,5 +303,15 @@ class Passes:
         x = self._embeddings(token_ids).view(rows, length, -1)
         end = None if is_last else self._model.last_kv_layer_idx + 1
         for module in self._model.modules[1:end]:
-            x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
+            if isinstance(module, ExLlamaV2PosEmbedding):  # whose own way asks the host
+                x = x + _learned(module, positions, length)
+            else:
+                x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
         return x
+
+
+def _learned(module: Any, positions: torch.Tensor, length: int) -> torch.Tensor:
+    """What is learned of the positions of rows that begin there; (rows, length, hidden size)."""
+    places = positions[:, None] + torch.arange(length, device=positions.device)
+    weight = module.embedding.weight
+    return F.embedding(places.clamp(max=len(weight) - 1), weight)  # rows that fill up go beyond

@@ -1,0 +1,115 @@
+"""Mixtures of experts. ExLlamaV2 0.3.2 waits for the GPU once for each expert of a layer. Of 128
+experts it computes, for two to four tokens at once, only those that the first token has chosen.
+"""
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from exllamav2.moe_mlp import ExLlamaV2MoEMLP
+
+# Experts of a layer which all compute all tokens, in a pass of a few: to read their weights takes
+# the time, and the host need not know which were chosen.
+MAX_DENSE = 16
+MAX_DENSE_TOKENS = 128
+# Tokens of a pass that ExLlamaV2's kernels for 128 experts compute one after the other.
+MAX_SINGLE = 16
+MAX_FUSED = 4  # tokens of a pass that its kernels for few experts take
+FUSED = (4, 8, 16)  # experts that they are made for
+
+
+def take_over(model: Any) -> None:
+    """Compute the mixtures of experts of `model`, which need not be loaded, by this module."""
+    for module in model.modules:
+        if isinstance(module, ExLlamaV2MoEMLP):
+            module.forward = functools.partial(forward, module)
+
+
+def is_dense(module: Any) -> bool:
+    """Whether a pass of up to MAX_DENSE_TOKENS is the same whichever experts are chosen."""
+    return isinstance(module, ExLlamaV2MoEMLP) and module.num_experts <= MAX_DENSE
+
+
+def forward(
+    module: Any,
+    hidden_states: torch.Tensor,
+    cache: Any = None,
+    attn_params: Any = None,
+    past_len: Any = None,
+    intermediates: bool = False,
+    loras: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """As ExLlamaV2MoEMLP.forward does; (rows, tokens, hidden size), half."""
+    rows, length, size = hidden_states.shape
+    num_tokens = rows * length
+    if intermediates or loras:
+        return module.forward_torch(
+            hidden_states, cache, attn_params, past_len, intermediates, loras=loras, **kwargs
+        )
+    is_quantized = module.q_handle is not None
+    if is_quantized and module.num_experts in FUSED and num_tokens <= MAX_FUSED:
+        return ExLlamaV2MoEMLP.forward(module, hidden_states)
+    if is_quantized and module.num_experts == 128 and num_tokens <= MAX_SINGLE:
+        for token in hidden_states.view(num_tokens, 1, 1, size):
+            ExLlamaV2MoEMLP.forward(module, token)  # in place
+        return hidden_states
+    states = module.post_attention_layernorm.forward(hidden_states.view(num_tokens, size))
+    weights, chosen = _choose(module, states)
+    if module.num_experts <= MAX_DENSE and num_tokens <= MAX_DENSE_TOKENS:
+        mixed = _compute_all(module, states, weights, chosen)
+    else:
+        mixed = _compute_chosen(module, states, weights, chosen)
+    return hidden_states + mixed.view(rows, length, size)
+
+
+def _choose(module: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights of the experts of each token, and which these are; (tokens, experts of one)."""
+    shares = F.softmax(module.gate.forward(states), dim=-1, dtype=torch.float)
+    weights, chosen = torch.topk(shares, module.num_experts_per_token, dim=-1)
+    weights /= weights.sum(dim=-1, keepdim=True)
+    return weights.to(states.dtype), chosen
+
+
+def _compute_all(
+    module: Any, states: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+) -> torch.Tensor:
+    """The host learns nothing, so that it can be captured."""
+    shape = (len(states), module.num_experts)
+    weight_of = torch.zeros(shape, dtype=states.dtype, device=states.device)
+    weight_of.scatter_(1, chosen, weights)
+    mixed = torch.zeros_like(states)
+    for i in range(module.num_experts):
+        weight = weight_of[:, i, None]
+        computed = _expert(module, i, states)
+        computed.masked_fill_(weight == 0, 0)  # whose numbers may have no end
+        mixed.addcmul_(computed, weight)
+    return mixed
+
+
+def _compute_chosen(
+    module: Any, states: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+) -> torch.Tensor:
+    """The host learns once how many tokens each expert has."""
+    of_expert = torch.arange(module.num_experts, device=states.device)
+    counts = (chosen.flatten() == of_expert[:, None]).sum(1).tolist()
+    order = chosen.flatten().argsort(stable=True)
+    tokens = order // module.num_experts_per_token
+    weight = weights.flatten()[order, None]
+    mixed = torch.zeros_like(states)
+    begin = 0
+    for i, count in enumerate(counts):
+        if count:
+            here = slice(begin, begin + count)
+            computed = _expert(module, i, states[tokens[here]])
+            mixed.index_add_(0, tokens[here], computed.mul_(weight[here]))
+            begin += count
+    return mixed
+
+
+def _expert(module: Any, i: int, states: torch.Tensor) -> torch.Tensor:
+    gate = module.w1[i].forward(states)
+    gate = F.silu(gate) if module.archparams.mlp_act_func == "silu" else F.gelu(gate)
+    result: torch.Tensor = module.w2[i].forward(gate.mul_(module.w3[i].forward(states)))
+    return result
