@@ -46,7 +46,7 @@ class Stock:
     """On a GPU over weights of its own, since ours are loaded without the library's graphs."""
 
     def __init__(self, backend, max_batch_size):
-        from exllamav2 import ExLlamaV2, ExLlamaV2Cache, ExLlamaV2Config
+        from exllamav2 import ExLlamaV2, ExLlamaV2Config
         from exllamav2.generator import ExLlamaV2DynamicGenerator
 
         model, cache = backend._loaded.model, backend._loaded.cache
@@ -56,7 +56,7 @@ class Stock:
             config.max_input_len = model.config.max_input_len
             config.max_batch_size = max_batch_size
             model = ExLlamaV2(config)
-            cache = ExLlamaV2Cache(model, max_seq_len=cache.max_seq_len, lazy=True)
+            cache = type(cache)(model, max_seq_len=cache.max_seq_len, lazy=True)
             model.load_autosplit(cache)
         self._generator = ExLlamaV2DynamicGenerator(
             model,
@@ -252,6 +252,7 @@ def main():
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--cache-tokens", type=int, default=131072)
+    parser.add_argument("--cache-mode", default="float16")
     parser.add_argument("--rounds", type=int, default=3, help="the median counts")
     parser.add_argument("--ways", default="stock,backend,engine")
     parser.add_argument("--profile", metavar="FILE")
@@ -262,6 +263,7 @@ def main():
         args.model,
         "bench",
         args.device,
+        cache_mode=(args.cache_mode,),
         cache_tokens=args.cache_tokens,
         max_batch_size=max(sizes),
         hang_timeout=600.0,

@@ -97,12 +97,12 @@ def compare_one(directory: Path, name: str, device: str) -> dict[str, object]:
     wrong: list[str] = []
     for served in SERVED.get(name, (None,)):
         try:
-            found = compare(path, device, served, is_brief=served is not None)
+            found = compare(path, device, served, served is not None, plain in EXPERTS)
         except ModelError as refusal:
             if spec.refusal is None or spec.refusal not in str(refusal):
                 wrong.append(f"refused: {refusal}")
             return {"runs": runs, "refused": str(refusal), "wrong": wrong}
-        wrong += [f"{found['served']}: {fault}" for fault in faults(found, plain in EXPERTS)]
+        wrong += [f"{found['served']}: {fault}" for fault in faults(found)]
         runs.append({**found, "gaps": {k: max(v, default=0) for k, v in found["gaps"].items()}})
     if spec.refusal is not None:
         wrong.append("was not refused")
@@ -125,7 +125,8 @@ def _line(name: str, found: dict) -> str:
         errors = [f"{one[key]:.4f}" for key in ("at 100", "at the end") if key in one]
         graphs = "graphs" if one["graphs"] else "no graphs"
         parts.append(
-            f"{one['served']}: {' '.join(errors)} gap {max(one['gaps'].values())} {graphs}"
+            f"{one['served']}: {' '.join(errors)} gap {max(one['gaps'].values())}"
+            f" noise {one.get('noise', 0.0):.4f} {graphs}"
         )
     return "  ".join([*parts, *found["wrong"]])
 

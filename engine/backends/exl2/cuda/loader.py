@@ -60,9 +60,9 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
     free = [size - adapters for size in free_memory()]
     memory = Memory(config, footprints, free, exl2_config.max_seq_len)
     for mode, tokens in memory.caches():
-        is_on_one = sum(map(bool, memory.place(mode, tokens))) == 1
+        has_room = sum(map(bool, memory.place(mode, tokens))) == 1
         try:
-            loaded = _load(config, configs, mode, tokens, progress, is_on_one)
+            loaded = _load(config, configs, mode, tokens, progress, has_room)
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
@@ -169,17 +169,17 @@ def _load(
     mode: CacheMode,
     tokens: int,
     progress: Callback,
-    is_on_one: bool,
+    has_room: bool,
 ) -> Loaded:
-    """`configs`: a draft model's, if there is one, and the model's. `is_on_one`: by the room that
-    there is, all will be on one GPU.
+    """`configs`: a draft model's, if there is one, and the model's. `has_room`: one GPU has, for
+    all.
     """
     if not has_pages(configs[-1]):
         configs[-1].no_sdpa = True  # exllamav2's way over it lets a prompt see what follows
     has_passes = has_pages(configs[-1]) and not (config.has_draft or config.loras)
     models = [ExLlamaV2(one) for one in configs]
     # Graphs of single layers can't be part of our own. A model that has none of ours keeps them.
-    has_passes = has_passes and mode == "float16" and is_on_one and is_plain(models[-1])
+    has_passes = has_passes and has_room and is_plain(models[-1])
     configs[-1].no_graphs = has_passes
     for model in models:
         set_windows(model)
@@ -205,7 +205,7 @@ def _load(
         set_tables(model)
     model, cache = models[-1], caches[-1]
     loaded = Loaded(model, cache, mode, is_paged=has_pages(configs[-1]))
-    if has_passes and can_capture(model, cache):
+    if has_passes and can_capture(model):
         loaded.passes = Passes(model, cache, PAGE_SIZE, config.max_batch_size)
     if len(models) > 1:
         loaded.draft_model, loaded.draft_cache = models[0], caches[0]

@@ -58,12 +58,10 @@ PLAIN = (
 )
 
 
-def can_capture(model: Any, cache: Any) -> bool:
-    """Whether what a pass does is the same each time: one device, a cache that isn't quantized (to
-    read one depends on its length), no layers of other kinds.
-    """
+def can_capture(model: Any) -> bool:
+    """Whether what a pass does is the same each time: one device, no layers of other kinds."""
     devices = {module.device_idx for module in model.modules[1:]}
-    return is_plain(model) and len(devices) == 1 and not model.tp_context and cache.q_block == 0
+    return is_plain(model) and len(devices) == 1 and not model.tp_context
 
 
 def is_plain(model: Any) -> bool:
@@ -294,7 +292,7 @@ class Passes:
             batch_size=rows,
             block_index=torch.zeros((2, 1), dtype=torch.int32),  # of two: never one piece of cache
             cache_seqlens=torch.zeros(rows, dtype=torch.int32),
-            max_cache_seqlen=0,
+            max_cache_seqlen=1,  # that a quantized cache is read; how far, the GPU knows
             page_size=self._page_size,
             q_len=length,
         )
