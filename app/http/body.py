@@ -9,7 +9,7 @@ import pydantic_core
 import werkzeug.exceptions
 
 from switchyard import engine
-from switchyard.app.exceptions import BadRequest
+from switchyard.app.exceptions import BadRequest, BodyTimeout
 
 MAX_VALUES = 100_000  # of a body; more where it may be so long that each has `VALUE_BYTES`
 VALUE_BYTES = 10
@@ -77,7 +77,7 @@ def read_bytes(max_bytes: int) -> bytes:
         return data
     except werkzeug.exceptions.RequestEntityTooLarge:
         raise too_large from None
-    except (werkzeug.exceptions.HTTPException, BadRequest, engine.EngineError):
+    except (werkzeug.exceptions.HTTPException, BadRequest, BodyTimeout, engine.EngineError):
         raise
     except Exception as reason:  # the server's own, of chunks that are none, or a client gone
         raise BadRequest(f"the body can't be read: {reason}", None, "invalid_body") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Never
 
 from gunicorn.http.body import CHUNK_EXT_RE
 
-from switchyard.app.exceptions import BadRequest
+from switchyard.app.exceptions import BadRequest, BodyTimeout
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -138,6 +138,9 @@ class Body(io.RawIOBase):
     def _receive(self, size: int) -> None:
         """More, of the next requests, too, into the buffer."""
         sock = self._connection.sock
+        if self._connection.is_late:
+            seconds = self._connection.body_within
+            raise BodyTimeout(f"the body did not arrive within {seconds:g} seconds")
         size = min(max(size, 8192), RECEIVE)
         try:
             data = sock.recv(size, socket.MSG_DONTWAIT)

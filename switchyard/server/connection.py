@@ -1,11 +1,12 @@
-"""A client's connection, on the worker's poller until the head of a request is whole, and again
-behind the last answer. gunicorn's own has a request thread wait for both.
+"""A client's connection, on the worker's poller until the head of a request is whole, and its body
+if that is small, and again behind the last answer. gunicorn's own has a request thread wait.
 """
 
 import re
 import select
 import socket
 import struct
+import time
 from typing import Any
 
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine
@@ -18,11 +19,15 @@ from switchyard.server.body import Body
 from switchyard.server.request_threads import RequestThreads
 
 MAX_HEAD = 65536  # bytes of a request's line and headers
+MAX_SMALL = 65536  # bytes of a body that a request comes with; a longer one may come later
 RECEIVE = 16384  # bytes at once
 MAX_DISCARDED = 64 << 20  # bytes that a client may send on behind its answer
 
 # Where a head ends, or can't be one: gunicorn's parser refuses line feeds that stand alone.
 _END = re.compile(rb"\r\n\r\n|(?<!\r)\n")
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,5})[ \t]*\r\n", re.IGNORECASE)
+# Of bodies whose length is not known, or which are asked for.
+_LATER = re.compile(rb"\r\n(?:transfer-encoding|expect):", re.IGNORECASE)
 
 
 class Connection(TConn):  # type: ignore[misc]
@@ -36,9 +41,12 @@ class Connection(TConn):  # type: ignore[misc]
         self.body: Body | None = None  # of the latest request
         self.deadline = 0.0  # of its wait on the poller, by the monotonic clock
         self.data_ready = True  # for gunicorn: no thread is to wait for it
-        self._head_deadline = 0.0
+        self.is_late = False  # the body of the latest request, which was waited for
+        self._request_deadline = 0.0
+        self.body_within = 0.0  # seconds
         self._num_searched = 0  # bytes of the buffer
         self._head_end = 0  # once the head is whole
+        self._request_end = 0  # then: where a small body ends, or the head
         self._num_discarded = 0
 
     # Main thread
@@ -48,28 +56,49 @@ class Connection(TConn):  # type: ignore[misc]
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
-    def wait_for_head(self, begin_within: float, end_within: float, now: float) -> None:
-        """Seconds from now until its first byte, and its last."""
-        self._head_deadline = now + end_within
-        self.deadline = self._head_deadline if self.buffer else now + begin_within
+    def wait_for_request(
+        self, begin_within: float, head_within: float, body_within: float, now: float
+    ) -> None:
+        """Seconds from now until the head's first byte, and its last; and from there on until the
+        last of a small body.
+        """
+        self.is_late = False
+        self.body_within = body_within
+        self._request_deadline = now + head_within
+        self.deadline = self._request_deadline if self.buffer else now + begin_within
         self.sock.setblocking(False)
 
-    def receive_head(self) -> bool:
-        """What there is of it. False at the end of all. Raises OSError."""
+    def receive(self) -> bool:
+        """What there is of a request. False at the end of all. Raises OSError."""
         data = self.sock.recv(RECEIVE)
         self.buffer += data
-        self.deadline = self._head_deadline
+        self.deadline = self._request_deadline
         return bool(data)
 
+    def has_request(self) -> bool:
+        """Whether a head is whole, or so far from one that it is refused, and a small body."""
+        if not self._head_end:
+            self._find_head()
+        return 0 < self._request_end <= len(self.buffer)
+
+    @property
     def has_head(self) -> bool:
-        """Whether one is whole, or so far from one that it is refused."""
+        return self._head_end > 0
+
+    def _find_head(self) -> None:
         match = _END.search(self.buffer, max(self._num_searched - 3, 0))
         self._num_searched = len(self.buffer)
-        if match is not None:
-            self._head_end = match.end()
-        elif len(self.buffer) > MAX_HEAD:
-            self._head_end = len(self.buffer)
-        return self._head_end > 0
+        if match is None:
+            if len(self.buffer) > MAX_HEAD:
+                self._head_end = self._request_end = len(self.buffer)
+            return
+        self._head_end = self._request_end = match.end()
+        length = _LENGTH.search(self.buffer, 0, match.end())
+        if length is None or _LATER.search(self.buffer, 0, match.end()) is not None:
+            return
+        if int(length[1]) <= MAX_SMALL:
+            self._request_end += int(length[1])
+            self._request_deadline = self.deadline = time.monotonic() + self.body_within
 
     def wait_for_end(self, within: float, now: float) -> None:
         """Seconds from now until the client closes. Nothing more is sent. Raises OSError."""
@@ -103,7 +132,7 @@ class Connection(TConn):  # type: ignore[misc]
         self.initialized = True
         if self.parser is None:
             self.parser = _Parser(self)
-        end, self._head_end, self._num_searched = self._head_end, 0, 0
+        end, self._head_end, self._request_end, self._num_searched = self._head_end, 0, 0, 0
         head = bytes(self.buffer[:end])
         del self.buffer[:end]  # which moves nothing
         if end > MAX_HEAD:

@@ -45,7 +45,8 @@ class Worker(ThreadWorker):
         self._accept_from = 0.0  # by the monotonic clock
         # gunicorn is left what it reads in its own way.
         self._is_plain = not (self.cfg.is_ssl or "h2" in self.cfg.http_protocols)
-        self._waiting: dict[Connection, None] = {}  # on the poller, in the order of their coming
+        # On the poller, in the order of their coming, and what reads from each.
+        self._waiting: dict[Connection, Callable[[Connection, Any], None]] = {}
         self._next_look = 0.0  # at their deadlines
         self._waste = bytearray(65536)
 
@@ -120,7 +121,7 @@ class Worker(ThreadWorker):
         if self.nr_conns >= self.worker_connections and self._waiting:
             self._close(next(iter(self._waiting)))
         connection.limit_sends(self._settings.send_timeout)
-        self._wait_for_head(connection, HEAD_TIMEOUT)
+        self._wait_for_request(connection, HEAD_TIMEOUT)
 
     def enqueue_req(self, conn: Any) -> None:
         try:
@@ -134,7 +135,7 @@ class Worker(ThreadWorker):
         if not isinstance(conn, Connection):
             super().finish_request(conn, fs)
         elif not fs.cancelled() and fs.result():
-            self._wait_for_head(conn, self.cfg.keepalive)
+            self._wait_for_request(conn, self.cfg.keepalive)
         else:
             self._wait_for_end(conn)
 
@@ -145,7 +146,18 @@ class Worker(ThreadWorker):
         if now >= self._next_look or force or not self.alive:
             self._next_look = now + 1
             for connection in [c for c in self._waiting if c.deadline <= now or force]:
-                self._close(connection)
+                self._give_up(connection, force)
+
+    def _give_up(self, connection: Connection, force: bool) -> None:
+        """At its deadline, unless it was this thread that was late: then what waits is there."""
+        self._waiting[connection](connection, None)
+        if connection not in self._waiting:
+            return
+        if connection.has_head and not force:  # its body is late: the answer says so
+            connection.is_late = True
+            self._begin(connection)
+        else:
+            self._close(connection)
 
     def _cap_keepalive(self, deadline: float) -> None:
         """When the worker is to end."""
@@ -153,14 +165,15 @@ class Worker(ThreadWorker):
         for connection in self._waiting:
             connection.deadline = min(connection.deadline, deadline)
 
-    def _wait_for_head(self, connection: Connection, begin_within: float) -> None:
+    def _wait_for_request(self, connection: Connection, begin_within: float) -> None:
         try:
-            limits = (begin_within, HEAD_TIMEOUT) if self.alive else (LINGER, LINGER)
-            connection.wait_for_head(*limits, time.monotonic())
-            if connection.buffer and connection.has_head():
+            seconds = (begin_within, HEAD_TIMEOUT, self._settings.body_timeout)
+            seconds = seconds if self.alive else (LINGER, LINGER, LINGER)
+            connection.wait_for_request(*seconds, time.monotonic())
+            if connection.buffer and connection.has_request():
                 self.enqueue_req(connection)
             else:
-                self._wait(connection, self._on_head)
+                self._wait(connection, self._on_request)
         except OSError:
             self._close(connection)
 
@@ -176,20 +189,22 @@ class Worker(ThreadWorker):
             self._close(connection)
 
     def _wait(self, connection: Connection, on_readable: Callable[[Connection, Any], None]) -> None:
-        self._waiting[connection] = None
+        self._waiting[connection] = on_readable
         self.poller.register(
             connection.sock, selectors.EVENT_READ, partial(on_readable, connection)
         )
 
-    def _on_head(self, connection: Connection, sock: Any) -> None:
+    def _on_request(self, connection: Connection, sock: Any) -> None:
         if connection not in self._waiting:
             return  # closed in this turn
         try:
-            if not connection.receive_head():
+            if connection.receive():
+                if connection.has_request():
+                    self._begin(connection)
+            elif connection.has_head:  # its body is cut off: the answer says so
+                self._begin(connection)
+            else:
                 self._close(connection)
-            elif connection.has_head():
-                self._forget(connection)
-                self.enqueue_req(connection)
         except BlockingIOError:
             pass
         except OSError:
@@ -203,6 +218,10 @@ class Worker(ThreadWorker):
             pass
         except OSError:
             self._close(connection)
+
+    def _begin(self, connection: Connection) -> None:
+        self._forget(connection)
+        self.enqueue_req(connection)
 
     def _forget(self, connection: Connection) -> None:
         if connection in self._waiting:

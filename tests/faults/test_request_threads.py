@@ -1,9 +1,12 @@
 """What holds a request thread, and what doesn't: heads, bodies and readers as slow as can be."""
 
+import collections
 import contextlib
 import http.client
 import json
 import os
+import select
+import selectors
 import signal
 import socket
 import struct
@@ -16,6 +19,7 @@ from gunicorn.config import Config
 from switchyard.server.body import Body
 from switchyard.server.connection import Connection
 from switchyard.server.request_threads import RequestThreads
+from switchyard.server.worker import Worker
 from tests.faults.conftest import SCRIPTED, open_request, read_all
 from tests.faults.test_processes import worker_of
 from tests.growth import assert_within
@@ -25,6 +29,7 @@ HASTY = [*SCRIPTED[:-1], str(ROOT / "tests" / "faults" / "hasty_conf.py")]
 URL = "/v1/completions"
 ONE = {"prompt": "x", "max_tokens": 1}
 NUM_THREADS, MAX_SLOW = 12, 6
+CHUNKED = "Transfer-Encoding: chunked"  # whose body a thread reads
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +143,22 @@ def test_requests_that_come_together_or_in_pieces_are_answered_in_their_order(sm
     assert ids == [b"X-Request-Id: %d" % i for i in range(9)]
 
 
+def test_a_small_body_that_comes_slowly_holds_no_thread(small, opened):
+    slow = [opened(head(length=50) + b"{") for _ in range(3 * NUM_THREADS)]
+    for _ in range(2):
+        assert_is_live(small)
+    assert not select.select(slow, [], [], 0)[0]  # none is refused
+    response = small.post(URL, ONE)
+    assert response.status_code == 200, response.text
+    slow[0].sendall(json.dumps(ONE).ljust(50)[1:].encode())
+    assert read_head(slow[0]).startswith(b"HTTP/1.1 200 ")
+
+
 def test_bodies_that_come_slowly_leave_threads_for_the_others(small, opened):
-    slow = [opened(head(length=50)) for _ in range(MAX_SLOW)]
+    slow = [opened(head(CHUNKED)) for _ in range(MAX_SLOW)]
     for _ in range(2):
         assert_is_live(small)  # by then they have their threads
-    for connection in [opened(head(length=50)) for _ in range(2)]:
+    for connection in [opened(head(CHUNKED)) for _ in range(2)]:
         received = read_all(connection)
         assert received.startswith(b"HTTP/1.1 429 ") and b"Connection: close" in received
         assert b"Retry-After: " in received
@@ -150,12 +166,12 @@ def test_bodies_that_come_slowly_leave_threads_for_the_others(small, opened):
     response = small.post(URL, ONE)
     assert response.status_code == 200, response.text
     for connection in slow:
-        connection.sendall(json.dumps(ONE).ljust(50).encode())
+        connection.sendall(b"32\r\n%b\r\n0\r\n\r\n" % json.dumps(ONE).ljust(50).encode())
         assert read_head(connection).startswith(b"HTTP/1.1 200 ")
 
 
 def test_the_last_threads_are_for_health_checks_and_refusals(small, opened):
-    slow = [opened(head(length=50)) for _ in range(MAX_SLOW)]
+    slow = [opened(head(CHUNKED)) for _ in range(MAX_SLOW)]
     for _ in range(2):
         assert_is_live(small)
     body = {"prompt": "x", "max_tokens": 300, "stream": True}
@@ -171,7 +187,7 @@ def test_the_last_threads_are_for_health_checks_and_refusals(small, opened):
 
 
 def test_a_slow_body_that_nothing_reads_holds_no_thread(small, opened):
-    request = head(length=50).replace(b"/v1/completions", b"/no/such/path")
+    request = head(CHUNKED).replace(b"/v1/completions", b"/no/such/path")
     connections = [opened(request) for _ in range(3 * NUM_THREADS)]
     for connection in connections:
         received = read_head(connection)
@@ -189,11 +205,11 @@ def test_a_head_beyond_64_kb_is_a_431(small, opened):
 def test_chunks_of_one_byte_each_are_refused(small, opened):
     data = json.dumps(ONE).ljust(20_000).encode()
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in data) + b"0\r\n\r\n"
-    received = read_head(opened(head("Transfer-Encoding: chunked") + chunks))
+    received = read_head(opened(head(CHUNKED) + chunks))
     assert received.startswith(b"HTTP/1.1 400 ")
     size = 10
     chunks = b"".join(b"a\r\n%b\r\n" % data[i : i + size] for i in range(0, len(data), size))
-    received = read_head(opened(head("Transfer-Encoding: chunked") + chunks + b"0\r\n\r\n"))
+    received = read_head(opened(head(CHUNKED) + chunks + b"0\r\n\r\n"))
     assert received.startswith(b"HTTP/1.1 200 ")
 
 
@@ -224,9 +240,7 @@ def test_a_client_that_never_stops_sending_is_reset(small, opened):
 def test_a_body_that_is_cut_off_is_not_taken_for_whole(small, opened, is_chunked):
     data = json.dumps(ONE).encode()
     if is_chunked:
-        connection = opened(
-            head("Transfer-Encoding: chunked") + b"%x\r\n%b\r\n" % (len(data), data)
-        )
+        connection = opened(head(CHUNKED) + b"%x\r\n%b\r\n" % (len(data), data))
     else:
         connection = opened(head(length=len(data) + 10) + data)
     connection.shutdown(socket.SHUT_WR)
@@ -239,7 +253,7 @@ def test_what_comes_byte_by_byte_is_looked_at_once():
         with make_connection() as connection:
             for _ in range(size):
                 connection.buffer += b"x"
-                assert not connection.has_head()
+                assert not connection.has_request()
 
     assert_within(8, lambda: gather(40_000), lambda: gather(10_000))
 
@@ -253,8 +267,26 @@ def test_many_chunks_take_a_time_in_proportion():
     assert_within(8, lambda: read(64_000), lambda: read(16_000))
 
 
+def test_a_request_that_is_there_is_served_though_the_server_was_late_to_look():
+    """As after a pause of the whole machine, longer than heads may take."""
+    worker = object.__new__(Worker)
+    worker.keepalived_conns, worker.poller = collections.deque(), selectors.DefaultSelector()
+    worker._waiting, worker._next_look, worker.alive, worker.nr_conns = {}, 0.0, True, 2
+    begun = []
+    worker.enqueue_req = begun.append
+    with make_connection(b"GET / HTTP/1.1\r\n\r\n") as whole, make_connection(b"GET / HT") as half:
+        for connection in (whole, half):
+            connection.wait_for_request(0.0, 0.0, 0.0, time.monotonic())
+            worker._wait(connection, worker._on_request)
+        worker.murder_keepalived()
+        assert begun == [whole]
+        assert not worker._waiting and half.sock.fileno() < 0
+    worker.poller.close()
+
+
 @contextlib.contextmanager
-def make_connection():
+def make_connection(sent=b""):
     ours, theirs = socket.socketpair()
     with ours, theirs:
+        theirs.sendall(sent)
         yield Connection(Config(), ours, "", "", RequestThreads(12, 4))
