@@ -256,7 +256,12 @@ def test_pages_of_other_origins_can_make_it_do_nothing(make_client, headers):
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, {"Origin": "https://localhost"}, {"Sec-Fetch-Site": "none"}],
+    [
+        {},
+        {"Origin": "https://localhost"},
+        {"Origin": "https://localhost", "Sec-Fetch-Site": "cross-site"},  # named by its origin
+        *({"Sec-Fetch-Site": site} for site in ("none", "same-origin", "same-site")),
+    ],
     ids=str,
 )
 def test_its_own_pages_and_what_is_no_page_can(make_client, headers):

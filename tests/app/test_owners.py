@@ -67,6 +67,29 @@ def test_another_client_can_do_nothing_with_the_id_itself(client, stream, more):
     listed(client, 1)
 
 
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("Authorization", "bearer mine"),
+        ("Authorization", "BEARER  mine "),
+        ("x-api-key", "mine"),
+    ],
+)
+def test_a_key_is_the_same_however_it_is_given(client, stream, header, value):
+    streamed = stream({"Authorization": "Bearer mine", **PROXIED})
+    headers = {header: value, **PROXIED}
+    path = f"/v1/requests/{streamed.identifier}"
+    assert client.delete(path, headers={**PROXIED, "x-api-key": "other"}).status_code == 404
+    assert client.delete(path, headers=headers).json["cancelled"] == 1
+
+
+def test_what_is_no_bearer_is_no_key(client, stream):
+    streamed = stream({"Authorization": "Basic mine", **PROXIED})
+    headers = {"Authorization": "Basic other", **PROXIED}
+    path = f"/v1/requests/{streamed.identifier}"
+    assert client.delete(path, headers=headers).json["cancelled"] == 1
+
+
 def test_the_client_itself_ends_its_request_by_the_id_of_its_response(client, stream):
     streamed = stream(**THERE)
     response = client.delete(f"/v1/requests/{streamed.identifier}", **THERE)

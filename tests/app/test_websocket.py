@@ -1,13 +1,14 @@
-"""A WebSocket's connection, with its two threads in a forced order."""
+"""A WebSocket's connection, with its two threads in a forced order, and a clock of its own."""
 
 import re
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 import simple_websocket
 import wsproto
-from wsproto.events import AcceptConnection, CloseConnection, Request
+from wsproto.events import AcceptConnection, CloseConnection, Ping, Request
 
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.formats.websocket.connection import Connection, SharedSocket
@@ -59,7 +60,9 @@ def events_from(client, theirs):
         yield from client.events()
 
 
-def test_a_clients_closing_frame_is_answered_whichever_thread_comes_first(pair):
+@pytest.fixture
+def opened(pair):
+    """A connection of a heartbeat of 10 s, and the client at its other end."""
     shared, theirs = pair
     client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
     handshake = client.send(Request(host="localhost", target="/"))
@@ -73,9 +76,15 @@ def test_a_clients_closing_frame_is_answered_whichever_thread_comes_first(pair):
         "HTTP_SEC_WEBSOCKET_KEY": key.decode(),
     }
     websocket = simple_websocket.Server(environ)
-    connection = Connection(websocket, 1000, heartbeat=60)
+    connection = Connection(websocket, 1000, heartbeat=10)
     client.receive_data(theirs.recv(65536))
     assert [type(event) for event in client.events()] == [AcceptConnection]
+    return connection, websocket, client
+
+
+def test_a_clients_closing_frame_is_answered_whichever_thread_comes_first(pair, opened):
+    shared, theirs = pair
+    connection, websocket, client = opened
     shared.is_slow = True
     websocket.thread = Joined(websocket.thread, shared.had_turn)
     theirs.sendall(client.send(CloseConnection(1000, "bye")))
@@ -85,3 +94,57 @@ def test_a_clients_closing_frame_is_answered_whichever_thread_comes_first(pair):
     connection.close(1001, "")
     [answer] = events_from(client, theirs)
     assert isinstance(answer, CloseConnection) and answer.code == 1000
+
+
+def test_pings_are_a_heartbeat_apart_and_from_all_else_that_is_sent(pair, opened, monkeypatch):
+    _, theirs = pair
+    connection, _, client = opened
+    now = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("switchyard.app.formats.websocket.connection.time", clock)
+    connection.send({})
+    client.receive_data(theirs.recv(65536))
+    assert len(list(client.events())) == 1
+    pinged = []
+    for now in (1000.25, 1009.0, 1010.5, 1010.75, 1020.0, 1021.0, 1030.75, 1031.0):
+        connection.keep_alive()
+        theirs.setblocking(False)
+        try:
+            client.receive_data(theirs.recv(65536))
+            pinged += [now for event in client.events() if isinstance(event, Ping)]
+        except BlockingIOError:
+            pass
+    theirs.settimeout(20)
+    assert pinged == [1010.5, 1021.0, 1031.0]
+    theirs.sendall(client.send(CloseConnection(1000, "bye")))
+    connection.close(1001, "")
+
+
+class Halting(socket.socket):
+    """Of the first that is sent, half goes out; the rest when another thread has had its turn."""
+
+    def __init__(self, other):
+        super().__init__(fileno=other.detach())
+        self.has_begun = threading.Event()
+        self.had_turn = threading.Event()
+
+    def sendall(self, data):
+        if self.has_begun.is_set():
+            self.send(data)
+            self.had_turn.set()
+            return
+        self.send(data[: len(data) // 2])
+        self.has_begun.set()
+        self.had_turn.wait(0.2)  # which it should not get
+        self.send(data[len(data) // 2 :])
+
+
+def test_what_two_threads_write_does_not_mix():
+    ours, theirs = socket.socketpair()
+    with Halting(ours) as halting, theirs:
+        shared = SharedSocket(halting)
+        other = threading.Thread(target=lambda: halting.has_begun.wait(20) and shared.send(b"bb"))
+        other.start()
+        shared.send(b"aaaa")
+        other.join(20)
+        assert theirs.recv(100) == b"aaaabb"

@@ -406,6 +406,21 @@ def test_jobs_are_listed_without_places_while_the_engine_thread_hangs(make_engin
     gate.open()
 
 
+def test_a_list_comes_with_its_answer_and_not_when_the_time_is_over(make_engine):
+    gate, lists = Gate(), queue.Queue()
+    model = make_engine(ScriptedBackend(endless, gate, max_active=1))
+    streams = [model.submit([job(name, 100)]) for name in ("a", "b")]
+    gate.step(2)
+    gate.wait_until_held()
+    thread = threading.Thread(target=lambda: lists.put(model.jobs(120)))
+    thread.start()
+    gate.open()
+    assert [state.place for state in lists.get(timeout=20)] == [None, 1]
+    thread.join(20)
+    for stream in streams:
+        stream.close()
+
+
 def test_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine):
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate))

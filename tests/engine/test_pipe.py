@@ -21,7 +21,15 @@ from switchyard.engine import errors
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links import pipe
 from switchyard.engine.links.pipe import PipeLink
-from switchyard.engine.messages import Chunk, Failed, Finished, LoadProgress, Started, TokenLogprob
+from switchyard.engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    Hanging,
+    LoadProgress,
+    Started,
+    TokenLogprob,
+)
 from tests.scripted import ScriptedBackend, count, job, ticking
 from tests.scripted import finished as end_of
 
@@ -176,6 +184,28 @@ def test_a_child_that_is_silent_hangs_and_is_replaced(make_engine, seed):
     assert "is silent, since 2 s" in str(model.error)
     assert_serves(model)
     assert_gone(child)
+
+
+class Silent:
+    """A pipe on which nothing comes. It knows how long its reader has waited."""
+
+    def __init__(self):
+        self.waited = 0.0
+
+    def poll(self, timeout):
+        self.waited += timeout
+        assert self.waited < 100, "waits for ever"
+        return False
+
+
+def test_a_silent_child_is_told_at_the_one_limit_and_given_up_at_the_other(model_path):
+    told, here = [], Silent()
+    config = ModelConfig(model_path, "scripted", hang_timeout=3.0, hang_exit=4.0)
+    link = PipeLink(config, None, lambda events: told.append((here.waited, *events)))
+    assert not link._hears(here)
+    assert here.waited == pytest.approx(4.0, abs=0.5)
+    [(waited, event)] = told
+    assert isinstance(event, Hanging) and waited == pytest.approx(3.0, abs=0.5)
 
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")

@@ -3,6 +3,8 @@
 import pickle
 import threading
 import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from llguidance import LLParserLimits
@@ -138,6 +140,40 @@ def test_an_error_of_a_constraint_ends_its_job_alone(backend, monkeypatch):
     assert isinstance(events["bad"][-1], Failed) and "broken" in str(events["bad"][-1].error)
     assert ending(events["good"]).text == "ababab"
     assert ending(events["free"]).last.new_tokens == 20
+
+
+def test_no_token_is_drawn_of_a_job_whose_mask_fails(backend, monkeypatch):
+    """Once: the next mask would come, and what was drawn without one may fit."""
+    bad = constraints.regex("[^Z]*")
+    limit, calls = Matcher.limit, []
+
+    def fail(self):
+        if self._constraint == bad:
+            calls.append(self)
+            if len(calls) == 3:
+                raise ArithmeticError("broken")
+        return limit(self)
+
+    monkeypatch.setattr(Matcher, "limit", fail)
+    events = run(backend, job("bad", 20, prompt=(1, 300), constraint=bad))["bad"]
+    assert isinstance(events[-1], Failed) and "broken" in str(events[-1].error)
+    assert sum(len(event.token_ids) for event in events if isinstance(event, Chunk)) == 2
+
+
+class Late(Future):
+    """What a pool never gets to. Who waits for it says how long."""
+
+    def result(self, timeout=None):
+        assert timeout is not None, "waits for ever"
+        return super().result(timeout)
+
+
+@pytest.mark.parametrize("wait", [Matcher.wait, Matcher.limit, lambda one: one.accept(65)])
+def test_a_mask_that_never_comes_is_waited_for_so_long_and_no_longer(grammars, monkeypatch, wait):
+    monkeypatch.setattr("switchyard.engine.backends.sampling.matcher.MASK_TIMEOUT", 0.01)
+    pool = SimpleNamespace(submit=lambda call: Late())
+    with pytest.raises(TimeoutError):
+        wait(Matcher(PATTERN, grammars, pool))
 
 
 def test_a_constraint_that_gets_too_large_on_the_way_is_the_jobs_own_fault(

@@ -162,6 +162,12 @@ def test_a_deadline_ends_one_generation(client):
     assert b["finish_reason"] == "length"
 
 
+def test_a_generation_that_a_deadline_has_ended_does_not_go_on(server, client):
+    client.send("generate", "a", **LONG, timeout=1)
+    assert client.until("a", "error", "end")[-1]["error"]["code"] == "total_timeout"
+    wait_until_idle(server, timeout=10)  # of the 20 that it would take
+
+
 @pytest.mark.parametrize(
     ("message", "id", "param", "code"),
     [

@@ -1,0 +1,54 @@
+"""TLS by gunicorn itself: its connections are read in gunicorn's own way, on request threads."""
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import time
+
+import pytest
+
+from tests.faults.conftest import read_all, request_bytes
+from tests.faults.test_request_threads import HASTY
+from tests.live.conftest import Server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, model_path):
+    """With a second for the head of a request."""
+    directory = tmp_path_factory.mktemp("tls")
+    key, certificate = str(directory / "key.pem"), str(directory / "certificate.pem")
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    command = [*new, "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    files = ["--keyfile", key, "--certfile", certificate]
+    server = Server([*HASTY, *files], directory, model=model_path)
+    deadline = time.monotonic() + 120
+    while "Switchyard serves" not in server.output:
+        assert time.monotonic() < deadline and server.process.poll() is None, server.output
+        time.sleep(0.1)
+    yield server
+    assert server.stop() == 0, server.output
+
+
+@pytest.fixture
+def connection(server):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    plain = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    with context.wrap_socket(plain) as connection:
+        yield connection
+
+
+def test_a_whole_answer_may_take_longer_than_a_head(server, connection):
+    body = {"prompt": "x", "max_tokens": 200}  # 2 seconds
+    connection.sendall(request_bytes(server, body, headers=["Connection: close"]))
+    answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b'"completion_tokens":200' in answer and b'"finish_reason":"length"' in answer
+
+
+def test_a_head_that_never_ends_is_given_up(connection):
+    connection.sendall(b"GET /health/live HTTP/1.1\r\nX-Slow: ")
+    with contextlib.suppress(ssl.SSLError):  # TLS may be ended in its own way, or just so
+        assert b" 200 " not in read_all(connection)
