@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.app.conftest import frames
-from tests.scripted import ScriptedBackend
+from tests.app.conftest import Streamed, frames
+from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
 
@@ -30,6 +30,27 @@ def test_a_chat_completion_has_the_shape_of_the_api(make_client):
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
     assert body["system_fingerprint"].startswith("fp_")
+
+
+def test_an_answer_of_no_token_is_an_empty_text(make_client):
+    body = make_client(ScriptedBackend(says())).post(URL, json={"messages": HELLO}).json
+    assert body["choices"][0]["message"]["content"] == ""
+
+
+def test_usage_is_streamed_once_behind_the_last_choice(make_client, gate):
+    def of_two_lengths(job):
+        return says(*["x"] * (1 + 3 * int(job.identifier[-1])))(job)
+
+    client = make_client(ScriptedBackend(of_two_lengths, gate))
+    gate.step(3)  # to the end of the first choice
+    more = {"n": 2, "stream": True, "stream_options": {"include_usage": True}}
+    streamed = Streamed(client.post(URL, json={"messages": HELLO, **more}))
+    while not (streamed.events and '"stop"' in streamed.events[-1][1]):
+        assert streamed.read(1).events[-1][1] != "[DONE]"
+    gate.open()
+    *bodies, last = [json.loads(data) for _, data in streamed.read().events[:-1]]
+    assert {body["usage"] for body in bodies} == {None}
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 1 + 4
 
 
 @pytest.mark.parameter("max_completion_tokens")
