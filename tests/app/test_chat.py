@@ -37,20 +37,22 @@ def test_an_answer_of_no_token_is_an_empty_text(make_client):
     assert body["choices"][0]["message"]["content"] == ""
 
 
-def test_usage_is_streamed_once_behind_the_last_choice(make_client, gate):
+def test_usage_and_timings_are_streamed_once_behind_the_last_choice(make_client, gate):
     def of_two_lengths(job):
         return says(*["x"] * (1 + 3 * int(job.identifier[-1])))(job)
 
     client = make_client(ScriptedBackend(of_two_lengths, gate))
     gate.step(3)  # to the end of the first choice
-    more = {"n": 2, "stream": True, "stream_options": {"include_usage": True}}
+    more = {"n": 2, "stream": True, "stream_options": {"include_usage": True}, "timings": True}
     streamed = Streamed(client.post(URL, json={"messages": HELLO, **more}))
     while not (streamed.events and '"stop"' in streamed.events[-1][1]):
         assert streamed.read(1).events[-1][1] != "[DONE]"
     gate.open()
     *bodies, last = [json.loads(data) for _, data in streamed.read().events[:-1]]
     assert {body["usage"] for body in bodies} == {None}
+    assert not any("timings" in body for body in bodies)
     assert last["choices"] == [] and last["usage"]["completion_tokens"] == 1 + 4
+    assert last["timings"]["predicted_n"] == 1 + 4
 
 
 @pytest.mark.parameter("max_completion_tokens")

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from switchyard.app.http.client import Client
+from switchyard.engine.messages import Started
 from tests.app.conftest import wait_until_empty
 from tests.scripted import ScriptedBackend, ticking
 
@@ -55,6 +56,24 @@ def test_without_streaming_a_client_is_looked_after_between_events_too(make_clie
     soon(leave, connection, "close")
     response = client.post(URL, json=LONG, environ_overrides=connection.environ)
     assert response.status_code == 499
+    wait_until_empty(client)
+
+
+def never_begun(job):
+    """It has started, and its prompt takes for ever."""
+    while True:
+        yield Started(job.identifier)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("settings", "status"), [({}, 499), ({"first_token_timeout": 0.2}, 408)])
+def test_who_has_no_answer_any_more_has_no_job(make_client, connection, stream, settings, status):
+    client = make_client(ScriptedBackend(never_begun), heartbeat=FOR_EVER, **settings)
+    if not settings:
+        soon(leave, connection, "reset")
+    body = {**LONG, "stream": stream}
+    response = client.post(URL, json=body, environ_overrides=connection.environ)
+    assert response.status_code == status
     wait_until_empty(client)
 
 

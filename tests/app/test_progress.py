@@ -1,11 +1,13 @@
 """What a request learns while it has no text: its place in the queue, how far its prompt is."""
 
 import json
+import threading
 
 import pytest
 
+from switchyard import engine
 from switchyard.app.delivery.progress import WithProgress
-from switchyard.engine.messages import ListPending, Prefill, Started
+from switchyard.engine.messages import Failed, ListPending, Prefill, Started
 from tests.app.conftest import Streamed, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
 
@@ -56,6 +58,32 @@ def test_comments_tell_the_place_in_the_queue(waiting):
     client.busy.close()
     for other in (response, behind):
         assert b"[DONE]" in read_until(other, b"[DONE]")
+    wait_until_empty(client)
+
+
+def test_comments_tell_the_place_of_a_job_that_waits_again(make_client):
+    is_seen = threading.Event()
+
+    def out_of_memory_once(job):
+        if job.max_new_tokens > 9:
+            yield from ticking(job)
+        started, prefill, *more = long_prompt(job)
+        yield started
+        if not is_seen.is_set():
+            while not is_seen.is_set():
+                yield prefill
+            yield Failed(job.identifier, engine.OutOfMemory("CUDA out of memory"))
+        yield from more
+
+    client = make_client(ScriptedBackend(out_of_memory_once), heartbeat=0.05)
+    busy = client.post(URL, json=LONG)
+    next(busy.response)
+    response = client.post(URL, json=ASKED)
+    read_until(response, b"prefill")
+    is_seen.set()
+    assert read_until(response, b"queued") == b": queued 1\n\n"
+    busy.close()
+    assert b"[DONE]" in read_until(response, b"[DONE]")
     wait_until_empty(client)
 
 

@@ -275,6 +275,17 @@ def test_of_too_long_ones_the_oldest_that_have_ended_go(make_client, monkeypatch
     assert statuses[0] == 404 and statuses[-1] == 204
 
 
+@pytest.mark.one_way  # over a socket all is written before it is read
+def test_what_is_still_read_makes_no_room(open_stream, gate, monkeypatch):
+    monkeypatch.setattr(transcripts, "MAX_COUNT", 1)
+    client, streamed = open_stream(1)  # which reads slowly
+    gate.open()
+    Streamed(take_up(client, streamed)).read().response.close()
+    Streamed(client.post(URL, json=ASKED)).read().response.close()
+    again = Streamed(take_up(client, streamed)).read()
+    assert streamed.texts + again.texts == WHOLE
+
+
 def test_readers_of_what_others_read_already_are_bounded(open_stream, gate):
     client, streamed = open_stream(1, reserve_threads=4)
     others = [Streamed(take_up(client, streamed)) for _ in range(2)]

@@ -76,6 +76,14 @@ class Small(Connection):
         self.environ = {"gunicorn.socket": self.server}
 
 
+class Waiting(Connection):
+    """One whose client waits for no more than some seconds."""
+
+    def __init__(self):
+        super().__init__()
+        self.client.settimeout(20)
+
+
 class Local(Connection):
     def __init__(self):
         self.client, self.server = socket.socketpair()
@@ -141,6 +149,50 @@ def test_a_frame_that_can_not_be_written_ends_its_stream_alone(make_client, held
     held.set()
     assert frames(broken)[-1]["error"]["code"] == "internal_error"
     assert [f["choices"][0]["text"] for f in frames(other)] == ["fine", "too", ""]
+
+
+def test_text_comes_at_once_and_not_with_the_next_look(make_client, held, handed_over, monkeypatch):
+    monkeypatch.setattr(sender, "LOOK", 3600)
+    client = make_client(held(count), heartbeat=5 * 3600)
+    server_of(client).make_connection = Waiting
+    response = client.post(URL, json=LONG)
+    assert handed_over.acquire(timeout=20)
+    held.set()
+    assert len(frames(response)) == LONG["max_tokens"] + 1
+
+
+class Scripted:
+    """In an outlet's place: written at once, or what that raises."""
+
+    def __init__(self, error=None):
+        self.next_turn = 0.0
+        self.error = None
+        self.ended = threading.Event()
+        self._raised = error
+
+    def notify(self, wake):
+        pass
+
+    def write(self, now):
+        if self._raised is not None:
+            raise self._raised
+        return True
+
+
+def test_an_error_that_none_has_thought_of_ends_its_stream_alone():
+    sender, results = Sender(), []
+
+    def send(outlet):
+        try:
+            results.append(sender.send(outlet))
+        except ValueError as error:
+            results.append(str(error))
+
+    for outlet in (Scripted(ValueError("odd")), Scripted()):
+        thread = threading.Thread(target=send, args=(outlet,), daemon=True)
+        thread.start()
+        thread.join(20)
+    assert results == ["odd", True]
 
 
 def test_a_client_that_leaves_has_its_jobs_cancelled(make_client):

@@ -67,6 +67,14 @@ def test_a_call_is_found_in_pieces_of_any_length(format, text):
         assert parse(pieces, format) == ("", "", [("f", '{"a": 1}')])
 
 
+def test_objects_in_arguments_are_part_of_them():
+    arguments = '{"a": {"b": "{\\"", "c": {}}, "d": [{"e": 1}]}'
+    text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
+    for size in range(1, len(text) + 1):
+        pieces = [text[i : i + size] for i in range(0, len(text), size)]
+        assert parse(pieces, "hermes") == ("", "", [("f", arguments)])
+
+
 @pytest.mark.parametrize(
     ("format", "text"),
     [
