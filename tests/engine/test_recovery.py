@@ -3,7 +3,14 @@
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Failed, Finished, PutBack, Started
+from switchyard.engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    PromptLogprobs,
+    PutBack,
+    Started,
+)
 from switchyard.engine.schedule.batch import GROW_AFTER, Batch
 from tests.engine.test_engine import take_all, text
 from tests.scripted import Gate, Panic, ScriptedBackend, count, endless, finished, job
@@ -55,6 +62,21 @@ def test_a_panic_of_a_library_is_recovered_from_as_any_error(make_engine):
     gate.open()
     assert text(take_all(stream)) == "0 1 2 "
     assert backend.recoveries == ["reset", "rebuild"] and model.state == "ready"
+
+
+def test_a_job_whose_prompts_logprobs_were_told_does_not_start_over(make_engine):
+    def scored(job):
+        yield PromptLogprobs(job.identifier, (None,))
+        yield from count(job)
+
+    model, backend, gate = held(make_engine, scored)
+    stream = model.submit([job("a")])
+    gate.wait_until_held()
+    gate.step()
+    gate.wait_until_held()
+    backend.iterate_errors = [RuntimeError("x")]
+    gate.open()
+    assert [type(event) for event in take_all(stream)] == [PromptLogprobs, Failed]
 
 
 def test_a_job_starts_over_once_only(make_engine):

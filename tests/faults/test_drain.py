@@ -13,7 +13,8 @@ import time
 import pytest
 import requests
 
-from tests.faults.conftest import SCRIPTED, open_request, worker_of
+from switchyard.server.worker import LAST_WRITES
+from tests.faults.conftest import SCRIPTED, open_request, read_all, worker_of
 from tests.faults.paced import FLOOD
 
 URL = "/v1/completions"
@@ -153,6 +154,19 @@ def test_an_idle_server_ends_soon(start):
     begin = time.monotonic()
     assert server.stop() == 0
     assert time.monotonic() - begin < 30  # of 60
+
+
+def test_a_reader_may_take_the_grace_for_what_has_been_generated(start):
+    server = start(SCRIPTED, grace=60).wait_until_ready()
+    body = {"prompt": "x", "max_tokens": 150, "seed": FLOOD, "stream": True}  # 10 MB, 1.5 seconds
+    slow = open_request(server, body, receive_buffer=4096)
+    assert slow.recv(10)
+    server.process.terminate()
+    time.sleep(LAST_WRITES + 3)  # which are over for the others
+    received = read_all(slow)
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    slow.close()
+    assert server.process.wait(60) == 0
 
 
 def test_readers_that_have_stopped_do_not_delay_the_end(start):

@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import select
 import selectors
 import signal
@@ -152,6 +153,13 @@ def test_a_small_body_that_comes_slowly_holds_no_thread(small, opened):
     assert response.status_code == 200, response.text
     slow[0].sendall(json.dumps(ONE).ljust(50)[1:].encode())
     assert read_head(slow[0]).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_nothing_has_read_is_no_part_of_the_next_request(opened):
+    unread = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n" + b"x" * 50
+    last = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    received = read_all(opened(unread + unread + last))
+    assert re.findall(rb"HTTP/1.1 (\d+) ", received) == [b"404", b"404", b"200"]
 
 
 def test_bodies_that_come_slowly_leave_threads_for_the_others(small, opened):
