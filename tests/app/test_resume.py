@@ -275,6 +275,15 @@ def test_of_too_long_ones_the_oldest_that_have_ended_go(make_client, monkeypatch
     assert statuses[0] == 404 and statuses[-1] == 204
 
 
+def test_a_stream_with_a_key_is_kept_for_the_longer_time(open_stream, gate, drop):
+    more = {"headers": {"Idempotency-Key": "1"}, "idempotency_timeout": 0.01}
+    client, streamed = open_stream(1, **more)
+    drop(streamed).join(0.5)  # in which it would have been given up
+    gate.open()
+    rest = Streamed(take_up(client, streamed)).read()
+    assert streamed.texts + rest.texts == WHOLE
+
+
 @pytest.mark.one_way  # over a socket all is written before it is read
 def test_what_is_still_read_makes_no_room(open_stream, gate, monkeypatch):
     monkeypatch.setattr(transcripts, "MAX_COUNT", 1)

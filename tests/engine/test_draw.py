@@ -291,3 +291,35 @@ def test_logprobs_are_over_all_that_the_model_has():
     assert token_id < SIZE
     expected = torch.tensor(logits[:size]).log_softmax(-1)[token_id].item()
     assert told.logprob == pytest.approx(expected, abs=1e-5)
+
+
+def test_each_row_is_told_as_many_likely_tokens_as_it_has_asked_for():
+    asked = [0, 3, None, 1]
+    samplers = [
+        Sampler(job(f"job{i}", num_logprobs=n), (), [b"x"] * SIZE, ()) for i, n in enumerate(asked)
+    ]
+    drawn = Draw(SIZE, CPU)(samplers, rows_of(*[logits_of(0)] * len(asked)), None)
+    assert [one and len(one.top) for one in drawn.logprobs] == asked
+
+
+@pytest.mark.parametrize("num_accepted", [1, 2, 3])
+def test_tokens_that_came_together_are_all_penalized(num_accepted):
+    """As where some were guessed."""
+    sampler = sampler_of(0, completion=(), temperature=0.0, presence_penalty=2.0)
+    draw, ranked = Draw(SIZE, CPU), [31, 32, 33, 34]
+    logits = [0.0] * SIZE
+    for i, token_id in enumerate(ranked):
+        logits[token_id] = 5.0 - 0.1 * i
+    assert draw([sampler], rows_of(logits), None).token_ids == ranked[:1]
+    for token_id in ranked[:num_accepted]:
+        sampler.accept(token_id)
+    assert draw([sampler], rows_of(logits), None).token_ids == [ranked[num_accepted]]
+
+
+def test_each_row_has_a_temperature_of_its_own():
+    cold, hot = {"temperature": 0.02}, {"temperature": 100.0}
+    logits = [i / SIZE for i in range(SIZE)]  # the last is the likeliest, by little
+    for fields in ({}, {"top_k": SIZE // 2}):  # by both ways to draw
+        samplers = [sampler_of(i, (), (), **(hot, cold)[i % 2], **fields) for i in range(40)]
+        drawn = Draw(SIZE, CPU)(samplers, rows_of(*[logits] * 40), None).token_ids
+        assert len(set(drawn[::2])) > 5 and min(drawn[1::2]) > SIZE - 5

@@ -186,8 +186,9 @@ def test_a_string_is_banned_however_it_falls_into_tokens(make, vocabulary, token
     backend = make(lambda t: {a: 3.0} if t == 7 else {b: 3.0, c: 2.0})
     one = job("x", 2, prompt=(7,), sampling=GREEDY)
     assert ids_of(run(backend, one)["x"]) == [a, b]
-    for string in ("return", "ret", "etu", "turn"):
-        sampling = Sampling(temperature=0.0, banned_strings=(vocabulary.ban(string),))
+    for strings in (["return"], ["ret"], ["etu"], ["turn"], ["return", "q"], ["q", "return"]):
+        banned = tuple(map(vocabulary.ban, strings))
+        sampling = Sampling(temperature=0.0, banned_strings=banned)
         assert ids_of(run(backend, dataclasses.replace(one, sampling=sampling))["x"]) == [a, c]
 
 
