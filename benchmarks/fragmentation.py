@@ -22,7 +22,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.report import header  # noqa: E402
 from switchyard.engine.backends import make_backend  # noqa: E402
 from switchyard.engine.config import ModelConfig  # noqa: E402
-from switchyard.engine.job import Job, Sampling  # noqa: E402
+from switchyard.engine.job import Job  # noqa: E402
+from switchyard.engine.sampling import Sampling  # noqa: E402
 
 NUM_JOBS = 8
 PROMPT_TOKENS = 1500

@@ -20,8 +20,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.report import header  # noqa: E402
 from switchyard.engine.backends import make_backend  # noqa: E402
 from switchyard.engine.config import ModelConfig  # noqa: E402
-from switchyard.engine.job import Job, Sampling  # noqa: E402
+from switchyard.engine.job import Job  # noqa: E402
 from switchyard.engine.messages import Chunk, Failed, Finished  # noqa: E402
+from switchyard.engine.sampling import Sampling  # noqa: E402
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 GREEDY = Sampling(temperature=0.0)

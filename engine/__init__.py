@@ -24,7 +24,7 @@ from switchyard.engine.errors import (
 )
 from switchyard.engine.grammar import constraints
 from switchyard.engine.held import JobState
-from switchyard.engine.job import BannedString, Constraint, Forced, Healing, Job, Sampling
+from switchyard.engine.job import Constraint, Forced, Healing, Job
 from switchyard.engine.memory.process import give_memory_back, keep_memory_small
 from switchyard.engine.messages import (
     Chunk,
@@ -44,11 +44,13 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
 from switchyard.engine.models import Models, open_engine
 from switchyard.engine.panics import panics_as
+from switchyard.engine.sampling import PARAMETERS, BannedString, Sampling, Stage
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.stream import Stream
 
 __all__ = [
     "ESCAPE",
+    "PARAMETERS",
     "BannedString",
     "BatchFailed",
     "CacheMode",
@@ -88,6 +90,7 @@ __all__ = [
     "Refused",
     "Rejected",
     "Sampling",
+    "Stage",
     "Stalled",
     "Started",
     "State",

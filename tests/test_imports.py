@@ -39,7 +39,7 @@ HOMES = {
 # set may import each other.
 LAYERS = {
     "engine": [
-        {"errors", "config", "job", "memory", "panics"},
+        {"errors", "config", "job", "memory", "panics", "sampling"},
         {"messages"},
         {"model"},
         {"stream", "held", "rate", "grammar", "schedule"},

@@ -1,6 +1,10 @@
-"""What a request can ask of how its tokens are drawn. Pure."""
+"""What a request can ask of how its tokens are drawn. Pure.
 
-from dataclasses import replace
+Defaults, ranges and texts are those of the engine's table, `engine.PARAMETERS`. Here stands what a
+request says otherwise than the engine has it.
+"""
+
+from dataclasses import fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -19,17 +23,30 @@ Breaker = Annotated[str, Field(min_length=1, max_length=100)]
 
 DRY_BREAKERS = ["\n", ":", '"', "*"]  # the author's
 
-# What mirostat takes the place of.
-_FILTERS: dict[str, tuple[float, ...]] = {
-    "top_k": (0, -1),
-    "top_p": (1,),
-    "top_a": (0,),
-    "min_p": (0,),
-    "tfs": (1,),
-    "typical_p": (1,),
-    "xtc_probability": (0,),
-    "skew": (0,),
+# Parameters that a setting has a default for, which holds where a request says nothing.
+_DEFAULT = "default_"
+_DEFAULTED = {
+    one.name.removeprefix(_DEFAULT)
+    for one in fields(engine.ModelConfig)
+    if one.name.removeprefix(_DEFAULT) in engine.PARAMETERS
 }
+
+
+def _parameter(name: str, more: str = "", **otherwise: Any) -> Any:
+    """A field for the engine's parameter of that name. `more` is added to its text; `otherwise`,
+    pydantic's arguments, come in place of its own.
+    """
+    own = engine.PARAMETERS[name]
+    default, texts = own.default, [own.doc, more]
+    if name in _DEFAULTED:
+        default = None
+        texts.append(f"Default: the setting `{_DEFAULT}{name}`.")
+    text = " ".join(filter(None, texts))
+    return Field(**{"default": default, "description": text, **own.limits, **otherwise})
+
+
+def _list_of(name: str, more: str, max_length: int) -> Any:
+    return _parameter(name, more, default=[], max_length=max_length, fail_fast=True)
 
 
 class Sampled(Parameters):
@@ -38,137 +55,44 @@ class Sampled(Parameters):
         " -100 to 100"
     }
 
-    temperature: float = Field(1.0, ge=0, le=5, description="Below 0.01: greedy.")
-    temperature_last: bool = Field(
-        False, description="Apply the temperature behind all filters, not before them."
+    temperature: float = _parameter("temperature")
+    temperature_last: bool = _parameter("temperature_last")
+    dynatemp_low: float | None = _parameter(
+        "dynatemp_low", default=None, description="Refused without `dynatemp_high`, and above it."
     )
-    dynatemp_low: float | None = Field(
-        None, ge=0, le=5, description="Refused without `dynatemp_high`, and above it."
+    dynatemp_high: float | None = _parameter(
+        "dynatemp_high", "Refused without `dynatemp_low`.", default=None
     )
-    dynatemp_high: float | None = Field(
-        None,
-        gt=0,
-        le=5,
-        description="Dynamic temperature: between `dynatemp_low` and this, by the entropy, in place"
-        " of `temperature`. Refused without `dynatemp_low`.",
-    )
-    dynatemp_exponent: float = Field(
-        1.0, ge=0.01, le=10, description="How the dynamic temperature grows with the entropy."
-    )
-    smoothing_factor: float = Field(
-        0.0,
-        ge=0,
-        le=100,
-        description="Quadratic sampling: logits fall with the square of their distance from the"
-        " highest, times this. 0: off.",
-    )
-    smoothing_curve: float = Field(
-        1.0, ge=1, le=100, description="Above 1, a cubic part of quadratic sampling."
-    )
-    top_k: int = Field(
-        0, ge=-1, le=100_000, description="Draw from the likeliest so many. -1 or 0: off."
-    )
-    top_p: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Draw from the smallest set of the likeliest tokens that has this probability.",
-    )
-    top_a: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Draw from tokens at least this times the square of the highest probability"
-        " likely.",
-    )
-    min_p: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Draw from tokens at least this share as likely as the likeliest.",
-    )
-    tfs: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Tail free sampling: draw from tokens up to where the curvature of the sorted"
-        " probabilities sums to this share. 1: off.",
-    )
-    typical_p: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Draw from the smallest set of tokens nearest to the expected surprise that"
-        " has this probability. 1: off.",
-    )
+    dynatemp_exponent: float = _parameter("dynatemp_exponent")
+    smoothing_factor: float = _parameter("smoothing_factor")
+    smoothing_curve: float = _parameter("smoothing_curve")
+    top_k: int = _parameter("top_k", "-1 or 0: off.", ge=-1)
+    top_p: float = _parameter("top_p")
+    top_a: float = _parameter("top_a")
+    min_p: float = _parameter("min_p")
+    tfs: float = _parameter("tfs")
+    typical_p: float = _parameter("typical_p")
     mirostat_mode: Literal[0, 2] = Field(
         0,
         description="2: keep the surprise near `mirostat_tau`. Version 1 is refused, and so is"
         " mirostat with filters or greedy, whose place it takes.",
     )
-    mirostat_tau: float = Field(5.0, ge=0, le=20, description="Surprise to keep to, in bits.")
-    mirostat_eta: float = Field(0.1, ge=0, le=1, description="How fast mirostat learns.")
-    xtc_probability: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="How often to exclude the top choices, all tokens at least `xtc_threshold`"
-        " likely but the least of them; not where the end or a newline would go.",
+    mirostat_tau: float = _parameter("mirostat_tau")
+    mirostat_eta: float = _parameter("mirostat_eta")
+    xtc_probability: float = _parameter("xtc_probability")
+    xtc_threshold: float = _parameter("xtc_threshold")
+    skew: float = _parameter("skew")
+    repetition_penalty: float | None = _parameter("repetition_penalty")
+    repetition_penalty_range: int = _parameter("repetition_range", "-1 or 0: all.", default=0)
+    repetition_decay: int = _parameter(
+        "repetition_decay", "Refused above 0 unless `repetition_penalty_range` is above 0, too."
     )
-    xtc_threshold: float = Field(
-        0.1, gt=0, le=0.5, description="What a top choice is; above 0.5 there is never a second."
-    )
-    skew: float = Field(
-        0.0,
-        ge=-5,
-        le=5,
-        description="Above 0 less likely tokens gain, below it they lose: the random number that"
-        " draws among tokens sorted by probability is raised to exp(-skew).",
-    )
-    repetition_penalty: float | None = Field(
-        None,
-        ge=0.1,
-        le=10,
-        description="Divides logits of tokens of prompt and completion (multiplies negative ones)."
-        " Default: the setting `default_repetition_penalty`.",
-    )
-    repetition_penalty_range: int = Field(
-        0, ge=-1, lt=2**31, description="Of the newest tokens, so many. -1 or 0: all."
-    )
-    repetition_decay: int = Field(
-        0,
-        ge=0,
-        lt=2**31,
-        description="Tokens before those, over which the penalty fades. Refused above 0 unless"
-        " `repetition_penalty_range` is above 0, too.",
-    )
-    frequency_penalty: float | None = Field(
-        None,
-        ge=-2,
-        le=2,
-        description="Taken from a token's logit for each time it is in the completion. Default:"
-        " the setting `default_frequency_penalty`.",
-    )
-    presence_penalty: float = Field(
-        0.0,
-        ge=-2,
-        le=2,
-        description="Taken from a token's logit once if it is in the completion.",
-    )
-    dry_multiplier: float = Field(
-        0.0,
-        ge=0,
-        le=100,
-        description="DRY: times `dry_base` to the power of a repetition's length above"
-        " `dry_allowed_length`, taken from what would go on with it. 0: off.",
-    )
-    dry_base: float = Field(1.75, ge=1, le=8, description="See `dry_multiplier`.")
-    dry_allowed_length: int = Field(
-        2, ge=1, le=1000, description="Tokens of a repetition from which on it is penalized."
-    )
-    dry_range: int = Field(
-        0, ge=-1, lt=2**31, description="Of the newest tokens, so many. -1 or 0: all."
-    )
+    frequency_penalty: float | None = _parameter("frequency_penalty")
+    presence_penalty: float = _parameter("presence_penalty")
+    dry_multiplier: float = _parameter("dry_multiplier")
+    dry_base: float = _parameter("dry_base")
+    dry_allowed_length: int = _parameter("dry_allowed_length")
+    dry_range: int = _parameter("dry_range", "-1 or 0: all.", ge=-1)
     dry_sequence_breakers: list[Breaker] = Field(
         default=DRY_BREAKERS,
         max_length=64,
@@ -176,42 +100,28 @@ class Sampled(Parameters):
         description="Texts across which nothing counts as repeated: tokens that contain one; where"
         " none does, the last token of it.",
     )
-    logit_bias: dict[TokenKey, Bias] = Field(
+    logit_bias: dict[TokenKey, Bias] = _parameter(
+        "logit_bias",
+        "Refused outside the vocabulary.",
         default={},
         json_schema_extra={"maxProperties": MAX_BIASED, "additionalProperties": False},
-        description="Token ids to what is added to their logits. Refused outside the vocabulary.",
     )
-    banned_token_ids: list[TokenId] = Field(
-        default=[],
-        max_length=4096,
-        fail_fast=True,
-        description="Tokens that are never drawn. Refused outside the vocabulary.",
+    banned_token_ids: list[TokenId] = _list_of(
+        "banned_token_ids", "Refused outside the vocabulary.", 4096
     )
-    allowed_token_ids: list[TokenId] = Field(
-        default=[],
-        max_length=4096,
-        fail_fast=True,
-        description="The only tokens that may be drawn; the end only if it is one of them. Refused"
-        " outside the vocabulary. An empty list counts as not given.",
+    allowed_token_ids: list[TokenId] = _list_of(
+        "allowed_token_ids",
+        "Refused outside the vocabulary. An empty list counts as not given.",
+        4096,
     )
-    banned_strings: list[BannedText] = Field(
-        default=[],
-        max_length=64,
-        fail_fast=True,
-        description="Texts that never come, case and all: what would complete one is not drawn.",
-    )
+    banned_strings: list[BannedText] = _list_of("banned_strings", "", 64)
     token_healing: bool = Field(
         False,
         description="Take the last token of the prompt back, and begin with one that begins as it"
         " does. Refused where that is special, no whole character, or all of the prompt, and beside"
         " `logprobs`.",
     )
-    cfg_scale: float = Field(
-        1.0,
-        ge=-10,
-        le=10,
-        description="Guidance away from `negative_prompt`, without which it is refused. 1: off.",
-    )
+    cfg_scale: float = _parameter("cfg_scale")
     negative_prompt: str | None = Field(
         None,
         min_length=1,
@@ -239,50 +149,34 @@ class Sampled(Parameters):
         if (self.cfg_scale == 1) != (self.negative_prompt is None):
             raise BadRequest("cfg_scale and negative_prompt need each other", "cfg_scale")
         if self.mirostat_mode:
-            for name, off in _FILTERS.items():
+            self._check_mirostat()
+
+    def _check_mirostat(self) -> None:
+        for name, own in engine.PARAMETERS.items():
+            if own.stage in ("filter", "filter row") and own.part_of is None:
+                off = (own.default, -1) if name == "top_k" else (own.default,)
                 if getattr(self, name) not in off:
                     raise BadRequest(f"{name}: mirostat takes the place of it", name)
-            if self.temperature < 0.01 and self.dynatemp_high is None:
-                raise BadRequest("temperature: mirostat can't be greedy", "temperature")
+        if self.temperature < 0.01 and self.dynatemp_high is None:
+            raise BadRequest("temperature: mirostat can't be greedy", "temperature")
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
         """What needs no tokenizer. `config` has what the request doesn't say."""
-        repetition, frequency = self.repetition_penalty, self.frequency_penalty
+        said = {name: getattr(self, name) for name in _AS_IT_IS}
+        for name in _DEFAULTED:
+            if said[name] is None:
+                said[name] = getattr(config, f"{_DEFAULT}{name}")
         return engine.Sampling(
-            cfg_scale=self.cfg_scale,
-            repetition_penalty=config.default_repetition_penalty
-            if repetition is None
-            else repetition,
+            **said,
+            dynatemp_low=self.dynatemp_low or 0.0,
+            dynatemp_high=self.dynatemp_high or 0.0,
+            top_k=max(self.top_k, 0),
+            mirostat=self.mirostat_mode == 2,
             repetition_range=self.repetition_penalty_range or -1,
-            repetition_decay=self.repetition_decay,
-            frequency_penalty=config.default_frequency_penalty if frequency is None else frequency,
-            presence_penalty=self.presence_penalty,
-            dry_multiplier=self.dry_multiplier,
-            dry_base=self.dry_base,
-            dry_allowed_length=self.dry_allowed_length,
             dry_range=max(self.dry_range, 0),
             logit_bias=tuple((int(name), bias) for name, bias in self.logit_bias.items()),
             banned_token_ids=tuple(self.banned_token_ids),
             allowed_token_ids=tuple(self.allowed_token_ids),
-            smoothing_factor=self.smoothing_factor,
-            smoothing_curve=self.smoothing_curve,
-            temperature=self.temperature,
-            dynatemp_low=self.dynatemp_low or 0.0,
-            dynatemp_high=self.dynatemp_high or 0.0,
-            dynatemp_exponent=self.dynatemp_exponent,
-            temperature_last=self.temperature_last,
-            top_k=max(self.top_k, 0),
-            top_p=self.top_p,
-            top_a=self.top_a,
-            min_p=self.min_p,
-            tfs=self.tfs,
-            typical_p=self.typical_p,
-            mirostat=self.mirostat_mode == 2,
-            mirostat_tau=self.mirostat_tau,
-            mirostat_eta=self.mirostat_eta,
-            xtc_probability=self.xtc_probability,
-            xtc_threshold=self.xtc_threshold,
-            skew=self.skew,
         )
 
     def tokenized(self, job: engine.Job, tokenizer: engine.Tokenizer, limit: int) -> engine.Job:
@@ -311,3 +205,14 @@ class Sampled(Parameters):
             prompt, healing = tokenizer.heal(job.prompt)
             job = replace(job, prompt=prompt, healing=healing)
         return job
+
+
+# The engine's parameters that a request says as they are. The others stand above: in `sampling`,
+# in `tokenized`, and the seed, of which each choice has its own, in `Generation.job`.
+_AS_IT_IS = engine.PARAMETERS.keys() - {
+    *("dynatemp_low", "dynatemp_high", "top_k", "mirostat", "repetition_range", "dry_range"),
+    *("logit_bias", "banned_token_ids", "allowed_token_ids"),
+    *("dry_breakers", "banned_strings", "seed"),
+}
+_UNSAID = _AS_IT_IS - Sampled.model_fields.keys()
+assert not _UNSAID, f"Sampled lacks {_UNSAID}"

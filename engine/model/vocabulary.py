@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 
-from switchyard.engine.job import BannedString
+from switchyard.engine.sampling import BannedString
 
 
 class Vocabulary:

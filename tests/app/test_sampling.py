@@ -1,8 +1,12 @@
 """How tokens are drawn: what a request says is what the engine gets."""
 
+import typing
+
 import pytest
 
+from switchyard import engine
 from switchyard.app import SettingsError, read_settings
+from switchyard.app.request.sampling import Sampled
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from tests.engine.forced import exl2_backend
@@ -89,6 +93,23 @@ def test_what_a_request_says_is_what_the_engine_gets(make_client, name):
     assert response.status_code == 200, response.json
     [job] = backend.enqueued
     assert {field: getattr(job.sampling, field) for field in expected} == expected
+
+
+def test_a_request_can_ask_for_all_that_the_engine_knows():
+    asked = {field for _, _, expected in GIVEN.values() for field in expected}
+    others = {"banned_strings", "dry_breakers", "seed"}  # seen by tests of their own
+    assert asked | others == set(engine.PARAMETERS)
+
+
+def test_what_a_request_says_is_of_the_engines_types():
+    types = typing.get_type_hints(engine.Sampling)
+    otherwise = {
+        *("dynatemp_low", "dynatemp_high", "repetition_penalty", "frequency_penalty"),  # or null
+        *("logit_bias", "banned_token_ids", "allowed_token_ids", "banned_strings"),  # as in JSON
+    }
+    asked = {name: field.annotation for name, field in Sampled.model_fields.items()}
+    different = {name for name in asked.keys() & types.keys() if asked[name] != types[name]}
+    assert different == otherwise
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from switchyard.engine.job import Sampling
 from switchyard.engine.messages import Chunk, Failed, Finished
+from switchyard.engine.sampling import Sampling
 from tests.engine.forced import exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, prompt
 from tests.scripted import job

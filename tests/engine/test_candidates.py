@@ -10,7 +10,7 @@ import torch
 from switchyard.engine.backends.sampling import candidates
 from switchyard.engine.backends.sampling.draw import NONE_LEFT, NOT_NUMBERS, Draw
 from switchyard.engine.backends.sampling.sampler import MAX_FEW, Sampler
-from switchyard.engine.job import Sampling
+from switchyard.engine.sampling import Sampling
 from tests.scripted import job
 
 SIZE = 1000

@@ -7,7 +7,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.grammar import constraints
-from switchyard.engine.job import Sampling
+from switchyard.engine.sampling import Sampling
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job

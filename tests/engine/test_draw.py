@@ -15,7 +15,7 @@ import torch
 from switchyard.engine.backends.sampling.draw import Draw
 from switchyard.engine.backends.sampling.rules import Among, Only, Without
 from switchyard.engine.backends.sampling.sampler import Sampler
-from switchyard.engine.job import Sampling
+from switchyard.engine.sampling import Sampling
 from tests.scripted import job
 
 SIZE = 40  # of the vocabulary

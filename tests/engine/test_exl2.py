@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from switchyard import engine
-from switchyard.engine.job import Sampling
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
+from switchyard.engine.sampling import Sampling
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import Panic, job
 

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from switchyard import engine
-from switchyard.engine.job import Sampling
 from switchyard.engine.messages import Chunk, Failed, Finished, PromptLogprobs, Started
+from switchyard.engine.sampling import Sampling
 from tests.engine import dense_llama
 from tests.engine.forced import exl2_backend, run
 from tests.engine.test_exl2 import Faults, chain, free_pages, pieces, prompt

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard import engine
-from switchyard.engine.job import Sampling
 from switchyard.engine.messages import Chunk, Failed, Finished
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule.repetition import MAX_PERIOD, MIN_REPEATS, MIN_TOKENS, LoopDetector
 from tests.conftest import DEMO
 from tests.engine.forced import exl2_backend

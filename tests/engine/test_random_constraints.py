@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from switchyard import engine
 from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.job import Sampling
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.sampling import Sampling
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.random_forms import regexes, schemas

@@ -14,10 +14,11 @@ from switchyard.engine.backends.sampling.forcing import Forcing, Watch
 from switchyard.engine.backends.sampling.matcher import Matcher
 from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.job import Forced, Sampling
+from switchyard.engine.job import Forced
 from switchyard.engine.messages import Chunk, Failed, Finished
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.sampling import Sampling
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import ScriptedBackend, job

@@ -6,11 +6,12 @@ import math
 import pytest
 
 from switchyard import engine
-from switchyard.engine.job import Healing, Sampling
+from switchyard.engine.job import Healing
 from switchyard.engine.messages import Chunk
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.model.vocabulary import Vocabulary
+from switchyard.engine.sampling import Sampling
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, chain, draws, pieces, prompt
 from tests.scripted import job

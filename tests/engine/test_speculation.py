@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from switchyard import engine
 from switchyard.engine.grammar import constraints
-from switchyard.engine.job import Sampling
 from switchyard.engine.messages import Failed, Finished, Loaded
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.sampling import Sampling
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_exl2 import free_pages

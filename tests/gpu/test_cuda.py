@@ -10,8 +10,8 @@ from switchyard import engine
 from switchyard.engine.backends import make_backend
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.grammar import constraints
-from switchyard.engine.job import Sampling
 from switchyard.engine.messages import Failed, Finished, PromptLogprobs
+from switchyard.engine.sampling import Sampling
 from tests.engine.forced import ending, run
 from tests.engine.test_exl2 import GREEDY, free_pages, prompt
 from tests.engine.test_logprobs import direct_logprobs, told

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from switchyard.engine.backends.sampling.rules import Rule
-from switchyard.engine.job import BannedString, Job
+from switchyard.engine.job import Job
+from switchyard.engine.sampling import BannedString, Stage
 
 GREEDY_BELOW = 0.01  # temperature; the library's own border
+BY_ROW: set[Stage] = {"shape", "filter row", "mirostat"}  # of a draw
 MAX_FEW = 100  # tokens that a row may keep, by top_k, to be drawn from its candidates
 
 
@@ -42,29 +44,9 @@ class Sampler:
         self.is_greedy = s.temperature < GREEDY_BELOW and not self.is_heated
         # What can't change which token is the likeliest is left out where that one is taken.
         self.is_filtered = not self.is_greedy or bool(s.temperature_last and s.xtc_probability)
-        self.is_penalized = bool(
-            s.repetition_penalty != 1.0 or s.frequency_penalty or s.presence_penalty
-        )
-        self.is_masked = bool(
-            s.dry_multiplier
-            or s.logit_bias
-            or s.banned_token_ids
-            or s.allowed_token_ids
-            or s.banned_strings
-            or job.min_new_tokens
-            or job.healing
-        )
-        self.is_rare = bool(  # asks for a filter that is applied row by row
-            s.smoothing_factor
-            or self.is_heated
-            or s.temperature_last
-            or s.top_a
-            or s.tfs < 1
-            or s.typical_p < 1
-            or s.xtc_probability
-            or s.mirostat
-            or s.skew
-        )
+        self.is_penalized = "penalize" in s.stages
+        self.is_masked = bool("mask" in s.stages or job.min_new_tokens or job.healing)
+        self.is_rare = not s.stages.isdisjoint(BY_ROW)
         self.is_few = self.is_filtered and not self.is_rare and 0 < s.top_k <= MAX_FEW
         self.temperature = 1.0
         if not (self.is_greedy or self.is_heated or s.temperature_last):

@@ -10,8 +10,9 @@ import torch
 
 from switchyard.engine.backends import make_backend
 from switchyard.engine.config import ModelConfig
-from switchyard.engine.job import Job, Sampling
+from switchyard.engine.job import Job
 from switchyard.engine.messages import Chunk, Failed
+from switchyard.engine.sampling import Sampling
 
 LENGTHS = (1, 2, 31, 100, 255, 256, 257, 300, 513, 600, 1500)
 BATCHES = (1, 3, 8, 24, 32, 64)
