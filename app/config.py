@@ -1,15 +1,14 @@
 """All settings of the server: switchyard.toml, then the environment; read once, at start."""
 
 import os
-import pathlib
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import pydantic
 import pydantic_settings
 from pydantic import Field
 
-from switchyard import engine
+from switchyard.app.engine_settings import EngineSettings
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.parts.call_formats import FORMATS
 from switchyard.app.request.sampling import Sampled
@@ -17,20 +16,13 @@ from switchyard.app.request.validation import validate
 
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory
-DEFAULT_MODEL = str(pathlib.Path(__file__).parent.parent / "models" / "demo")
 
 
 class SettingsError(Exception):
     """A setting is unknown or has a value that can't be honoured; the message names it."""
 
 
-class LoraSettings(pydantic.BaseModel, extra="forbid"):
-    path: str
-    name: str | None = None
-    scaling: float = Field(1.0, allow_inf_nan=False)
-
-
-class Settings(pydantic_settings.BaseSettings):
+class Settings(EngineSettings):
     """Each can stand in switchyard.toml by its name, or in the environment as SWITCHYARD_NAME."""
 
     model_config = pydantic_settings.SettingsConfigDict(
@@ -38,128 +30,6 @@ class Settings(pydantic_settings.BaseSettings):
     )
 
     bind: str = Field("127.0.0.1:8000", description="Address and port to listen on.")
-    model: str = Field(
-        DEFAULT_MODEL,
-        description="Directory of the model. Default: the project's own, `models/demo`.",
-    )
-    name: str | None = Field(
-        None, description="What clients call the model. Default: the directory's name."
-    )
-    device: Literal["auto", "cuda", "cpu"] = Field(
-        "auto", description="`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU."
-    )
-    link: Literal["auto", "thread", "process"] = Field(
-        "auto",
-        description="Where the model's engine runs: a `thread` of the server's process, or a"
-        " `process` of its own, which is started anew if it dies; or `auto`: a process on a GPU,"
-        " else a thread.",
-    )
-    max_seq_len: int | None = Field(
-        None, description="Longest prompt and completion together, in tokens. Default: the model's."
-    )
-    rope_scale: float | None = Field(
-        None,
-        description="Divides the positions of tokens, for a longer context of models that were"
-        " trained with it. GPUs only. Default: the model's.",
-    )
-    rope_alpha: float | None = Field(
-        None,
-        description="NTK scaling of the rotary embedding, for a longer context without training."
-        " GPUs only. Default: none.",
-    )
-    cache_tokens: int | Literal["auto"] = Field(
-        16384,
-        description="Tokens that the cache holds for all jobs together, a multiple of 256; or"
-        " `auto`: all that GPUs have memory for, up to `max_batch_size` contexts.",
-    )
-    cache_mode: Annotated[list[engine.CacheMode], pydantic_settings.NoDecode] = Field(
-        ["float16"],
-        description="How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`."
-        " Several: the first with which everything fits into memory. In the environment with"
-        " commas between them.",
-    )
-    gpu_reserve: float = Field(
-        0.5, description="GiB of each GPU that are left free, at least 0.25."
-    )
-    gpu_split: list[float] = Field(
-        [],
-        description="GiB of weights and work space on each GPU, in their order. Empty: each is"
-        " filled before the next.",
-    )
-    tensor_parallel: bool = Field(
-        False, description="Spread each layer over all GPUs, instead of the layers."
-    )
-    loras: list[LoraSettings] = Field(
-        [],
-        description="LoRAs that all requests get: tables `[[loras]]` with a `path`, as PEFT writes"
-        " it, and perhaps a `name` and a `scaling`. GPUs only.",
-    )
-    draft_model: str | None = Field(
-        None,
-        description="Directory of a smaller model with the same tokens, which guesses what `model`"
-        " would write. Default: none does.",
-    )
-    ngram_draft: bool = Field(
-        False, description="Guess by what has come before in prompt and text instead."
-    )
-    num_draft_tokens: int = Field(
-        4, description="Tokens that are guessed at once, where any are: 1 to 7."
-    )
-    max_batch_size: int = Field(
-        32, le=4096, description="Most jobs that generate at the same time."
-    )
-    max_pending: int = Field(
-        64,
-        description="Most jobs that wait for a place in the batch; the next is refused with 429.",
-    )
-    max_pending_tokens: int = Field(
-        131072,
-        description="Most prompt tokens of all jobs that wait, together; what comes on top is"
-        " refused with 429, unless nothing waits.",
-    )
-    max_priority: int = Field(
-        0,
-        ge=0,
-        description="Highest `priority` that a request may ask for; the default of requests is 0."
-        " Any client may ask for it.",
-    )
-    fair_wait_factor: float = Field(
-        4.0,
-        description="Most times that a waiting job may wait its fair wait, the work of its client"
-        " that waited when it came; shorter jobs go first till then. 1: first come, first served."
-        " Lower priorities that wait get one part in this and one of the work, the highest the"
-        " rest.",
-    )
-    hang_timeout: float = Field(
-        60.0,
-        description="Seconds after which an iteration that doesn't return counts as hanging: its"
-        " jobs end with an error, new ones are refused until it returns after all.",
-    )
-    hang_exit: float = Field(
-        180.0,
-        description="Seconds after which a hanging iteration ends its process, and another is"
-        " started.",
-    )
-    max_chunk_size: int | None = Field(
-        None,
-        description="Tokens of a new prompt computed at once while others are decoded. Smaller:"
-        " running streams pause less when a long prompt arrives, and it waits longer for its first"
-        " token. Default: 512 on a GPU, 64 without.",
-    )
-    default_max_tokens: int = Field(
-        512,
-        description="New tokens of a chat completion that doesn't say how many. Pages for all of"
-        " them are reserved when it starts.",
-    )
-    default_repetition_penalty: float = Field(
-        1.0, description="`repetition_penalty` of a request that doesn't say."
-    )
-    default_frequency_penalty: float = Field(
-        0.0, description="`frequency_penalty` of a request that doesn't say."
-    )
-    default_stop_on_loop: bool = Field(
-        False, description="`stop_on_loop` of a request that doesn't say."
-    )
     tool_format: str = Field(
         "auto",
         description="How the model writes calls of tools: "
@@ -284,11 +154,6 @@ class Settings(pydantic_settings.BaseSettings):
         description="`DEBUG`, `INFO`, `WARNING` or `ERROR`.",
     )
 
-    @pydantic.field_validator("cache_mode", mode="before")
-    @classmethod
-    def _split_at_commas(cls, value: object) -> object:
-        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
     @pydantic.field_validator("presets")
     @classmethod
     def _are_sampling(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -336,54 +201,10 @@ class Settings(pydantic_settings.BaseSettings):
         return self.model_copy(update={"max_body_bytes": max(32 * context, 1 << 20)})
 
     @property
-    def model_name(self) -> str:
-        return self.name or _name_of(self.model)
-
-    @property
     def num_threads(self) -> int:
         """Request threads: one for each job held, one for each WebSocket, and the reserve."""
         num_busy = self.max_batch_size + self.max_pending + self.max_websockets
         return num_busy + self.reserve_threads
-
-    def engine_config(self) -> engine.ModelConfig:
-        """Raises engine.ModelError."""
-        return engine.ModelConfig(
-            path=self.model,
-            name=self.model_name,
-            device=self.device,
-            link=self.link,
-            max_seq_len=self.max_seq_len,
-            rope_scale=self.rope_scale,
-            rope_alpha=self.rope_alpha,
-            cache_tokens=self.cache_tokens,
-            cache_mode=tuple(self.cache_mode),
-            gpu_reserve=self.gpu_reserve,
-            gpu_split=tuple(self.gpu_split),
-            tensor_parallel=self.tensor_parallel,
-            loras=tuple(
-                engine.Lora(one.path, one.name or _name_of(one.path), one.scaling)
-                for one in self.loras
-            ),
-            draft_model=self.draft_model,
-            ngram_draft=self.ngram_draft,
-            num_draft_tokens=self.num_draft_tokens,
-            max_batch_size=self.max_batch_size,
-            max_pending=self.max_pending,
-            max_pending_tokens=self.max_pending_tokens,
-            max_priority=self.max_priority,
-            fair_wait_factor=self.fair_wait_factor,
-            hang_timeout=self.hang_timeout,
-            hang_exit=self.hang_exit,
-            max_chunk_size=self.max_chunk_size,
-            default_max_tokens=self.default_max_tokens,
-            default_repetition_penalty=self.default_repetition_penalty,
-            default_frequency_penalty=self.default_frequency_penalty,
-            default_stop_on_loop=self.default_stop_on_loop,
-        )
-
-
-def _name_of(path: str) -> str:
-    return os.path.basename(os.path.abspath(path))
 
 
 def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
-from switchyard.engine.config import CacheMode, Lora, ModelConfig
+from switchyard.engine.config import CacheMode, Device, LinkKind, Lora, ModelConfig
 from switchyard.engine.engine import Engine
 from switchyard.engine.errors import (
     BatchFailed,
@@ -58,6 +58,7 @@ __all__ = [
     "Closed",
     "Constraint",
     "Dead",
+    "Device",
     "DeviceLost",
     "Draining",
     "Engine",
@@ -74,6 +75,7 @@ __all__ = [
     "JobEvent",
     "JobFailed",
     "JobState",
+    "LinkKind",
     "Loading",
     "Lora",
     "ModelConfig",

@@ -1,10 +1,11 @@
 """How one model is served. Picklable, so that it can cross into another process."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from switchyard.engine.errors import ModelError
+from switchyard.engine.sampling import PARAMETERS
 
 PAGE_SIZE = 256  # tokens in a page of the cache; exllamav2's, not a choice
 MAX_DRAFT_TOKENS = 7  # the generator's rows of logits for a step of a job, less the last token's
@@ -13,6 +14,11 @@ MIN_GPU_RESERVE = 0.25  # GiB that exllamav2's loader keeps free itself
 Device = Literal["auto", "cuda", "cpu"]
 CacheMode = Literal["float16", "8bit", "Q8", "Q6", "Q4"]  # exllamav2's names
 LinkKind = Literal["auto", "thread", "process"]
+
+
+def _option(default: Any, doc: str) -> Any:
+    """A field that is a setting of the server, too, with this default and text."""
+    return field(default=default, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,38 +32,116 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Lengths in tokens. Raises ModelError for a value that exllamav2 can't honour."""
+    """Lengths in tokens. Raises ModelError for a value that exllamav2 can't honour.
+
+    All but the first are settings of the server, with these defaults and texts.
+    """
 
     path: str
     name: str
-    device: Device = "auto"
-    link: LinkKind = "auto"  # where its engine thread runs: in this process, or one of its own
-    max_seq_len: int | None = None  # None: what the model was made for
-    rope_scale: float | None = None  # positions are divided by it
-    rope_alpha: float | None = None  # NTK: the base of the rotary embedding grows with it
-    # Shared by all active jobs, in pages of 256. "auto": what memory is left.
-    cache_tokens: int | Literal["auto"] = 16384
-    cache_mode: tuple[CacheMode, ...] = ("float16",)  # the first with which all fits
-    gpu_reserve: float = 0.5  # GiB of each GPU that stay free
-    gpu_split: tuple[float, ...] = ()  # GiB on each GPU, but for the cache; (): as they have room
-    tensor_parallel: bool = False  # each layer on all GPUs
-    loras: tuple[Lora, ...] = ()
-    draft_model: str | None = None  # directory of a model that guesses tokens
-    ngram_draft: bool = False  # guess them by what has come before
-    num_draft_tokens: int = 4  # guessed at once, where any are
-    max_batch_size: int = 32  # most active jobs
-    max_pending: int = 64  # most jobs that wait for a place in the batch
-    max_pending_tokens: int = 131072  # of their prompts together; a job comes in where none waits
-    max_priority: int = 0  # of a job; a higher one is rejected
-    fair_wait_factor: float = 4.0  # see Pending; 1: first come, first served
-    hang_timeout: float = 60.0  # seconds of an iteration after which all jobs are given up
-    hang_exit: float = 180.0  # seconds of it after which the engine is, too
-    # Of a prompt in one iteration while other jobs decode. None: as the device is fast.
-    max_chunk_size: int | None = None
-    default_max_tokens: int = 512  # new tokens, if the request doesn't say; so are the next three
-    default_repetition_penalty: float = 1.0
-    default_frequency_penalty: float = 0.0
-    default_stop_on_loop: bool = False
+    device: Device = _option(  # noqa: RUF009
+        "auto", "`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU."
+    )
+    link: LinkKind = _option(  # noqa: RUF009
+        "auto",
+        "Where the model's engine runs: a `thread` of the server's process, or a"
+        " `process` of its own, which is started anew if it dies; or `auto`: a process on a GPU,"
+        " else a thread.",
+    )
+    max_seq_len: int | None = _option(
+        None, "Longest prompt and completion together, in tokens. Default: the model's."
+    )
+    rope_scale: float | None = _option(
+        None,
+        "Divides the positions of tokens, for a longer context of models that were"
+        " trained with it. GPUs only. Default: the model's.",
+    )
+    rope_alpha: float | None = _option(
+        None,
+        "NTK scaling of the rotary embedding, for a longer context without training."
+        " GPUs only. Default: none.",
+    )
+    cache_tokens: int | Literal["auto"] = _option(
+        16384,
+        "Tokens that the cache holds for all jobs together, a multiple of 256; or"
+        " `auto`: all that GPUs have memory for, up to `max_batch_size` contexts.",
+    )
+    cache_mode: tuple[CacheMode, ...] = _option(
+        ("float16",),
+        "How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`."
+        " Several: the first with which everything fits into memory. In the environment with"
+        " commas between them.",
+    )
+    gpu_reserve: float = _option(0.5, "GiB of each GPU that are left free, at least 0.25.")
+    gpu_split: tuple[float, ...] = _option(
+        (),
+        "GiB of weights and work space on each GPU, in their order. Empty: each is"
+        " filled before the next.",
+    )
+    tensor_parallel: bool = _option(
+        False, "Spread each layer over all GPUs, instead of the layers."
+    )
+    loras: tuple[Lora, ...] = _option(
+        (),
+        "LoRAs that all requests get: tables `[[loras]]` with a `path`, as PEFT writes"
+        " it, and perhaps a `name` and a `scaling`. GPUs only.",
+    )
+    draft_model: str | None = _option(
+        None,
+        "Directory of a smaller model with the same tokens, which guesses what `model`"
+        " would write. Default: none does.",
+    )
+    ngram_draft: bool = _option(False, "Guess by what has come before in prompt and text instead.")
+    num_draft_tokens: int = _option(4, "Tokens that are guessed at once, where any are: 1 to 7.")
+    max_batch_size: int = _option(32, "Most jobs that generate at the same time.")
+    max_pending: int = _option(
+        64, "Most jobs that wait for a place in the batch; the next is refused with 429."
+    )
+    max_pending_tokens: int = _option(
+        131072,
+        "Most prompt tokens of all jobs that wait, together; what comes on top is"
+        " refused with 429, unless nothing waits.",
+    )
+    max_priority: int = _option(
+        0,
+        "Highest `priority` that a request may ask for; the default of requests is 0."
+        " Any client may ask for it.",
+    )
+    fair_wait_factor: float = _option(
+        4.0,
+        "Most times that a waiting job may wait its fair wait, the work of its client"
+        " that waited when it came; shorter jobs go first till then. 1: first come, first served."
+        " Lower priorities that wait get one part in this and one of the work, the highest the"
+        " rest.",
+    )
+    hang_timeout: float = _option(
+        60.0,
+        "Seconds after which an iteration that doesn't return counts as hanging: its"
+        " jobs end with an error, new ones are refused until it returns after all.",
+    )
+    hang_exit: float = _option(
+        180.0, "Seconds after which a hanging iteration ends its process, and another is started."
+    )
+    max_chunk_size: int | None = _option(
+        None,
+        "Tokens of a new prompt computed at once while others are decoded. Smaller:"
+        " running streams pause less when a long prompt arrives, and it waits longer for its first"
+        " token. Default: 512 on a GPU, 64 without.",
+    )
+    default_max_tokens: int = _option(
+        512,
+        "New tokens of a chat completion that doesn't say how many. Pages for all of"
+        " them are reserved when it starts.",
+    )
+    default_repetition_penalty: float = _option(
+        PARAMETERS["repetition_penalty"].default,
+        "`repetition_penalty` of a request that doesn't say.",
+    )
+    default_frequency_penalty: float = _option(
+        PARAMETERS["frequency_penalty"].default,
+        "`frequency_penalty` of a request that doesn't say.",
+    )
+    default_stop_on_loop: bool = _option(False, "`stop_on_loop` of a request that doesn't say.")
 
     def __post_init__(self) -> None:
         if self.cache_tokens != "auto" and (
@@ -74,14 +158,10 @@ class ModelConfig:
         for name in ("max_batch_size", "max_pending_tokens", "default_max_tokens"):
             if getattr(self, name) < 1:
                 raise ModelError(f"{name} must be at least 1", name)
-        if not 0.1 <= self.default_repetition_penalty <= 10:
-            raise ModelError(
-                "default_repetition_penalty must be from 0.1 to 10", "default_repetition_penalty"
-            )
-        if not -2 <= self.default_frequency_penalty <= 2:
-            raise ModelError(
-                "default_frequency_penalty must be from -2 to 2", "default_frequency_penalty"
-            )
+        for name in ("repetition_penalty", "frequency_penalty"):
+            low, high = (PARAMETERS[name].limits[limit] for limit in ("ge", "le"))
+            if not low <= getattr(self, f"default_{name}") <= high:
+                raise ModelError(f"default_{name} must be from {low} to {high}", f"default_{name}")
         if not 1 <= self.fair_wait_factor < math.inf:
             raise ModelError("fair_wait_factor must be at least 1", "fair_wait_factor")
         if not 0 < self.hang_timeout <= self.hang_exit < math.inf:

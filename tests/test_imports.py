@@ -51,7 +51,7 @@ LAYERS = {
     "app": [
         {"parts", "exceptions"},
         {"request"},
-        {"http", "config"},
+        {"http", "config", "engine_settings"},
         {"errors"},
         {"openapi"},
         {"delivery"},

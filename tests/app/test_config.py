@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import typing
 
 import pytest
 
@@ -141,6 +142,15 @@ def test_there_are_more_threads_than_jobs():
     settings = read_settings(max_batch_size=10, max_pending=20, max_websockets=4, reserve_threads=3)
     assert settings.num_threads == 37
     assert settings.engine_config().max_jobs == 30
+
+
+def test_the_engines_settings_are_of_its_own_types():
+    types = typing.get_type_hints(engine.ModelConfig)
+    otherwise = {"name", "cache_mode", "gpu_split", "loras"}  # or null; as in TOML
+    settings = {name: field.annotation for name, field in Settings.model_fields.items()}
+    assert types.keys() - settings.keys() == {"path"}
+    shared = types.keys() & settings.keys()
+    assert {name for name in shared if settings[name] != types[name]} == otherwise
 
 
 def test_the_documentation_lists_every_setting_with_its_default():

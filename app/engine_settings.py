@@ -1,0 +1,99 @@
+"""The settings of the engine: defaults and texts are those of its own `ModelConfig`."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Annotated, Any, Literal
+
+import pydantic
+import pydantic_settings
+from pydantic import Field
+
+from switchyard import engine
+
+DEFAULT_MODEL = str(pathlib.Path(__file__).parent.parent / "models" / "demo")
+
+_OPTIONS = {one.name: one for one in dataclasses.fields(engine.ModelConfig)}
+
+
+def _of_engine(name: str, **more: Any) -> Any:
+    """A setting for the engine's option of that name. `more`: pydantic's arguments."""
+    own = _OPTIONS[name]
+    default = list(own.default) if isinstance(own.default, tuple) else own.default
+    return Field(default, description=own.metadata["doc"], **more)
+
+
+class LoraSettings(pydantic.BaseModel, extra="forbid"):
+    path: str
+    name: str | None = None
+    scaling: float = Field(1.0, allow_inf_nan=False)
+
+
+class EngineSettings(pydantic_settings.BaseSettings):
+    """Each option of a `ModelConfig` stands here, by its name; `path` is called `model`."""
+
+    model: str = Field(
+        DEFAULT_MODEL,
+        description="Directory of the model. Default: the project's own, `models/demo`.",
+    )
+    name: str | None = Field(
+        None, description="What clients call the model. Default: the directory's name."
+    )
+    device: engine.Device = _of_engine("device")
+    link: engine.LinkKind = _of_engine("link")
+    max_seq_len: int | None = _of_engine("max_seq_len")
+    rope_scale: float | None = _of_engine("rope_scale")
+    rope_alpha: float | None = _of_engine("rope_alpha")
+    cache_tokens: int | Literal["auto"] = _of_engine("cache_tokens")
+    cache_mode: Annotated[list[engine.CacheMode], pydantic_settings.NoDecode] = _of_engine(
+        "cache_mode"
+    )
+    gpu_reserve: float = _of_engine("gpu_reserve")
+    gpu_split: list[float] = _of_engine("gpu_split")
+    tensor_parallel: bool = _of_engine("tensor_parallel")
+    loras: list[LoraSettings] = _of_engine("loras")
+    draft_model: str | None = _of_engine("draft_model")
+    ngram_draft: bool = _of_engine("ngram_draft")
+    num_draft_tokens: int = _of_engine("num_draft_tokens")
+    max_batch_size: int = _of_engine("max_batch_size", le=4096)
+    max_pending: int = _of_engine("max_pending")
+    max_pending_tokens: int = _of_engine("max_pending_tokens")
+    max_priority: int = _of_engine("max_priority", ge=0)
+    fair_wait_factor: float = _of_engine("fair_wait_factor")
+    hang_timeout: float = _of_engine("hang_timeout")
+    hang_exit: float = _of_engine("hang_exit")
+    max_chunk_size: int | None = _of_engine("max_chunk_size")
+    default_max_tokens: int = _of_engine("default_max_tokens")
+    default_repetition_penalty: float = _of_engine("default_repetition_penalty")
+    default_frequency_penalty: float = _of_engine("default_frequency_penalty")
+    default_stop_on_loop: bool = _of_engine("default_stop_on_loop")
+
+    @pydantic.field_validator("cache_mode", mode="before")
+    @classmethod
+    def _split_at_commas(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    @property
+    def model_name(self) -> str:
+        return self.name or _name_of(self.model)
+
+    def engine_config(self) -> engine.ModelConfig:
+        """Raises engine.ModelError."""
+        options = {name: getattr(self, name) for name in _OPTIONS if name != "path"}
+        loras = tuple(
+            engine.Lora(one.path, one.name or _name_of(one.path), one.scaling) for one in self.loras
+        )
+        return engine.ModelConfig(
+            **{
+                **options,
+                "path": self.model,
+                "name": self.model_name,
+                "cache_mode": tuple(self.cache_mode),
+                "gpu_split": tuple(self.gpu_split),
+                "loras": loras,
+            }
+        )
+
+
+def _name_of(path: str) -> str:
+    return os.path.basename(os.path.abspath(path))
