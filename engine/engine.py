@@ -1,22 +1,13 @@
 """One model as the application sees it. Called on request threads; `deliver` on the link's."""
 
-import itertools
-import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from switchyard.engine.config import ModelConfig
-from switchyard.engine.errors import (
-    BatchFailed,
-    Closed,
-    EngineError,
-    InvalidJob,
-    Loading,
-)
+from switchyard.engine.errors import EngineError, InvalidJob
 from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.held import Held, JobState
+from switchyard.engine.held import Batches, HeldJobs, JobState
 from switchyard.engine.job import Constraint, Job
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.messages import (
@@ -25,35 +16,24 @@ from switchyard.engine.messages import (
     Chunk,
     Event,
     Failed,
-    Finished,
     Hanging,
-    JobEvent,
-    ListPending,
-    Loaded,
-    LoadProgress,
     ModelInfo,
     PendingList,
     Queued,
-    Recovered,
-    Recovering,
-    Restarting,
     Stop,
     Stopped,
     Submit,
-    Zombies,
+    ThreadEvent,
 )
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
-from switchyard.engine.rate import CompletionRate
 from switchyard.engine.schedule import admission
-from switchyard.engine.schedule.admission import State, Trouble
+from switchyard.engine.schedule.admission import State
+from switchyard.engine.schedule.places import Places
+from switchyard.engine.standing import Standing
 from switchyard.engine.stream import Stream
 
-logger = logging.getLogger(__name__)
-
 MAX_TOLD = 65_536  # tokens of a text that any model takes apart
-
-Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of memory a token
 
 
 class Engine:
@@ -74,17 +54,9 @@ class Engine:
         self._grammars = grammars or Grammars(self.tokenizer)
         self._link = make_link(self.deliver)
         self._changed = threading.Condition()  # guards all below; notified when one of them changes
-        self._state: State = "loading"
-        self._trouble: Trouble | None = None
-        self._info: ModelInfo | None = None
-        self._progress: float | None = None
-        self._error: EngineError | None = None
-        self._held: dict[str, Held] = {}  # jobs that have not ended
-        self._num_zombies = 0
-        self._rate = CompletionRate()
-        self._serials = itertools.count(1)  # of questions which jobs wait
-        self._pending_list = PendingList(0, ())  # the newest answer
-        self._asked = -math.inf  # when `queued` has asked last
+        self._standing = Standing(config.name)
+        self._held = HeldJobs()
+        self._places = Places(self._changed, lambda command: self._link.send(command))
         self._on_stopped: list[Callable[[Engine], None]] = []
 
     # Any thread
@@ -92,19 +64,19 @@ class Engine:
     @property
     def state(self) -> State:
         """While it recovers from a failure of the generator, it takes jobs; they wait."""
-        return self._trouble if self._state == "ready" and self._trouble else self._state
+        return self._standing.state
 
     @property
     def error(self) -> EngineError | None:
         """From what it recovers, where it hangs, why it loads once more, or why it has stopped,
         unless it was told to.
         """
-        return self._error
+        return self._standing.error
 
     @property
     def progress(self) -> float | None:
         """Of a load, from 0 to 1. None where nothing is known of it."""
-        return self._progress if self._state == "loading" else None
+        return self._standing.progress
 
     @property
     def num_jobs(self) -> int:
@@ -114,7 +86,7 @@ class Engine:
     @property
     def num_zombies(self) -> int:
         """Jobs so far that the generator and this engine did not agree on. They were ended."""
-        return self._num_zombies
+        return self._standing.num_zombies
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
         """What has become of the jobs that have not ended. Places in the queue are asked of the
@@ -122,12 +94,13 @@ class Engine:
         """
         places: dict[str, int] = {}
         with self._changed:
-            waits = any(held.state == "pending" for held in self._held.values())
-            if waits and self._ask_pending(timeout):
-                identifiers = self._pending_list.identifiers
-                places = {identifier: i for i, identifier in enumerate(identifiers, 1)}
+            if self._held.is_any_pending and self._places.ask(timeout):
+                places = self._places.of_all()
             now = time.monotonic()
-            return [held.tell(places.get(i), self._info, now) for i, held in self._held.items()]
+            return [
+                held.tell(places.get(held.job.identifier), self._standing.info, now)
+                for held in self._held.all
+            ]
 
     def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
         """Where a job stands among those that wait, as of `max_age` seconds ago at the most; None
@@ -135,34 +108,28 @@ class Engine:
         many ask, that thread is asked once in `max_age` seconds.
         """
         with self._changed:
-            held = self._held.get(identifier)
-            if held is None or held.state != "pending":
+            job = self._held.pending(identifier)
+            if job is None:
                 return None
-            now = time.monotonic()
-            if now - self._asked >= max_age:
-                self._asked = now
-                self._ask_pending(timeout)
-            if identifier not in self._pending_list.identifiers:
-                return None
-            place = self._pending_list.identifiers.index(identifier) + 1
-            return Queued(identifier, place, len(held.job.prompt))
+            self._places.renew(max_age, timeout)
+            place = self._places.of(identifier)
+            return None if place is None else Queued(identifier, place, len(job.prompt))
 
     @property
     def info(self) -> ModelInfo:
         """Raises Refused while there is none."""
-        if self._info is None:
+        info = self._standing.info
+        if info is None:
             with self._changed:
                 refusal = self._refusal()
-            raise refusal or Loading(
-                f"model {self.config.name} is loading", admission.RETRY_LOADING
-            )
-        return self._info
+            raise refusal or admission.loading(self.config.name)
+        return info
 
     @property
     def context(self) -> int:
         """Most tokens of prompt and completion together; before it is loaded, as files have it."""
-        if self._info is not None:
-            return self._info.max_seq_len
+        if self._standing.info is not None:
+            return self._standing.info.max_seq_len
         return self.config.max_seq_len or self.model_dir.max_seq_len or 0
 
     @property
@@ -184,19 +151,14 @@ class Engine:
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
         """Whether the model is ready within `timeout` seconds; False at once if loading failed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._state != "loading", timeout)
-            return self._state == "ready"
+            self._changed.wait_for(lambda: not self._standing.is_loading, timeout)
+            return self._standing.is_ready
 
     def check_room(self, num_jobs: int, prompt_tokens: int = 0) -> None:
         """Raises what `submit` would for so many jobs, with at least so many tokens in all their
         prompts; before the work of making them.
         """
-        if num_jobs > self.config.max_jobs:
-            raise InvalidJob(
-                f"{num_jobs} choices are more than the {self.config.max_jobs} jobs"
-                " which this server holds",
-                "n",
-            )
+        admission.check_number(num_jobs, self.config)
         with self._changed:
             refusal = self._refusal(num_jobs, prompt_tokens)
         if refusal is not None:
@@ -225,9 +187,7 @@ class Engine:
                 if job.identifier in self._held:
                     raise InvalidJob(f"identifier {job.identifier} is in use", "identifier")
             now = time.monotonic()
-            if not self._held:
-                self._rate.resume(now)
-            self._held.update((job.identifier, Held(job, stream)) for job in jobs)
+            self._held.add(jobs, stream, now)
             for job in jobs:  # under the lock, so that `Abandon` comes after what it is about
                 self._link.send(Submit(job, now))
         return stream
@@ -249,8 +209,7 @@ class Engine:
     def drain(self) -> None:
         """Take no more jobs; returns at once."""
         with self._changed:
-            if self._state in ("loading", "ready"):
-                self._state = "draining"
+            self._standing.drain()
             self._changed.notify_all()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
@@ -276,55 +235,13 @@ class Engine:
         batches: Batches = {}
         is_end = False
         with self._changed:
-            for event in events if self._state != "stopped" else ():
-                match event:
-                    case Chunk():  # nearly always, so it is asked for first
-                        self._pass_on(event, batches)
-                    case LoadProgress(share):
-                        self._progress = share
-                    case Loaded(info):
-                        self._info = info
-                        self._trouble = self._error = None
-                        if self._state == "loading":
-                            self._state = "ready"
-                        logger.info("model %s is loaded, on %s", self.config.name, info.device)
-                    case Stopped(error):
-                        self._state, self._error = "stopped", error
-                        if error is not None:
-                            logger.error("model %s: %s", self.config.name, error)
-                        self._end_all(batches)
-                        is_end = True
-                    case Restarting(reason):
-                        self._trouble, self._error = None, BatchFailed(reason)
-                        self._progress = None
-                        if self._state == "ready":
-                            self._state = "loading"
-                        logger.error("model %s: %s; it is loaded anew", self.config.name, reason)
-                        self._end_all(batches)
-                    case Zombies(number):
-                        self._num_zombies += number
-                    case Hanging(reason):
-                        self._trouble, self._error = "hanging", BatchFailed(reason)
-                        logger.error("model %s: %s", self.config.name, reason)
-                        self._end_all(batches)
-                        self._link.send(Abandon())
-                    case Recovering(reason):
-                        self._trouble, self._error = "recovering", BatchFailed(reason)
-                        self._changed.notify_all()
-                    case Recovered():
-                        self._trouble = self._error = None
-                        self._changed.notify_all()
-                    case PendingList():
-                        self._pending_list = event
-                        self._changed.notify_all()
-                    case Finished(identifier) | Failed(identifier):
-                        ended = self._held.pop(identifier, None)
-                        if ended is not None:
-                            self._rate.note(time.monotonic())
-                            _add(batches, ended.stream, event)
-                    case _:
-                        self._pass_on(event, batches)
-            if self._state != "ready" or not self._held:
+            for event in events if not self._standing.is_stopped else ():
+                if not isinstance(event, Chunk) and isinstance(event, ThreadEvent):
+                    self._note(event, batches)
+                    is_end |= isinstance(event, Stopped)
+                else:
+                    self._held.pass_on(event, batches)
+            if not self._held:
                 self._changed.notify_all()
         wakes = set()
         for stream, batch in batches.items():
@@ -339,49 +256,37 @@ class Engine:
 
     # Inside
 
-    def _ask_pending(self, timeout: float) -> bool:
-        """Which jobs wait; whether there is an answer. Under the lock, which it lets go."""
-        serial = next(self._serials)
-        self._link.send(ListPending(serial))
-        return self._changed.wait_for(lambda: self._has_answer(serial), timeout)
-
-    def _has_answer(self, serial: int) -> bool:
-        return self._pending_list.serial >= serial or self._state == "stopped"
+    def _note(self, event: ThreadEvent, batches: Batches) -> None:
+        """What the engine thread tells of itself. Under the lock."""
+        if isinstance(event, PendingList):
+            self._places.note(event)
+        elif self._standing.note(event):
+            self._end_all(batches)
+        if isinstance(event, Hanging):
+            self._link.send(Abandon())
+        if isinstance(event, Stopped):
+            self._places.end()
+        self._changed.notify_all()
 
     def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
         """Under the lock."""
         return admission.refusal(
             self.state,
-            self._error,
-            self._held.values(),
-            self._rate,
+            self.error,
+            self._held.all,
+            self._held.rate,
             self.config,
             time.monotonic(),
             num_jobs,
             prompt_tokens,
         )
 
-    def _pass_on(self, event: JobEvent, batches: Batches) -> None:
-        held = self._held.get(event.identifier)
-        if held is not None:
-            held.note(event)
-            _add(batches, held.stream, event)
-
     def _end_all(self, batches: Batches) -> None:
-        """No job will be told anything any more. One that never began can go elsewhere."""
-        for identifier, held in self._held.items():
-            if self._error is None:
-                error: EngineError = Closed(admission.SHUT_DOWN)
-            elif held.state == "pending":
-                error = self._refusal() or admission.dead(self.config.name, self._error)
-            else:
-                error = BatchFailed(str(self._error))
-            _add(batches, held.stream, Failed(identifier, error))
-        self._held.clear()
+        """No job will be told anything any more."""
+        for held in self._held.take_all():
+            error = admission.end(held.state, self.state, self.error, self.config.name)
+            event = Failed(held.job.identifier, error)
+            batches[held.stream] = (*batches.get(held.stream, ()), event)
 
     def _cancel(self, identifier: str) -> None:
         self._link.send(Cancel(identifier))
-
-
-def _add(batches: Batches, stream: Stream, event: JobEvent) -> None:
-    batches[stream] = (*batches.get(stream, ()), event)

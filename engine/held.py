@@ -1,14 +1,25 @@
-"""A job that an engine holds: what it knows of it from its events."""
+"""The jobs that an engine holds: what it knows of them from their events."""
 
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from switchyard.engine.job import Job
-from switchyard.engine.messages import Chunk, JobEvent, ModelInfo, PutBack, Started
+from switchyard.engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    JobEvent,
+    ModelInfo,
+    PutBack,
+    Started,
+)
+from switchyard.engine.rate import CompletionRate
 from switchyard.engine.stream import Stream
 
 Phase = Literal["pending", "prefill", "decode"]
+Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of memory a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +48,6 @@ class Held:
         self.state: Phase = "pending"
         self.new_tokens = 0
 
-    def note(self, event: JobEvent) -> None:
-        match event:
-            case Chunk():
-                self.state = "decode"
-                self.new_tokens += len(event.token_ids)
-            case PutBack():
-                self.state = "pending"
-            case Started():
-                self.state = "prefill"
-
     def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
         """`info` of a model that is loaded: before that, jobs have no pages. `now`, by the
         monotonic clock, is the same for all jobs of a list: no older one is told to be younger.
@@ -66,3 +67,60 @@ class Held:
             request_id=job.request_id,
             owner=job.owner,
         )
+
+
+class HeldJobs:
+    """All that have not ended. Its engine's lock guards it."""
+
+    def __init__(self) -> None:
+        self.rate = CompletionRate()
+        self._held: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, identifier: str) -> bool:
+        return identifier in self._held
+
+    @property
+    def all(self) -> Collection[Held]:
+        return self._held.values()
+
+    @property
+    def is_any_pending(self) -> bool:
+        return any(held.state == "pending" for held in self._held.values())
+
+    def pending(self, identifier: str) -> Job | None:
+        """That job, if it waits."""
+        held = self._held.get(identifier)
+        return held.job if held is not None and held.state == "pending" else None
+
+    def add(self, jobs: Sequence[Job], stream: Stream, now: float) -> None:
+        """`now`: by the monotonic clock."""
+        if not self._held:
+            self.rate.resume(now)
+        self._held.update((job.identifier, Held(job, stream)) for job in jobs)
+
+    def pass_on(self, event: JobEvent, batches: Batches) -> None:
+        """Put an event where its job's stream takes it from; drop that of a job that has ended."""
+        held = self._held.get(event.identifier)
+        if held is None:
+            return
+        if isinstance(event, Chunk):  # nearly always
+            held.state = "decode"
+            held.new_tokens += len(event.token_ids)
+        elif isinstance(event, Finished | Failed):
+            del self._held[event.identifier]
+            self.rate.note(time.monotonic())
+        elif isinstance(event, PutBack):
+            held.state = "pending"
+        elif isinstance(event, Started):
+            held.state = "prefill"
+        stream = held.stream
+        batches[stream] = (*batches.get(stream, ()), event)
+
+    def take_all(self) -> list[Held]:
+        """They are held no more."""
+        taken = list(self._held.values())
+        self._held.clear()
+        return taken

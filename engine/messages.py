@@ -215,7 +215,8 @@ class Failed:
 
 
 JobEvent = Started | PutBack | Queued | Prefill | PromptLogprobs | Chunk | Finished | Failed
-Event = (
+# Of the engine thread itself
+ThreadEvent = (
     LoadProgress
     | Loaded
     | Stopped
@@ -225,5 +226,5 @@ Event = (
     | Hanging
     | Zombies
     | PendingList
-    | JobEvent
 )
+Event = ThreadEvent | JobEvent

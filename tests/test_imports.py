@@ -42,7 +42,7 @@ LAYERS = {
         {"errors", "config", "job", "memory", "panics", "sampling"},
         {"messages"},
         {"model"},
-        {"stream", "held", "rate", "grammar", "schedule"},
+        {"stream", "held", "rate", "grammar", "schedule", "standing"},
         {"backends"},
         {"links"},
         {"engine"},

@@ -5,6 +5,8 @@ from typing import Literal
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import (
+    BatchFailed,
+    Closed,
     Dead,
     Draining,
     EngineError,
@@ -14,7 +16,7 @@ from switchyard.engine.errors import (
     PromptTooLong,
     Stalled,
 )
-from switchyard.engine.held import Held
+from switchyard.engine.held import Held, Phase
 from switchyard.engine.job import Job
 from switchyard.engine.messages import ModelInfo
 from switchyard.engine.rate import CompletionRate
@@ -27,6 +29,15 @@ RETRY_STARTED = 10.0  # seconds: another process must start first, and load
 
 Trouble = Literal["recovering", "hanging"]
 State = Literal["loading", "ready", "draining", "stopped"] | Trouble
+
+
+def check_number(num_jobs: int, config: ModelConfig) -> None:
+    """Raises InvalidJob for more than there can ever be."""
+    if num_jobs > config.max_jobs:
+        raise InvalidJob(
+            f"{num_jobs} choices are more than the {config.max_jobs} jobs which this server holds",
+            "n",
+        )
 
 
 def max_new_tokens(
@@ -130,16 +141,8 @@ def refusal(
     """A fresh error, if an engine in this state, with these jobs, doesn't take so many jobs with so
     many tokens now.
     """
-    name = config.name
-    match state:
-        case "loading":
-            return Loading(f"model {name} is loading", RETRY_LOADING)
-        case "draining":
-            return Draining(f"model {name} is shutting down", RETRY_STARTED)
-        case "stopped":
-            return dead(name, error)
-        case "hanging":
-            return Stalled(f"model {name}: {error}", RETRY_STARTED)
+    if state not in ("ready", "recovering"):
+        return _unavailable(state, error, config.name)
     waiting = [h for h in held if h.state == "pending"]
     message = ""
     if len(held) + num_jobs > config.max_jobs:
@@ -154,7 +157,27 @@ def refusal(
     return Full(message, min(max(retry_after, 1.0), MAX_RETRY_AFTER))
 
 
-def dead(name: str, error: EngineError | None) -> Dead:
+def end(phase: Phase, state: State, error: EngineError | None, name: str) -> EngineError:
+    """A fresh error for a job that an engine gives up. One that never began can go elsewhere."""
+    if error is None:
+        return Closed(SHUT_DOWN)
+    if phase == "pending":
+        return _unavailable(state, error, name)
+    return BatchFailed(str(error))
+
+
+def loading(name: str) -> Loading:
+    return Loading(f"model {name} is loading", RETRY_LOADING)
+
+
+def _unavailable(state: State, error: EngineError | None, name: str) -> EngineError:
+    match state:
+        case "loading":
+            return loading(name)
+        case "draining":
+            return Draining(f"model {name} is shutting down", RETRY_STARTED)
+        case "hanging":
+            return Stalled(f"model {name}: {error}", RETRY_STARTED)
     return Dead(f"model {name}: {SHUT_DOWN if error is None else error}", RETRY_STARTED)
 
 

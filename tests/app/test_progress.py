@@ -110,6 +110,7 @@ def test_other_framings_have_no_comments(make_client, accept):
 def test_the_engine_thread_is_asked_once_for_all_who_wait(waiting, monkeypatch):
     client, response = waiting()
     model = client.models.get()
+    identifiers = [one.identifier for one in model.jobs(0) if one.state == "pending"]
     questions = []
     send = model._link.send
 
@@ -118,7 +119,6 @@ def test_the_engine_thread_is_asked_once_for_all_who_wait(waiting, monkeypatch):
         send(command)
 
     monkeypatch.setattr(model._link, "send", note)
-    identifiers = [i for i, held in model._held.items() if held.state == "pending"]
     told = [model.queued(i, max_age=3600) for i in identifiers for _ in range(50)]
     assert [queued.place for queued in told] == [1] * 50
     assert sum(isinstance(q, ListPending) for q in questions) <= 1

@@ -208,7 +208,8 @@ def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engi
 @pytest.mark.parametrize(("pace", "seconds"), [(0.01, 1.0), (2.0, 10.0), (100.0, 120.0)])
 def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, monkeypatch, pace, seconds):
     clock = Clock()
-    monkeypatch.setattr("switchyard.engine.engine.time", clock)
+    for module in ("engine", "held"):
+        monkeypatch.setattr(f"switchyard.engine.{module}.time", clock)
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_batch_size=1, max_pending=4)
     for i in range(40):  # a job every `pace` seconds

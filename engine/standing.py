@@ -1,0 +1,100 @@
+"""How an engine stands, by what its thread has told. Its engine's lock guards it."""
+
+import logging
+
+from switchyard.engine.errors import BatchFailed, EngineError
+from switchyard.engine.messages import (
+    Hanging,
+    Loaded,
+    LoadProgress,
+    ModelInfo,
+    Recovered,
+    Recovering,
+    Restarting,
+    Stopped,
+    ThreadEvent,
+    Zombies,
+)
+from switchyard.engine.schedule.admission import State, Trouble
+
+logger = logging.getLogger(__name__)
+
+
+class Standing:
+    def __init__(self, name: str) -> None:
+        """`name`: of the model, for the log."""
+        self.info: ModelInfo | None = None  # None: it was never loaded
+        self.error: EngineError | None = None  # of a trouble, of the load that follows, of the end
+        self.num_zombies = 0
+        self._name = name
+        self._state: State = "loading"
+        self._trouble: Trouble | None = None
+        self._progress: float | None = None
+
+    @property
+    def state(self) -> State:
+        """While it recovers from a failure of the generator, it takes jobs; they wait."""
+        return self._trouble if self._state == "ready" and self._trouble else self._state
+
+    @property
+    def is_loading(self) -> bool:
+        return self._state == "loading"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whatever trouble it may have."""
+        return self._state == "ready"
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._state == "stopped"
+
+    @property
+    def progress(self) -> float | None:
+        """Of a load, from 0 to 1. None where nothing is known of it."""
+        return self._progress if self.is_loading else None
+
+    def drain(self) -> None:
+        if self._state in ("loading", "ready"):
+            self._state = "draining"
+
+    def note(self, event: ThreadEvent) -> bool:
+        """Whether it is the end of all jobs so far."""
+        match event:
+            case LoadProgress(share):
+                self._progress = share
+            case Loaded(info):
+                self._load(info)
+            case Zombies(number):
+                self.num_zombies += number
+            case Recovering(reason):
+                self._trouble, self.error = "recovering", BatchFailed(reason)
+            case Recovered():
+                self._trouble = self.error = None
+            case Hanging(reason):
+                self._trouble, self.error = "hanging", BatchFailed(reason)
+                logger.error("model %s: %s", self._name, reason)
+                return True
+            case Restarting(reason):
+                self._restart(reason)
+                return True
+            case Stopped(error):
+                self._state, self.error = "stopped", error
+                if error is not None:
+                    logger.error("model %s: %s", self._name, error)
+                return True
+        return False
+
+    def _load(self, info: ModelInfo) -> None:
+        self.info = info
+        self._trouble = self.error = None
+        if self.is_loading:
+            self._state = "ready"
+        logger.info("model %s is loaded, on %s", self._name, info.device)
+
+    def _restart(self, reason: str) -> None:
+        self._trouble, self.error = None, BatchFailed(reason)
+        self._progress = None
+        if self.is_ready:
+            self._state = "loading"
+        logger.error("model %s: %s; it is loaded anew", self._name, reason)
