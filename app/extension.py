@@ -20,7 +20,8 @@ from switchyard.app.chat.request import chat as parse_chat
 from switchyard.app.config import PREFIX, Settings, SettingsError, read_settings
 from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.framing import raise_failure
-from switchyard.app.delivery.reader import Reader
+from switchyard.app.delivery.reader import Reader, Submitted
+from switchyard.app.delivery.watch import Watch
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
 from switchyard.app.services import KEY, Services, services
@@ -53,15 +54,17 @@ class Result:
 class TextStream(Iterator[str]):
     """Pieces of a completion as they come. To close it cancels what has not been generated."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, submitted: Submitted) -> None:
         self.result: Result | None = None  # once the last piece has been taken
-        self._reader = reader
+        self._reader = Reader(submitted)
+        self._client = Watch(generation.environ(), serves_half_closed=False)
         self._texts: list[str] = []
 
     def __next__(self) -> str:
         """Raises what `generate` does while it waits."""
-        while self.result is None and not self._reader.is_finished:
-            events = self._reader.take()
+        reader = self._reader
+        while self.result is None and not reader.has_ended:
+            events = self._client.wait(reader.take_events, lambda: reader.has_ended)
             raise_failure(events)
             text = "".join(event.text for event in events if isinstance(event, engine.Chunk))
             self._texts.append(text)
@@ -147,8 +150,7 @@ class Switchyard:
         can't be honoured, engine.Refused where there is no room, engine.Failure for a generation
         that fails, TimedOut, and ClientGone if the client of the current request has left.
         """
-        stream = self.stream(prompt, messages=messages, **parameters)
-        stream._reader.be_patient()  # nobody looks at the pieces
+        stream = self._stream(prompt, messages, parameters, is_patient=True)
         try:
             for _ in stream:
                 pass
@@ -165,10 +167,21 @@ class Switchyard:
         **parameters: Any,
     ) -> TextStream:
         """Like `generate`, piece by piece. What can be refused at once is, before this returns."""
+        return self._stream(prompt, messages, parameters, is_patient=False)
+
+    def _stream(
+        self,
+        prompt: str | None,
+        messages: list[dict[str, Any]] | None,
+        parameters: dict[str, Any],
+        is_patient: bool,
+    ) -> TextStream:
         self.start()
         self.models.wait_until_loaded()
         with self._context():
-            return TextStream(_submit(prompt, messages, parameters))
+            submitted = _submit(prompt, messages, parameters)
+            submitted.stream.is_patient = is_patient
+            return TextStream(submitted)
 
     def _extensions(self) -> dict[str, Any]:
         if flask.has_app_context() and KEY in flask.current_app.extensions:
@@ -219,7 +232,7 @@ def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _submit(
     prompt: str | None, messages: list[dict[str, Any]] | None, parameters: dict[str, Any]
-) -> Reader:
+) -> Submitted:
     """One job, by the rules of requests."""
     if (prompt is None) == (messages is None):
         raise BadRequest("give prompt or messages, one of them", "prompt")
@@ -244,7 +257,7 @@ def _length_of(value: Any) -> int:
 
 def _submit_checked(
     prompt: str | None, messages: list[dict[str, Any]] | None, parameters: dict[str, Any]
-) -> Reader:
+) -> Submitted:
     request: parse.Completion | Chat
     if messages is None:
         request = parse.completion({"prompt": prompt, **parameters})

@@ -80,7 +80,6 @@ LAYERS = {
 FORMATS = LAYERS["app/formats"][1]
 
 MAX_MODULES = 12  # in a folder
-MORE_MODULES = {"app/delivery": 13}  # until the way of an answer is merged
 
 
 def imports(path):
@@ -166,8 +165,7 @@ def test_no_wire_format_imports_another():
 def test_a_folder_has_a_dozen_modules_at_most():
     for folder in {path.parent for path in FILES}:
         modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-        limit = MORE_MODULES.get(name_of(folder), MAX_MODULES)
-        assert len(modules) <= limit, name_of(folder)
+        assert len(modules) <= MAX_MODULES, name_of(folder)
 
 
 def test_services_are_asked_for_by_routes_alone():

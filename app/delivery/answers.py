@@ -11,10 +11,10 @@ from switchyard import engine
 from switchyard.app.config import Settings
 from switchyard.app.delivery.framing import EVENTS, Framing, StreamWriter
 from switchyard.app.delivery.output import Output
-from switchyard.app.delivery.reader import Reader
+from switchyard.app.delivery.reader import Submitted
 from switchyard.app.delivery.render import Render
 from switchyard.app.delivery.sender import Sender, Streamed
-from switchyard.app.delivery.transcript import Reading, Transcript, Writer
+from switchyard.app.delivery.transcript import KeptTranscript, Transcript, Writer
 from switchyard.app.delivery.transcripts import Claim, Transcripts
 from switchyard.app.delivery.watch import Watch
 from switchyard.app.exceptions import BadRequest
@@ -30,7 +30,8 @@ class WholeWriter:
     """One frame: the body."""
 
     mimetype = "application/json"
-    heartbeat = None
+    is_streamed = False
+    heartbeat = b""
     comment = b""
     is_numbered = False
 
@@ -76,29 +77,28 @@ class Answers:
 
     def whole(
         self,
-        reader: Reader,
+        submitted: Submitted,
         note: Callable[[Sequence[engine.JobEvent]], object],
         whole: Callable[[], dict[str, Any]],
     ) -> flask.Response:
-        """A response once the jobs of `reader` have ended: the body that `whole` makes of what
-        `note` was told. Raises ClientGone, TimedOut, or the error of the first job that fails; what
-        has not ended is cancelled.
+        """A response once the jobs have ended: the body that `whole` makes of what `note` was told.
+        Raises ClientGone, TimedOut, or the error of the first job that fails; what has not ended is
+        cancelled.
         """
-        reader.be_patient()
-        writer = WholeWriter(note, whole)
-        return _whole(self._begin(reader, writer, 0.0), writer)
+        submitted.stream.is_patient = True
+        return self._begin(submitted, WholeWriter(note, whole), 0.0)
 
-    def stream(self, reader: Reader, render: Render, framing: Framing) -> flask.Response:
-        """A response that goes on until the jobs of `reader` have ended.
+    def stream(self, submitted: Submitted, render: Render, framing: Framing) -> flask.Response:
+        """A response that goes on until the jobs have ended.
 
         Waits for the first frame, so that a job that fails at once gets its own status; but not
         longer than a heartbeat, since by then the client shall see that it is being served. Raises
         the job's error, ClientGone or TimedOut.
         """
         keep = self._settings.resume_timeout if framing.mimetype == EVENTS else 0.0
-        identifier = reader.identifier if keep else None
+        identifier = submitted.identifier if keep else None
         writer = StreamWriter(render, framing, identifier, self._settings.heartbeat)
-        return self._stream(self._begin(reader, writer, keep), writer)
+        return self._begin(submitted, writer, keep)
 
     def resume(self, identifier: str, position: int) -> flask.Response:
         """The rest of a stream, behind so many frames; 204 if there is none. Raises
@@ -110,14 +110,14 @@ class Answers:
                 f"no stream {identifier[:100]!r} of this client is kept here: streams are for"
                 f" {self._settings.resume_timeout:g} seconds after their client has left"
             )
-        reading = self._reading(transcript, position)
+        output = self._output(transcript, position)
         if position > transcript.num_frames:
-            reading.close()
+            output.close()
             raise BadRequest(f"Last-Event-ID: there is no event {position} yet", "Last-Event-ID")
-        if reading.is_finished:  # which ends an EventSource, too
-            reading.close()
+        if output.is_finished:  # which ends an EventSource, too
+            output.close()
             return flask.Response(status=204)
-        return self._stream(reading, transcript.writer)
+        return self._respond(output, transcript.writer)
 
     def resume_or_answer(self, view: Callable[[], flask.Response]) -> flask.Response:
         """The current request's answer: the rest of a stream if it has a Last-Event-ID, the answer
@@ -129,28 +129,34 @@ class Answers:
         key = flask.request.headers.get("Idempotency-Key")
         return view() if key is None else self._answer_once(key, view)
 
-    def _begin(self, reader: Reader, writer: Writer, keep: float) -> Reading:
-        """The current request's reading of its own answer, which is kept for `keep` seconds, or for
-        the request's Idempotency-Key.
+    def _begin(self, submitted: Submitted, writer: Writer, keep: float) -> flask.Response:
+        """The current request's own answer, which is kept for `keep` seconds, or for the request's
+        Idempotency-Key. Raises what goes wrong before its first frame.
         """
         claim: Claim | None = flask.request.environ.get(CLAIM)
         if claim is not None:
             keep = max(keep, self._settings.idempotency_timeout)
-        watch, reader.watch = reader.watch, None
-        assert watch is not None  # this is the reader's first use
-        transcript = Transcript(reader, writer, keep)
-        transcript.join()
         if keep:
-            self.transcripts.keep(transcript, owner_of(flask.request), claim)
-        return Reading(transcript, watch)
+            kept = KeptTranscript(submitted, writer, keep)
+            kept.join()
+            self.transcripts.keep(kept, owner_of(flask.request), claim)
+        transcript = kept if keep else Transcript(submitted, writer)
+        client = Watch(flask.request.environ, writer.is_streamed)
+        return self._respond(Output(transcript, client, self._settings.heartbeat), writer)
 
-    def _stream(self, reading: Reading, writer: Writer) -> flask.Response:
-        """What `reading` brings, as it comes. Raises what goes wrong before its first frame."""
-        output = Output(reading, writer, self._settings.heartbeat)
+    def _respond(self, output: Output, writer: Writer) -> flask.Response:
+        """What `output` brings, whole or as it comes. Raises what goes wrong before its first
+        frame.
+        """
+        if not writer.is_streamed:
+            try:
+                return flask.Response(output.wait_whole(), mimetype=writer.mimetype)
+            finally:
+                output.close()
         try:
             output.wait_first()
         except BaseException:
-            reading.close()
+            output.close()
             raise
         send_timeout = self._settings.send_timeout
         response = Streamed(output, self._sender, send_timeout, writer.mimetype)
@@ -158,7 +164,7 @@ class Answers:
         response.headers["X-Accel-Buffering"] = "no"
         # Not a finally where it is written: if the client leaves before the first byte, that never
         # begins, and its finally never runs.
-        response.call_on_close(reading.close)
+        response.call_on_close(output.close)
         return response
 
     def _answer_once(self, key: str, view: Callable[[], flask.Response]) -> flask.Response:
@@ -187,7 +193,7 @@ class Answers:
         if not key_of(request):
             # Others may have the same address, and the same Idempotency-Key for something else.
             whose += fingerprint.hex()
-        watch = Watch(Client(request.environ), serves_half_closed=True)
+        watch = Watch(request.environ, serves_half_closed=True)
         while True:
             claim, is_new = self.transcripts.claim((whose, request.path, key), fingerprint)
             if is_new:
@@ -198,36 +204,20 @@ class Answers:
                     self.transcripts.settle(claim)
             watch.wait(_wait_for(claim), claim.settled.is_set)
             if claim.transcript is not None and self._join(claim.transcript):
-                return self._repeat(claim.transcript)
+                return self._respond(self._output(claim.transcript), claim.transcript.writer)
 
-    def _repeat(self, transcript: Transcript) -> flask.Response:
-        reading, writer = self._reading(transcript), transcript.writer
-        if writer.heartbeat is None:
-            return _whole(reading, writer)
-        return self._stream(reading, writer)
-
-    def _join(self, transcript: Transcript) -> bool:
+    def _join(self, transcript: KeptTranscript) -> bool:
         return self.transcripts.join(transcript, self._settings.reserve_threads // 2)
 
-    def _reading(self, transcript: Transcript, position: int = 0) -> Reading:
-        client = Client(flask.request.environ)
+    def _output(self, transcript: Transcript, position: int = 0) -> Output:
+        """For another client, that of the current request, which reads from `position` on."""
+        client = Watch(flask.request.environ, transcript.writer.is_streamed)
         client.limit_sends(self._settings.send_timeout)
-        serves_half_closed = transcript.writer.heartbeat is not None
-        return Reading(transcript, Watch(client, serves_half_closed), position)
+        return Output(transcript, client, self._settings.heartbeat, position)
 
     def _read_body(self) -> bytes:
         with Client(flask.request.environ).receiving(self._settings.body_timeout):
             return read_bytes(self._settings.max_body_bytes)
-
-
-def _whole(reading: Reading, writer: Writer) -> flask.Response:
-    frames: list[bytes] = []
-    try:
-        while not reading.is_finished:
-            frames += reading.take_first()
-    finally:
-        reading.close()
-    return flask.Response(b"".join(frames), mimetype=writer.mimetype)
 
 
 def _wait_for(claim: Claim) -> Callable[[float], Sequence[None]]:

@@ -42,6 +42,9 @@ class ServerSentEvents:
         return self.frame(describe(error)[1], "")
 
 
+SERVER_SENT_EVENTS = ServerSentEvents()
+
+
 class JsonLines:
     mimetype = "application/x-ndjson"
     heartbeat = b"\n"
@@ -86,11 +89,13 @@ def choose_framing(accept: MIMEAccept) -> Framing:
         accept.quality(EVENTS), accept.quality("application/json")
     ):
         return best
-    return ServerSentEvents()
+    return SERVER_SENT_EVENTS
 
 
 class StreamWriter:
     """Frames as bodies come; numbered where a client may ask for what is behind one of them."""
+
+    is_streamed = True
 
     __slots__ = (
         "_count",
@@ -131,12 +136,13 @@ class StreamWriter:
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
         if not events and time.monotonic() < self._is_silent_until:
             return []
-        frames = self._cast(events)
-        if not frames:
-            frame = self._framing.frame
-            frames = [frame(body, text) for body, text in self._render(events)]
-            if frames and events:  # a framing may write the first of all in another way
-                self._learn(events[-1])
+        if frames := self._cast(events):
+            self.comment = b""
+            return frames if self._identifier is None else self._number(frames)
+        frame = self._framing.frame
+        frames = [frame(body, text) for body, text in self._render(events)]
+        if frames and events:  # a framing may write the first of all in another way
+            self._learn(events[-1])
         if self._has_comments and events:
             progress = tell(events[-1])
             self.comment = f": {progress}\n\n".encode() if progress else b""

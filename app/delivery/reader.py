@@ -1,26 +1,78 @@
-"""A request's wait for its jobs, as long as there is somebody to wait for. Request threads."""
+"""The events of a request's jobs, within its deadlines. Request threads and the sender."""
 
 import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from switchyard import engine
-from switchyard.app.delivery.deadlines import Deadlines
-from switchyard.app.delivery.watch import Watch
 from switchyard.app.exceptions import TimedOut
 
 logger = logging.getLogger(__name__)
 
+# What a deadline says that has passed: before the first job has started, the first token, the end.
+MEANINGS = {
+    "queue_timeout": "no place in the batch was free",
+    "first_token_timeout": "there was no token",
+    "total_timeout": "the request did not end",
+}
+
+# By code: when it passes, by the monotonic clock, which is after so many seconds.
+Deadlines = dict[str, tuple[float, float]]
+
+
+def deadlines(
+    queue: float, first_token: float, total: float, since: float | None = None
+) -> Deadlines:
+    """Of one request. In seconds; 0 for none. `since`, by the monotonic clock; None for now."""
+    if since is None:
+        since = time.monotonic()
+    limits = zip(MEANINGS, (queue, first_token, total), strict=True)
+    return {code: (since + seconds, seconds) for code, seconds in limits if seconds}
+
+
+def next_of(ahead: Deadlines) -> float:
+    """When the first of them passes."""
+    return min((due for due, _ in ahead.values()), default=math.inf)
+
+
+def check(ahead: Deadlines, now: float) -> None:
+    """Raises TimedOut for the first, if that has passed."""
+    if now >= next_of(ahead):
+        code = min(ahead, key=lambda code: ahead[code][0])
+        raise TimedOut(f"{MEANINGS[code]} within {ahead[code][1]:g} seconds", code)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """Jobs of one request that an engine has taken. Read them, and close what reads them."""
+
+    stream: engine.Stream
+    identifiers: Sequence[str]  # of the jobs, in order
+    deadlines: Deadlines
+    prompt_tokens: int
+    request_id: str
+    queued: Callable[[str], engine.Queued | None]  # where a job stands among those that wait
+    interval: float  # seconds from one question for that to the next
+
+    @property
+    def identifier(self) -> str:
+        """The response's."""
+        return self.identifiers[0].rpartition("-")[0]
+
 
 class Reader:
-    """Takes the events of a stream, and looks after the client and the deadlines meanwhile."""
+    """Takes the events of a stream. What is new of the jobs that wait becomes an event, too, until
+    one has started.
+    """
 
     __slots__ = (
         "_deadlines",
         "_interval",
         "_name",
         "_new_tokens",
+        "_next_deadline",
         "_next_question",
         "_prompt_tokens",
         "_queued",
@@ -28,87 +80,35 @@ class Reader:
         "_waiting",
         "has_begun",
         "identifier",
-        "watch",
     )
 
-    def __init__(
-        self,
-        stream: engine.Stream,
-        watch: Watch,
-        deadlines: Deadlines,
-        prompt_tokens: int,
-        identifiers: Sequence[str],
-        request_id: str,
-        queued: Callable[[str], engine.Queued | None],
-        interval: float,
-    ) -> None:
-        """`identifiers` of the jobs. `queued` tells of one where it waits: asked every `interval`
-        seconds until one has started, what is new becomes an event.
-        """
-        self.identifier = identifiers[0].rpartition("-")[0]  # the response's
-        self.watch: Watch | None = watch  # None: others look after those who read
+    def __init__(self, submitted: Submitted) -> None:
+        self.identifier = submitted.identifier  # the response's
         self.has_begun = False  # whether there has been text: nothing but the stream is asked then
-        self._stream = stream
-        self._deadlines = deadlines
-        self._prompt_tokens = prompt_tokens
+        self._stream = submitted.stream
+        self._deadlines = submitted.deadlines  # those ahead
+        self._next_deadline = next_of(submitted.deadlines)
+        self._prompt_tokens = submitted.prompt_tokens
         self._new_tokens = 0
-        self._queued = queued
-        self._interval = interval
-        self._next_question = time.monotonic() + interval
-        self._waiting: dict[str, engine.Queued | None] = dict.fromkeys(identifiers)
-        self._name = f"{self.identifier}, request {request_id}"  # in the log
+        self._queued = submitted.queued
+        self._interval = submitted.interval
+        self._next_question = time.monotonic() + submitted.interval
+        self._waiting: dict[str, engine.Queued | None] = dict.fromkeys(submitted.identifiers)
+        self._name = f"{self.identifier}, request {submitted.request_id}"  # in the log
 
     @property
-    def is_finished(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether every job's last event has been taken."""
         return self._stream.is_finished
 
-    def is_due(self, now: float) -> bool:
-        """Whether `take` wouldn't wait."""
-        return self._stream.has_events or now >= self._deadlines.next
-
-    def notify(self, wake: Callable[[], None], alone: bool) -> None:
-        """Have `wake` called when there is news, from now on. It must not block. `alone`: no other
-        thread takes any.
+    def take_events(self, timeout: float) -> Sequence[engine.JobEvent]:
+        """Wait for events, at most `timeout` seconds. None also when a deadline has come, which is
+        told the next time. Raises TimedOut.
         """
-        self._stream.poll(wake, alone)
-
-    def be_patient(self) -> None:
-        """Have tokens wait for the end, or a look at the client, to be taken. From now on."""
-        self._stream.is_patient = True
-
-    def take(self, timeout: float = math.inf) -> Sequence[engine.JobEvent]:
-        """Wait for events, at most `timeout` seconds, or until the client becomes half-closed.
-
-        Raises TimedOut, or ClientGone.
-        """
-        if self.watch is None:
-            return self._take(timeout)
-        return self.watch.wait(self._take, lambda: self.is_finished, timeout)
-
-    def take_now(self, now: float) -> Sequence[engine.JobEvent]:
-        """What has come, once it `has_begun`. Never waits, and looks after no client. Raises
-        TimedOut.
-        """
-        if now >= self._deadlines.next:
-            self._check_deadlines(now)
-        events = self._stream.take_now()
-        if len(events) == 1 and isinstance(events[0], engine.Chunk):  # nearly always
-            self._new_tokens += len(events[0].token_ids)
-        elif events:
-            self._note(events)
-        return events
-
-    def close(self) -> None:
-        """Cancel what has not ended."""
-        self._stream.close()
-
-    def _take(self, timeout: float) -> list[engine.JobEvent]:
-        """Nothing also when a deadline has come, which is told the next time."""
         now = time.monotonic()
-        if now >= self._deadlines.next:
+        if now >= self._next_deadline:
             self._check_deadlines(now)
-        wait = min(timeout, self._deadlines.next - now) if timeout else 0
+        wait = min(timeout, self._next_deadline - now) if timeout else 0
         if self._waiting:
             if now >= self._next_question and (news := self._ask(now)):
                 return news
@@ -117,6 +117,10 @@ class Reader:
         if events:
             self._note(events)
         return events
+
+    def close(self) -> None:
+        """Cancel what has not ended."""
+        self._stream.close()
 
     def _ask(self, now: float) -> list[engine.JobEvent]:
         """Where the jobs stand that wait, if they have moved."""
@@ -130,24 +134,36 @@ class Reader:
         return news
 
     def _note(self, events: Sequence[engine.JobEvent]) -> None:
-        self._deadlines.note(events)
         for event in events:
             match event:
-                case engine.Started() | engine.Finished():
+                case engine.Started():
                     self._waiting.clear()
+                    self._meet("queue_timeout")
                 case engine.PutBack() if not self.has_begun:
                     self._waiting[event.identifier] = None
                 case engine.Chunk():
-                    self.has_begun = True
-                    self._waiting.clear()
                     self._new_tokens += len(event.token_ids)
+                    if not self.has_begun:
+                        self.has_begun = True
+                        self._waiting.clear()
+                        self._meet("queue_timeout", "first_token_timeout")
+                case engine.Finished():
+                    self._waiting.clear()
+                    self._meet("queue_timeout", "first_token_timeout")
                 case engine.Failed():
                     self._waiting.clear()
                     logger.warning("%s: %s", self._name, event.error)
 
+    def _meet(self, *codes: str) -> None:
+        """Forget these deadlines: the first of any choice counts."""
+        if not self._deadlines.keys().isdisjoint(codes):
+            left = self._deadlines.items()
+            self._deadlines = {code: limit for code, limit in left if code not in codes}
+            self._next_deadline = next_of(self._deadlines)
+
     def _check_deadlines(self, now: float) -> None:
         try:
-            self._deadlines.check(now)
+            check(self._deadlines, now)
         except TimedOut as error:
             logger.warning("%s: %s", self._name, error)
             error.usage = {

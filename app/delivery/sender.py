@@ -45,13 +45,13 @@ class Outlet:
         "num_bytes",
     )
 
-    def __init__(self, output: Output, client: Client, send_timeout: float) -> None:
-        self.num_bytes = 0  # of the body
+    def __init__(self, output: Output, send_timeout: float) -> None:
+        self.num_bytes = 0  # of the body, that were taken from the output
         self.error: Exception | None = None  # what it has ended with
         self.ended = threading.Event()
         self.next_turn = 0.0  # by the monotonic clock, whatever comes
         self._output = output
-        self._client = client
+        self._client = output.client
         self._send_timeout = send_timeout
         self._rest: bytes | memoryview = b""  # what the socket had no room for
         self._num_sent = 0
@@ -105,7 +105,7 @@ class Outlet:
         holds megabytes, so that it has room says little.
         """
         self._next_look = now + LOOK
-        self._output.look()
+        self._client.check()
         self._patience = self._output.patience
         num_untaken = self._client.num_untaken()
         before, self._num_taken = self._num_taken, self._num_sent - num_untaken
@@ -198,7 +198,8 @@ class Streamed(flask.Response):
     """Behind the first text the sender writes it, if nobody stands between it and the socket."""
 
     def __init__(self, output: Output, sender: Sender, send_timeout: float, mimetype: str) -> None:
-        self._pieces = self._write(output, sender, send_timeout)
+        self._output = output
+        self._pieces = self._write(sender, send_timeout)
         self._server: Any = None  # gunicorn's end of this response, if that is on a plain socket
         super().__init__(self._pieces, mimetype=mimetype)
 
@@ -208,10 +209,11 @@ class Streamed(flask.Response):
         pieces, status, headers = self.get_wsgi_response(environ)
         start_response(status, headers)
         if self.response is self._pieces:  # else something of the application takes part
-            self._server = _plain_server(start_response)
+            self._server = _plain_server(start_response, self._output.client)
         return pieces
 
-    def _write(self, output: Output, sender: Sender, send_timeout: float) -> Iterator[bytes]:
+    def _write(self, sender: Sender, send_timeout: float) -> Iterator[bytes]:
+        output = self._output
         while True:
             piece = output.take(time.monotonic())
             if piece is not None:
@@ -219,8 +221,7 @@ class Streamed(flask.Response):
             if output.is_finished:
                 return
             if self._server is not None and output.has_begun:
-                client = Client({"gunicorn.socket": self._server.sock})
-                outlet = Outlet(output, client, send_timeout)
+                outlet = Outlet(output, send_timeout)
                 try:
                     if sender.send(outlet):
                         return
@@ -230,13 +231,13 @@ class Streamed(flask.Response):
             output.wait()
 
 
-def _plain_server(start_response: "StartResponse") -> Any:
-    """gunicorn's own response, whose method this is, if it writes chunks to a plain socket; else
-    None. A middleware that changes what is written has a function of its own there.
+def _plain_server(start_response: "StartResponse", client: Client) -> Any:
+    """gunicorn's own response, whose method this is, if it writes chunks to a plain socket, that of
+    `client`; else None. A middleware that changes what is written has a function of its own there.
     """
     server: Any = getattr(start_response, "__self__", None)
     kind = type(server)  # HTTP/2 has another one
     if f"{kind.__module__}.{kind.__name__}" != "gunicorn.http.wsgi.Response":
         return None
-    is_plain = server.chunked and type(server.sock) is socket.socket
+    is_plain = server.chunked and type(server.sock) is socket.socket and client.is_on(server.sock)
     return server if is_plain else None

@@ -12,8 +12,7 @@ import flask
 
 from switchyard import engine
 from switchyard.app.config import Settings
-from switchyard.app.delivery.deadlines import Deadlines
-from switchyard.app.delivery.reader import Reader
+from switchyard.app.delivery.reader import Submitted, check, deadlines
 from switchyard.app.delivery.watch import Watch
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.http.body import check_values, parse_json, read_bytes
@@ -98,16 +97,14 @@ def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
 
 
 def _enter(gate: Gate, size: int, settings: Settings) -> None:
-    watch = Watch(_client(), serves_half_closed=False)
-    deadlines = Deadlines(
-        settings.queue_timeout, settings.first_token_timeout, settings.total_timeout
-    )
+    client = Watch(environ(), serves_half_closed=False)
+    ahead = deadlines(settings.queue_timeout, settings.first_token_timeout, settings.total_timeout)
 
-    def check() -> None:
-        watch.look()
-        deadlines.check(time.monotonic())
+    def look() -> None:
+        client.check()
+        check(ahead, time.monotonic())
 
-    setattr(flask.g, PLACE, gate.enter(size, check))
+    setattr(flask.g, PLACE, gate.enter(size, look))
 
 
 def leave() -> Place | None:
@@ -137,10 +134,9 @@ def submit(
     settings: Settings,
     fit: Callable[[engine.Job], engine.Job] | None = None,
     wake: Callable[[], None] | None = None,
-) -> Reader:
+) -> Submitted:
     """Submit the jobs of each prompt, with these identifiers in order, and as `fit` makes them.
-    Close the reader in the end. `wake` is the stream's. Raises BadRequest, or what `Engine.submit`
-    does.
+    `wake` is the stream's. Raises BadRequest, or what `Engine.submit` does.
     """
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
         raise BadRequest(
@@ -174,34 +170,35 @@ def submit(
     interval = settings.heartbeat / NEWS
     stream = model.submit(jobs, wake)
     place = leave()
-    reader = Reader(
+    submitted = Submitted(
         stream,
-        Watch(_client(), serves_half_closed=is_streamed),
-        Deadlines(
+        identifiers,
+        deadlines(
             settings.queue_timeout,
             settings.first_token_timeout,
             request.timeout or settings.total_timeout,
             place.since if place is not None else None,
         ),
         prompt_tokens=sum(map(len, prompts)),
-        identifiers=identifiers,
         request_id=request_id(),
         queued=partial(model.queued, max_age=interval),
         interval=interval if is_streamed and wake is None else math.inf,
     )
     logger.debug(
         "%s, request %s: %d jobs for user %r",
-        reader.identifier,
+        submitted.identifier,
         request_id(),
         len(jobs),
         request.user,
     )
-    return reader
+    return submitted
 
 
-def _client() -> Client:
-    """A thread without a request is the host application's own, with no client to look after."""
-    return Client(flask.request.environ if flask.has_request_context() else {})
+def environ() -> Mapping[str, Any]:
+    """Of the current request. A thread without one is the host application's own, and has no client
+    to look after.
+    """
+    return flask.request.environ if flask.has_request_context() else {}
 
 
 def gather(choices: Mapping[str, Choice], events: Sequence[engine.JobEvent]) -> None:

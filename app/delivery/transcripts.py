@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import werkzeug.exceptions
 
 from switchyard import engine
-from switchyard.app.delivery.transcript import Transcript
+from switchyard.app.delivery.transcript import KeptTranscript
 
 MAX_COUNT = 1000  # answers that are kept; those that have ended make room, the oldest first
 MAX_BYTES = 64 * 1024 * 1024  # of them all
@@ -23,7 +23,7 @@ class Claim:
 
     key: Key
     fingerprint: bytes  # of the request
-    transcript: Transcript | None = None
+    transcript: KeptTranscript | None = None
     settled: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -36,7 +36,7 @@ class Claim:
 
 @dataclass(slots=True)
 class _Kept:
-    transcript: Transcript
+    transcript: KeptTranscript
     owner: str
     claim: Claim | None
 
@@ -47,7 +47,7 @@ class Transcripts:
         self._kept: dict[str, _Kept] = {}  # by the response's identifier, the oldest first
         self._claims: dict[Key, Claim] = {}
 
-    def keep(self, transcript: Transcript, owner: str, claim: Claim | None) -> None:
+    def keep(self, transcript: KeptTranscript, owner: str, claim: Claim | None) -> None:
         """`claim`: the one that it settles."""
         with self._lock:
             self._kept[transcript.identifier] = _Kept(transcript, owner, claim)
@@ -56,7 +56,7 @@ class Transcripts:
             claim.transcript = transcript
             claim.settled.set()
 
-    def find(self, identifier: str, owner: str) -> Transcript | None:
+    def find(self, identifier: str, owner: str) -> KeptTranscript | None:
         """A stream that this client may ask for."""
         with self._lock:
             self._forget_old()
@@ -90,7 +90,7 @@ class Transcripts:
                 del self._claims[claim.key]
         claim.settled.set()
 
-    def join(self, transcript: Transcript, max_extra: int) -> bool:
+    def join(self, transcript: KeptTranscript, max_extra: int) -> bool:
         """Read it, as one of at most so many more readers than answers. Whether there is time.
 
         Raises engine.Full.

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.client import Client, Presence
@@ -14,14 +14,16 @@ LOOK_CLOSELY = 0.1  # once it may have left
 Item = TypeVar("Item")
 
 
-class Watch:
-    """Of one client, by the thread that answers it."""
+class Watch(Client):
+    """One client, by the thread that answers it."""
 
-    def __init__(self, client: Client, serves_half_closed: bool) -> None:
+    __slots__ = ("_next_look", "_presence", "_serves_half_closed")
+
+    def __init__(self, environ: Mapping[str, Any], serves_half_closed: bool) -> None:
         """`serves_half_closed`: whether there are writes that would tell a client that has left
         from one that only sends nothing more; else the latter counts as gone, too.
         """
-        self._client = client
+        super().__init__(environ)
         self._serves_half_closed = serves_half_closed
         self._presence: Presence = "there"
         self._next_look = -math.inf
@@ -31,9 +33,9 @@ class Watch:
         """Whether the client may have left, which only a write to it can tell."""
         return self._presence == "half-closed"
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raises ClientGone."""
-        self._look(time.monotonic())
+        self._check(time.monotonic())
 
     def wait(
         self,
@@ -47,15 +49,15 @@ class Watch:
         end = time.monotonic() + timeout
         while True:
             now = time.monotonic()
-            if now >= self._next_look and self._look(now):
+            if now >= self._next_look and self._check(now):
                 end = now
             items = take(max(min(end, self._next_look) - now, 0))
             if items or is_done() or now >= end:
                 return items
 
-    def _look(self, now: float) -> bool:
+    def _check(self, now: float) -> bool:
         """Whether the client has become half-closed since the last time."""
-        before, self._presence = self._presence, self._client.look()
+        before, self._presence = self._presence, self.look()
         if self._presence == "gone" or (self.is_half_closed and not self._serves_half_closed):
             raise ClientGone
         self._next_look = now + (LOOK_CLOSELY if self.is_half_closed else LOOK)

@@ -49,6 +49,10 @@ class Client:
             self._poll = select.poll()
             self._poll.register(self._socket, _END_OF_FILE)
 
+    def is_on(self, other: socket.socket) -> bool:
+        """Whether it is known to be on this socket."""
+        return self._socket is other
+
     def look(self) -> Presence:
         """Never waits.
 

@@ -11,7 +11,7 @@ import pytest
 from switchyard import engine
 from switchyard.app import BadRequest, ClientGone, Switchyard
 from switchyard.app.delivery import submit
-from switchyard.app.delivery.deadlines import Deadlines
+from switchyard.app.delivery.reader import deadlines, next_of
 from switchyard.app.formats.websocket.session import Session
 from switchyard.app.http.gate import LARGE, MAX_BYTES, SWITCH_INTERVAL, Gate
 from switchyard.app.openapi.contract import declared
@@ -241,12 +241,11 @@ def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(make_clien
     client = make_client(ScriptedBackend())
     starts = []
 
-    class Noted(Deadlines):
-        def __init__(self, queue, first_token, total, since=None):
-            starts.append(since)
-            super().__init__(queue, first_token, total, since)
+    def noted(queue, first_token, total, since=None):
+        starts.append(since)
+        return deadlines(queue, first_token, total, since)
 
-    monkeypatch.setattr(submit, "Deadlines", Noted)
+    monkeypatch.setattr(submit, "deadlines", noted)
     before = time.monotonic()
     with gate_of(client).enter(MAX_BYTES, pass_by):
         body = {"prompt": [1], "user": "x" * LARGE, "max_tokens": 1}
@@ -255,7 +254,7 @@ def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(make_clien
         let_in = time.monotonic()
     assert join().status_code == 200
     assert before < starts[-1] < let_in
-    assert Deadlines(0, 0, 5, since=100.0).next == 105
+    assert next_of(deadlines(0, 0, 5, since=100.0)) == 105
 
 
 class Script:

@@ -12,7 +12,6 @@ import pytest
 from switchyard.app.delivery import sender
 from switchyard.app.delivery.sender import Outlet, Sender
 from switchyard.app.exceptions import ClientGone
-from switchyard.app.http.client import Client
 from switchyard.engine.messages import Chunk, Started
 from tests.app.conftest import Connection, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, endless, finished
@@ -309,16 +308,41 @@ def test_many_streams_have_one_thread(make_client, held, handed_over):
         assert len(frames(response)) == 1901
 
 
+WAY = ("switchyard.engine.stream", "switchyard.app.delivery", "switchyard.app.http.client")
+
+
+def num_objects():
+    """Of the classes that an answer passes from its jobs to its socket."""
+    return sum(type(item).__module__.startswith(WAY) for item in gc.get_objects())
+
+
+def test_a_stream_has_eight_objects_from_its_jobs_to_its_socket(make_client, held, handed_over):
+    client = make_client(held(count))
+    responses = []
+    counts = []
+    for _ in range(3):
+        responses.append(client.post(URL, json=STREAM))
+        assert handed_over.acquire(timeout=20)
+        gc.collect()
+        counts.append(num_objects())
+    held.set()
+    for response in responses:
+        response.get_data()
+    assert counts[2] - counts[1] == counts[1] - counts[0] == 8
+
+
 class Left:
     """The output of a client that has left."""
 
-    patience, is_finished = 1.0, False
+    is_finished = False
+
+    class client:
+        @staticmethod
+        def check():
+            raise ClientGone
 
     def notify(self, wake):
         pass
-
-    def look(self):
-        raise ClientGone
 
 
 @pytest.fixture
@@ -332,7 +356,7 @@ def test_a_client_that_has_left_is_no_work_for_the_garbage_collector(no_collecti
     output = Left()
     reference = weakref.ref(output)
     with contextlib.suppress(ClientGone):
-        Sender().send(Outlet(output, Client({}), 5.0))
+        Sender().send(Outlet(output, 5.0))
     for thread in threading.enumerate():
         if thread.name == "sender":
             thread.join(20)

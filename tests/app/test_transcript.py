@@ -1,23 +1,22 @@
 """Who drives an answer, when several threads read it."""
 
+import math
 import queue
 import threading
 
 import pytest
 
-from switchyard.app.delivery.transcript import Transcript
+from switchyard.app.delivery.reader import Submitted
+from switchyard.app.delivery.transcript import KeptTranscript, Transcript
 from switchyard.engine.messages import Chunk
 
-FOR_EVER = 3600
 
-
-class ScriptedReader:
+class ScriptedStream:
     """Whose every `take` a test answers; `num_inside` of them wait for that."""
-
-    identifier = "a"
 
     def __init__(self):
         self.is_finished = False
+        self.has_events = True
         self.is_closed = threading.Event()
         self.num_inside = 0
         self.entered = threading.Semaphore(0)
@@ -30,14 +29,14 @@ class ScriptedReader:
         self.num_inside -= 1
         return events
 
-    def notify(self, wake, alone):
+    def poll(self, wake, alone):
         assert not alone
 
     def wait_until_entered(self):
         assert self.entered.acquire(timeout=20)
 
     def give(self, *texts):
-        self._answers.put([Chunk("a", text, (1,)) for text in texts])
+        self._answers.put([Chunk("a-0", text, (1,)) for text in texts])
 
     def finish(self):
         self.is_finished = True
@@ -49,6 +48,7 @@ class ScriptedReader:
 
 class TextWriter:
     mimetype = "text/plain"
+    is_streamed = True
     heartbeat = b""
     is_numbered = False
 
@@ -63,8 +63,8 @@ class TextWriter:
 
 
 @pytest.fixture
-def reader():
-    return ScriptedReader()
+def stream():
+    return ScriptedStream()
 
 
 @pytest.fixture
@@ -84,85 +84,95 @@ def start():
         assert not thread.is_alive()
 
 
-def transcript_of(reader, num_readers=1, keep=FOR_EVER):
-    transcript = Transcript(reader, TextWriter(), keep)
+def submitted(stream):
+    return Submitted(stream, ["a-0"], {}, 1, "request", lambda identifier: None, math.inf)
+
+
+def transcript_of(stream, num_readers=1):
+    transcript = KeptTranscript(submitted(stream), TextWriter(), keep=3600)
     for _ in range(num_readers):
         assert transcript.join()
     return transcript
 
 
-def test_one_thread_takes_for_all(reader, start):
-    transcript = transcript_of(reader, 2)
+def test_one_thread_takes_for_all(stream, start):
+    transcript = transcript_of(stream, 2)
     first = start(transcript.take, 0, 20)
-    reader.wait_until_entered()
+    stream.wait_until_entered()
     assert transcript.take(0, 0.05) == []  # it waits for the first, and no longer than it may
-    assert reader.num_inside == 1
+    assert stream.num_inside == 1
     second = start(transcript.take, 0, 20)
-    reader.give("x")
+    stream.give("x")
     assert first.get(timeout=20) == second.get(timeout=20) == [b"x"]
     third = start(transcript.take, 1, 20)  # anybody is the next
-    reader.wait_until_entered()
-    reader.finish()
+    stream.wait_until_entered()
+    stream.finish()
     assert third.get(timeout=20) == [b"end"]
-    assert transcript.is_finished and reader.is_closed.is_set()
+    assert transcript.is_finished and stream.is_closed.is_set()
 
 
-def test_who_waits_takes_over_from_one_that_took_nothing(reader, start):
-    transcript = transcript_of(reader, 2)
+def test_who_waits_takes_over_from_one_that_took_nothing(stream, start):
+    transcript = transcript_of(stream, 2)
     first = start(transcript.take, 0, 20)
-    reader.wait_until_entered()
+    stream.wait_until_entered()
     second = start(lambda: transcript.take(0, 20) or transcript.take(0, 20))
-    reader.give()
+    stream.give()
     assert first.get(timeout=20) == []
-    reader.wait_until_entered()
-    reader.give("x")
+    stream.wait_until_entered()
+    stream.give("x")
     assert second.get(timeout=20) == [b"x"]
 
 
-def test_one_thread_at_most_goes_on_without_readers(reader, start):
+def test_one_thread_at_most_goes_on_without_readers(stream, start):
     """Else a client that comes and goes would take all threads."""
-    transcript = transcript_of(reader)
+    transcript = transcript_of(stream)
     keeper = start(transcript.leave)
-    reader.wait_until_entered()
+    stream.wait_until_entered()
     for _ in range(3):
         assert transcript.join()
         transcript.leave()  # returns, since there is somebody
-    assert reader.num_inside == 1
-    reader.finish()
+    assert stream.num_inside == 1
+    stream.finish()
     keeper.get(timeout=20)
     assert transcript.take(0, 0) == [b"end"]
 
 
-def test_who_is_notified_hears_of_what_a_thread_without_a_client_takes(reader, start):
-    transcript = transcript_of(reader)
+def test_who_is_notified_hears_of_what_a_thread_without_a_client_takes(stream, start):
+    transcript = transcript_of(stream)
     keeper = start(transcript.leave)
-    reader.wait_until_entered()
+    stream.wait_until_entered()
     woken = threading.Event()
     assert transcript.join()
     transcript.notify(woken.set)
-    reader.give("x")
+    stream.give("x")
     assert woken.wait(20)
     keeper.get(timeout=20)
     assert transcript.take(0, 0) == [b"x"]
 
 
-def test_a_fault_in_the_writing_ends_the_answer(reader, start):
-    transcript = transcript_of(reader, 2)
+def test_a_fault_in_the_writing_ends_the_answer(stream, start):
+    transcript = transcript_of(stream, 2)
     transcript.writer.write = lambda events: 1 / 0
     first = start(transcript.take, 0, 20)
-    reader.wait_until_entered()
-    reader.give("x")
+    stream.wait_until_entered()
+    stream.give("x")
     assert first.get(timeout=20) == [b"division by zero"]
-    assert transcript.is_finished and reader.is_closed.is_set()
+    assert transcript.is_finished and stream.is_closed.is_set()
     assert isinstance(transcript.error, ZeroDivisionError)
 
 
-def test_what_is_not_kept_is_forgotten_once_taken(reader, start):
-    transcript = transcript_of(reader, keep=0)
-    reader.give("x", "y")
+def test_what_is_not_kept_is_forgotten_once_taken(stream):
+    transcript = Transcript(submitted(stream), TextWriter())
+    stream.give("x", "y")
     assert transcript.take(0, 20) == [b"x", b"y"]
-    reader.give("z")
-    assert transcript.take(0, 20) == [b"z"]
-    assert transcript.num_frames == 0 and transcript.num_bytes == 3
+    stream.give("z")
+    assert transcript.take(2, 20) == [b"z"]
+    stream.finish()
+    assert transcript.take(3, 20) == [b"end"]
+    assert transcript.is_read(4) and stream.is_closed.is_set()
+
+
+def test_what_is_not_kept_ends_with_its_client(stream):
+    transcript = Transcript(submitted(stream), TextWriter())
     transcript.leave()
-    assert reader.is_closed.is_set() and not transcript.join()
+    assert transcript.is_read(0) and stream.is_closed.is_set()

@@ -61,13 +61,13 @@ def create_message() -> flask.Response:
         head = render.Head(identifier, model.config.name, len(ready.token_ids), tuple(chat.stop))
         message = render.MessageRender(head, answer)
         tokens = [ready.token_ids]
-        reader = generation.submit(
+        submitted = generation.submit(
             chat, model, tokens, [job], chat.stream, services().settings, ready.fit
         )
     if request.stream:
-        return services().answers.stream(reader, message, NamedEvents())
+        return services().answers.stream(submitted, message, NamedEvents())
     return services().answers.whole(
-        reader, lambda events: deque(message(events), maxlen=0), message.whole
+        submitted, lambda events: deque(message(events), maxlen=0), message.whole
     )
 
 

@@ -119,7 +119,7 @@ def _answer(
     does.
     """
     identifiers = list(choices)
-    reader = generation.submit(
+    submitted = generation.submit(
         request, model, prompts, identifiers, framing is not None, services().settings, fit
     )
     if framing is not None:
@@ -130,7 +130,7 @@ def _answer(
             stream = WithTimings(stream, identifiers, request.num_jobs)
         if request.return_progress:
             stream = WithProgress(stream, identifiers, body.empty)
-        return services().answers.stream(reader, stream, framing)
+        return services().answers.stream(submitted, stream, framing)
 
     def whole() -> dict[str, Any]:
         finished = [c.finished for c in choices.values() if c.finished is not None]
@@ -139,7 +139,7 @@ def _answer(
         more = {"timings": timings(finished, request.num_jobs)} if request.timings else {}
         return {**body.whole(best, used), **more}
 
-    return services().answers.whole(reader, partial(generation.gather, choices), whole)
+    return services().answers.whole(submitted, partial(generation.gather, choices), whole)
 
 
 def _framing(request: Generation, num_choices: int) -> Framing | None:

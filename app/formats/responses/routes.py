@@ -57,12 +57,12 @@ def create_response() -> flask.Response:
         answer = Answer(ready.parser(), partial(model.cancel, job))
         head = render.Head(identifier, int(time.time()), model.config.name, request.echo())
         response = render.ResponseRender(head, answer)
-        reader = generation.submit(
+        submitted = generation.submit(
             chat, model, [ready.token_ids], [job], chat.stream, services().settings, ready.fit
         )
     if chat.stream:
         framing = ResponseEvents(response)
-        return services().answers.stream(reader, response, framing)
+        return services().answers.stream(submitted, response, framing)
     return services().answers.whole(
-        reader, lambda events: deque(response(events), maxlen=0), response.whole
+        submitted, lambda events: deque(response(events), maxlen=0), response.whole
     )

@@ -10,7 +10,7 @@ from switchyard import engine
 from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.framing import Framing, PlainText
 from switchyard.app.delivery.progress import WithProgress
-from switchyard.app.delivery.reader import Reader
+from switchyard.app.delivery.reader import Submitted
 from switchyard.app.delivery.render import Render as Bodies
 from switchyard.app.delivery.render import TextBody
 from switchyard.app.delivery.submit import Choice
@@ -35,7 +35,7 @@ class Render(Protocol):
 
 def submit(
     request: Text, identifiers: Sequence[str], is_streamed: bool, wake: Callable[[], None] | None
-) -> Reader:
+) -> Submitted:
     """Submit the `n` jobs of the prompt. Raises what `generation.submit` does."""
     model = services().models.get(request.model)
     with generation.names_of(request):
@@ -75,14 +75,14 @@ def answer(
     if isinstance(framing, PlainText) and request.return_progress:
         raise BadRequest("Accept: text/plain has no room for progress", "return_progress")
     identifiers = [f"{identifier}-{i}" for i in range(request.n)]
-    reader = submit(request, identifiers, framing is not None, None)
+    submitted = submit(request, identifiers, framing is not None, None)
     if framing is not None:
         stream: Bodies = TextBodies(render)
         if request.timings:
             stream = WithTimings(stream, identifiers, request.n)
         if request.return_progress:
             stream = WithProgress(stream, identifiers, lambda _: render.delta(""))
-        return services().answers.stream(reader, stream, framing)
+        return services().answers.stream(submitted, stream, framing)
     choices = {name: Choice() for name in identifiers}
 
     def whole() -> dict[str, Any]:
@@ -90,7 +90,7 @@ def answer(
         more = {"timings": timings(finished, request.n)} if request.timings else {}
         return {**render.whole(list(choices.values())), **more}
 
-    return services().answers.whole(reader, partial(generation.gather, choices), whole)
+    return services().answers.whole(submitted, partial(generation.gather, choices), whole)
 
 
 class TextBodies:

@@ -120,10 +120,11 @@ class Session:
         identifier = f"ws-{uuid.uuid4().hex}-0"
         wake = self._connection.wake
         if isinstance(request, parse.SpokenText):
-            return Generation(identifier, submit(request, [identifier], True, wake), model, None)
+            reader = Reader(submit(request, [identifier], True, wake))
+            return Generation(identifier, reader, model, None)
         with generation.names_of(request):
             ready = services().prompts(model).prepare(request)
-            reader = generation.submit(
+            submitted = generation.submit(
                 request,
                 model,
                 [ready.token_ids],
@@ -135,7 +136,7 @@ class Session:
             )
         end = partial(model.cancel, identifier)
         answer = Answer(ready.parser(), end, request.include_reasoning)
-        return Generation(identifier, reader, model, answer)
+        return Generation(identifier, Reader(submitted), model, answer)
 
     def _cancel(self, identifier: parse.Identifier) -> None:
         """Its end follows, and says so."""
@@ -148,7 +149,7 @@ class Session:
         """All that has come of one generation. Raises ClientGone."""
         running = self._running[identifier]
         try:
-            events = running.reader.take(0)
+            events = running.reader.take_events(0)
         except TimedOut as error:
             self._end(identifier)
             self._send_error(identifier, error)
