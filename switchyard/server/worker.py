@@ -167,8 +167,9 @@ class Worker(ThreadWorker):
 
     def _wait_for_request(self, connection: Connection, begin_within: float) -> None:
         try:
-            seconds = (begin_within, HEAD_TIMEOUT, self._settings.body_timeout)
-            seconds = seconds if self.alive else (LINGER, LINGER, LINGER)
+            seconds = begin_within, HEAD_TIMEOUT, self._settings.body_timeout
+            if not self.alive:
+                seconds = LINGER, LINGER, LINGER
             connection.wait_for_request(*seconds, time.monotonic())
             if connection.buffer and connection.has_request():
                 self.enqueue_req(connection)
