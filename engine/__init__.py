@@ -46,9 +46,11 @@ from switchyard.engine.models import Models, open_engine
 from switchyard.engine.panics import panics_as
 from switchyard.engine.sampling import PARAMETERS, BannedString, Sampling, Stage
 from switchyard.engine.schedule.admission import State
+from switchyard.engine.schedule.alarms import ALARMS
 from switchyard.engine.stream import Stream
 
 __all__ = [
+    "ALARMS",
     "ESCAPE",
     "PARAMETERS",
     "BannedString",

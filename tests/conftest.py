@@ -35,6 +35,16 @@ def no_thread_is_left():
         left[0].join(0.1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def alarms_end_soon():
+    """Their thread, for which each test that has set one waits at its end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("switchyard.engine.schedule.alarms.PURGE", 0.02)
+        patch.setattr("switchyard.app.http.gate.QUIET", 0.02)
+        patch.setattr("switchyard.engine.grammar.grammars.QUIET", 0.02)
+        yield
+
+
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory):
     """A small random-weight model, made once a run."""

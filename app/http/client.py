@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from switchyard import engine
 from switchyard.app.exceptions import BodyTimeout, ClientGone
-from switchyard.app.http.alarms import ALARMS
 
 if sys.platform == "linux":
     import fcntl
@@ -115,7 +115,7 @@ class Client:
             yield  # a server like waitress has read all before it calls us
             return
         is_over = threading.Event()
-        alarm = ALARMS.set(seconds, lambda: self._stop_receiving(is_over))
+        alarm = engine.ALARMS.set(seconds, lambda: self._stop_receiving(is_over))
         try:
             yield
         except Exception:

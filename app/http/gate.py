@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Self
 
 from switchyard import engine
-from switchyard.app.http.alarms import ALARMS
 
 LARGE = 16 * 1024  # bytes of an input that has to pass
 MAX_INSIDE = 2
@@ -139,7 +138,7 @@ class Gate:
             is_first_quiet = not (self._inside or self._has_alarm)
             self._has_alarm = self._has_alarm or is_first_quiet
         if is_first_quiet:
-            ALARMS.set(QUIET, self._give_memory_back)
+            engine.ALARMS.set(QUIET, self._give_memory_back)
 
     # Alarms' thread
 

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from switchyard.engine.errors import InvalidJob, ModelError
+from switchyard.engine.memory.process import give_memory_back
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
 from switchyard.engine.panics import panics_as
+from switchyard.engine.schedule.alarms import ALARMS
 
 # Of what is kept compiled. llguidance doesn't tell how large that is, and it grows with use: states
 # of its lexer are computed when they are needed, and stay. But to fill memory takes time: up to
 # 250 MB a second of a core were measured, and a core may be twice as fast.
 MAX_BYTES = 512 * 1024**2
+KEPT_BYTES = 16 * 1024**2  # of those that have not been used for QUIET seconds
+QUIET = 5.0
 BYTES_PER_SECOND = 512 * 1024**2
 MIN_BYTES = 128 * 1024  # of the least
 MAX_GROWTH = 40 * 1024**2  # of one: `max_lexer_states` of 2 kB
@@ -43,6 +47,7 @@ class _Compiled:
     matcher: LLMatcher  # at the beginning; copies share what grows
     size: int  # bytes, by the time that it has taken so far
     max_size: int
+    used: float  # when it was last, by the monotonic clock
 
 
 class Grammars:
@@ -66,6 +71,7 @@ class Grammars:
         self._lock = threading.Lock()  # guards all below
         self._compiled: OrderedDict[str, _Compiled] = OrderedDict()  # the last used behind
         self._size = 0  # bytes of all of them
+        self._has_alarm = False
 
     def matcher(self, grammar: str) -> LLMatcher:
         """A new matcher, at the beginning. Raises InvalidJob for what can't be honoured."""
@@ -73,6 +79,7 @@ class Grammars:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
                 self._compiled.move_to_end(grammar)
+                compiled.used = time.monotonic()
                 return compiled.matcher.deep_copy()
         begin = time.thread_time()
         with PANICS:
@@ -80,7 +87,8 @@ class Grammars:
         size = MIN_BYTES + 2 * len(grammar) + _size(time.thread_time() - begin)
         with self._lock:
             if grammar not in self._compiled:  # else another thread was faster
-                self._compiled[grammar] = _Compiled(matcher, size, size + MAX_GROWTH)
+                now = time.monotonic()
+                self._compiled[grammar] = _Compiled(matcher, size, size + MAX_GROWTH, now)
                 self._grow(size)
         return matcher.deep_copy()
 
@@ -97,8 +105,32 @@ class Grammars:
         """Under the lock."""
         self._size += size
         while self._size > MAX_BYTES:
-            _, dropped = self._compiled.popitem(last=False)
-            self._size -= dropped.size
+            self._drop()
+        self._look_later()
+
+    def _drop(self) -> None:
+        """The one that has not been used for the longest time. Under the lock."""
+        _, dropped = self._compiled.popitem(last=False)
+        self._size -= dropped.size
+
+    def _look_later(self) -> None:
+        """Under the lock."""
+        if self._size > KEPT_BYTES and not self._has_alarm:
+            self._has_alarm = True
+            ALARMS.set(QUIET, self._drop_unused)
+
+    # Alarms' thread
+
+    def _drop_unused(self) -> None:
+        before = time.monotonic() - QUIET
+        with self._lock:
+            self._has_alarm = False
+            size = self._size
+            while self._size > KEPT_BYTES and next(iter(self._compiled.values())).used <= before:
+                self._drop()
+            self._look_later()
+        if self._size < size:
+            give_memory_back()
 
     def overshooting(self, text: str) -> dict[int, list[int]]:
         """Tokens that end behind `text` if so many bytes of it have come before them."""

@@ -21,7 +21,6 @@ from typing import Any
 from gunicorn.workers.gthread import ThreadWorker
 
 from switchyard import engine
-from switchyard.app.http.alarms import ALARMS
 from switchyard.app.services import KEY
 from switchyard.server import limits
 from switchyard.server.connection import Connection
@@ -74,7 +73,7 @@ class Worker(ThreadWorker):
         try:
             limits.start_threads(self.tpool, num_threads)
             threading.Thread(target=self._drain, name="drain", daemon=True).start()
-            ALARMS.set(math.inf, lambda: None)  # their thread runs while there are any
+            engine.ALARMS.set(math.inf, lambda: None)  # their thread runs while there are any
         except RuntimeError as error:
             message = f"{error} beside {threading.active_count()}; see the limits above, or memory"
             print(f"switchyard: {message}", file=sys.stderr, flush=True)
@@ -253,7 +252,9 @@ class Worker(ThreadWorker):
             if conn.has_left():
                 return False
         else:
-            self._request.alarm = ALARMS.set(HEAD_TIMEOUT, lambda: _stop_receiving(conn.sock))
+            self._request.alarm = engine.ALARMS.set(
+                HEAD_TIMEOUT, lambda: _stop_receiving(conn.sock)
+            )
         self._threads.enter(conn)
         try:
             keep = super().handle(conn)

@@ -25,15 +25,6 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("way", ["iterator", "gunicorn"], indirect=True)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def alarms_end_soon():
-    """Their thread, for which each test that has set one waits at its end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("switchyard.app.http.alarms.PURGE", 0.02)
-        patch.setattr("switchyard.app.http.gate.QUIET", 0.02)
-        yield
-
-
 @pytest.fixture
 def way(request):
     """By WSGI alone, or to a socket as gunicorn writes."""

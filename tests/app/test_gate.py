@@ -155,7 +155,7 @@ def test_what_gives_up_makes_room_behind_it():
 def test_memory_goes_back_once_when_nothing_has_been_inside_for_a_while(monkeypatch):
     alarms, given = [], []
     alarm = SimpleNamespace(set=lambda seconds, call: alarms.append(call))
-    monkeypatch.setattr("switchyard.app.http.gate.ALARMS", alarm)
+    monkeypatch.setattr(engine, "ALARMS", alarm)
     monkeypatch.setattr(engine, "give_memory_back", lambda: given.append(True))
     gate = make_gate()
     with gate.enter(LARGE, pass_by):

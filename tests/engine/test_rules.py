@@ -460,6 +460,7 @@ def test_the_grammar_that_was_not_used_for_longest_is_dropped_first(grammars, mo
 
 
 def test_compiled_grammars_are_kept_by_their_size(tokenizer, monkeypatch):
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.KEPT_BYTES", 80 * 1024**2)
     grammars = Grammars(tokenizer)
     small = [constraints.regex(f"small {i}").grammar for i in range(100)]
     for grammar in small:
@@ -473,8 +474,31 @@ def test_compiled_grammars_are_kept_by_their_size(tokenizer, monkeypatch):
     assert grammars._size == sum(one.size for one in grammars._compiled.values()) <= 80 * 1024**2
 
 
+def test_grammars_beyond_some_go_once_they_are_not_used_any_more(tokenizer, monkeypatch):
+    alarms = []
+    module = "switchyard.engine.grammar.grammars"
+    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append(call))
+    monkeypatch.setattr(f"{module}.ALARMS", alarm)
+    monkeypatch.setattr(f"{module}.BYTES_PER_SECOND", 0)
+    monkeypatch.setattr(f"{module}.KEPT_BYTES", 300 * 1024)  # two
+    monkeypatch.setattr(f"{module}.QUIET", 3600.0)
+    grammars = Grammars(tokenizer)
+    names = [constraints.regex(pattern).grammar for pattern in "abcd"]
+    for name in names:
+        grammars.matcher(name)
+    assert len(alarms) == 1
+    alarms.pop()()
+    assert list(grammars._compiled) == names  # in use
+    assert len(alarms) == 1  # another look
+    monkeypatch.setattr(f"{module}.QUIET", 0.0)
+    alarms.pop()()
+    assert list(grammars._compiled) == names[2:]
+    assert alarms == []
+
+
 def test_a_compiled_grammar_counts_more_as_it_is_used(tokenizer, backend, monkeypatch):
     monkeypatch.setattr("switchyard.engine.backends.sampling.matcher.NOTE_AFTER", 0)
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.KEPT_BYTES", 1 << 40)
     constraint = constraints.regex("([a-z]{0,300}|[a-y]{0,301}|[b-z]{0,302})*")
     run(backend, job("a", 1, prompt=(1,), constraint=constraint))
     kept = backend._grammars._compiled[constraint.grammar]

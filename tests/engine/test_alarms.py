@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from switchyard.app.http.alarms import Alarms
+from switchyard.engine.schedule.alarms import Alarms
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_they_ring_in_the_order_of_their_times_on_one_thread(alarms):
 
 
 def test_an_earlier_one_does_not_wait_for_a_later_one(alarms, monkeypatch):
-    monkeypatch.setattr("switchyard.app.http.alarms.PURGE", 3600)  # nor for its turn
+    monkeypatch.setattr("switchyard.engine.schedule.alarms.PURGE", 3600)  # nor for its turn
     late = alarms.set(3600, lambda: None)
     for _ in range(3):
         rung = threading.Event()
@@ -77,7 +77,7 @@ def test_one_that_fails_stops_no_other(alarms, caplog):
 
 def test_the_thread_ends_without_alarms_and_another_comes_with_the_next(alarms, monkeypatch):
     monkeypatch.setattr(
-        "switchyard.app.http.alarms.PURGE", 1.0
+        "switchyard.engine.schedule.alarms.PURGE", 1.0
     )  # it must be there still when it is looked for
     for _ in range(2):
         alarms.set(1000, lambda: None).cancel()
