@@ -58,13 +58,6 @@ def test_a_completion_has_content_and_why_it_stopped(make_client):
     assert job.sampling.seed is None
 
 
-def test_a_window_of_no_tokens_turns_a_sampler_off(make_client):
-    windows = {"repeat_last_n": 0, "dry_penalty_last_n": 0}
-    backend, _ = post(make_client, prompt="x", repeat_penalty=1.3, dry_multiplier=0.8, **windows)
-    [job] = backend.enqueued
-    assert (job.sampling.repetition_penalty, job.sampling.dry_multiplier) == (1, 0)
-
-
 def test_a_stream_ends_with_stop(make_client):
     _, response = post(make_client, prompt="x", n_predict=2, stream=True)
     bodies = [json.loads(part[6:]) for part in response.text.split("\n\n") if part]

@@ -36,7 +36,7 @@ GIVEN = {
     "xtc_probability": (0.5, {}, {"xtc_probability": 0.5}),
     "xtc_threshold": (0.2, {}, {"xtc_threshold": 0.2}),
     "skew": (-0.5, {}, {"skew": -0.5}),
-    "repetition_penalty": (1.2, {}, {"repetition_penalty": 1.2}),
+    "repetition_penalty": (1.2, {}, {"repetition_penalty": 1.2, "repetition_range": -1}),
     "repetition_penalty_range": (64, {}, {"repetition_range": 64}),
     "repetition_decay": (32, {"repetition_penalty_range": 9}, {"repetition_decay": 32}),
     "frequency_penalty": (-0.5, {}, {"frequency_penalty": -0.5}),

@@ -1,9 +1,11 @@
 """Prompts in rows of few lengths, as on a GPU, computed by a model on the CPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from switchyard.engine.messages import Finished, Prefill
+from switchyard.engine.messages import Chunk, Finished, Prefill
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, free_pages, prompt
 from tests.scripted import job
@@ -111,6 +113,21 @@ def test_a_few_tokens_that_another_page_begins_with_are_computed_again(opened):
     assert cached_tokens(backend, BASE[:11]) == 10
     assert cached_tokens(backend, BASE[:300] + prompt(4, 50)) == 300
     assert cached_tokens(backend, BASE[:280] + prompt(5, 50)) == 256
+
+
+def test_the_next_turn_finds_the_last_answer(opened):
+    backend = opened()
+    events = run(backend, of("one", BASE[:100], 40))["one"]
+    text = tuple(i for event in events if isinstance(event, Chunk) for i in event.token_ids)
+    assert cached_tokens(backend, BASE[:100] + text + prompt(2, 20)) == 100 + 39
+
+
+def test_cached_tokens_of_a_pair_are_those_of_one_prompt(opened):
+    backend = opened()
+    sampling = replace(GREEDY, cfg_scale=1.5)
+    one = replace(of("one", BASE[:300], 2), negative_prompt=prompt(2, 300), sampling=sampling)
+    cached = [run(backend, one)["one"][-1].cached_tokens for _ in range(2)]
+    assert cached[0] == 0 < cached[1] < 300
 
 
 def test_what_a_row_has_no_room_behind_begins_earlier_instead(opened):
