@@ -22,8 +22,19 @@ URL = "/v1/completions"
 LONG = {"prompt": "x" * LARGE, "max_tokens": 1}  # longer than the context, but that is told later
 
 
-def pass_by():
-    """A check that finds nothing."""
+def patience(check=lambda: None):
+    """A check, which finds after a while that who waits would wait for ever."""
+    deadline = time.monotonic() + 10
+
+    def look():
+        assert time.monotonic() < deadline, "waits for ever"
+        check()
+
+    return look
+
+
+def enter(gate, size, check=lambda: None):
+    return gate.enter(size, patience(check))
 
 
 def make_gate(max_waiting=10, max_busy=1000, num_busy=0):
@@ -31,7 +42,12 @@ def make_gate(max_waiting=10, max_busy=1000, num_busy=0):
 
 
 def gate_of(client):
-    return client.application.extensions[KEY].gate
+    """An application's, at which a request of a test waits no longer than the test."""
+    gate = client.application.extensions[KEY].gate
+    if "enter" not in vars(gate):
+        enter = gate.enter
+        gate.enter = lambda size, check: enter(size, patience(check))
+    return gate
 
 
 def in_thread(call, *args):
@@ -63,11 +79,11 @@ def wait_until(condition):
 
 def test_two_are_inside_and_the_others_follow_in_order():
     gate = make_gate()
-    inside = [gate.enter(LARGE, pass_by) for _ in range(2)]
+    inside = [enter(gate, LARGE) for _ in range(2)]
     entered = []
     followers = []
     for i in range(3):
-        followers.append(in_thread(lambda i=i: entered.append((i, gate.enter(LARGE, pass_by)))))
+        followers.append(in_thread(lambda i=i: entered.append((i, enter(gate, LARGE)))))
         wait_until(lambda i=i: gate.num_waiting == i + 1)
     assert entered == []
     for i in range(3):
@@ -82,17 +98,17 @@ def test_two_are_inside_and_the_others_follow_in_order():
 
 def test_bytes_count_and_what_is_larger_than_all_together_is_inside_alone():
     gate = make_gate()
-    with gate.enter(MAX_BYTES - LARGE, pass_by):
-        with gate.enter(LARGE, pass_by):
+    with enter(gate, MAX_BYTES - LARGE):
+        with enter(gate, LARGE):
             assert gate.num_inside == 2
-        join = in_thread(gate.enter, LARGE + 1, pass_by)
+        join = in_thread(enter, gate, LARGE + 1)
         wait_until(lambda: gate.num_waiting == 1)
     with join():
-        huge = in_thread(gate.enter, 10 * MAX_BYTES, pass_by)
+        huge = in_thread(enter, gate, 10 * MAX_BYTES)
         wait_until(lambda: gate.num_waiting == 1)
     with huge():
         assert gate.num_inside == 1
-        join = in_thread(gate.enter, LARGE, pass_by)
+        join = in_thread(enter, gate, LARGE)
         wait_until(lambda: gate.num_waiting == 1)
     join().leave()
 
@@ -100,8 +116,8 @@ def test_bytes_count_and_what_is_larger_than_all_together_is_inside_alone():
 def test_threads_give_the_gil_up_more_often_while_one_is_inside_of_any_gate():
     usual = sys.getswitchinterval()
     first, second = make_gate(), make_gate()
-    places = [gate.enter(LARGE, pass_by) for gate in (first, second)]
-    follower = in_thread(first.enter, MAX_BYTES, pass_by)
+    places = [enter(gate, LARGE) for gate in (first, second)]
+    follower = in_thread(enter, first, MAX_BYTES)
     wait_until(lambda: first.num_waiting == 1)
     for place in places:
         assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
@@ -114,36 +130,36 @@ def test_threads_give_the_gil_up_more_often_while_one_is_inside_of_any_gate():
 def test_a_small_input_takes_no_lock():
     gate = make_gate()
     with gate._lock:
-        gate.enter(LARGE - 1, pass_by).leave()
+        in_thread(enter, gate, LARGE - 1)().leave()
 
 
 def test_no_more_wait_than_may_and_none_where_answers_take_the_threads():
     gate = make_gate(max_waiting=0)
     for _ in range(2):
-        gate.enter(LARGE, pass_by)
+        enter(gate, LARGE)
     for _ in range(2):
         with pytest.raises(engine.Full) as caught:
-            gate.enter(LARGE, pass_by)
+            enter(gate, LARGE)
         assert caught.value.retry_after >= 1
     assert gate.num_waiting == 0
     gate = make_gate(max_waiting=5, max_busy=100, num_busy=100)
     for _ in range(2):
-        gate.enter(LARGE, pass_by)
+        enter(gate, LARGE)
     with pytest.raises(engine.Full):
-        gate.enter(LARGE, pass_by)
+        enter(gate, LARGE)
 
 
 def test_what_gives_up_makes_room_behind_it():
     gate = make_gate()
-    held = gate.enter(MAX_BYTES // 2, pass_by)
+    held = enter(gate, MAX_BYTES // 2)
 
     def give_up():
         if gate.num_waiting == 2:
             raise ClientGone
 
-    huge = in_thread(gate.enter, 2 * MAX_BYTES, give_up)
+    huge = in_thread(enter, gate, 2 * MAX_BYTES, give_up)
     wait_until(lambda: gate.num_waiting == 1)
-    behind = in_thread(gate.enter, LARGE, pass_by)
+    behind = in_thread(enter, gate, LARGE)
     with behind():
         assert isinstance(huge(), ClientGone)
         assert (gate.num_inside, gate.num_waiting) == (2, 0)
@@ -158,15 +174,15 @@ def test_memory_goes_back_once_when_nothing_has_been_inside_for_a_while(monkeypa
     monkeypatch.setattr(engine, "ALARMS", alarm)
     monkeypatch.setattr(engine, "give_memory_back", lambda: given.append(True))
     gate = make_gate()
-    with gate.enter(LARGE, pass_by):
-        with gate.enter(LARGE, pass_by):
+    with enter(gate, LARGE):
+        with enter(gate, LARGE):
             pass
         assert alarms == []
-    with gate.enter(LARGE, pass_by):
+    with enter(gate, LARGE):
         assert len(alarms) == 1
         alarms.pop()()
         assert given == []
-    with gate.enter(LARGE, pass_by):
+    with enter(gate, LARGE):
         pass
     assert len(alarms) == 1
     alarms.pop()()
@@ -187,7 +203,7 @@ def test_every_route_that_takes_a_body_lets_it_pass_the_gate_and_leaves_it(make_
     gate = gate_of(client)
     assert len(doors(client)) >= 14
     for path in doors(client):
-        with gate.enter(MAX_BYTES, pass_by):
+        with enter(gate, MAX_BYTES):
             response = client.post(path, json={"unknown": "x" * LARGE})
             assert response.status_code == 429, path
             assert int(response.headers["Retry-After"]) >= 1
@@ -220,7 +236,7 @@ def test_a_request_that_fails_in_an_unexpected_way_leaves_too(make_client, caplo
 def test_a_client_that_leaves_while_it_waits_gives_its_place_up(make_client, connection, how):
     client = make_client(ScriptedBackend())
     gate = gate_of(client)
-    with gate.enter(MAX_BYTES, pass_by):
+    with enter(gate, MAX_BYTES):
         join = in_thread(lambda: client.post(URL, json=LONG, environ_overrides=connection.environ))
         wait_until(lambda: gate.num_waiting == 1)
         connection.reset() if how == "reset" else connection.client.close()
@@ -231,7 +247,7 @@ def test_a_client_that_leaves_while_it_waits_gives_its_place_up(make_client, con
 @pytest.mark.parametrize("setting", ["queue_timeout", "first_token_timeout", "total_timeout"])
 def test_deadlines_hold_while_a_request_waits(make_client, setting):
     client = make_client(ScriptedBackend(), **{setting: 0.1})
-    with gate_of(client).enter(MAX_BYTES, pass_by):
+    with enter(gate_of(client), MAX_BYTES):
         response = client.post(URL, json=LONG)
     assert response.status_code == 408 and response.json["error"]["code"] == setting
     assert gate_of(client).num_waiting == 0
@@ -247,7 +263,7 @@ def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(make_clien
 
     monkeypatch.setattr(submit, "deadlines", noted)
     before = time.monotonic()
-    with gate_of(client).enter(MAX_BYTES, pass_by):
+    with enter(gate_of(client), MAX_BYTES):
         body = {"prompt": [1], "user": "x" * LARGE, "max_tokens": 1}
         join = in_thread(lambda: client.post(URL, json=body))
         wait_until(lambda: gate_of(client).num_waiting == 1)
@@ -289,7 +305,7 @@ def test_the_messages_of_a_websocket_pass_too(make_client):
     client = make_client(ScriptedBackend(endless), max_pending=0)
     gate = gate_of(client)
     with client.application.test_request_context():
-        with gate.enter(MAX_BYTES, pass_by):
+        with enter(gate, MAX_BYTES):
             connection = Script({"type": "generate", "id": 1, "prompt": "x" * LARGE})
             Session(connection, 60).run()
             assert connection.sent[0]["status"] == 429
@@ -314,7 +330,7 @@ def test_what_a_host_generates_passes_too(make_client):
     switchyard = Switchyard()
     switchyard.start = lambda: None
     with client.application.app_context():
-        with gate.enter(MAX_BYTES, pass_by):
+        with enter(gate, MAX_BYTES):
             for prompt in (
                 {"prompt": "x" * LARGE},
                 {"messages": [{"role": "user", "content": "x" * LARGE}]},
