@@ -6,18 +6,18 @@ a row's token depends on nothing but its own logits, settings, and random number
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from switchyard.engine.backends.sampling import candidates, filters, penalties
+from switchyard.engine.backends.sampling import candidates, penalties, whole
 from switchyard.engine.backends.sampling.history import History
 from switchyard.engine.backends.sampling.logprobs import measure, tell
 from switchyard.engine.backends.sampling.rules import Among, Only, Without
 from switchyard.engine.backends.sampling.sampler import Sampler
-from switchyard.engine.backends.sampling.transfer import Download, upload
+from switchyard.engine.backends.sampling.transfer import Download, column, upload
 from switchyard.engine.errors import InvalidJob, JobFailed
 from switchyard.engine.messages import TokenLogprob
 
@@ -165,18 +165,18 @@ class Draw:
                 penalized,
                 token_ids,
                 ages,
-                self._column(s.repetition_penalty for s in settings),
-                self._column(s.repetition_range for s in settings),
-                self._column(s.repetition_decay for s in settings),
+                column((s.repetition_penalty for s in settings), self._device),
+                column((s.repetition_range for s in settings), self._device),
+                column((s.repetition_decay for s in settings), self._device),
             )
         if any(s.frequency_penalty or s.presence_penalty for s in settings):
-            new_tokens = self._column(s.num_drawn for s in samplers)
+            new_tokens = column((s.num_drawn for s in samplers), self._device)
             penalties.penalize_frequency(
                 penalized,
                 token_ids,
                 (ages >= 0) & (ages < new_tokens),
-                self._column(s.frequency_penalty for s in settings),
-                self._column(s.presence_penalty for s in settings),
+                column((s.frequency_penalty for s in settings), self._device),
+                column((s.presence_penalty for s in settings), self._device),
             )
         logits[indices] = penalized
 
@@ -218,7 +218,7 @@ class Draw:
         """A token of each row, and the row's highest logit, (rows,)."""
         rows: dict[_Way, list[int]] = {}
         for i, sampler in enumerate(samplers):
-            rows.setdefault(self._way(sampler), []).append(i)
+            rows.setdefault(_way(sampler), []).append(i)
         if len(rows) == 1:
             [way] = rows
             return way(samplers, logits)
@@ -229,63 +229,8 @@ class Draw:
         token_ids, tops = (torch.cat(parts) for parts in zip(*found, strict=True))
         return token_ids.index_copy(0, order, token_ids), tops.index_copy(0, order, tops)
 
-    def _way(self, sampler: Sampler) -> _Way:
-        if not sampler.is_filtered:
-            return _likeliest
-        return candidates.draw if sampler.is_few else self._filter
-
-    def _filter(
-        self, samplers: Sequence[Sampler], logits: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """In the order of application, then the draw."""
-        tops = logits.amax(-1)
-        settings = [s.sampling for s in samplers]
-        rare = [(s, logits[i : i + 1]) for i, s in enumerate(samplers) if s.is_rare]
-        points = self._column((s.point() for s in samplers), torch.float64)
-        for sampler, row in rare:
-            _filter_first(sampler, row)
-        if any(s.temperature != 1.0 for s in samplers):
-            filters.heat(logits, self._column(s.temperature for s in samplers))
-        if any(s.top_k for s in settings):
-            counts = self._column(s.top_k for s in settings)
-            filters.top_k(logits, counts, max(s.top_k for s in settings))
-        if any(s.top_p < 1 for s in settings):
-            limits = self._column(s.top_p if s.top_p < 1 else math.inf for s in settings)
-            filters.top_p(logits, limits)
-        for sampler, row in rare:
-            if sampler.sampling.top_a:
-                filters.top_a(row, sampler.sampling.top_a)
-        if any(s.min_p for s in settings):
-            filters.min_p(logits, self._column(s.min_p for s in settings))
-        for sampler, row in rare:
-            self._filter_last(sampler, row)
-        tokens = filters.draw(logits, points)[:, 0]
-        for i, sampler in enumerate(samplers):
-            if sampler.is_rare:
-                _choose_rare(sampler, logits[i : i + 1], points[i : i + 1], tokens[i : i + 1])
-        return tokens, tops
-
-    def _filter_last(self, sampler: Sampler, row: torch.Tensor) -> None:
-        s = sampler.sampling
-        if s.tfs < 1:
-            filters.tail_free(row, s.tfs)
-        if s.typical_p < 1:
-            filters.typical(row, s.typical_p)
-        if sampler.is_excluding:
-            filters.exclude_top_choices(row, s.xtc_threshold, self._tensor(sampler.protected))
-        if s.temperature_last:
-            if sampler.is_heated:
-                filters.heat_by_entropy(row, s.dynatemp_low, s.dynatemp_high, s.dynatemp_exponent)
-            elif not sampler.is_greedy:
-                filters.heat(row, s.temperature)
-        if s.mirostat:
-            filters.mirostat(row, sampler.max_surprise)
-
     def _tensor(self, values: Any) -> torch.Tensor:
         return upload(values, torch.long, self._device)
-
-    def _column(self, values: Iterable[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return upload(list(values), dtype, self._device)[:, None]
 
 
 def _is_taken_as_it_is(sampler: Sampler) -> bool:
@@ -294,30 +239,15 @@ def _is_taken_as_it_is(sampler: Sampler) -> bool:
     return not is_changed and (sampler.is_few or not sampler.is_filtered)
 
 
+def _way(sampler: Sampler) -> _Way:
+    if not sampler.is_filtered:
+        return _likeliest
+    return candidates.draw if sampler.is_few else whole.draw
+
+
 def _likeliest(_: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     tops, token_ids = logits.max(-1)
     return token_ids, tops
-
-
-def _filter_first(sampler: Sampler, row: torch.Tensor) -> None:
-    s = sampler.sampling
-    if s.smoothing_factor:
-        filters.smooth(row, s.smoothing_factor, s.smoothing_curve)
-    if sampler.is_heated and not s.temperature_last:
-        filters.heat_by_entropy(row, s.dynatemp_low, s.dynatemp_high, s.dynatemp_exponent)
-
-
-def _choose_rare(
-    sampler: Sampler, row: torch.Tensor, point: torch.Tensor, token: torch.Tensor
-) -> None:
-    """Put right, in place, a `token` that isn't drawn as others are, and note what it tells."""
-    s = sampler.sampling
-    if sampler.is_greedy:
-        token.copy_(row.argmax(-1))
-    elif s.skew:
-        token.copy_(filters.draw(row, point, s.skew)[:, 0])
-    if s.mirostat:  # by the probability among those that were left, as llama.cpp
-        sampler.note_logprob(row.log_softmax(-1)[0, token].item())
 
 
 def _raw(

@@ -10,7 +10,7 @@ from switchyard.engine.backends.sampling.transfer import upload
 GROWTH = 256  # tokens; rows are so many longer than what is needed
 
 
-class Text(Protocol):
+class WrittenTokens(Protocol):
     """Kept as long as it is asked for with each `rows`."""
 
     token_ids: list[int]  # of prompt and completion; it only grows
@@ -22,11 +22,11 @@ class History:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._ids = torch.zeros((0, 0), dtype=torch.int32, device=device)
-        self._slots: dict[Text, int] = {}
-        self._num_known: dict[Text, int] = {}
+        self._slots: dict[WrittenTokens, int] = {}
+        self._num_known: dict[WrittenTokens, int] = {}
         self._free: list[int] = []
 
-    def rows(self, texts: Sequence[Text]) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(self, texts: Sequence[WrittenTokens]) -> tuple[torch.Tensor, torch.Tensor]:
         """(token ids, ages), (texts, tokens of the longest): an age is how many tokens came after;
         below 0 where there is none.
         """
@@ -38,7 +38,7 @@ class History:
         ends = upload(lengths, torch.long, self._device)[:, None] - 1
         return token_ids, ends - torch.arange(max(lengths), device=self._device)
 
-    def _keep(self, texts: Sequence[Text]) -> None:
+    def _keep(self, texts: Sequence[WrittenTokens]) -> None:
         """Places for all of them, and for no other."""
         if len(self._slots) > len(texts) or any(text not in self._slots for text in texts):
             present = set(texts)
@@ -60,7 +60,7 @@ class History:
             self._ids = grown
             self._free += range(num_rows, num_rows + more)
 
-    def _write(self, texts: Iterable[Text]) -> None:
+    def _write(self, texts: Iterable[WrittenTokens]) -> None:
         added: list[tuple[int, int, int]] = []  # slot, place, token id
         for text in texts:
             slot, known, ids = self._slots[text], self._num_known[text], text.token_ids

@@ -1,6 +1,6 @@
 """Numbers between host and device, without waiting for what the device is at. Engine thread."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,13 @@ def upload(
 ) -> torch.Tensor:
     """torch.tensor(..., device=...) would wait."""
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
+
+
+def column(
+    values: Iterable[float], device: torch.device, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """One for each row, (rows, 1)."""
+    return upload(list(values), dtype, device)[:, None]
 
 
 class Download:
