@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Finite, Parameters, without_nulls
 
 Schema = dict[str, Any]
@@ -65,7 +66,7 @@ class Constrained(Parameters):
         " and `\\s` in ASCII, anchors at the ends only, no look-around.",
     )
     choice: Choices | None = Field(None, description="The output is one of these texts.")
-    grammar: Text | None = Field(
+    grammar: Annotated[Text | None, Called(textgen="grammar_string")] = Field(
         None,
         description="The output is by this grammar, in GBNF (llama.cpp) or Lark (llguidance).",
     )

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, field_validator
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.constraint import Constrained
+from switchyard.app.request.names import Called
 from switchyard.app.request.sampling import Sampled, TokenId
 from switchyard.app.request.validation import MAX_SHOWN, Finite, Off, without_nulls
 
@@ -44,7 +45,9 @@ class Generation(Constrained, Sampled):
     }
 
     model: ModelName = None
-    max_tokens: Tokens | None = Field(
+    max_tokens: Annotated[
+        Tokens | None, Called(kobold="max_length", textgen="max_new_tokens", llamacpp="n_predict")
+    ] = Field(
         None,
         description="Most new tokens. Refused if they and the prompt exceed the context."
         " Default: 16 for `/v1/completions`, else the setting `default_max_tokens`.",
@@ -56,10 +59,12 @@ class Generation(Constrained, Sampled):
         description="Choices of each prompt, each a job of its own. Refused if the jobs are more"
         " than the server ever holds.",
     )
-    stop: StopStrings = Field(
-        default=[],
-        description="The text ends before the one that begins first in it, however it falls into"
-        " tokens.",
+    stop: Annotated[StopStrings, Called(kobold="stop_sequence", textgen="stopping_strings")] = (
+        Field(
+            default=[],
+            description="The text ends before the one that begins first in it, however it falls"
+            " into tokens.",
+        )
     )
     stop_token_ids: list[TokenId] = Field(
         default=[],
@@ -68,14 +73,16 @@ class Generation(Constrained, Sampled):
         description="Tokens that end the completion, beside the model's own. Refused outside the"
         " vocabulary.",
     )
-    min_tokens: int = Field(
+    min_tokens: Annotated[int, Called(textgen="min_length")] = Field(
         0,
         ge=0,
         lt=2**31,
         description="No stop, by token or by string, before so many new tokens; a string counts"
         " that ends in the last of them or later. Refused above the most.",
     )
-    ignore_eos: bool = Field(False, description="Go on after the model's own end tokens.")
+    ignore_eos: Annotated[bool, Called(kobold="bypass_eos")] = Field(
+        False, description="Go on after the model's own end tokens."
+    )
     include_stop_str_in_output: bool = Field(
         False, description="The text ends with the string of `stop` that ended it, not before it."
     )
@@ -85,7 +92,7 @@ class Generation(Constrained, Sampled):
         " times over and 32 long together. Tables and rulers may be that, too. Default: the"
         " setting `default_stop_on_loop`.",
     )
-    seed: Seed | None = Field(
+    seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
         description="The same seed, prompt and parameters give the same text, but for rounding,"
         " which differs a little with batch and cache; choice k of n has seed + k.",

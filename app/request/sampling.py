@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
 
 MAX_BIASED = 1024  # tokens of one request
@@ -70,9 +71,9 @@ class Sampled(Parameters):
     top_p: float = _parameter("top_p")
     top_a: float = _parameter("top_a")
     min_p: float = _parameter("min_p")
-    tfs: float = _parameter("tfs")
-    typical_p: float = _parameter("typical_p")
-    mirostat_mode: Literal[0, 2] = Field(
+    tfs: Annotated[float, Called(llamacpp="tfs_z")] = _parameter("tfs")
+    typical_p: Annotated[float, Called(kobold="typical")] = _parameter("typical_p")
+    mirostat_mode: Annotated[Literal[0, 2], Called(kobold="mirostat", llamacpp="mirostat")] = Field(
         0,
         description="2: keep the surprise near `mirostat_tau`. Version 1 is refused, and so is"
         " mirostat with filters or greedy, whose place it takes.",
@@ -82,8 +83,12 @@ class Sampled(Parameters):
     xtc_probability: float = _parameter("xtc_probability")
     xtc_threshold: float = _parameter("xtc_threshold")
     skew: float = _parameter("skew")
-    repetition_penalty: float | None = _parameter("repetition_penalty")
-    repetition_penalty_range: int = _parameter("repetition_range", "-1 or 0: all.", default=0)
+    repetition_penalty: Annotated[
+        float | None, Called(kobold="rep_pen", llamacpp="repeat_penalty")
+    ] = _parameter("repetition_penalty")
+    repetition_penalty_range: Annotated[
+        int, Called(kobold="rep_pen_range", llamacpp="repeat_last_n")
+    ] = _parameter("repetition_range", "-1 or 0: all.", default=0)
     repetition_decay: int = _parameter(
         "repetition_decay", "Refused above 0 unless `repetition_penalty_range` is above 0, too."
     )
@@ -92,7 +97,12 @@ class Sampled(Parameters):
     dry_multiplier: float = _parameter("dry_multiplier")
     dry_base: float = _parameter("dry_base")
     dry_allowed_length: int = _parameter("dry_allowed_length")
-    dry_range: int = _parameter("dry_range", "-1 or 0: all.", ge=-1)
+    dry_range: Annotated[
+        int,
+        Called(
+            kobold="dry_penalty_last_n", textgen="dry_penalty_last_n", llamacpp="dry_penalty_last_n"
+        ),
+    ] = _parameter("dry_range", "-1 or 0: all.", ge=-1)
     dry_sequence_breakers: list[Breaker] = Field(
         default=DRY_BREAKERS,
         max_length=64,
@@ -121,7 +131,7 @@ class Sampled(Parameters):
         " does. Refused where that is special, no whole character, or all of the prompt, and beside"
         " `logprobs`.",
     )
-    cfg_scale: float = _parameter("cfg_scale")
+    cfg_scale: Annotated[float, Called(textgen="guidance_scale")] = _parameter("cfg_scale")
     negative_prompt: str | None = Field(
         None,
         min_length=1,

@@ -12,27 +12,6 @@ from switchyard.app.formats.text.request import OtherServers, Switch, Text, call
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 
-# What each calls fields of ours that have other names here.
-KOBOLD = {
-    "ignore_eos": "bypass_eos",
-    "max_tokens": "max_length",
-    "dry_range": "dry_penalty_last_n",
-    "mirostat_mode": "mirostat",
-    "repetition_penalty": "rep_pen",
-    "repetition_penalty_range": "rep_pen_range",
-    "seed": "sampler_seed",
-    "stop": "stop_sequence",
-    "typical_p": "typical",
-}
-TEXTGEN = {
-    "cfg_scale": "guidance_scale",
-    "dry_range": "dry_penalty_last_n",
-    "grammar": "grammar_string",
-    "max_tokens": "max_new_tokens",
-    "min_tokens": "min_length",
-    "stop": "stopping_strings",
-}
-
 # KoboldAI's numbers of samplers in the order in which they apply here, and with `temperature_last`.
 _ORDER = (6, 5, 0, 2, 1, 3, 4)
 _HEAT_LAST = (6, 0, 2, 1, 3, 4, 5)
@@ -68,7 +47,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class Kobold(OtherServers):
-    model_config = called(KOBOLD)
+    model_config = called("kobold")
     withheld: ClassVar[frozenset[str]] = Text.withheld | {"return_progress"}
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **_NEUTRAL,
@@ -157,7 +136,7 @@ class KoboldStream(Kobold):
 
 
 class Textgen(OtherServers):
-    model_config = called(TEXTGEN)
+    model_config = called("textgen")
     withheld: ClassVar[frozenset[str]] = Text.withheld | {"return_progress"}
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **_NEUTRAL,

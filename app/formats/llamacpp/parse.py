@@ -14,16 +14,6 @@ from switchyard.app.formats.text.request import (
 )
 from switchyard.app.request.validation import validate
 
-# What it calls fields of ours that have other names there.
-NAMES = {
-    "dry_range": "dry_penalty_last_n",
-    "max_tokens": "n_predict",
-    "mirostat_mode": "mirostat",
-    "repetition_penalty": "repeat_penalty",
-    "repetition_penalty_range": "repeat_last_n",
-    "tfs": "tfs_z",
-}
-
 SWITCHES = (
     Switch(
         "dry_multiplier",
@@ -42,7 +32,7 @@ _ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
 
 
 class LlamaCpp(OtherServers):
-    model_config = called(NAMES)
+    model_config = called("llamacpp")
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **Text.neutral,
         "cache_prompt": (True,),

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import ConfigDict, Field
 
 from switchyard.app.request.generation import Generation
+from switchyard.app.request.names import Server, names_of
 from switchyard.app.request.validation import Finite
 
 
@@ -43,8 +44,9 @@ class OtherServers(Text):
     dry_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
 
 
-def called(names: Mapping[str, str]) -> ConfigDict:
-    """Has a format's own `names` for fields of `Text`: {field: name}."""
+def called(server: Server) -> ConfigDict:
+    """Has the names that a server has for fields of `Text`."""
+    names = names_of(Text, server)
     return ConfigDict(**Finite, alias_generator=lambda field: names.get(field, field))
 
 
