@@ -63,7 +63,7 @@ LAYERS = {
     ],
     "engine/backends": [{"base"}, {"sampling"}, {"exl2"}],
     "engine/backends/exl2": [
-        {"load", "detokenizer"},
+        {"load", "detokenizer", "results"},
         {"prompt"},
         {"job"},
         {"events", "prompt_generator"},

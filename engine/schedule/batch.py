@@ -118,11 +118,9 @@ class Batch:
                 continue
             kept.append(event)
             detector = self._detectors.get(identifier)
-            if (
-                detector is not None
-                and isinstance(event, Chunk)
-                and any([detector.add(token_id) for token_id in event.token_ids])
-            ):
+            if detector is None or not isinstance(event, Chunk):
+                continue
+            if detector.add_all(event.token_ids):
                 loops[identifier] = Loop(self._jobs[identifier], detector.count)
         return kept, list(loops.values())
 

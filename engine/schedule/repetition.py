@@ -1,6 +1,7 @@
 """Does a text go round in circles? Pure: token ids come in one by one."""
 
 from collections import deque
+from collections.abc import Iterable
 
 MAX_PERIOD = 64  # tokens that repeat
 MIN_REPEATS = 4
@@ -24,6 +25,13 @@ class LoopDetector:
     def count(self) -> int:
         """Tokens so far."""
         return self._count
+
+    def add_all(self, token_ids: Iterable[int]) -> bool:
+        """Whether that was so behind any of them. Counts all."""
+        has_come_round = False
+        for token_id in token_ids:
+            has_come_round |= self.add(token_id)
+        return has_come_round
 
     def add(self, token_id: int) -> bool:
         """Whether the text has come round once too often."""

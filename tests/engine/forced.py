@@ -49,12 +49,12 @@ def exl2_backend(
     from switchyard.engine.backends.exl2.backend import Exl2Backend
     from switchyard.engine.backends.exl2.cpu.cache import CpuCache
     from switchyard.engine.backends.exl2.cpu.loader import load as load_cpu
-    from switchyard.engine.backends.exl2.load.loaded import Loaded
+    from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 
     def load(config, exl2_config, progress):
         if logits is not None:
             model = ForcedModel(exl2_config, logits, before)
-            return Loaded(model, CpuCache(model, max_seq_len=config.cache_tokens), "float32")
+            return LoadedModel(model, CpuCache(model, max_seq_len=config.cache_tokens), "float32")
         loaded = load_cpu(config, exl2_config, progress)
         if wrap is not None:
             loaded.model.forward_chunk = wrap(loaded.model.forward_chunk)

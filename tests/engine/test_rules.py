@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLParserLimits
 
 from switchyard import engine
-from switchyard.engine.backends.sampling.forcing import Forcing, Watch
+from switchyard.engine.backends.sampling.forcing import Forcing, TextWatch
 from switchyard.engine.backends.sampling.matcher import Matcher
 from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
@@ -280,7 +280,7 @@ def test_no_token_ends_behind_the_text_that_a_constraint_waits_for(grammars):
 
 def test_a_text_is_noticed_however_it_falls_into_pieces():
     for pieces in (["</think>"], list("x</think>y"), ["a</th", "ink>b"], ["<", "</thi", "nk>"]):
-        watch = Watch("</think>")
+        watch = TextWatch("</think>")
         come = []
         for piece in pieces:
             watch.add(piece.encode())
@@ -288,7 +288,7 @@ def test_a_text_is_noticed_however_it_falls_into_pieces():
         whole = "".join(pieces)
         first = next(i for i in range(len(pieces)) if "</think>" in "".join(pieces[: i + 1]))
         assert come == [i >= first for i in range(len(pieces))], whole
-    assert Watch("").has_come
+    assert TextWatch("").has_come
 
 
 # Forced tokens

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,31 +9,23 @@ from typing import Any
 import torch
 from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
 
-from switchyard.engine.backends.exl2 import events
+from switchyard.engine.backends.exl2 import events, results
 from switchyard.engine.backends.exl2.generator import Generator
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.config import MAX_STEP, read_config
 from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.backends.exl2.load.loaded import Loaded
+from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.progress import Callback, Progress
 from switchyard.engine.backends.exl2.speculation import SpeculativeGenerator
 from switchyard.engine.backends.sampling.forcing import Forcing
-from switchyard.engine.backends.sampling.matcher import Matcher
+from switchyard.engine.backends.sampling.matcher import Matcher, start_masks
 from switchyard.engine.backends.sampling.rules import Rule
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.config import ModelConfig
-from switchyard.engine.errors import (
-    DeviceLost,
-    InvalidJob,
-    OutOfMemory,
-)
+from switchyard.engine.errors import DeviceLost, InvalidJob, OutOfMemory
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.job import Job
-from switchyard.engine.messages import (
-    JobEvent,
-    ModelInfo,
-    Started,
-)
+from switchyard.engine.messages import JobEvent, ModelInfo, Started
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.pieces import read_pieces
 from switchyard.engine.model.tokenizer import Tokenizer
@@ -45,11 +36,10 @@ logger = logging.getLogger(__name__)
 # what they are without newcomers (benchmarks/prefill.py).
 CHUNK_SIZES = {"cpu": 64, "cuda": 512}
 LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait
-MASK_THREADS = 4  # of one model
 WARM_UP = 32  # tokens
 MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
 
-Load = Callable[[ModelConfig, ExLlamaV2Config, Callback], Loaded]
+Load = Callable[[ModelConfig, ExLlamaV2Config, Callback], LoadedModel]
 
 
 class Exl2Backend:
@@ -69,7 +59,7 @@ class Exl2Backend:
         self._device = device
         self._load = load
         self._tell_progress = tell_progress
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedModel | None = None
         self._generator: Any = None
         self._tokenizer: Any = None
         self._eos_token_ids: tuple[int, ...] = ()
@@ -93,7 +83,7 @@ class Exl2Backend:
         )
         with Progress(self._config.name, self._tell_progress) as progress:
             loaded = self._loaded = self._load(self._config, exl2_config, progress)
-        self._warn_of_a_small_cache(exl2_config.max_seq_len, loaded.cache.max_seq_len)
+        loaded.warn_of_a_small_cache(exl2_config.max_seq_len)
         self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
         self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
         self._pieces = read_pieces(self._tokenizer.tokenizer_model.hf_tokenizer)
@@ -105,7 +95,7 @@ class Exl2Backend:
             self._grammars = Grammars(Tokenizer(model_dir))
         self._generator = self._make_generator()
         self._prove()
-        self._masks = _start_pool(f"masks-{self._config.name}", MASK_THREADS)
+        self._masks = start_masks(self._config.name)
         return ModelInfo(
             max_seq_len=exl2_config.max_seq_len,
             vocab_size=exl2_config.vocab_size,
@@ -126,12 +116,12 @@ class Exl2Backend:
         generator = self._generator
         pending, active = generator.pending_jobs, generator.active_jobs
         newcomers = [*pending, *(other for other in active if not other.is_decoding)]
-        is_anybody_decoding = len(newcomers) < len(pending) + len(active)
-        chunk_size = self._chunk_size if is_anybody_decoding else generator.max_chunk_size
+        is_alone = len(newcomers) == len(pending) + len(active)
+        chunk_size = generator.max_chunk_size if is_alone else self._chunk_size
         prefill = sum(len(other.job.prompt) for other in newcomers)
+        size, num_drafts = generator.page_size, generator.num_draft_tokens
         starting = (job, *(other.job for other in pending))
-        num_drafts = generator.num_draft_tokens
-        num_pages = sum(one.num_pages(generator.page_size, num_drafts) for one in starting)
+        num_pages = sum(one.num_pages(size, num_drafts) for one in starting)
         num_sequences = sum(len(other.sequences) for other in (*pending, *active))
         return (
             num_sequences + job.num_sequences <= generator.max_batch_size
@@ -160,12 +150,12 @@ class Exl2Backend:
     def iterate(self) -> list[JobEvent]:
         """One step. If it raises, it is tried again, twice, before the error goes on."""
         try:
-            results = self._generator.iterate()
+            told: list[results.Result] = self._generator.iterate()
         except BaseException as error:  # see Exl2Job
             fault = explain(error)
             if isinstance(fault, DeviceLost):
                 raise fault from error
-            self._repair()
+            self._generator.repair()
             self._num_failures += 1
             if self._num_failures > MAX_RETRIES:
                 raise fault from error
@@ -173,9 +163,11 @@ class Exl2Backend:
             if isinstance(fault, OutOfMemory):
                 torch.cuda.empty_cache()  # it may have been in pieces only
             return self._lost_events()
-        if any(result["stage"] == "streaming" for result in results):  # others don't prove a step
+        if any(
+            isinstance(result, results.TokenTold) for result in told
+        ):  # others don't prove a step
             self._num_failures = 0
-        return [event for result in results for event in self._events(result)]
+        return [event for result in told for event in self._events(result)]
 
     @property
     def num_jobs(self) -> int:
@@ -227,15 +219,7 @@ class Exl2Backend:
         """Generate something, so that no job has to find out. Leaves the page table empty."""
         job = Job("warm-up", tuple(range(WARM_UP)), max_new_tokens=WARM_UP, ignore_eos=True)
         sampler = Sampler(job, (), self._pieces, ())
-        self._generator.enqueue(Exl2Job(job, (), sampler, self._tokenizer, self._chunk_size))
-        try:
-            while self._generator.num_remaining_jobs():
-                for result in self._generator.iterate():
-                    if result["stage"] == "error":
-                        raise result["error"]
-        except Exception as error:
-            raise explain(error) from error
-        self._generator.reset_page_table()
+        self._generator.prove(Exl2Job(job, (), sampler, self._tokenizer, self._chunk_size))
 
     def _make_generator(self) -> Any:
         loaded = self._loaded
@@ -261,19 +245,9 @@ class Exl2Backend:
             generator.set_loras(loaded.loras)
         return generator
 
-    def _warn_of_a_small_cache(self, max_seq_len: int, cache_tokens: int) -> None:
-        if max_seq_len > cache_tokens:
-            logger.warning(
-                "the context of %d tokens is more than the cache of %d: longer requests are"
-                " refused unless cache_tokens is raised",
-                max_seq_len,
-                cache_tokens,
-            )
-
     def _make_job(self, job: Job) -> Exl2Job:
         assert self._grammars is not None and self._masks is not None
-        stop_token_ids = {*job.stop_token_ids, *(() if job.ignore_eos else self._eos_token_ids)}
-        stops = sorted(stop_token_ids)
+        stops = sorted({*job.stop_token_ids, *(() if job.ignore_eos else self._eos_token_ids)})
         rules: list[Rule] = []
         if job.constraint is not None:
             rules.append(Matcher(job.constraint, self._grammars, self._masks))
@@ -290,19 +264,6 @@ class Exl2Backend:
             self._generator.cancel(job)
         return job
 
-    def _repair(self) -> None:
-        """Take back what a failed decode step noted as written.
-
-        The generator moves a page's `kv_position` on before the forward pass that fills it. Left
-        so, it would hang at the next page border, or reuse keys that were never computed.
-        """
-        for job in self._generator.active_jobs:
-            for sequence in job.sequences:
-                for i, page in enumerate(sequence.allocated_pages or []):
-                    if page.ref_count == 1:
-                        written = max(sequence.kv_position - i * self._generator.page_size, 0)
-                        page.kv_position = min(page.kv_position, written)
-
     def _lost_events(self) -> list[JobEvent]:
         """What became of jobs whose results went down with an iteration that raised: a failure of
         their own, or a token that was sampled and never told.
@@ -314,34 +275,25 @@ class Exl2Backend:
                 lost.append(events.failed(identifier, job.error))
         return lost
 
-    def _events(self, result: dict[str, Any]) -> list[JobEvent]:
-        identifier: str = result.get("identifier", "")
-        job = self._jobs.get(identifier)
-        if job is None:
+    def _events(self, result: results.Result) -> list[JobEvent]:
+        identifier = result.identifier
+        if (job := self._jobs.get(identifier)) is None:
             return []
-        match result["stage"]:
-            case "started":
+        match result:
+            case results.TokenTold():  # nearly always
+                job.num_told = job.num_sampled
+                if result.end is not None:
+                    del self._jobs[identifier]
+                return events.told(job, result)
+            case results.JobBegun():
                 return [Started(identifier)]
-            case "prefill":
+            case results.PromptComputed():
                 return [events.prefill(job, result, self._generator.page_size)]
-            case "scored":
+            case results.PromptScored():
                 job.is_scored = True
-                if result["eos"]:
+                if result.is_end:
                     self._release(identifier)
                 return events.scored(job, result)
-            case "error":
+            case results.JobBroken(_, error):
                 self._release(identifier)  # the generator may have let go of it already: harmless
-                return [events.failed(identifier, result["error"])]
-        job.num_told = job.num_sampled
-        if result["eos"]:
-            del self._jobs[identifier]
-            return events.last(job, result)
-        return events.chunks(result)
-
-
-def _start_pool(name: str, num_threads: int) -> ThreadPoolExecutor:
-    """With all of its threads: none is left for a job to start."""
-    pool = ThreadPoolExecutor(num_threads, name)
-    barrier = threading.Barrier(num_threads)
-    list(pool.map(lambda _: barrier.wait(), range(num_threads)))
-    return pool
+                return [events.failed(identifier, error)]

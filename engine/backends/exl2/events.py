@@ -1,9 +1,8 @@
 """The generator's results of a job as the engine's events. Engine thread only."""
 
-from typing import Any
-
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.faults import explain
+from switchyard.engine.backends.exl2.results import PromptComputed, PromptScored, TokenTold
 from switchyard.engine.errors import (
     BatchFailed,
     DeviceLost,
@@ -12,40 +11,38 @@ from switchyard.engine.errors import (
     InvalidJob,
     JobFailed,
 )
-from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent, Prefill, PromptLogprobs
+from switchyard.engine.messages import Failed, Finished, JobEvent, Prefill, PromptLogprobs
 
 
-def prefill(job: Exl2Job, result: dict[str, Any], page_size: int) -> Prefill:
+def prefill(job: Exl2Job, result: PromptComputed, page_size: int) -> Prefill:
     cached = job.cached_pages * page_size + job.cached_tokens
-    done, total = result["curr_progress"], result["max_progress"]
-    return Prefill(job.job.identifier, done, total, cached)
+    return Prefill(result.identifier, result.done_tokens, result.total_tokens, cached)
 
 
-def scored(job: Exl2Job, result: dict[str, Any]) -> list[JobEvent]:
+def scored(job: Exl2Job, result: PromptScored) -> list[JobEvent]:
     """Of a prompt, with the job's end if it asked for nothing else."""
-    identifier, prompt_tokens = job.job.identifier, len(job.job.prompt)
-    end = [Finished(identifier, "length", prompt_tokens, 0, 0)] if result["eos"] else []
+    identifier, prompt_tokens = result.identifier, len(job.job.prompt)
+    end = [Finished(identifier, "length", prompt_tokens, 0, 0)] if result.is_end else []
     return [PromptLogprobs(identifier, tuple(job.prompt_logprobs)), *end]
 
 
-def chunks(result: dict[str, Any]) -> list[JobEvent]:
-    chunk: Chunk = result["chunk"]
-    return [chunk] if chunk.token_ids else []
-
-
-def last(job: Exl2Job, result: dict[str, Any]) -> list[JobEvent]:
-    finished = Finished(
-        result["identifier"],
-        "length" if result["eos_reason"] == "max_new_tokens" else "stop",
-        prompt_tokens=len(job.job.prompt),
-        new_tokens=result["new_tokens"],
-        cached_tokens=result["cached_tokens"],
-        stop_reason=result.get("stop_reason"),
-        stop_token=result.get("stop_token"),
-        draft_tokens=job.accepted_draft_tokens + job.rejected_draft_tokens,
-        accepted_tokens=job.accepted_draft_tokens,
-    )
-    return [*chunks(result), finished]
+def told(job: Exl2Job, result: TokenTold) -> list[JobEvent]:
+    """Of a token, with the job's end if it is the last."""
+    events: list[JobEvent] = [result.chunk] if result.chunk.token_ids else []
+    if (end := result.end) is not None:
+        finished = Finished(
+            result.identifier,
+            "length" if end.is_at_limit else "stop",
+            prompt_tokens=len(job.job.prompt),
+            new_tokens=end.new_tokens,
+            cached_tokens=end.cached_tokens,
+            stop_reason=end.stop_reason,
+            stop_token=end.stop_token,
+            draft_tokens=job.accepted_draft_tokens + job.rejected_draft_tokens,
+            accepted_tokens=job.accepted_draft_tokens,
+        )
+        events.append(finished)
+    return events
 
 
 def cancelled(job: Exl2Job) -> list[JobEvent]:

@@ -15,6 +15,7 @@ from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import Passes
 from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
+from switchyard.engine.backends.exl2.results import JobBroken, Result, of_library
 from switchyard.engine.backends.sampling.draw import NOT_NUMBERS, Draw, Drawing, Drawn
 from switchyard.engine.backends.sampling.transfer import upload
 
@@ -55,10 +56,10 @@ class Generator(PromptGenerator):
         self._table = np.zeros((num_rows, max_pages), dtype=np.int32)  # pages of each row's job
         self._rows: list[Exl2Job | None] = [None] * num_rows  # whose pages these are
 
-    def iterate(self) -> list[dict[str, Any]]:
+    def iterate(self) -> list[Result]:
         if not self._is_plain:
-            results: list[dict[str, Any]] = super().iterate()
-            return results
+            results: list[dict[str, Any] | Result] = super().iterate()
+            return [*map(of_library, results)]
         try:
             with torch.inference_mode():
                 return self._iterate()
@@ -70,9 +71,35 @@ class Generator(PromptGenerator):
         self._step = None
         super().clear_queue()
 
-    def _iterate(self) -> list[dict[str, Any]]:
-        results: list[dict[str, Any]] = []
-        self.iterate_start_jobs(results)
+    def prove(self, job: Exl2Job) -> None:
+        """Generate something, alone. Leaves the page table empty. Raises what went wrong."""
+        self.enqueue(job)
+        try:
+            while self.num_remaining_jobs():
+                for result in self.iterate():
+                    if isinstance(result, JobBroken):
+                        raise result.error
+        except Exception as error:
+            raise explain(error) from error
+        self.reset_page_table()
+
+    def repair(self) -> None:
+        """Take back what a failed decode step noted as written.
+
+        The generator moves a page's `kv_position` on before the forward pass that fills it. Left
+        so, it would hang at the next page border, or reuse keys that were never computed.
+        """
+        for job in self.active_jobs:
+            for sequence in job.sequences:
+                for i, page in enumerate(sequence.allocated_pages or []):
+                    if page.ref_count == 1:
+                        written = max(sequence.kv_position - i * self.page_size, 0)
+                        page.kv_position = min(page.kv_position, written)
+
+    def _iterate(self) -> list[Result]:
+        started: list[dict[str, Any]] = []
+        self.iterate_start_jobs(started)
+        results = [*map(of_library, started)]
         self._prefill(results)
         step, self._step = self._step, None
         if step is None or not any(job.is_active for job in step.jobs):
@@ -122,7 +149,7 @@ class Generator(PromptGenerator):
             drawn.logprobs.extend(logprobs)
         return drawn
 
-    def _receive(self, step: _Step, drawn: Drawn, results: list[dict[str, Any]]) -> None:
+    def _receive(self, step: _Step, drawn: Drawn, results: list[Result]) -> None:
         ended = [
             job
             for job, token_id, logprob in zip(step.jobs, *drawn, strict=True)

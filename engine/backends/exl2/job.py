@@ -12,6 +12,7 @@ from exllamav2.generator.dynamic import _tensor_hash_checksum
 
 from switchyard.engine.backends.exl2.detokenizer import Detokenizer
 from switchyard.engine.backends.exl2.prompt import PromptJob
+from switchyard.engine.backends.exl2.results import JobEnd, Result, TokenTold
 from switchyard.engine.backends.sampling.draw import check
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.job import Job
@@ -22,9 +23,7 @@ class Exl2Job(PromptJob):
     """Contains its errors: what raises out of `iterate()` would cost all jobs their results. They
     may be panics of libraries written in Rust, which are no `Exception`s.
 
-    A failed job puts `{"stage": "error", "error": exception, ...}` into the results. After a
-    failure in `prefill` it stays active and must be cancelled; otherwise the generator lets go
-    of it by itself.
+    A failed job puts a `JobBroken` into the results.
     """
 
     def __init__(
@@ -79,9 +78,7 @@ class Exl2Job(PromptJob):
         is_at_last: bool = self.num_sampled + 1 >= self.max_new_tokens
         return is_at_last
 
-    def accept(
-        self, token_id: int, logprob: TokenLogprob | None, results: list[dict[str, Any]]
-    ) -> bool:
+    def accept(self, token_id: int, logprob: TokenLogprob | None, results: list[Result]) -> bool:
         """The next token, or below 0 why there is none; whether the job has ended."""
         try:
             if self.sampler.error is not None:
@@ -91,17 +88,17 @@ class Exl2Job(PromptJob):
             self._unnoted.append(token_id)
             if len(self._unnoted) >= self._num_until_border:
                 self._note_tokens()
-            result = self._result("streaming")
+            end = None
             if token_id in self.stop_tokens:
-                result["eos"], result["eos_reason"] = True, "stop_token"
+                end = "stop_token"
             elif self.num_sampled >= self.max_new_tokens:
-                result["eos"], result["eos_reason"] = True, "max_new_tokens"
-            is_last = self._tell(result, token_id, logprob)
+                end = "max_new_tokens"
+            result = self._tell(token_id, logprob, end)
         except BaseException as error:
             self.fail(error, results)
             return True
         results.append(result)
-        return is_last
+        return result.end is not None
 
     def allocate_pages(self) -> None:
         super().allocate_pages()
@@ -182,47 +179,57 @@ class Exl2Job(PromptJob):
         self, logits: torch.Tensor, next_token: torch.Tensor, *rest: Any
     ) -> tuple[bool, torch.Tensor]:
         """Accept a token; (whether the job has ended, the token)."""
-        results: list[dict[str, Any]] = rest[-2]
-        num_before = len(results)
+        *others, results, is_first = rest
+        told: list[dict[str, Any]] = []
         try:
             if self.sampler.error is not None:
                 raise self.sampler.error
             token_id = int(next_token.item())
             check(token_id)
             self.num_sampled += 1
-            token: torch.Tensor = super().receive_sample(logits, next_token, *rest)[1]
+            token: torch.Tensor = super().receive_sample(
+                logits, next_token, *others, told, is_first
+            )[1]
             self.held_text = ""  # ours is another
             self.held_tokens.clear()
-            return self._tell(results[-1], token_id, self._logprob), token
+            result = self._tell(token_id, self._logprob, told[-1].get("eos_reason"))
         except BaseException as error:
-            del results[num_before:]
             self.fail(error, results)
             return True, next_token  # as at a stop: the generator frees the pages
+        results.append(result)
+        return result.end is not None, token
 
-    def _tell(self, result: dict[str, Any], token_id: int, logprob: TokenLogprob | None) -> bool:
-        """Complete the result of a token; whether the job has ended."""
-        is_stop_token = result.get("eos_reason") == "stop_token"
+    def _tell(self, token_id: int, logprob: TokenLogprob | None, end: str | None) -> TokenTold:
+        """What a token brings. `end`: the library's word for why it ends the job, if it does."""
+        is_stop_token = end == "stop_token"
+        stop_reason: str | int | None = None
         self.sampler.accept(token_id)
         if not is_stop_token and self.sampler.rules and self.sampler.obey(token_id):
-            result["eos"], result["eos_reason"] = True, "end_filter"  # the generator's word
+            end = "end_filter"
         if is_stop_token:
             text, token_ids = self._detokenizer.flush()
-            result["stop_token"] = logprob
             if token_id in self.job.stop_token_ids:
-                result["stop_reason"] = token_id
+                stop_reason = token_id
         else:
             if logprob is not None:
                 self._logprobs.append(logprob)
-            text, token_ids = self._detokenizer.push(token_id, is_last=result["eos"])
+            text, token_ids = self._detokenizer.push(token_id, is_last=end is not None)
         if self._detokenizer.stop_string is not None:
-            result["eos"], result["eos_reason"] = True, "stop_string"
-            result["stop_reason"] = self._detokenizer.stop_string
-        result["chunk"] = self._chunk(text, token_ids)
-        if result["eos"]:
-            result["new_tokens"] = self.num_sampled - is_stop_token
-            result["cached_tokens"] = self.num_cached
-        is_last: bool = result["eos"]
-        return is_last
+            end, stop_reason = "stop_string", self._detokenizer.stop_string
+        chunk = self._chunk(text, token_ids)
+        if end is None:
+            return TokenTold(self.job.identifier, chunk)
+        return TokenTold(
+            self.job.identifier,
+            chunk,
+            JobEnd(
+                is_at_limit=end == "max_new_tokens",
+                new_tokens=self.num_sampled - is_stop_token,
+                cached_tokens=self.num_cached,
+                stop_reason=stop_reason,
+                stop_token=logprob if is_stop_token else None,
+            ),
+        )
 
     def _chunk(self, text: str, token_ids: tuple[int, ...]) -> Chunk:
         if self.job.num_logprobs is None:

@@ -8,6 +8,12 @@ import torch
 from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.generator import ExLlamaV2DynamicJob
 
+from switchyard.engine.backends.exl2.results import (
+    JobBroken,
+    PromptComputed,
+    PromptScored,
+    Result,
+)
 from switchyard.engine.backends.sampling.logprobs import ROWS, score_chunk, token_logprobs
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.job import Job
@@ -74,7 +80,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         """Whether the generator may decode. Never if there is nothing to generate."""
         return self.job.max_new_tokens > 0 and bool(super().is_prefill_done())
 
-    def prefill(self, results: list[dict[str, Any]]) -> None:
+    def prefill(self, results: list[Result]) -> None:
         if self.error is not None or (self.is_decoding and self.is_scored):
             return
         try:
@@ -168,7 +174,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         for page in self.sequences[sequence].allocated_pages[start // size : -(-end // size)]:
             page.can_revert = False
 
-    def note_chunk(self, results: list[dict[str, Any]]) -> None:
+    def note_chunk(self, results: list[Result]) -> None:
         """It has been computed."""
         [sequence] = self.sequences
         pages, size = sequence.allocated_pages, self.generator.page_size
@@ -177,7 +183,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             pages[i].prev_hash = pages[i - 1].phash if i else None
         self._note_computed(sequence, end)
         last = len(sequence.sequence_ids) - 1
-        results.append(self._result("prefill", curr_progress=end, max_progress=last))
+        results.append(PromptComputed(self.identifier, end, last))
         self._begin_if_done()
 
     def _copy_alike(self, sequence: Any, index: int) -> None:
@@ -219,7 +225,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             page.can_revert = False
         sequence.kv_position = end
 
-    def _score_chunk(self, size: int, results: list[dict[str, Any]]) -> None:
+    def _score_chunk(self, size: int, results: list[Result]) -> None:
         """A chunk of the prompt with its logprobs; these once it is done, until they are told."""
         [sequence] = self.sequences
         start, last = sequence.kv_position, len(sequence.sequence_ids) - 1
@@ -235,23 +241,22 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
                 token_ids = self.job.prompt[start + 1 + i : min(start + i + ROWS, end) + 1]
                 rows = logits[i : i + ROWS, :vocab_size]
                 self.prompt_logprobs += token_logprobs(rows, token_ids, num_top or 0)
-            results.append(
-                self._result("prefill", curr_progress=sequence.kv_position, max_progress=last)
-            )
+            results.append(PromptComputed(self.identifier, sequence.kv_position, last))
         if sequence.kv_position == last:
             sequence.prefill_complete = True
-            results.append(self._result("scored", eos=self.job.max_new_tokens == 0))
+            results.append(PromptScored(self.identifier, self.job.max_new_tokens == 0))
 
-    def _prefill_chunk(self, size: int | None, results: list[dict[str, Any]]) -> None:
+    def _prefill_chunk(self, size: int | None, results: list[Result]) -> None:
         """Compute a chunk of one sequence, no more than `size` tokens.
 
         The generator goes by whole pages, so it is shown a prompt that ends sooner. It counts the
         progress of a pair together and so never ends a long one: it is shown one of them.
         """
-        pair, num_results = self.sequences, len(results)
+        pair, told = self.sequences, list[dict[str, Any]]()  # by the library
         left = [s for s in pair if s.kv_position < len(s.sequence_ids) - 1]
         if not left:
-            super().prefill(results)
+            super().prefill(told)
+            self._note_progress(told, results)
             return
         sequence = left[0]
         whole = sequence.sequence_ids
@@ -263,25 +268,20 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             sequence.sequence_ids = _Beginning(whole, sequence.kv_position + size + 1)
         self.sequences = [sequence]
         try:
-            super().prefill(results)
+            super().prefill(told)
         finally:
             self.sequences = pair
             sequence.sequence_ids = whole
             sequence.prefill_complete = sequence.kv_position == len(whole) - 1
-        for result in results[num_results:]:
-            result["curr_progress"] = sum(s.kv_position for s in pair)
-            result["max_progress"] = sum(len(s.sequence_ids) - 1 for s in pair)
+        self._note_progress(told, results)
 
-    def fail(self, error: BaseException, results: list[dict[str, Any]]) -> None:
+    def _note_progress(self, told: list[dict[str, Any]], results: list[Result]) -> None:
+        """Of all its prompts, if the library has told of any."""
+        if told:
+            done = sum(s.kv_position for s in self.sequences)
+            total = sum(len(s.sequence_ids) - 1 for s in self.sequences)
+            results.append(PromptComputed(self.identifier, done, total))
+
+    def fail(self, error: BaseException, results: list[Result]) -> None:
         self.error = error
-        results.append(self._result("error", eos=True, error=error))
-
-    def _result(self, stage: str, eos: bool = False, **more: Any) -> dict[str, Any]:
-        return {
-            "job": self,
-            "stage": stage,
-            "eos": eos,
-            "serial": self.serial_number,
-            "identifier": self.identifier,
-            **more,
-        }
+        results.append(JobBroken(self.identifier, error))

@@ -10,6 +10,7 @@ from exllamav2.generator import ExLlamaV2DynamicGenerator
 from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import Passes
 from switchyard.engine.backends.exl2.prompt import PromptJob
+from switchyard.engine.backends.exl2.results import Result
 
 
 class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 is untyped
@@ -37,7 +38,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
         return [self.all_pages[i] for i in np.flatnonzero(begins)]
 
-    def _prefill(self, results: list[dict[str, Any]]) -> None:
+    def _prefill(self, results: list[Result]) -> None:
         """A chunk of every prompt that isn't computed yet."""
         newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
         computed: set[PromptJob] = set()
@@ -58,7 +59,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
                 job.prefill(results)
 
     def _compute_prompts(
-        self, rows: Mapping[PromptJob, int], length: int, results: list[dict[str, Any]]
+        self, rows: Mapping[PromptJob, int], length: int, results: list[Result]
     ) -> set[PromptJob]:
         """The next chunk of each in one pass of rows of `length` tokens, from the given starts on:
         what fills them up is overwritten in time. Which of them it was done for.

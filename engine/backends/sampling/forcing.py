@@ -13,7 +13,7 @@ class Forcing:
     def __init__(self, forced: Forced, pieces: list[bytes]) -> None:
         self._forced = forced
         self._pieces = pieces
-        self._watch = Watch(forced.unless_text)
+        self._watch = TextWatch(forced.unless_text)
         self._num_tokens = 0
         self._next = 0  # of the forced tokens
 
@@ -31,7 +31,7 @@ class Forcing:
         self._watch.add(self._pieces[token_id])
 
 
-class Watch:
+class TextWatch:
     """Whether a text has come in a completion."""
 
     def __init__(self, text: str) -> None:

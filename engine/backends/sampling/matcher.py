@@ -1,12 +1,13 @@
 """The constraint of one job: which tokens may come next. Engine thread, but for the pool."""
 
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from llguidance import LLMatcher
 
-from switchyard.engine.backends.sampling.forcing import Watch
+from switchyard.engine.backends.sampling.forcing import TextWatch
 from switchyard.engine.backends.sampling.rules import Among, Without
 from switchyard.engine.grammar.grammars import PANICS, Grammars, check_matcher
 from switchyard.engine.job import Constraint
@@ -14,7 +15,16 @@ from switchyard.engine.job import Constraint
 # Seconds that a batch waits for a job's mask. `Grammars` bounds what one takes; this is for a
 # machine that is far too busy.
 MASK_TIMEOUT = 2.0
+MASK_THREADS = 4  # of one model
 NOTE_AFTER = 0.001  # seconds of a core: some dozens of masks
+
+
+def start_masks(name: str) -> ThreadPoolExecutor:
+    """The pool of a model, with all of its threads: none is left for a job to start."""
+    pool = ThreadPoolExecutor(MASK_THREADS, f"masks-{name}")
+    barrier = threading.Barrier(MASK_THREADS)
+    list(pool.map(lambda _: barrier.wait(), range(MASK_THREADS)))
+    return pool
 
 
 class Matcher:
@@ -32,7 +42,7 @@ class Matcher:
         self._constraint = constraint
         self._grammars = grammars
         self._pool = pool
-        self._watch = Watch(constraint.after)
+        self._watch = TextWatch(constraint.after)
         self._overshooting: dict[int, list[int]] = {}
         self._matcher: LLMatcher | None = None
         self._seconds = 0.0  # of a core, for masks, since that was noted

@@ -10,7 +10,7 @@ from exllamav2 import ExLlamaV2Config
 
 from switchyard.engine.backends.exl2.cpu.attention import PagedAttention
 from switchyard.engine.backends.exl2.cpu.cache import CpuCache
-from switchyard.engine.backends.exl2.cpu.weights import Layer, Weights, read_weights
+from switchyard.engine.backends.exl2.cpu.weights import LayerWeights, Weights, read_weights
 from switchyard.engine.backends.exl2.load.positions import frequencies
 from switchyard.engine.backends.exl2.load.progress import Callback
 from switchyard.engine.errors import ModelError
@@ -97,7 +97,7 @@ class CpuLlama:
 
     def _write_keys_values(
         self,
-        layer: Layer,
+        layer: LayerWeights,
         x: torch.Tensor,
         rotations: torch.Tensor,
         state: torch.Tensor,

@@ -5,12 +5,12 @@ from exllamav2 import ExLlamaV2Config
 from switchyard.engine.backends.exl2.cpu.cache import CpuCache
 from switchyard.engine.backends.exl2.cpu.llama import CpuLlama
 from switchyard.engine.backends.exl2.load.config import read_draft_config
-from switchyard.engine.backends.exl2.load.loaded import Loaded
+from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.progress import Callback, parts
 from switchyard.engine.config import ModelConfig
 
 
-def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> Loaded:
+def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> LoadedModel:
     """The model and its float32 cache. Raises ModelError."""
     tokens = config.cache_tokens
     assert tokens != "auto", "make_backend refuses it"
@@ -22,7 +22,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
     for model, callback in zip(models, callbacks, strict=True):
         model.load(callback)
     caches = [CpuCache(model, max_seq_len=tokens) for model in models]
-    loaded = Loaded(models[0], caches[0], "float32")
+    loaded = LoadedModel(models[0], caches[0], "float32")
     if config.draft_model is not None:
         loaded.draft_model, loaded.draft_cache = models[1], caches[1]
     return loaded

@@ -12,7 +12,7 @@ from switchyard.engine.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerWeights:
     """Matrices multiply from the right. Those with more outputs than inputs are turned round from
     the checkpoint's (outputs, inputs), which for a few rows at a time is twice as fast.
     """
@@ -28,7 +28,7 @@ class Layer:
 @dataclass(frozen=True, slots=True)
 class Weights:
     embedding: torch.Tensor  # (vocabulary, hidden)
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
     head: torch.Tensor  # (hidden, vocabulary padded to 32)
 
@@ -62,7 +62,7 @@ def read_weights(config: ExLlamaV2Config, progress: Callback | None) -> Weights:
     )
 
 
-def _read_layer(checkpoint: Checkpoint, config: ExLlamaV2Config, prefix: str) -> Layer:
+def _read_layer(checkpoint: Checkpoint, config: ExLlamaV2Config, prefix: str) -> LayerWeights:
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     num_heads, num_kv_heads = config.num_attention_heads, config.num_key_value_heads
 
@@ -79,7 +79,7 @@ def _read_layer(checkpoint: Checkpoint, config: ExLlamaV2Config, prefix: str) ->
     output = checkpoint.tensor(f"{prefix}self_attn.o_proj.weight", hidden, num_heads * head_dim)
     gate = checkpoint.tensor(f"{prefix}mlp.gate_proj.weight", inner, hidden)
     up = checkpoint.tensor(f"{prefix}mlp.up_proj.weight", inner, hidden)
-    return Layer(
+    return LayerWeights(
         attention_norm=checkpoint.tensor(f"{prefix}input_layernorm.weight", hidden),
         qkv=_transposed(query, key, heads("v_proj", num_kv_heads)),
         output=output.t(),

@@ -21,7 +21,7 @@ from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 
 from switchyard.engine.backends.exl2.cuda import experts, tensor_parallel
 from switchyard.engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
-from switchyard.engine.backends.exl2.cuda.passes import Passes, can_capture, is_plain
+from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses, can_capture, is_plain
 from switchyard.engine.backends.exl2.load.attention import (
     check_windows,
     num_tables,
@@ -30,7 +30,7 @@ from switchyard.engine.backends.exl2.load.attention import (
 )
 from switchyard.engine.backends.exl2.load.config import read_draft_config
 from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.backends.exl2.load.loaded import Loaded
+from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.progress import Callback, parts
 from switchyard.engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora, ModelConfig
 from switchyard.engine.errors import ModelError, OutOfMemory
@@ -45,7 +45,7 @@ CACHES: dict[CacheMode, Any] = {
 }
 
 
-def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> Loaded:
+def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> LoadedModel:
     """With the first cache that has room. Raises ModelError if none has."""
     _check_gpus(config, exl2_config)
     _check_loras(config)
@@ -170,7 +170,7 @@ def _load(
     tokens: int,
     progress: Callback,
     has_room: bool,
-) -> Loaded:
+) -> LoadedModel:
     """`configs`: a draft model's, if there is one, and the model's. `has_room`: one GPU has, for
     all.
     """
@@ -191,7 +191,7 @@ def _load(
         ]
         cache = tensor_parallel.load(models[0], split, CACHES[mode], tokens, progress)
         set_tables(models[0])
-        return Loaded(models[0], cache, mode)
+        return LoadedModel(models[0], cache, mode)
     callbacks = parts(progress, [len(model.modules) for model in models])
     caches = []
     for model, callback in zip(models, callbacks, strict=True):
@@ -204,9 +204,9 @@ def _load(
             model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
         set_tables(model)
     model, cache = models[-1], caches[-1]
-    loaded = Loaded(model, cache, mode, is_paged=has_pages(configs[-1]))
+    loaded = LoadedModel(model, cache, mode, is_paged=has_pages(configs[-1]))
     if has_passes and can_capture(model):
-        loaded.passes = Passes(model, cache, PAGE_SIZE, config.max_batch_size)
+        loaded.passes = CapturedPasses(model, cache, PAGE_SIZE, config.max_batch_size)
     if len(models) > 1:
         loaded.draft_model, loaded.draft_cache = models[0], caches[0]
     return loaded

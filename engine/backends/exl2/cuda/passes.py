@@ -94,7 +94,7 @@ def _capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
     return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
 
 
-class Passes:
+class CapturedPasses:
     """Of a model for which `can_capture` holds."""
 
     def __init__(self, model: Any, cache: Any, page_size: int, max_rows: int) -> None:

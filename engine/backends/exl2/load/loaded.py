@@ -1,11 +1,14 @@
 """A model in memory, with all that belongs to it."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+
+logger = logging.getLogger(__name__)
 
 
 class Passes(Protocol):
@@ -35,7 +38,7 @@ class Passes(Protocol):
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedModel:
     model: Any
     cache: Any
     cache_mode: str  # how it holds keys and values
@@ -44,6 +47,15 @@ class Loaded:
     draft_cache: Any = None
     loras: list[Any] = field(default_factory=list)
     is_paged: bool = True  # else one job at a time
+
+    def warn_of_a_small_cache(self, max_seq_len: int) -> None:
+        if max_seq_len > self.cache.max_seq_len:
+            logger.warning(
+                "the context of %d tokens is more than the cache of %d: longer requests are"
+                " refused unless cache_tokens is raised",
+                max_seq_len,
+                self.cache.max_seq_len,
+            )
 
     def unload(self) -> None:
         """Let go of all. The memory is free once nobody else holds any of it."""
