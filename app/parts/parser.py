@@ -1,12 +1,12 @@
 """The text of one answer, in whatever pieces it comes, to parts. Pure; one request thread."""
 
-import json
 import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import regex
 
+from switchyard.app.parts.arguments import ObjectEnd, whole_arguments
 from switchyard.app.parts.call_formats import Format, compiled
 from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
 
@@ -45,7 +45,7 @@ class PartParser:
         self._held = ""
         self._wanted = 0  # characters to be held before it is worth another look
         self._parts: list[Part] = []
-        self._object = _ObjectEnd()
+        self._object = ObjectEnd()
         self._thought_tokens = 0
         self._has_thoughts = is_reasoning and tags is not None
         # What comes next. Each takes from the beginning of what is held, and tells whether another
@@ -197,7 +197,7 @@ class PartParser:
     def _begin(self, call: "regex.Match[str]") -> None:
         assert self._format is not None
         groups = call.groupdict()
-        name, arguments = groups["name"], _whole_arguments(groups)
+        name, arguments = groups["name"], whole_arguments(groups)
         if name not in self._tools or arguments is None:
             # No call can begin in what is before the name.
             self._tell(Text(self._held[: call.start("name")]))
@@ -211,7 +211,7 @@ class PartParser:
             self._end_call(self._end)
         else:
             self._held = self._held[call.start("begin") :]
-            self._object = _ObjectEnd()
+            self._object = ObjectEnd()
             self._state = self._arguments
 
     def _arguments(self, is_last: bool) -> bool:
@@ -262,47 +262,3 @@ class PartParser:
     def _nothing(self, is_last: bool) -> bool:
         self._held = ""
         return False
-
-
-def _whole_arguments(groups: dict[str, str | None]) -> str | None:
-    """Of a call that was matched with its arguments; "" if they follow, None if they are none."""
-    if groups.get("begin"):
-        return ""
-    if groups.get("nothing"):
-        return "{}"
-    try:
-        text = groups["object"] or json.loads(str(groups["string"]), strict=False)
-        return text if isinstance(json.loads(text), dict) else None
-    except ValueError:
-        return None
-
-
-class _ObjectEnd:
-    """Finds where an object of JSON ends that comes in pieces."""
-
-    _MARKS = re.compile(r'["\\{}]')
-
-    def __init__(self) -> None:
-        self._seen = 0  # characters
-        self._depth = 0
-        self._is_string = False
-        self._escaped = -1  # the character behind the last backslash
-
-    def find(self, text: str) -> int | None:
-        """Where in `text`, which follows what has been seen; None if it doesn't end in it."""
-        for match in self._MARKS.finditer(text):
-            at = self._seen + match.start()
-            if self._is_string:
-                if at == self._escaped:
-                    continue
-                if match[0] == "\\":
-                    self._escaped = at + 1
-                self._is_string = match[0] != '"'
-            elif match[0] == '"':
-                self._is_string = True
-            elif match[0] != "\\":
-                self._depth += 1 if match[0] == "{" else -1
-                if self._depth == 0:
-                    return match.end()
-        self._seen += len(text)
-        return None

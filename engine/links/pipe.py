@@ -36,7 +36,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CODE = "from switchyard.engine.links.pipe import serve; serve({})"
 
 MakeBackend = Callable[[Deliver], Backend]
-Message = Sequence[Event] | logging.LogRecord | None  # None: the end
+FromChild = Sequence[Event] | logging.LogRecord | None  # None: the end
 
 
 class PipeLink:
@@ -153,7 +153,7 @@ class PipeLink:
                 self._deliver(message)
         return is_loaded, is_ended, None
 
-    def _receive(self, here: Connection, is_loaded: bool) -> Message:
+    def _receive(self, here: Connection, is_loaded: bool) -> FromChild:
         """None when the child has ended. One that holds Python's lock can't tell that it hangs: its
         silence does, but while it loads.
         """
@@ -164,7 +164,7 @@ class PipeLink:
             if is_loaded and not self._hears(here):
                 seconds = f"{self._config.hang_exit:.0f} s"
                 return [Stopped(DeviceLost(f"the engine's process is silent, since {seconds}"))]
-            message: Message = here.recv()
+            message: FromChild = here.recv()
         except (EOFError, OSError):
             return None
         return message
@@ -235,7 +235,7 @@ def serve(descriptor: int) -> None:
     keep_memory_small()
     there = Connection(descriptor)
     config, make_backend, level = there.recv()
-    outbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    outbox: queue.SimpleQueue[FromChild] = queue.SimpleQueue()
     logging.getLogger().addHandler(logging.handlers.QueueHandler(outbox))
     logging.getLogger("switchyard.engine").setLevel(level)
     thread = EngineThread(config, lambda: make_backend(outbox.put), outbox.put)
@@ -261,7 +261,7 @@ def _read_commands(there: Connection, thread: EngineThread) -> None:
     os._exit(1)
 
 
-def _write_events(there: Connection, outbox: queue.SimpleQueue[Message], interval: float) -> None:
+def _write_events(there: Connection, outbox: queue.SimpleQueue[FromChild], interval: float) -> None:
     """A thread of its own: the engine thread must not wait for the parent."""
     try:
         while True:

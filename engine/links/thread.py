@@ -13,13 +13,11 @@ from switchyard.engine.errors import (
     Closed,
     DeviceLost,
     EngineError,
-    Failure,
     JobFailed,
     ModelError,
     OutOfMemory,
-    Rejected,
 )
-from switchyard.engine.job import Job
+from switchyard.engine.links.calls import cause_of, enqueue, open_backend
 from switchyard.engine.messages import (
     Abandon,
     Cancel,
@@ -134,16 +132,7 @@ class EngineThread:
                 logger.exception("release of the model")
 
     def _open(self) -> Backend:
-        try:
-            backend = self._make_backend()
-            info = backend.open()
-        except ModelError:
-            raise
-        except BaseException as reason:  # what libraries say of a bad model directory, in one line
-            logger.debug("load", exc_info=True)
-            raise ModelError(
-                f"the model can't be loaded: {type(reason).__name__}: {reason}"
-            ) from None
+        backend, info = open_backend(self._make_backend)
         self._deliver([Loaded(info)])
         return backend
 
@@ -163,7 +152,7 @@ class EngineThread:
                 raise
             except BaseException as reason:
                 self._fail_batch(reason)
-                cause = _cause(reason)
+                cause = cause_of(reason)
             if cause is not None:  # not in the handler: the frames there hold the device's memory
                 self._recover(backend, cause)
 
@@ -205,7 +194,7 @@ class EngineThread:
             try:
                 events = backend.cancel(identifier)
             except BaseException as reason:
-                self._tell([Failed(identifier, BatchFailed(_cause(reason)))])
+                self._tell([Failed(identifier, BatchFailed(cause_of(reason)))])
                 raise
             self._tell(events or [Failed(identifier, BatchFailed(LOST))])
         elif job := self._pending.remove(identifier):  # else it ended meanwhile
@@ -223,7 +212,7 @@ class EngineThread:
                 job = candidates[0]
                 error = JobFailed("the job does not fit an empty generator")
             else:
-                error = _enqueue(backend, job)
+                error = enqueue(backend, job)
             if error is None or isinstance(error, OutOfMemory):
                 self._pending.start(job.identifier)
                 self._batch.add(job)
@@ -282,7 +271,7 @@ class EngineThread:
             if job is not None:
                 self._pending.push(job, is_due=True)
                 events.append(PutBack(identifier))
-        self._tell([*events, *self._batch.fail(_cause(reason))])
+        self._tell([*events, *self._batch.fail(cause_of(reason))])
 
     def _recover(self, backend: Backend, cause: str) -> None:
         """Each way only if those before it have not brought a token since."""
@@ -297,26 +286,8 @@ class EngineThread:
                 raise
             except BaseException as error:
                 logger.exception("recovery: %s failed", recover.__name__)
-                cause = _cause(error)
+                cause = cause_of(error)
             else:
                 self._deliver([Recovered()])
                 return
         raise ModelError(f"the generator can't be brought back: {cause}")
-
-
-def _enqueue(backend: Backend, job: Job) -> EngineError | None:
-    """Why the job can't start, if it can't. Raises ModelError."""
-    try:
-        backend.enqueue(job)
-    except ModelError:
-        raise
-    except (Rejected, Failure) as reason:
-        return reason
-    except BaseException as reason:
-        logger.exception("job %s can't be set up", job.identifier)
-        return JobFailed(_cause(reason))
-    return None
-
-
-def _cause(reason: BaseException) -> str:
-    return f"{type(reason).__name__}: {reason}"
