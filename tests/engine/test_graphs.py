@@ -80,9 +80,9 @@ def test_models_without_graphs_of_ours_are_told_by_their_layers(build, name, is_
 @pytest.mark.parametrize("token_id", [-1, 10])
 def test_a_token_without_an_embedding_is_not_sent_to_the_device(token_id):
     cpu.install()
-    from switchyard.engine.backends.exl2.cuda.passes import Passes
+    from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
 
-    passes = object.__new__(Passes)
+    passes = object.__new__(CapturedPasses)
     passes._embeddings = SimpleNamespace(size=10)
     with pytest.raises(IndexError, match="beyond 10 embeddings"):
         passes.run(torch.tensor([3, token_id]), [0, 0], np.zeros((2, 1), dtype=np.int32))

@@ -47,7 +47,7 @@ def compare(
         length = min(1500, info.max_seq_len - 2)
         text = _prompt(rng, length)
         found = {
-            "graphs": type(backend._loaded.passes).__name__ == "Passes",
+            "graphs": type(backend._loaded.passes).__name__ == "CapturedPasses",
             "served": info.max_seq_len,
         }
         own = logits(backend, text)
