@@ -77,8 +77,12 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items):
-    """Skip what is marked `gpu` or `lm_eval` where there is none."""
+def pytest_collection_modifyitems(config, items):
+    """Skip what is marked `gpu` or `lm_eval` where there is none, and what takes minutes."""
+    if config.option.markexpr != "hardship":
+        for item in items:
+            if item.get_closest_marker("hardship"):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: see -m hardship"))
     if importlib.util.find_spec("lm_eval") is None:
         for item in items:
             if item.get_closest_marker("lm_eval"):

@@ -37,6 +37,13 @@ class Embeddings:
         check_error(_cuda().cudaHostUnregister(self._address))
 
 
+def learned(module: Any, positions: torch.Tensor, length: int) -> torch.Tensor:
+    """What is learned of the positions of rows that begin there; (rows, length, hidden size)."""
+    places = positions[:, None] + torch.arange(length, device=positions.device)
+    weight = module.embedding.weight
+    return F.embedding(places.clamp(max=len(weight) - 1), weight)  # rows that fill up go beyond
+
+
 def _cuda() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.device import set_device_streams
 from exllamav2.embedding import ExLlamaV2Embedding
@@ -24,20 +23,15 @@ from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 from exllamav2.pos_embedding import ExLlamaV2PosEmbedding
 from exllamav2.rmsnorm import ExLlamaV2RMSNorm
 
-from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings
+from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings, learned
 from switchyard.engine.backends.exl2.cuda.experts import MAX_DENSE_TOKENS, is_dense
 from switchyard.engine.backends.exl2.cuda.graphs import record
 from switchyard.engine.backends.exl2.cuda.prompts import PromptPasses
-from switchyard.engine.backends.exl2.cuda.sizes import Sizes
+from switchyard.engine.backends.exl2.cuda.sizes import Sizes, graph_rows
 
 logger = logging.getLogger(__name__)
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
-# Rows that are tried, and then every 64; a smaller batch is filled up, to the size that was
-# measured to be the fastest. From 33 on or so exllamav2 unpacks the weights first, which takes the
-# same time for any number.
-GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
-MORE_ROWS = 64
 # Tokens: texts up to these have graphs of their own, with less work in attention, which is divided
 # by how long the longest may be.
 SHORT = (512, 2048)
@@ -72,13 +66,6 @@ def is_plain(model: Any) -> bool:
     return isinstance(embedding, ExLlamaV2Embedding) and all(
         isinstance(module, PLAIN) or is_dense(module) for module in modules
     )
-
-
-def graph_rows(max_rows: int) -> list[int]:
-    """Of the batches that are tried: up to `max_rows`, that, and one more, which may be faster."""
-    sizes = (*GRAPH_ROWS, *range(2 * MORE_ROWS, max_rows + 2 * MORE_ROWS, MORE_ROWS))
-    above = next(rows for rows in sizes if rows > max_rows)
-    return sorted({max_rows, above, *(rows for rows in sizes if rows < max_rows)})
 
 
 def _have_rows(token_ids: torch.Tensor, size: int) -> bool:
@@ -302,14 +289,7 @@ class CapturedPasses:
         end = None if is_last else self._model.last_kv_layer_idx + 1
         for module in self._model.modules[1:end]:
             if isinstance(module, ExLlamaV2PosEmbedding):  # whose own way asks the host
-                x = x + _learned(module, positions, length)
+                x = x + learned(module, positions, length)
             else:
                 x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
         return x
-
-
-def _learned(module: Any, positions: torch.Tensor, length: int) -> torch.Tensor:
-    """What is learned of the positions of rows that begin there; (rows, length, hidden size)."""
-    places = positions[:, None] + torch.arange(length, device=positions.device)
-    weight = module.embedding.weight
-    return F.embedding(places.clamp(max=len(weight) - 1), weight)  # rows that fill up go beyond
