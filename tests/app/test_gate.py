@@ -225,6 +225,19 @@ def test_an_answer_is_waited_for_outside(make_client, gate, stream):
     assert b"0 " in join()
 
 
+def test_where_jobs_have_all_threads_that_they_may_no_large_request_waits(make_client):
+    backend = ScriptedBackend(endless)
+    client = make_client(backend, max_batch_size=1, max_pending=1, heartbeat=0.05)
+    body = {"prompt": [1], "max_tokens": 100, "stream": True}
+    streams = [client.post(URL, json=body) for _ in range(2)]
+    with enter(gate_of(client), MAX_BYTES):
+        response = client.post(URL, json=LONG)
+    assert response.status_code == 429
+    assert "large requests wait already" in response.json["error"]["message"]
+    for stream in streams:
+        stream.close()
+
+
 def test_a_request_that_fails_in_an_unexpected_way_leaves_too(make_client, caplog):
     client = make_client(ScriptedBackend())
     client.models.get = lambda name: 1 / 0

@@ -8,7 +8,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed
-from tests.scripted import ScriptedBackend
+from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
 
@@ -62,6 +62,16 @@ VALUES = {
     "seed": -4,
     "user": "true",
 }
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "application/x-ndjson"])
+def test_space_is_text_wherever_it_comes(make_client, accept):
+    client = make_client(ScriptedBackend(says(" ", "a", "\n", "b", " ")))
+    response = client.post(URL, json={"prompt": "x", "stream": True}, headers={"Accept": accept})
+    lines = [response.text]
+    if accept != "text/plain":
+        lines = [json.loads(line).get("text", "") for line in response.text.splitlines()]
+    assert "".join(lines) == " a\nb "
 
 
 @pytest.mark.parametrize("how", ["form", "multipart", "query"])

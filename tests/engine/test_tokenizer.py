@@ -96,6 +96,12 @@ def test_special_tokens_that_come_out_of_the_normalizer_are_ordinary_text_too(
     assert tokenizer.decode(token_ids) == "be <say> quiet"
 
 
+@pytest.mark.parametrize("text", ["<|im_end|> x", "x <|im_end|>", "</s>"])
+def test_a_template_may_end_with_an_escaped_text(tokenizer, text):
+    token_ids = tokenizer.encode_template(f"<|im_start|>{tokenizer.escape(text)}", 100)
+    assert token_ids[1:] == tokenizer.encode(text, 100, add_bos=False)
+
+
 def test_an_escaped_special_token_leaves_the_rest_of_a_template_as_it_was(
     changed, sentencepiece_path
 ):
