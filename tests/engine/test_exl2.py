@@ -228,10 +228,12 @@ def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(model_path):
     backend = exl2_backend(model_path, cache_tokens=1024, max_batch_size=2)
     backend.open()
     big = job("big", 512 - 3)
-    assert backend.has_room(big)
+    pair = job("pair", negative_prompt=(1, 2))  # of two places, and two pages
+    assert backend.has_room(big) and backend.has_room(pair)
     backend.enqueue(big)
     for _ in range(2):  # before it has its pages and after
         assert backend.has_room(job("a", 512 - 3)) and not backend.has_room(job("a", 513 - 3))
+        assert not backend.has_room(pair)
         backend.iterate()
     backend.enqueue(job("a"))
     for _ in range(2):

@@ -399,6 +399,9 @@ HOSTILE = {
     "patterns of names": lambda: constraints.json_schema(
         {"type": "object", "patternProperties": {f"^k{i}x": {} for i in range(1000)}}
     ),
+    "required names": lambda: constraints.json_schema(
+        {"type": "object", "required": [f"k{i}" for i in range(2100)]}
+    ),
     "a multiple": lambda: constraints.json_schema({"type": "integer", "multipleOf": 1_000_003}),
     "multiples": lambda: constraints.json_schema(
         {"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}
