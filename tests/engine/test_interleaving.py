@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from switchyard.engine.backends.exl2.results import TokenTold
 from switchyard.engine.messages import Chunk
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_engine import take_all, text
@@ -49,7 +50,8 @@ def test_threads_that_each_iterate_get_each_others_text(model_path, jobs, alone)
             turn.wait(60)
         for step in range(2 * one.max_new_tokens):
             if (step % 2 == 0) == first:
-                pieces += [result.get("text", "") for result in generator.iterate()]
+                told = [one for one in generator.iterate() if isinstance(one, TokenTold)]
+                pieces += [one.chunk.text for one in told]
             turn.wait(60)
         texts[one.identifier] = "".join(pieces)
 
