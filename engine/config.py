@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from switchyard.engine.errors import ModelError
 from switchyard.engine.sampling import PARAMETERS
@@ -15,8 +15,10 @@ Device = Literal["auto", "cuda", "cpu"]
 CacheMode = Literal["float16", "8bit", "Q8", "Q6", "Q4"]  # exllamav2's names
 LinkKind = Literal["auto", "thread", "process"]
 
+Value = TypeVar("Value")
 
-def _option(default: Any, doc: str) -> Any:
+
+def _option(default: Value, doc: str) -> Value:
     """A field that is a setting of the server, too, with this default and text."""
     return field(default=default, metadata={"doc": doc})
 

@@ -6,9 +6,11 @@ a `Sampler` looks at derive from it (docs/development.md).
 
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 SIZE = 2**31  # integers stay below
+
+Value = TypeVar("Value")
 
 
 # Of a draw, in the order of application. `backends/sampling/` has the code.
@@ -37,8 +39,8 @@ class Parameter:
 
 
 def _parameter(
-    default: Any, stage: Stage, doc: str, part_of: str | None = None, **limits: float
-) -> Any:
+    default: Value, stage: Stage, doc: str, part_of: str | None = None, **limits: float
+) -> Value:
     parameter = Parameter(default, stage, doc, part_of, limits)
     return field(default=default, metadata={"parameter": parameter})
 
