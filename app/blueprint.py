@@ -1,8 +1,8 @@
 """The API over models that the caller starts, for an application or a part of one."""
 
-import importlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import flask
@@ -13,7 +13,8 @@ from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.answers import Answers
-from switchyard.app.formats import FORMATS, models
+from switchyard.app.formats.format import describe, load
+from switchyard.app.formats.models import make_blueprint
 from switchyard.app.http import request_id
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
@@ -34,11 +35,13 @@ def install(
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
-    for blueprint in _formats():
+    for blueprint in services.blueprints:
         api.register_blueprint(blueprint)
-    for part in (models, requests, streams, health, page):
+    if not page.ASSETS:
+        logger.warning("the page /docs/ is left out: install switchyard[docs]")
+    for part in (requests, streams, health, page):
         api.register_blueprint(part.blueprint)
-    errors.register(api)
+    errors.register(api, services.describe)
     origins.register(api, services.settings.cors_origins)
     request_id.register(api)
     api.teardown_request(_leave)
@@ -55,24 +58,20 @@ def open_services(
     websockets = Places(settings.max_websockets)
     max_jobs = settings.max_batch_size + settings.max_pending
     gate = Gate(settings.max_pending, max_jobs, lambda: models.num_jobs)
-    return Services(settings, models, Answers(settings), gate, templates, websockets, terminate)
+    formats = load(settings.formats)
+    return Services(
+        settings,
+        models,
+        (*(format.blueprint for format in formats), make_blueprint(formats)),
+        partial(describe, formats),
+        Answers(settings),
+        gate,
+        templates,
+        websockets,
+        terminate,
+    )
 
 
 def _leave(error: BaseException | None) -> None:
     """The gate, for a request that has ended before it was submitted, or that never is."""
     submit.leave()
-
-
-def _formats() -> Iterator[flask.Blueprint]:
-    """Of the wire formats whose extra is installed, if they have one."""
-    for name in FORMATS:
-        try:
-            module = importlib.import_module(f"switchyard.app.formats.{name}")
-        except ModuleNotFoundError as error:
-            if error.name and error.name.startswith("switchyard"):
-                raise
-            logger.warning(
-                "the wire format %s is left out: %s; install switchyard[%s]", name, error, name
-            )
-        else:
-            yield module.blueprint

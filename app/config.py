@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import pydantic
 import pydantic_settings
@@ -16,6 +16,9 @@ from switchyard.app.request.validation import validate
 
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory
+WireFormat = Literal[
+    "openai", "responses", "anthropic", "plain", "tokens", "kobold", "llamacpp", "websocket"
+]
 
 
 class SettingsError(Exception):
@@ -147,6 +150,12 @@ class Settings(EngineSettings):
         [],
         description="Web pages that may have browsers use the server, by origin, such as"
         ' `["https://example.org"]`; `["*"]`: all. Those of the server\'s own origin always may.',
+    )
+    formats: list[WireFormat] = Field(
+        list(get_args(WireFormat)),
+        description="Wire formats that are served: "
+        + ", ".join(f"`{name}`" for name in get_args(WireFormat))
+        + ". Those whose packages are not installed are left out.",
     )
     log_level: str = Field(
         "INFO",

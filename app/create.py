@@ -20,7 +20,8 @@ def create_app(
     """
     app = flask.Flask("switchyard", static_folder=None)
     app.before_request(functools.partial(origins.check_host, settings.allowed_hosts))
-    install(app, open_services(settings, models, terminate))
-    errors.register(app)
+    services = open_services(settings, models, terminate)
+    install(app, services)
+    errors.register(app, services.describe)
     request_id.register(app)
     return app

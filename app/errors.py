@@ -1,11 +1,11 @@
-"""Every error as clients of OpenAI's API, or of Anthropic's, expect it. The only status codes of
-errors.
-"""
+"""Every error as clients of OpenAI's API expect it. The only status codes of errors."""
 
+import functools
 import logging
 import math
 import re
-from typing import Any, Literal, NamedTuple, NotRequired
+from collections.abc import Callable
+from typing import Any, NamedTuple, NotRequired
 
 import flask
 import werkzeug.exceptions
@@ -32,26 +32,15 @@ class ErrorBody(TypedDict):
     error: ErrorDetail
 
 
-class AnthropicErrorDetail(TypedDict):
-    type: str
-    message: str
-
-
-class AnthropicErrorBody(TypedDict):
-    type: Literal["error"]
-    error: AnthropicErrorDetail
-    request_id: str
-
-
-EitherErrorBody = ErrorBody | AnthropicErrorBody
-
-
 class Kind(NamedTuple):
     status: int
     type: str
     code: str | None
     headers: dict[str, str] = {}  # noqa: RUF012  # a NamedTuple's default, never changed
 
+
+Described = tuple[Kind, dict[str, Any]]
+Describe = Callable[[Exception], Described]
 
 # The client retries 429 and 5xx by itself. Not where the model has worked on the job already.
 _NO_RETRY = {"x-should-retry": "false"}
@@ -82,7 +71,7 @@ def without_identifiers(message: str) -> str:
     return _RANDOM.sub("…", message)
 
 
-def describe(error: Exception) -> tuple[Kind, dict[str, Any]]:
+def describe(error: Exception) -> Described:
     """What kind of error it is, and its body."""
     param: str | None = None
     message = str(error)
@@ -130,48 +119,11 @@ def _whole_seconds(seconds: float) -> str:
     return str(math.ceil(min(max(seconds, 1), 120)))
 
 
-# Anthropic's types, where the status doesn't say enough.
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    529: "overloaded_error",
-}
-
-
-def expects_anthropic() -> bool:
-    """Whether the client of the current request speaks Anthropic's API."""
-    is_message = "/v1/messages/" in f"{flask.request.path}/"
-    return is_message or "anthropic-version" in flask.request.headers
-
-
-def describe_to_anthropic(error: Exception, request_id: str) -> tuple[Kind, dict[str, Any]]:
-    """As `describe`."""
+def respond(describe: Describe, error: Exception) -> flask.Response:
     kind, body = describe(error)
-    if kind.code == "overloaded":
-        kind = kind._replace(status=529)
-    fault = _TYPES.get(kind.status, "invalid_request_error" if kind.status < 500 else "api_error")
-    message, param = body["error"]["message"], body["error"]["param"]
-    if param is not None and param not in message:  # nothing else would name it
-        message = f"{param}: {message}"
-    return kind, {
-        "type": "error",
-        "error": {"type": fault, "message": message},
-        "request_id": request_id,
-    }
-
-
-def respond(error: Exception) -> flask.Response:
-    if expects_anthropic():
-        kind, body = describe_to_anthropic(error, request_id())
-    else:
-        kind, body = describe(error)
     return json_response(body, kind.status, kind.headers)
 
 
-def register(target: flask.Flask | flask.Blueprint) -> None:
-    """Have all errors of an application, or of one blueprint, answered this way."""
-    target.register_error_handler(Exception, respond)
+def register(target: flask.Flask | flask.Blueprint, describe: Describe) -> None:
+    """Have all errors of an application, or of one blueprint, answered as `describe` says."""
+    target.register_error_handler(Exception, functools.partial(respond, describe))

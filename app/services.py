@@ -12,6 +12,7 @@ from switchyard.app.chat.prompt import Prompts
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.delivery.answers import Answers
+from switchyard.app.errors import Describe
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
 from switchyard.app.openapi.contract import REPEATABLE
@@ -26,6 +27,8 @@ View = Callable[Arguments, flask.Response]
 class Services:
     settings: Settings
     models: engine.Models
+    blueprints: tuple[flask.Blueprint, ...]  # of the wire formats
+    describe: Describe  # errors, in the words of the current request's client
     answers: Answers
     gate: Gate
     chat_templates: dict[str, ChatTemplate]  # by model name

@@ -24,6 +24,12 @@ ROOT = pathlib.Path(__file__).parent.parent
 DEMO = str(ROOT / "models" / "demo")  # the embedded model, for tests that read what it says
 
 
+def run_code(code):
+    """In a Python of its own."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
     before = set(threading.enumerate())

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from switchyard import engine
-from switchyard.app.delivery.submit import Choice
+from switchyard.app.parts.choice import Choice
 from switchyard.app.parts.parser import PartParser
 from switchyard.app.parts.parts import Part, Reasoning, ToolCall
 

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import flask
 import werkzeug.exceptions
@@ -35,20 +34,15 @@ class WholeWriter:
     comment = b""
     is_numbered = False
 
-    def __init__(
-        self,
-        note: Callable[[Sequence[engine.JobEvent]], object],
-        whole: Callable[[], dict[str, Any]],
-    ) -> None:
-        self._note = note
-        self._whole = whole
+    def __init__(self, render: Render) -> None:
+        self._render = render
 
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
-        self._note(events)
+        self._render.add(events)
         return []
 
     def end(self) -> list[bytes]:
-        return [dumps(self._whole())]
+        return [dumps(self._render.whole())]
 
     def fail(self, error: Exception) -> list[bytes]:
         return []  # it has a status of its own
@@ -75,18 +69,12 @@ class Answers:
         self._settings = settings
         self._sender = Sender()
 
-    def whole(
-        self,
-        submitted: Submitted,
-        note: Callable[[Sequence[engine.JobEvent]], object],
-        whole: Callable[[], dict[str, Any]],
-    ) -> flask.Response:
-        """A response once the jobs have ended: the body that `whole` makes of what `note` was told.
-        Raises ClientGone, TimedOut, or the error of the first job that fails; what has not ended is
-        cancelled.
+    def whole(self, submitted: Submitted, render: Render) -> flask.Response:
+        """A response once the jobs have ended. Raises ClientGone, TimedOut, or the error of the
+        first job that fails; what has not ended is cancelled.
         """
         submitted.stream.is_patient = True
-        return self._begin(submitted, WholeWriter(note, whole), 0.0)
+        return self._begin(submitted, WholeWriter(render), 0.0)
 
     def stream(self, submitted: Submitted, render: Render, framing: Framing) -> flask.Response:
         """A response that goes on until the jobs have ended.

@@ -4,78 +4,55 @@ Three framings, by the Accept header: server-sent events, JSON lines, bare text.
 """
 
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from werkzeug.datastructures import MIMEAccept
 
 from switchyard import engine
 from switchyard.app.delivery.progress import tell
 from switchyard.app.delivery.render import MARK, Mould, Render
-from switchyard.app.errors import describe
 from switchyard.app.http.body import dumps
 
 EVENTS = "text/event-stream"
 
 
-class Framing(Protocol):
-    mimetype: str
-    heartbeat: bytes  # says nothing, keeps the connection open; empty: sends the status at least
-    end: bytes
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How bodies become frames of a stream, and what stands around those."""
 
-    def frame(self, body: dict[str, Any], text: str) -> bytes:
-        """A body, whose new text is `text`."""
-
-    def error(self, error: Exception) -> bytes:
-        """The failure of a stream that has begun."""
-
-
-class ServerSentEvents:
-    mimetype = EVENTS
-    heartbeat = b": heartbeat\n\n"
-    end = b"data: [DONE]\n\n"
-
-    def frame(self, body: dict[str, Any], text: str) -> bytes:
-        return b"data: " + dumps(body) + b"\n\n"
-
-    def error(self, error: Exception) -> bytes:
-        return self.frame(describe(error)[1], "")
+    frame: Callable[[dict[str, Any], str], bytes]  # of a body, and the new text in it
+    mimetype: str = EVENTS
+    opening: bytes = b""  # of the first frame
+    end: bytes = b""
+    # Says nothing, keeps the connection open; empty: sends the status at least.
+    heartbeat: bytes = b": heartbeat\n\n"
 
 
-SERVER_SENT_EVENTS = ServerSentEvents()
+def data(body: dict[str, Any], text: str) -> bytes:
+    """A server-sent event without a name."""
+    return b"data: " + dumps(body) + b"\n\n"
 
 
-class JsonLines:
-    mimetype = "application/x-ndjson"
-    heartbeat = b"\n"
-    end = b""
-
-    def frame(self, body: dict[str, Any], text: str) -> bytes:
-        return dumps(body) + b"\n"
-
-    def error(self, error: Exception) -> bytes:
-        return self.frame(describe(error)[1], "")
+def named(name: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any], str], bytes]:
+    """Server-sent events with a name each."""
+    return lambda body, text: b"event: " + name(body).encode() + b"\n" + data(body, text)
 
 
-class PlainText:
-    mimetype = "text/plain"
-    heartbeat = b""
-    end = b""
-
-    def frame(self, body: dict[str, Any], text: str) -> bytes:
-        return text.encode()
-
-    def error(self, error: Exception) -> bytes:
-        message = describe(error)[1]["error"]["message"]
-        return f"\n[error] {message}\n".encode()
+SERVER_SENT_EVENTS = Framing(data, end=b"data: [DONE]\n\n")
+JSON_LINES = Framing(
+    lambda body, text: dumps(body) + b"\n", "application/x-ndjson", heartbeat=b"\n"
+)
+PLAIN_TEXT = Framing(lambda body, text: text.encode(), "text/plain", heartbeat=b"")
 
 
 def media_types(body: Any) -> dict[str, Any]:
     """Of all framings, with the type of what each frame says, for the contract of a route."""
     return {
-        ServerSentEvents.mimetype: body,
-        JsonLines.mimetype: body,
-        PlainText.mimetype: str,
+        SERVER_SENT_EVENTS.mimetype: body,
+        JSON_LINES.mimetype: body,
+        PLAIN_TEXT.mimetype: str,
     }
 
 
@@ -83,8 +60,7 @@ def choose_framing(accept: MIMEAccept) -> Framing:
     """Server-sent events, unless the header prefers one of the others to them: many clients send
     `application/json, text/plain, */*` without a thought.
     """
-    framings: list[Framing] = [JsonLines(), PlainText()]
-    best = max(framings, key=lambda framing: accept.quality(framing.mimetype))
+    best = max(JSON_LINES, PLAIN_TEXT, key=lambda framing: accept.quality(framing.mimetype))
     if accept.quality(best.mimetype) > max(
         accept.quality(EVENTS), accept.quality("application/json")
     ):
@@ -106,6 +82,7 @@ class StreamWriter:
         "_job",
         "_mould",
         "_moulds",
+        "_opening",
         "_render",
         "comment",
         "heartbeat",
@@ -124,6 +101,7 @@ class StreamWriter:
         self.is_numbered = identifier is not None
         self._render = render
         self._framing = framing
+        self._opening = framing.opening
         self._identifier = identifier
         self._is_silent_until = time.monotonic() + heartbeat
         self._moulds: dict[str, Mould] = {}  # by job
@@ -141,7 +119,7 @@ class StreamWriter:
             return frames if self._identifier is None else self._number(frames)
         frame = self._framing.frame
         frames = [frame(body, text) for body, text in self._render(events)]
-        if frames and events:  # a framing may write the first of all in another way
+        if frames and events:
             self._learn(events[-1])
         if self._has_comments and events:
             progress = tell(events[-1])
@@ -152,7 +130,9 @@ class StreamWriter:
         return self._number([self._framing.end])
 
     def fail(self, error: Exception) -> list[bytes]:
-        return self._number([self._framing.error(error), self._framing.end])
+        frame = self._framing.frame
+        failed = b"".join(frame(body, text) for body, text in self._render.failed(error))
+        return self._number([failed, self._framing.end])
 
     def _cast(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
         """The frames of texts that all have a mould; else none."""
@@ -177,6 +157,8 @@ class StreamWriter:
     def _number(self, frames: list[bytes]) -> list[bytes]:
         if not all(frames):
             frames = [frame for frame in frames if frame]
+        if frames and self._opening:
+            frames[0], self._opening = self._opening + frames[0], b""
         if self._identifier is None:
             return frames
         first = self._count + 1

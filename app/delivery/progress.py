@@ -7,7 +7,7 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.delivery.render import Render, TextBody
+from switchyard.app.delivery.render import Body, Render, Wrapped
 
 
 class PromptProgress(TypedDict):
@@ -30,7 +30,7 @@ def tell(event: engine.JobEvent) -> str | None:
     return None
 
 
-class WithProgress:
+class WithProgress(Wrapped):
     """Bodies of a stream, each with its new text, and between them how far the prompts are."""
 
     def __init__(
@@ -40,12 +40,12 @@ class WithProgress:
         empty: Callable[[int], dict[str, Any]],
     ) -> None:
         """`empty`: a body of the choice of that index without any text."""
-        self._render = render
+        super().__init__(render)
         self._index = {identifier: i for i, identifier in enumerate(identifiers)}
         self._empty = empty
         self._started: dict[str, float] = {}
 
-    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         newest: dict[str, PromptProgress] = {}  # of each job, where several have piled up
         for event in events:
             match event:
@@ -70,7 +70,4 @@ class WithProgress:
                     }
         for identifier, progress in newest.items():
             yield {**self._empty(self._index[identifier]), "prompt_progress": progress}, ""
-        yield from self._render(events)
-
-    def text_body(self, identifier: str) -> TextBody | None:
-        return self._render.text_body(identifier)
+        yield from self.inner(events)

@@ -9,7 +9,7 @@ from typing import (
 from typing_extensions import TypedDict
 
 from switchyard import engine
-from switchyard.app.delivery.render import Render, TextBody
+from switchyard.app.delivery.render import Body, Render, Wrapped
 
 
 class TimingsBody(TypedDict):
@@ -51,29 +51,39 @@ def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
     return told
 
 
-class WithTimings:
-    """Bodies of a stream, each with its new text, and in the last the timings."""
+class WithTimings(Wrapped):
+    """Bodies of an answer, and in the last the timings."""
 
     def __init__(self, render: Render, identifiers: Sequence[str], num_jobs: int) -> None:
         """`num_jobs` of each prompt; `identifiers` of all, in order."""
-        self._render = render
+        super().__init__(render)
         self._identifiers = identifiers
         self._num_jobs = num_jobs
         self._finished: dict[str, engine.Finished] = {}
 
-    def __call__(self, events: Sequence[engine.JobEvent]) -> list[tuple[dict[str, Any], str]]:
-        bodies = list(self._render(events))
+    def __call__(self, events: Sequence[engine.JobEvent]) -> list[Body]:
+        bodies = list(self.inner(events))
+        self._note(events)
+        if bodies and len(self._finished) == len(self._identifiers):
+            body, text = bodies[-1]
+            bodies[-1] = self._with_timings(body), text
+        return bodies
+
+    def add(self, events: Sequence[engine.JobEvent]) -> None:
+        super().add(events)
+        self._note(events)
+
+    def whole(self) -> dict[str, Any]:
+        return self._with_timings(super().whole())
+
+    def _note(self, events: Sequence[engine.JobEvent]) -> None:
         for event in events:
             if isinstance(event, engine.Finished):
                 self._finished[event.identifier] = event
-        if bodies and len(self._finished) == len(self._identifiers):
-            finished = [self._finished[identifier] for identifier in self._identifiers]
-            body, text = bodies[-1]
-            bodies[-1] = {**body, "timings": timings(finished, self._num_jobs)}, text
-        return bodies
 
-    def text_body(self, identifier: str) -> TextBody | None:
-        return self._render.text_body(identifier)
+    def _with_timings(self, body: dict[str, Any]) -> dict[str, Any]:
+        finished = [self._finished[identifier] for identifier in self._identifiers]
+        return {**body, "timings": timings(finished, self._num_jobs)}
 
 
 def _milliseconds(seconds: float) -> float:

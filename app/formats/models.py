@@ -1,43 +1,88 @@
 """The models that are served, at the one path that OpenAI's and Anthropic's clients ask for."""
 
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import flask
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.errors import EitherErrorBody, expects_anthropic
-from switchyard.app.formats import anthropic
-from switchyard.app.formats.anthropic.bodies import AnthropicModel, AnthropicModelList
-from switchyard.app.formats.openai import bodies, render
+from switchyard.app.errors import ErrorBody
+from switchyard.app.formats.format import Format, spoken
 from switchyard.app.http.body import json_response
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 
-blueprint = flask.Blueprint("switchyard_models", __name__, url_prefix="/v1")
+
+class ModelMeta(TypedDict, total=False):
+    device: str
+    max_seq_len: int
+    cache_tokens: int
+    cache_mode: str
+    loras: list[str]
 
 
-@blueprint.get("/models")
-@declares({200: bodies.ModelList | AnthropicModelList}, error=EitherErrorBody)
-def list_models() -> flask.Response:
-    """The models that are served.
-
-    In Anthropic's shape for its clients, which ask for the same path.
-    """
-    names = services().models.names
-    models = [_describe_model(name) for name in names]
-    return json_response((anthropic if expects_anthropic() else render).models(models))
+class ModelBody(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    meta: ModelMeta
 
 
-@blueprint.get("/models/<path:model>")
-@declares({200: bodies.ModelBody | AnthropicModel}, errors=(404,), error=EitherErrorBody)
-def retrieve_model(model: str) -> flask.Response:
-    """One of the models."""
-    return json_response(_describe_model(model))
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[ModelBody]
 
 
-def _describe_model(name: str) -> dict[str, object]:
+def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
+    """In the words of any of these formats."""
+    blueprint = flask.Blueprint("switchyard_models", __name__, url_prefix="/v1")
+    every = [format.words for format in formats if format.words is not None]
+    error = _either(ErrorBody, *(words.error for words in every))
+
+    @blueprint.get("/models")
+    @declares({200: _either(ModelList, *(words.models for words in every))}, error=error)
+    def list_models() -> flask.Response:
+        """The models that are served.
+
+        In Anthropic's shape for its clients, which ask for the same path.
+        """
+        words, names = spoken(formats), services().models.names
+        if words is None:
+            return json_response({"object": "list", "data": [_describe(name) for name in names]})
+        models = [words.describe_model(services().models.get(name)) for name in names]
+        return json_response(words.list_models(models))
+
+    @blueprint.get("/models/<path:model>")
+    @declares(
+        {200: _either(ModelBody, *(words.model for words in every))}, errors=(404,), error=error
+    )
+    def retrieve_model(model: str) -> flask.Response:
+        """One of the models."""
+        words = spoken(formats)
+        if words is None:
+            return json_response(_describe(model))
+        return json_response(words.describe_model(services().models.get(model)))
+
+    return blueprint
+
+
+def _either(*types: Any) -> Any:
+    return functools.reduce(operator.or_, types)
+
+
+def _describe(name: str) -> dict[str, Any]:
     model = services().models.get(name)
-    if expects_anthropic():
-        return anthropic.describe_model(model)
-    return render.model(name, model.model_dir.created, _meta(model))
+    return {
+        "id": name,
+        "object": "model",
+        "created": model.model_dir.created,
+        "owned_by": "switchyard",
+        "meta": _meta(model),
+    }
 
 
 def _meta(model: engine.Engine) -> dict[str, object]:

@@ -79,7 +79,7 @@ class Contract:
 
 
 View = TypeVar("View", bound=Callable[..., Any])
-_contracts: dict[Callable[..., Any], Contract] = {}
+CONTRACT = "switchyard_contract"  # an attribute of views that have one
 
 
 def declares(
@@ -103,11 +103,10 @@ def declares(
     contract = Contract(answers, body, query, is_form, streams or {}, errors, error)
 
     def declare(view: View) -> View:
-        _contracts[view] = contract
+        own = contract
         if getattr(view, REPEATABLE, False):
-            _contracts[view] = replace(
-                contract, answers={**answers, 204: None}, errors=(*errors, 422)
-            )
+            own = replace(contract, answers={**answers, 204: None}, errors=(*errors, 422))
+        setattr(view, CONTRACT, own)
         return view
 
     return declare
@@ -116,7 +115,8 @@ def declares(
 def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract]]:
     """The routes of `app` that have a contract, which those of a host application don't."""
     for rule in app.url_map.iter_rules():
-        if (contract := _contracts.get(app.view_functions[rule.endpoint])) is not None:
+        view = app.view_functions[rule.endpoint]
+        if (contract := getattr(view, CONTRACT, None)) is not None:
             yield rule, contract
 
 

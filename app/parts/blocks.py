@@ -1,10 +1,11 @@
 """Parts of an answer to its blocks, for formats that tell where each begins and ends. Pure."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
+
+Kind = Literal["text", "reasoning", "call"]
 
 
 @dataclass(slots=True)
@@ -12,7 +13,7 @@ class Block:
     """What stands together in an answer: text, thoughts, or one call and its arguments."""
 
     index: int
-    kind: Literal["text", "reasoning", "call"]
+    kind: Kind
     identifier: str = ""  # of a call
     name: str = ""  # of a call
     pieces: list[str] = field(default_factory=list)
@@ -24,6 +25,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
+    """`block` is empty as yet, whatever it holds by the time that this is looked at."""
+
     block: Block
 
 
@@ -48,37 +51,33 @@ class Blocks:
         self.blocks: list[Block] = []
         self.open: Block | None = None
 
-    def add(self, part: Part) -> Iterator[Step]:
+    def add(self, part: Part) -> list[Step]:
         match part:
             case Text(text):
-                yield from self._grow("text", text)
+                return self._grow("text", text)
             case Reasoning(text):
-                yield from self._grow("reasoning", text)
+                return self._grow("reasoning", text)
             case ToolCall(_, identifier, name):
-                yield from self.close()
-                yield self._begin("call", identifier, name)
+                return [*self.close(), self._begin("call", identifier, name)]
             case Arguments(_, text):
-                yield from self._grow("call", text)
+                return self._grow("call", text)
 
-    def close(self) -> Iterator[Step]:
+    def close(self) -> list[Step]:
         """Nothing more comes for the block that is open, if one is."""
-        if self.open is not None:
-            yield Closed(self.open)
-            self.open = None
+        block, self.open = self.open, None
+        return [] if block is None else [Closed(block)]
 
-    def _grow(self, kind: Literal["text", "reasoning", "call"], text: str) -> Iterator[Step]:
+    def _grow(self, kind: Kind, text: str) -> list[Step]:
         if not text:
-            return
+            return []
+        steps: list[Step] = []
         if self.open is None or self.open.kind != kind:
-            yield from self.close()
-            yield self._begin(kind)
+            steps = [*self.close(), self._begin(kind)]
         assert self.open is not None
         self.open.pieces.append(text)
-        yield Grown(self.open, text)
+        return [*steps, Grown(self.open, text)]
 
-    def _begin(
-        self, kind: Literal["text", "reasoning", "call"], identifier: str = "", name: str = ""
-    ) -> Opened:
+    def _begin(self, kind: Kind, identifier: str = "", name: str = "") -> Opened:
         self.open = Block(len(self.blocks), kind, identifier, name)
         self.blocks.append(self.open)
         return Opened(self.open)

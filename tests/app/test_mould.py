@@ -6,21 +6,28 @@ from hypothesis import strategies as st
 
 from switchyard import engine
 from switchyard.app.chat.answer import Answer
-from switchyard.app.delivery.framing import JsonLines, PlainText, ServerSentEvents, StreamWriter
+from switchyard.app.chat.request import chat as parse_chat
+from switchyard.app.delivery.framing import (
+    JSON_LINES,
+    PLAIN_TEXT,
+    SERVER_SENT_EVENTS,
+    Framing,
+    StreamWriter,
+)
 from switchyard.app.delivery.progress import WithProgress
 from switchyard.app.delivery.render import MARK
 from switchyard.app.delivery.timings import WithTimings
-from switchyard.app.formats.anthropic.render import Head as MessageHead
+from switchyard.app.formats import anthropic, kobold, llamacpp, plain
 from switchyard.app.formats.anthropic.render import MessageRender
-from switchyard.app.formats.anthropic.routes import NamedEvents as MessageEvents
-from switchyard.app.formats.kobold.render import KoboldEvents, KoboldRender
-from switchyard.app.formats.llamacpp.render import LlamaCppEvents, LlamaCppRender
+from switchyard.app.formats.kobold.render import KoboldRender
+from switchyard.app.formats.llamacpp.render import LlamaCppRender
+from switchyard.app.formats.openai import parse
 from switchyard.app.formats.openai.chat import ChatRender
 from switchyard.app.formats.openai.logprobs import TokenNames
-from switchyard.app.formats.openai.render import CompletionRender, Head, StreamRender
-from switchyard.app.formats.plain.render import GenerateRender, NamedEvents
-from switchyard.app.formats.text.answer import TextBodies
+from switchyard.app.formats.openai.render import CompletionRender, Head
+from switchyard.app.formats.plain.render import GenerateRender
 from switchyard.app.parts.call_formats import GENERIC
+from switchyard.app.parts.choice import Choice
 from switchyard.app.parts.parser import PartParser, Tags
 from switchyard.engine.messages import Chunk, Finished, Prefill
 
@@ -32,42 +39,49 @@ def answer(**parser):
     return Answer(PartParser(**{"format": None, **parser}), lambda: None)
 
 
-def completion(n=1, usage=False):
-    identifiers = [f"id-1-{i}" for i in range(n)]
-    return StreamRender(CompletionRender(HEAD, [None] * n, None), identifiers, n, usage)
+def asked(usage):
+    return {"stream": True, "stream_options": {"include_usage": usage}}
 
 
-def chat(usage=False, **parser):
-    return StreamRender(ChatRender(HEAD, [answer(**parser)], None), ["id-1-0"], 1, usage)
+def jobs(n=1):
+    return {f"id-1-{i}": Choice() for i in range(n)}
+
+
+def completion(n=1, usage=False, names=None):
+    request = parse.completion({"prompt": "x", "n": n, **asked(usage)})
+    return CompletionRender(HEAD, request, jobs(n), [None] * n, names)
+
+
+def chat(usage=False, names=None, **parser):
+    request = parse_chat({"messages": [{"role": "user", "content": "x"}], **asked(usage)})
+    return ChatRender(HEAD, request, {"id-1-0": answer(**parser)}, names)
 
 
 def message(**parser):
-    return MessageRender(MessageHead("id-1", "model", 3, ()), answer(**parser))
+    head = anthropic.render.Head("id-1", "model", 3, (), "request")
+    return MessageRender(head, answer(**parser))
 
 
 WAYS = {
-    "completions": (completion, ServerSentEvents),
-    "several choices": (lambda: completion(3), ServerSentEvents),
-    "usage": (lambda: completion(usage=True), ServerSentEvents),
-    "lines": (completion, JsonLines),
-    "bare text": (completion, PlainText),
-    "timings": (lambda: WithTimings(completion(), ["id-1-0"], 1), ServerSentEvents),
+    "completions": (completion, SERVER_SENT_EVENTS),
+    "several choices": (lambda: completion(3), SERVER_SENT_EVENTS),
+    "usage": (lambda: completion(usage=True), SERVER_SENT_EVENTS),
+    "lines": (completion, JSON_LINES),
+    "bare text": (completion, PLAIN_TEXT),
+    "timings": (lambda: WithTimings(completion(), ["id-1-0"], 1), SERVER_SENT_EVENTS),
     "progress": (
         lambda: WithProgress(completion(), ["id-1-0"], lambda index: {"index": index}),
-        ServerSentEvents,
+        SERVER_SENT_EVENTS,
     ),
-    "chat": (chat, ServerSentEvents),
-    "chat, usage": (lambda: chat(usage=True), ServerSentEvents),
-    "chat, bare text": (chat, PlainText),
-    "chat, thoughts": (lambda: chat(tags=THOUGHTS), ServerSentEvents),
-    "messages": (message, MessageEvents),
-    "messages, thoughts": (lambda: message(tags=THOUGHTS), MessageEvents),
-    "generate": (
-        lambda: TextBodies(GenerateRender("id-1", "model")),
-        lambda: NamedEvents("id-1"),
-    ),
-    "kobold": (lambda: TextBodies(KoboldRender()), KoboldEvents),
-    "llama.cpp": (lambda: TextBodies(LlamaCppRender("model", ())), LlamaCppEvents),
+    "chat": (chat, SERVER_SENT_EVENTS),
+    "chat, usage": (lambda: chat(usage=True), SERVER_SENT_EVENTS),
+    "chat, bare text": (chat, PLAIN_TEXT),
+    "chat, thoughts": (lambda: chat(tags=THOUGHTS), SERVER_SENT_EVENTS),
+    "messages": (message, anthropic.render.EVENTS),
+    "messages, thoughts": (lambda: message(tags=THOUGHTS), anthropic.render.EVENTS),
+    "generate": (lambda: GenerateRender(jobs(), "id-1", "model"), plain.render.EVENTS),
+    "kobold": (lambda: KoboldRender(jobs()), kobold.render.EVENTS),
+    "llama.cpp": (lambda: LlamaCppRender(jobs(), "model", ()), llamacpp.render.EVENTS),
 }
 
 texts = st.lists(
@@ -78,10 +92,10 @@ texts = st.lists(
 @pytest.mark.parametrize("way", WAYS)
 @given(texts=texts, per_write=st.integers(1, 3))
 def test_every_frame_is_what_it_would_be_by_itself(way, texts, per_write):
-    make_render, make_framing = WAYS[way]
+    make_render, framing = WAYS[way]
     num_choices = 3 if way == "several choices" else 1
-    render, framing = make_render(), make_framing()
-    writer = StreamWriter(make_render(), make_framing(), None, 5.0)
+    render = make_render()
+    writer = StreamWriter(make_render(), framing, None, 5.0)
     for events in batches(texts, per_write, num_choices):
         frames = [framing.frame(body, text) for body, text in render(events)]
         assert writer.write(events) == [frame for frame in frames if frame]
@@ -89,9 +103,9 @@ def test_every_frame_is_what_it_would_be_by_itself(way, texts, per_write):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_frames_of_mere_text_are_put_together_once(way):
-    make_render, make_framing = WAYS[way]
+    make_render, framing = WAYS[way]
     render = Counting(make_render())
-    writer = StreamWriter(render, make_framing(), None, 5.0)
+    writer = StreamWriter(render, framing, None, 5.0)
     for i in range(20):
         [*_, frame] = writer.write([Chunk("id-1-0", f"text {i}", (i,))])
         assert f"text {i}".encode() in frame
@@ -99,11 +113,18 @@ def test_the_frames_of_mere_text_are_put_together_once(way):
 
 
 def test_what_is_numbered_goes_on_to_be():
-    writer = StreamWriter(completion(), ServerSentEvents(), "id-1", 5.0)
+    writer = StreamWriter(completion(), SERVER_SENT_EVENTS, "id-1", 5.0)
     frames = [writer.write([Chunk("id-1-0", "x", (i,))])[0] for i in range(3)]
     heads = [frame.partition(b"\n")[0] for frame in frames]
     assert heads == [b"id: id-1:1", b"id: id-1:2", b"id: id-1:3"]
     assert len({frame.partition(b"\n")[2] for frame in frames}) == 1
+
+
+def test_a_stream_that_begins_with_something_has_it_once():
+    framing = Framing(SERVER_SENT_EVENTS.frame, opening=b"id: x\n")
+    writer = StreamWriter(completion(), framing, None, 5.0)
+    frames = [writer.write([Chunk("id-1-0", "x", (i,))])[0] for i in range(3)]
+    assert frames == [b"id: x\n" + frames[1], frames[1], frames[1]]
 
 
 @pytest.mark.parametrize("way", ["logprobs", "logprobs of a chat", "tools", "thoughts"])
@@ -111,15 +132,15 @@ def test_what_may_tell_more_than_text_is_put_together_each_time(way, model_path)
     names = TokenNames(engine.Tokenizer(engine.ModelDir.read(model_path)), False)
     match way:
         case "logprobs":
-            body = CompletionRender(HEAD, [None], names)
+            body = completion(names=names)
         case "logprobs of a chat":
-            body = ChatRender(HEAD, [answer()], names)
+            body = chat(names=names)
         case "tools":
-            body = ChatRender(HEAD, [answer(format=GENERIC, tools=["call"])], None)
+            body = chat(format=GENERIC, tools=["call"])
         case "thoughts":
-            body = ChatRender(HEAD, [answer(tags=THOUGHTS, is_reasoning=True)], None)
-    render = Counting(StreamRender(body, ["id-1-0"], 1, False))
-    writer = StreamWriter(render, ServerSentEvents(), None, 5.0)
+            body = chat(tags=THOUGHTS, is_reasoning=True)
+    render = Counting(body)
+    writer = StreamWriter(render, SERVER_SENT_EVENTS, None, 5.0)
     logprobs = (engine.TokenLogprob(5, -1.0),) if way.startswith("logprobs") else None
     for _ in range(3):
         writer.write([Chunk("id-1-0", "text", (5,), logprobs)])

@@ -1,6 +1,25 @@
-"""Anthropic's wire format: /v1/messages, and what its clients expect of /v1/models."""
+"""Anthropic's wire format: /v1/messages, and its clients' words for errors and models."""
 
-from switchyard.app.formats.anthropic.render import models
-from switchyard.app.formats.anthropic.routes import blueprint, describe_model
+from switchyard.app.formats.anthropic.bodies import AnthropicModel, AnthropicModelList
+from switchyard.app.formats.anthropic.errors import (
+    AnthropicErrorBody,
+    describe_to_current,
+    is_spoken,
+)
+from switchyard.app.formats.anthropic.models import describe_model, list_models
+from switchyard.app.formats.anthropic.routes import blueprint
+from switchyard.app.formats.format import Format, Words
 
-__all__ = ["blueprint", "describe_model", "models"]
+FORMAT = Format(
+    "anthropic",
+    blueprint,
+    Words(
+        is_spoken=is_spoken,
+        describe=describe_to_current,
+        describe_model=describe_model,
+        list_models=list_models,
+        error=AnthropicErrorBody,
+        model=AnthropicModel,
+        models=AnthropicModelList,
+    ),
+)

@@ -1,15 +1,16 @@
 """Events to response bodies. Pure: plain dictionaries, in the shapes of Anthropic's API."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import pydantic_core
 
 from switchyard import engine
 from switchyard.app.chat.answer import Answer
-from switchyard.app.delivery.render import TextBody, begins
+from switchyard.app.delivery.framing import Framing, named
+from switchyard.app.delivery.render import Body, TextBody, begins
+from switchyard.app.formats.anthropic.errors import describe
 from switchyard.app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -23,6 +24,11 @@ class Head:
     model: str
     prompt_tokens: int
     stop_strings: tuple[str, ...]
+    request_id: str  # a stream goes on when the request's context is gone
+
+
+_by_type = named(lambda body: str(body["type"]))
+EVENTS = Framing(_by_type, heartbeat=_by_type({"type": "ping"}, ""))
 
 
 class MessageRender:
@@ -34,7 +40,7 @@ class MessageRender:
         self._blocks = Blocks()
         self._has_begun = False
 
-    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         if not self._has_begun and begins(events):
             self._has_begun = True
             yield {"type": "message_start", "message": self.whole()}, ""
@@ -56,6 +62,14 @@ class MessageRender:
             return None
         return lambda text: self._grown(block, text)
 
+    def failed(self, error: Exception) -> Iterable[Body]:
+        return [(describe(error, self._head.request_id)[1], "")]
+
+    def add(self, events: Sequence[engine.JobEvent]) -> None:
+        for event in events:
+            for part in self._answer.read(event):
+                self._blocks.add(part)
+
     def whole(self) -> dict[str, Any]:
         """The message as far as it has come."""
         return {
@@ -68,7 +82,7 @@ class MessageRender:
             "usage": self._usage(),
         }
 
-    def _bodies(self, step: Step) -> Iterator[tuple[dict[str, Any], str]]:
+    def _bodies(self, step: Step) -> Iterator[Body]:
         where = {"index": step.block.index}
         match step:
             case Opened(block):
@@ -88,10 +102,10 @@ class MessageRender:
     def _content(self, block: Block, is_opening: bool = False) -> dict[str, Any]:
         match block.kind:
             case "text":
-                return {"type": "text", "text": block.text}
+                return {"type": "text", "text": "" if is_opening else block.text}
             case "reasoning":
-                signature = "" if is_opening else self._signature
-                return {"type": "thinking", "thinking": block.text, "signature": signature}
+                thinking, signature = ("", "") if is_opening else (block.text, self._signature)
+                return {"type": "thinking", "thinking": thinking, "signature": signature}
             case "call":
                 return {
                     "type": "tool_use",
@@ -126,28 +140,6 @@ class MessageRender:
             "output_tokens": finished.new_tokens if finished else 0,
             "output_tokens_details": {"thinking_tokens": self._answer.reasoning_tokens},
         }
-
-
-def model(name: str, created: int, max_seq_len: int | None) -> dict[str, Any]:
-    """`created` in Unix seconds; `max_seq_len` None while it is unknown."""
-    return {
-        "type": "model",
-        "id": name,
-        "display_name": name,
-        "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
-        "lifecycle": "active",
-        "max_input_tokens": max_seq_len,
-        "max_tokens": max_seq_len,
-    }
-
-
-def models(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "data": list(data),
-        "has_more": False,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-    }
 
 
 def _delta(block: Block, text: str) -> dict[str, Any]:

@@ -1,18 +1,15 @@
 """Events to bodies of KoboldAI's API. Pure."""
 
-from collections.abc import Sequence
 from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.delivery.framing import ServerSentEvents
+from switchyard.app.delivery.framing import Framing, named
 from switchyard.app.delivery.progress import PromptProgress
-from switchyard.app.delivery.submit import Choice
 from switchyard.app.delivery.timings import TimingsBody
-from switchyard.app.errors import describe
 from switchyard.app.formats.shapes import FinishReason
-from switchyard.app.http.body import dumps
+from switchyard.app.formats.text.render import TextRender
 
 
 class KoboldResult(TypedDict):
@@ -34,8 +31,8 @@ class KoboldChunk(TypedDict):
     prompt_progress: NotRequired[PromptProgress]
 
 
-class KoboldRender:
-    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+class KoboldRender(TextRender):
+    def whole(self) -> dict[str, Any]:
         return {
             "results": [
                 {
@@ -44,25 +41,17 @@ class KoboldRender:
                     "prompt_tokens": choice.finished.prompt_tokens,
                     "completion_tokens": choice.finished.new_tokens,
                 }
-                for choice in choices
+                for choice in self.choices.values()
                 if choice.finished is not None
             ]
         }
 
-    def delta(self, text: str) -> dict[str, Any]:
+    def _delta(self, text: str) -> dict[str, Any]:
         return {"token": text, "finish_reason": None}
 
-    def end(self, finished: engine.Finished) -> dict[str, Any]:
+    def _end(self, finished: engine.Finished) -> dict[str, Any]:
         return {"token": "", "finish_reason": finished.finish_reason}
 
 
-class KoboldEvents(ServerSentEvents):
-    """The last one's finish_reason tells the end."""
-
-    end = b""
-
-    def frame(self, body: dict[str, Any], text: str) -> bytes:
-        return b"event: message\ndata: " + dumps(body) + b"\n\n"
-
-    def error(self, error: Exception) -> bytes:
-        return b"event: error\ndata: " + dumps(describe(error)[1]) + b"\n\n"
+# The last one's finish_reason tells the end.
+EVENTS = Framing(named(lambda body: "error" if "error" in body else "message"))

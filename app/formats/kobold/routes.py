@@ -9,9 +9,8 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.framing import ServerSentEvents
 from switchyard.app.formats.kobold import parse, render
-from switchyard.app.formats.text.answer import answer
+from switchyard.app.formats.text.answer import answer_text
 from switchyard.app.http.body import json_response
 from switchyard.app.http.identity import key_of, owner_of
 from switchyard.app.openapi.contract import GENERATION, declares
@@ -69,14 +68,14 @@ def generate() -> flask.Response:
     """Continue a prompt, as KoboldAI has it, or text-generation-webui with `max_new_tokens`."""
     request = generation.receive(parse.generate, services().settings, services().gate)
     key = request.genkey if isinstance(request, parse.Kobold) else ""
-    return answer(request, _identifier(key), render.KoboldRender(), None)
+    return answer_text(request, _identifier(key), render.KoboldRender, None)
 
 
 @blueprint.post("/api/extra/generate/stream")
 @declares(
     {200: render.KoboldBody},
     body=parse.KoboldStream,
-    streams={ServerSentEvents.mimetype: render.KoboldChunk},
+    streams={render.EVENTS.mimetype: render.KoboldChunk},
     errors=GENERATION,
 )
 @repeatable
@@ -84,7 +83,7 @@ def stream() -> flask.Response:
     """Continue a prompt, as a stream, as KoboldCpp has it."""
     request = generation.receive(parse.kobold_stream, services().settings, services().gate)
     identifier = _identifier(request.genkey)
-    return answer(request, identifier, render.KoboldRender(), render.KoboldEvents())
+    return answer_text(request, identifier, render.KoboldRender, render.EVENTS)
 
 
 @blueprint.post("/api/extra/abort")

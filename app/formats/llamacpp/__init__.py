@@ -1,5 +1,6 @@
 """llama.cpp's own /completion."""
 
+from switchyard.app.formats.format import Format
 from switchyard.app.formats.llamacpp.routes import blueprint
 
-__all__ = ["blueprint"]
+FORMAT = Format("llamacpp", blueprint)

@@ -1,15 +1,16 @@
 """Events to bodies of llama.cpp's /completion. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.delivery.framing import ServerSentEvents
+from switchyard.app.delivery.framing import Framing, data
 from switchyard.app.delivery.progress import PromptProgress
-from switchyard.app.delivery.submit import Choice
 from switchyard.app.delivery.timings import TimingsBody
+from switchyard.app.formats.text.render import TextRender
+from switchyard.app.parts.choice import Choice
 
 
 class LlamaCppChunk(TypedDict):
@@ -35,20 +36,23 @@ class LlamaCppBody(TypedDict):
     timings: NotRequired[TimingsBody]
 
 
-class LlamaCppRender:
-    def __init__(self, model: str, stop_strings: Sequence[str]) -> None:
+class LlamaCppRender(TextRender):
+    def __init__(
+        self, choices: Mapping[str, Choice], model: str, stop_strings: Sequence[str]
+    ) -> None:
+        super().__init__(choices)
         self._model = model
         self._stop_strings = stop_strings
 
-    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        [choice] = choices
+    def whole(self) -> dict[str, Any]:
+        [choice] = self.choices.values()
         assert choice.finished is not None
-        return {**self.end(choice.finished), "content": "".join(choice.texts)}
+        return {**self._end(choice.finished), "content": "".join(choice.texts)}
 
-    def delta(self, text: str) -> dict[str, Any]:
+    def _delta(self, text: str) -> dict[str, Any]:
         return {"index": 0, "content": text, "stop": False}
 
-    def end(self, finished: engine.Finished) -> dict[str, Any]:
+    def _end(self, finished: engine.Finished) -> dict[str, Any]:
         word = finished.stop_reason if finished.stop_reason in self._stop_strings else ""
         match finished.finish_reason:
             case "length":
@@ -73,7 +77,4 @@ class LlamaCppRender:
         }
 
 
-class LlamaCppEvents(ServerSentEvents):
-    """The last one's `stop` tells the end."""
-
-    end = b""
+EVENTS = Framing(data)  # the last one's `stop` tells the end

@@ -1,13 +1,13 @@
 """llama.cpp's own endpoint for completions."""
 
 import uuid
+from functools import partial
 
 import flask
 
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.framing import ServerSentEvents
 from switchyard.app.formats.llamacpp import parse, render
-from switchyard.app.formats.text.answer import answer
+from switchyard.app.formats.text.answer import answer_text
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
 
@@ -18,7 +18,7 @@ blueprint = flask.Blueprint("switchyard_llamacpp", __name__)
 @declares(
     {200: render.LlamaCppBody},
     body=parse.LlamaCpp,
-    streams={ServerSentEvents.mimetype: render.LlamaCppChunk | render.LlamaCppBody},
+    streams={render.EVENTS.mimetype: render.LlamaCppChunk | render.LlamaCppBody},
     errors=GENERATION,
 )
 @repeatable
@@ -26,6 +26,6 @@ def complete() -> flask.Response:
     """Continue a prompt, as llama.cpp's server has it."""
     request = generation.receive(parse.completion, services().settings, services().gate)
     name = services().models.get(request.model).config.name
-    bodies = render.LlamaCppRender(name, request.stop)
-    framing = render.LlamaCppEvents() if request.stream else None
-    return answer(request, f"completion-{uuid.uuid4().hex}", bodies, framing)
+    make_render = partial(render.LlamaCppRender, model=name, stop_strings=request.stop)
+    framing = render.EVENTS if request.stream else None
+    return answer_text(request, f"completion-{uuid.uuid4().hex}", make_render, framing)

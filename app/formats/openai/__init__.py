@@ -1,5 +1,6 @@
-"""OpenAI's wire format: /v1/completions, /v1/chat/completions, /v1/models."""
+"""OpenAI's wire format: /v1/completions, /v1/chat/completions."""
 
+from switchyard.app.formats.format import Format
 from switchyard.app.formats.openai.routes import blueprint
 
-__all__ = ["blueprint"]
+FORMAT = Format("openai", blueprint)

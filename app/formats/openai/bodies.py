@@ -128,24 +128,3 @@ class ChatChunk(TypedDict):
     usage: NotRequired[Usage | None]
     prompt_progress: NotRequired[PromptProgress]
     timings: NotRequired[TimingsBody]
-
-
-class ModelMeta(TypedDict, total=False):
-    device: str
-    max_seq_len: int
-    cache_tokens: int
-    cache_mode: str
-    loras: list[str]
-
-
-class ModelBody(TypedDict):
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-    meta: ModelMeta
-
-
-class ModelList(TypedDict):
-    object: Literal["list"]
-    data: list[ModelBody]

@@ -1,33 +1,39 @@
 """Answers of chats to response bodies. Pure, but that answers with all their calls are ended."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from switchyard import engine
 from switchyard.app.chat.answer import Answer
-from switchyard.app.delivery.render import TextBody
-from switchyard.app.delivery.submit import Choice
+from switchyard.app.delivery.render import Body, TextBody
 from switchyard.app.formats.openai.logprobs import TokenNames, chat_logprobs
-from switchyard.app.formats.openai.render import Head, PromptLogprobs, start
+from switchyard.app.formats.openai.render import Head, OpenAIRender, PromptLogprobs, start
 from switchyard.app.formats.shapes import delta, ending
 from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
+from switchyard.app.request.generation import Generation
 
 
-class ChatRender:
-    def __init__(self, head: Head, answers: Sequence[Answer], names: TokenNames | None) -> None:
+class ChatRender(OpenAIRender):
+    def __init__(
+        self,
+        head: Head,
+        request: Generation,
+        answers: Mapping[str, Answer],
+        names: TokenNames | None,
+    ) -> None:
         """`names`: for logprobs, if they were asked for."""
-        self.head = head
-        self._answers = answers
+        super().__init__(head, request, answers)
+        self._answers = list(answers.values())
         self._names = names
 
     @property
-    def reasoning_tokens(self) -> int:
+    def _reasoning_tokens(self) -> int:
         return sum(answer.reasoning_tokens for answer in self._answers)
 
-    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+    def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {
-            **start(self.head, "chat.completion"),
-            "system_fingerprint": self.head.fingerprint,
+            **start(self._head, "chat.completion"),
+            "system_fingerprint": self._head.fingerprint,
             "choices": [
                 {
                     "index": i,
@@ -40,12 +46,10 @@ class ChatRender:
             "usage": usage,
         }
 
-    def opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[tuple[dict[str, Any], str]]:
+    def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
         yield self._chunk(index, {"role": "assistant", "content": ""}), ""
 
-    def more(
-        self, index: int, event: engine.Chunk | engine.Finished
-    ) -> Iterator[tuple[dict[str, Any], str]]:
+    def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:
         answer = self._answers[index]
         told = event.logprobs if isinstance(event, engine.Chunk) else None
         logprobs = self._show(told) if told else None
@@ -58,7 +62,7 @@ class ChatRender:
         if answer.finished is not None:
             yield self._chunk(index, {}, _ending(answer)), ""
 
-    def text_body(self, index: int) -> TextBody | None:
+    def _text_body(self, index: int) -> TextBody | None:
         if self._names is not None or not self._answers[index].is_plain:
             return None
         return lambda text: self._chunk(index, delta(Text(text)))
@@ -66,8 +70,8 @@ class ChatRender:
     def empty(self, index: int) -> dict[str, Any]:
         return self._chunk(index, {})
 
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        return {**start(self.head, "chat.completion.chunk"), "choices": [], "usage": usage}
+    def _behind(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return {**start(self._head, "chat.completion.chunk"), "choices": [], "usage": usage}
 
     def _show(self, logprobs: Sequence[engine.TokenLogprob]) -> dict[str, Any] | None:
         return None if self._names is None else chat_logprobs(logprobs, self._names)
@@ -80,7 +84,7 @@ class ChatRender:
         logprobs: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, **(end or ending(None))}
-        return {**start(self.head, "chat.completion.chunk"), "choices": [choice]}
+        return {**start(self._head, "chat.completion.chunk"), "choices": [choice]}
 
 
 def _message(parts: Sequence[Part]) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """Events to response bodies. Pure: plain dictionaries, in the shapes of OpenAI's API."""
 
-from collections.abc import Iterator, Sequence
+import abc
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from switchyard import engine
-from switchyard.app.delivery.render import TextBody
-from switchyard.app.delivery.submit import Choice
+from switchyard.app.delivery.render import Body, TextBody
+from switchyard.app.formats.choices import ChoicesRender
 from switchyard.app.formats.openai.logprobs import CompletionLogprobs, TokenNames
 from switchyard.app.formats.shapes import ending, usage
+from switchyard.app.parts.choice import Choice, best_of
+from switchyard.app.request.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,65 +36,110 @@ class Echo:
 PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; none if not asked for
 
 
-class Render(Protocol):
-    """One of the two endpoints' shapes. `index` is the choice's."""
+class OpenAIRender(ChoicesRender):
+    """What both endpoints have in common: choices by their index, and usage behind them."""
 
-    head: Head
+    def __init__(self, head: Head, request: Generation, choices: Mapping[str, Choice]) -> None:
+        super().__init__(choices)
+        self._head = head
+        self._request = request
+        self._index = {identifier: i for i, identifier in enumerate(choices)}
+        self._finished: dict[int, engine.Finished] = {}
+        self._open: set[int] = set()  # choices that have begun
+
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
+        for body, text in self._bodies(events):
+            yield self._with_usage(body), text
+        if self._request.include_usage and len(self._finished) == len(self._index):
+            finished = [self._finished[i] for i in range(len(self._index))]
+            yield self._behind(self._usage(finished)), ""
+
+    def text_body(self, identifier: str) -> TextBody | None:
+        body = self._text_body(self._index[identifier])
+        return body and (lambda text: self._with_usage(body(text)))
+
+    def whole(self) -> dict[str, Any]:
+        finished = [c.finished for c in self.choices.values() if c.finished is not None]
+        return self._whole(self._usage(finished))
+
+    # Of one of the endpoints. `index` is the choice's
 
     @property
-    def reasoning_tokens(self) -> int:
+    def _reasoning_tokens(self) -> int:
         """Of all choices, so far."""
+        return 0
 
-    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
-        """The body of a response that isn't streamed."""
-
-    def opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[tuple[dict[str, Any], str]]:
-        """What comes before the choice's first new text, with the text in it. `logprobs` of the
-        prompt, where they were asked for.
+    @abc.abstractmethod
+    def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
+        """What comes before the choice's first new text. `logprobs` of the prompt, where they were
+        asked for.
         """
 
-    def more(
-        self, index: int, event: engine.Chunk | engine.Finished
-    ) -> Iterator[tuple[dict[str, Any], str]]:
-        """More of a choice, or its end, each with the text in it."""
+    @abc.abstractmethod
+    def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:
+        """More of a choice, or its end."""
 
-    def text_body(self, index: int) -> TextBody | None:
-        """As a stream's `Render` does, of a choice that has begun."""
+    @abc.abstractmethod
+    def _text_body(self, index: int) -> TextBody | None:
+        """As `text_body`, of a choice that has begun."""
 
-    def empty(self, index: int) -> dict[str, Any]:
-        """A body of a choice that says nothing."""
-
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+    @abc.abstractmethod
+    def _behind(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The body behind all choices, when usage was asked for."""
 
+    @abc.abstractmethod
+    def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """As `whole`."""
 
-class CompletionRender:
-    reasoning_tokens = 0
+    def _usage(self, finished: Sequence[engine.Finished]) -> dict[str, Any]:
+        return usage(finished, self._request.num_jobs, self._reasoning_tokens)
 
-    def __init__(self, head: Head, echoes: Sequence[Echo | None], names: TokenNames | None) -> None:
-        """`echoes`: of each choice, with what it begins. `names`: for logprobs, if asked for."""
-        self.head = head
+    def _with_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        """There is none before the end."""
+        return {**body, "usage": None} if self._request.include_usage else body
+
+    def _bodies(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
+        for event in events:
+            index = self._index[event.identifier]
+            if index not in self._open and isinstance(
+                event, engine.PromptLogprobs | engine.Chunk | engine.Finished
+            ):
+                self._open.add(index)
+                logprobs = event.logprobs if isinstance(event, engine.PromptLogprobs) else ()
+                yield from self._opening(index, logprobs)
+            match event:
+                case engine.Chunk():
+                    yield from self._more(index, event)
+                case engine.Finished():
+                    self._finished[index] = event
+                    yield from self._more(index, event)
+
+
+class CompletionRender(OpenAIRender):
+    def __init__(
+        self,
+        head: Head,
+        request: Generation,
+        choices: Mapping[str, Choice],
+        echoes: Sequence[Echo | None],
+        names: TokenNames | None,
+    ) -> None:
+        """`echoes`: of each choice that is told, with what it begins. `names`: for logprobs, if
+        asked for.
+        """
+        super().__init__(head, request, choices)
         self._echoes = echoes
         self._logprobs = [CompletionLogprobs(names) for _ in echoes] if names else None
 
-    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
-        bodies = []
-        for i, choice in enumerate(choices):
-            text = "".join((self._prompt(i), *choice.texts))
-            stop_token = choice.finished and choice.finished.stop_token
-            logprobs = [*choice.logprobs, *([stop_token] if stop_token else [])]
-            shown = self._show(i, logprobs, choice.prompt_logprobs)
-            bodies.append(self._choice(i, text, choice.finished, shown))
-        return self._body(bodies, usage=usage)
+    def empty(self, index: int) -> dict[str, Any]:
+        return self._text(index, "")
 
-    def opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[tuple[dict[str, Any], str]]:
+    def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
         if prompt := self._prompt(index):
             shown = self._show(index, (), logprobs)
             yield self._text(index, prompt, shown), prompt
 
-    def more(
-        self, index: int, event: engine.Chunk | engine.Finished
-    ) -> Iterator[tuple[dict[str, Any], str]]:
+    def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:
         match event:
             case engine.Chunk(text=text, logprobs=logprobs) if text or logprobs:
                 shown = self._show(index, logprobs or ())
@@ -100,14 +148,22 @@ class CompletionRender:
                 shown = self._show(index, [stop_token]) if stop_token else None
                 yield self._body([self._choice(index, "", event, shown)]), ""
 
-    def text_body(self, index: int) -> TextBody | None:
+    def _text_body(self, index: int) -> TextBody | None:
         return None if self._logprobs else partial(self._text, index)
 
-    def empty(self, index: int) -> dict[str, Any]:
-        return self._text(index, "")
-
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+    def _behind(self, usage: dict[str, Any]) -> dict[str, Any]:
         return self._body([], usage=usage)
+
+    def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
+        num_jobs, n = self._request.num_jobs, self._request.n
+        bodies = []
+        for i, choice in enumerate(best_of(list(self.choices.values()), num_jobs, n)):
+            text = "".join((self._prompt(i), *choice.texts))
+            stop_token = choice.finished and choice.finished.stop_token
+            logprobs = [*choice.logprobs, *([stop_token] if stop_token else [])]
+            shown = self._show(i, logprobs, choice.prompt_logprobs)
+            bodies.append(self._choice(i, text, choice.finished, shown))
+        return self._body(bodies, usage=usage)
 
     def _prompt(self, index: int) -> str:
         echo = self._echoes[index]
@@ -142,63 +198,7 @@ class CompletionRender:
         return {"index": index, "text": text, "logprobs": logprobs, **ending(finished)}
 
     def _body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        return {**start(self.head, "text_completion"), "choices": choices, **more}
-
-
-class StreamRender:
-    """Bodies of a stream as its events come, each with the new text in it."""
-
-    def __init__(
-        self, render: Render, identifiers: Sequence[str], num_jobs: int, include_usage: bool
-    ) -> None:
-        """`num_jobs` of each prompt; `identifiers` of all, in order."""
-        self._render = render
-        self._index = {identifier: i for i, identifier in enumerate(identifiers)}
-        self._num_jobs = num_jobs
-        self._include_usage = include_usage
-        self._finished: dict[int, engine.Finished] = {}
-        self._open: set[int] = set()  # choices that have begun
-
-    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
-        for body, text in self._bodies(events):
-            yield self._with_usage(body), text
-        if self._include_usage and len(self._finished) == len(self._index):
-            finished = [self._finished[i] for i in range(len(self._index))]
-            tokens = usage(finished, self._num_jobs, self._render.reasoning_tokens)
-            yield self._render.usage(tokens), ""
-
-    def text_body(self, identifier: str) -> TextBody | None:
-        body = self._render.text_body(self._index[identifier])
-        return body and (lambda text: self._with_usage(body(text)))
-
-    def _with_usage(self, body: dict[str, Any]) -> dict[str, Any]:
-        """There is none before the end."""
-        return {**body, "usage": None} if self._include_usage else body
-
-    def _bodies(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
-        for event in events:
-            index = self._index[event.identifier]
-            if index not in self._open and isinstance(
-                event, engine.PromptLogprobs | engine.Chunk | engine.Finished
-            ):
-                self._open.add(index)
-                logprobs = event.logprobs if isinstance(event, engine.PromptLogprobs) else ()
-                yield from self._render.opening(index, logprobs)
-            match event:
-                case engine.Chunk():
-                    yield from self._render.more(index, event)
-                case engine.Finished():
-                    self._finished[index] = event
-                    yield from self._render.more(index, event)
-
-
-def model(name: str, created: int, meta: dict[str, object]) -> dict[str, Any]:
-    head = {"id": name, "object": "model", "created": created, "owned_by": "switchyard"}
-    return {**head, "meta": meta}
-
-
-def models(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {"object": "list", "data": list(data)}
+        return {**start(self._head, "text_completion"), "choices": choices, **more}
 
 
 def start(head: Head, kind: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The plainest wire format: /generate, for scripts, forms and browsers' EventSource."""
 
+from switchyard.app.formats.format import Format
 from switchyard.app.formats.plain.routes import blueprint
 
-__all__ = ["blueprint"]
+FORMAT = Format("plain", blueprint)

@@ -1,18 +1,17 @@
 """Events to bodies of /generate. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.delivery.framing import ServerSentEvents
+from switchyard.app.delivery.framing import Framing, data
 from switchyard.app.delivery.progress import PromptProgress
-from switchyard.app.delivery.submit import Choice
 from switchyard.app.delivery.timings import TimingsBody
-from switchyard.app.errors import describe
 from switchyard.app.formats.shapes import FinishReason, Usage, ending, usage
-from switchyard.app.http.body import dumps
+from switchyard.app.formats.text.render import TextRender
+from switchyard.app.parts.choice import Choice
 
 
 class GenerateEnd(TypedDict):
@@ -33,38 +32,30 @@ class GenerateChunk(TypedDict):
     prompt_progress: NotRequired[PromptProgress]
 
 
-class GenerateRender:
-    def __init__(self, identifier: str, model: str) -> None:
+class GenerateRender(TextRender):
+    def __init__(self, choices: Mapping[str, Choice], identifier: str, model: str) -> None:
+        super().__init__(choices)
         self._head = {"id": identifier, "model": model}
 
-    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        [choice] = choices
+    def whole(self) -> dict[str, Any]:
+        [choice] = self.choices.values()
         assert choice.finished is not None
-        return {**self._head, "text": "".join(choice.texts), **self.end(choice.finished)}
+        return {**self._head, "text": "".join(choice.texts), **self._end(choice.finished)}
 
-    def delta(self, text: str) -> dict[str, Any]:
+    def _delta(self, text: str) -> dict[str, Any]:
         return {"text": text}
 
-    def end(self, finished: engine.Finished) -> dict[str, Any]:
+    def _end(self, finished: engine.Finished) -> dict[str, Any]:
         return {**ending(finished), "usage": usage([finished], 1)}
 
 
-class NamedEvents(ServerSentEvents):
+def frame(body: dict[str, Any], text: str) -> bytes:
     """For a browser's EventSource, which must learn of the end: events `message`, and at last one
-    `end` or `error`. It is given an id, and sends that when it connects again.
+    `end` or `error`.
     """
+    if "finish_reason" in body:
+        return b"event: end\n" + data(body, text)
+    return b"event: error\n" + data(body, text) if "error" in body else data(body, text)
 
-    end = b""
 
-    def __init__(self, identifier: str | None) -> None:
-        self._id = f"id: {identifier}\n".encode() if identifier else b""
-
-    def frame(self, body: dict[str, Any], text: str) -> bytes:
-        return self._event(b"event: end\n" if "finish_reason" in body else b"", body)
-
-    def error(self, error: Exception) -> bytes:
-        return self._event(b"event: error\n", describe(error)[1])
-
-    def _event(self, name: bytes, body: dict[str, Any]) -> bytes:
-        identifier, self._id = self._id, b""  # it stays until there is another
-        return identifier + name + b"data: " + dumps(body) + b"\n\n"
+EVENTS = Framing(frame)

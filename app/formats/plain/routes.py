@@ -2,6 +2,8 @@
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import flask
@@ -9,9 +11,9 @@ import werkzeug.exceptions
 
 from switchyard.app import origins
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.framing import ServerSentEvents, choose_framing, media_types
+from switchyard.app.delivery.framing import SERVER_SENT_EVENTS, choose_framing, media_types
 from switchyard.app.formats.plain import parse, render
-from switchyard.app.formats.text.answer import answer
+from switchyard.app.formats.text.answer import answer_text
 from switchyard.app.http.body import parse_json
 from switchyard.app.http.form import parse_form, read_query
 from switchyard.app.openapi.contract import GENERATION, declares
@@ -86,9 +88,10 @@ def _answer(request: parse.Generate) -> flask.Response:
     model = services().models.get(request.model)
     identifier = f"gen-{uuid.uuid4().hex}"
     framing = choose_framing(flask.request.accept_mimetypes) if request.stream else None
-    if isinstance(framing, ServerSentEvents):
-        # One id is enough for an EventSource to say that it comes again.
-        is_resumable = services().settings.resume_timeout > 0
-        framing = render.NamedEvents(None if is_resumable else identifier)
-    bodies = render.GenerateRender(identifier, model.config.name)
-    return answer(request, identifier, bodies, framing)
+    if framing is SERVER_SENT_EVENTS:
+        framing = render.EVENTS
+        if not services().settings.resume_timeout:
+            # One id is enough for an EventSource to say that it comes again.
+            framing = replace(framing, opening=f"id: {identifier}\n".encode())
+    make_render = partial(render.GenerateRender, identifier=identifier, model=model.config.name)
+    return answer_text(request, identifier, make_render, framing)

@@ -1,5 +1,6 @@
 """OpenAI's Responses: /v1/responses."""
 
+from switchyard.app.formats.format import Format
 from switchyard.app.formats.responses.routes import blueprint
 
-__all__ = ["blueprint"]
+FORMAT = Format("responses", blueprint)

@@ -8,7 +8,9 @@ from typing import Any
 
 from switchyard import engine
 from switchyard.app.chat.answer import Answer
-from switchyard.app.delivery.render import begins
+from switchyard.app.delivery.framing import Framing, named
+from switchyard.app.delivery.render import Body, begins
+from switchyard.app.errors import describe
 from switchyard.app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
 
 
@@ -22,7 +24,7 @@ class Head:
     echo: dict[str, Any]  # of the request
 
 
-Body = tuple[dict[str, Any], str]
+EVENTS = Framing(named(lambda body: str(body["type"])))
 
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 
@@ -35,7 +37,6 @@ class ResponseRender:
         self._answer = answer
         self._blocks = Blocks()
         self._identifiers: list[str] = []  # of the items, one a block
-        self._is_open = False  # the last block
         self._sequence_number = -1
         self._status = "in_progress"
         self._completed: int | None = None
@@ -58,12 +59,20 @@ class ResponseRender:
     def text_body(self, identifier: str) -> None:
         """Each body has a number of its own."""
 
-    def failed(self, message: str) -> Iterator[Body]:
-        """The last bodies of a stream that fails."""
+    def failed(self, error: Exception) -> Iterator[Body]:
         yield from self._opening()
         self._end("failed")
+        message = describe(error)[1]["error"]["message"]
         self._error = {"code": "server_error", "message": message}
         yield self._event("response.failed", response=self.whole())
+
+    def add(self, events: Sequence[engine.JobEvent]) -> None:
+        for event in events:
+            for part in self._answer.read(event):
+                self._blocks.add(part)
+            if isinstance(event, engine.Finished):
+                self._end(self._final_status())
+                self._blocks.close()
 
     def whole(self) -> dict[str, Any]:
         """The response as far as it has come."""
@@ -106,16 +115,13 @@ class ResponseRender:
         block = step.block
         match step:
             case Opened():
-                self._identifiers.append(f"{_PREFIXES[block.kind]}_{uuid.uuid4().hex}")
-                self._is_open = True
-                item = self._item(block)
+                item = self._item(block, is_opening=True)
                 yield self._event("response.output_item.added", **_at(block), item=item)
                 if block.kind != "call":
-                    yield self._part("response.content_part.added", block)
+                    yield self._part("response.content_part.added", block, is_opening=True)
             case Grown(_, text):
                 yield self._piece(block, text)
             case Closed():
-                self._is_open = False
                 yield from self._closing(block)
 
     def _piece(self, block: Block, text: str) -> Body:
@@ -146,27 +152,34 @@ class ResponseRender:
             yield self._part("response.content_part.done", block)
         yield self._event("response.output_item.done", **_at(block), item=self._item(block))
 
-    def _part(self, kind: str, block: Block) -> Body:
-        return self._event(kind, **self._where(block), content_index=0, part=_content(block))
+    def _part(self, kind: str, block: Block, is_opening: bool = False) -> Body:
+        part = _content(block, is_opening)
+        return self._event(kind, **self._where(block), content_index=0, part=part)
 
     def _where(self, block: Block) -> dict[str, Any]:
-        return {"item_id": self._identifiers[block.index], **_at(block)}
+        return {"item_id": self._identifier_of(block), **_at(block)}
 
-    def _item(self, block: Block) -> dict[str, Any]:
+    def _identifier_of(self, block: Block) -> str:
+        for other in self._blocks.blocks[len(self._identifiers) :]:
+            self._identifiers.append(f"{_PREFIXES[other.kind]}_{uuid.uuid4().hex}")
+        return self._identifiers[block.index]
+
+    def _item(self, block: Block, is_opening: bool = False) -> dict[str, Any]:
         is_last = block.index == len(self._blocks.blocks) - 1
         status = "completed"
-        if is_last and self._is_open:
+        if self._blocks.open is block:
             status = "in_progress"
         elif is_last and self._status in ("incomplete", "cancelled", "failed"):
             is_whole = block.kind == "call" and not self._answer.is_in_call
             status = "completed" if is_whole else "incomplete"
-        item = {"id": self._identifiers[block.index], "status": status}
+        item = {"id": self._identifier_of(block), "status": status}
+        has_content = bool(block.pieces) and not is_opening
         match block.kind:
             case "text":
-                content = [_content(block)] if block.pieces else []
+                content = [_content(block)] if has_content else []
                 return {**item, "type": "message", "role": "assistant", "content": content}
             case "reasoning":
-                content = [_content(block)] if block.pieces else []
+                content = [_content(block)] if has_content else []
                 return {**item, "type": "reasoning", "summary": [], "content": content}
             case "call":
                 return {
@@ -174,7 +187,7 @@ class ResponseRender:
                     "type": "function_call",
                     "call_id": block.identifier,
                     "name": block.name,
-                    "arguments": block.text,
+                    "arguments": block.text if has_content else "",
                 }
 
     def _usage(self) -> dict[str, Any] | None:
@@ -201,7 +214,8 @@ def _at(block: Block) -> dict[str, Any]:
     return {"output_index": block.index}
 
 
-def _content(block: Block) -> dict[str, Any]:
+def _content(block: Block, is_opening: bool = False) -> dict[str, Any]:
+    text = "" if is_opening else block.text
     if block.kind == "reasoning":
-        return {"type": "reasoning_text", "text": block.text}
-    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

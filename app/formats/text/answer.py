@@ -1,53 +1,52 @@
 """A prompt to the answer to it, streamed or not, whatever the wire format. Request threads."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
 
 import flask
 
 from switchyard import engine
-from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.framing import Framing, PlainText
-from switchyard.app.delivery.progress import WithProgress
-from switchyard.app.delivery.reader import Submitted
-from switchyard.app.delivery.render import Render as Bodies
-from switchyard.app.delivery.render import TextBody
-from switchyard.app.delivery.submit import Choice
-from switchyard.app.delivery.timings import WithTimings, timings
+from switchyard.app.delivery.framing import PLAIN_TEXT, Framing
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.formats.answer import Ready, answer, jobs_of
+from switchyard.app.formats.choices import with_extras
+from switchyard.app.formats.text.render import TextRender
 from switchyard.app.formats.text.request import Text
+from switchyard.app.parts.choice import Choice
 from switchyard.app.services import services
 
 
-class Render(Protocol):
-    """A wire format's bodies."""
-
-    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """Of a response that isn't streamed."""
-
-    def delta(self, text: str) -> dict[str, Any]:
-        """More text of a stream."""
-
-    def end(self, finished: engine.Finished) -> dict[str, Any]:
-        """The last of a stream."""
-
-
-def submit(
-    request: Text, identifiers: Sequence[str], is_streamed: bool, wake: Callable[[], None] | None
-) -> Submitted:
-    """Submit the `n` jobs of the prompt. Raises what `generation.submit` does."""
+def answer_text(
+    request: Text,
+    identifier: str,
+    make_render: Callable[[Mapping[str, Choice]], TextRender],
+    framing: Framing | None,
+) -> flask.Response:
+    """`framing`: of a stream, else None. Raises what `answer` does."""
+    if framing is not None and request.n > 1:
+        raise BadRequest("a stream has room for one choice only", request.names["n"])
+    if framing is PLAIN_TEXT and request.timings:
+        raise BadRequest("Accept: text/plain has no room for timings", "timings")
+    if framing is PLAIN_TEXT and request.return_progress:
+        raise BadRequest("Accept: text/plain has no room for progress", "return_progress")
     model = services().models.get(request.model)
-    with generation.names_of(request):
-        # Before the work of tokenizing: tokens are not longer than 16 characters on average.
-        model.check_room(request.n, len(request.prompt) // 16 * request.n)
-        token_ids = model.tokenizer.encode(
-            request.prompt, model.info.max_seq_len, parse_special=request.parse_special
-        )
-        _check_context(request, len(token_ids), model)
-        return generation.submit(
-            request, model, [token_ids], identifiers, is_streamed, services().settings, wake=wake
-        )
+
+    def prepare() -> Ready:
+        choices = {job: Choice() for job in jobs_of(identifier, request.n)}
+        render = with_extras(make_render(choices), request)
+        return Ready([tokens_of(request, model)], list(choices), render)
+
+    return answer(request, model, prepare, framing)
+
+
+def tokens_of(request: Text, model: engine.Engine) -> tuple[int, ...]:
+    """Raises what `Engine.check_room` does, and PromptTooLong."""
+    # Before the work of tokenizing: tokens are not longer than 16 characters on average.
+    model.check_room(request.n, len(request.prompt) // 16 * request.n)
+    token_ids = model.tokenizer.encode(
+        request.prompt, model.info.max_seq_len, parse_special=request.parse_special
+    )
+    _check_context(request, len(token_ids), model)
+    return token_ids
 
 
 def _check_context(request: Text, prompt_tokens: int, model: engine.Engine) -> None:
@@ -62,50 +61,3 @@ def _check_context(request: Text, prompt_tokens: int, model: engine.Engine) -> N
             f" of {name}",
             name,
         )
-
-
-def answer(
-    request: Text, identifier: str, render: Render, framing: Framing | None
-) -> flask.Response:
-    """`framing`: of a stream, else None. Raises what `submit` and `whole_response` do."""
-    if framing is not None and request.n > 1:
-        raise BadRequest("a stream has room for one choice only", request.names["n"])
-    if isinstance(framing, PlainText) and request.timings:
-        raise BadRequest("Accept: text/plain has no room for timings", "timings")
-    if isinstance(framing, PlainText) and request.return_progress:
-        raise BadRequest("Accept: text/plain has no room for progress", "return_progress")
-    identifiers = [f"{identifier}-{i}" for i in range(request.n)]
-    submitted = submit(request, identifiers, framing is not None, None)
-    if framing is not None:
-        stream: Bodies = TextBodies(render)
-        if request.timings:
-            stream = WithTimings(stream, identifiers, request.n)
-        if request.return_progress:
-            stream = WithProgress(stream, identifiers, lambda _: render.delta(""))
-        return services().answers.stream(submitted, stream, framing)
-    choices = {name: Choice() for name in identifiers}
-
-    def whole() -> dict[str, Any]:
-        finished = [c.finished for c in choices.values() if c.finished is not None]
-        more = {"timings": timings(finished, request.n)} if request.timings else {}
-        return {**render.whole(list(choices.values())), **more}
-
-    return services().answers.whole(submitted, partial(generation.gather, choices), whole)
-
-
-class TextBodies:
-    """Of a stream of one choice."""
-
-    def __init__(self, render: Render) -> None:
-        self._render = render
-
-    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[tuple[dict[str, Any], str]]:
-        for event in events:
-            match event:
-                case engine.Chunk(text=text) if text:
-                    yield self._render.delta(text), text
-                case engine.Finished():
-                    yield self._render.end(event), ""
-
-    def text_body(self, identifier: str) -> TextBody | None:
-        return self._render.delta

@@ -48,7 +48,8 @@ def _leave(error: BaseException | None) -> None:
 
 @blueprint.errorhandler(wsproto.utilities.RemoteProtocolError)
 def _refuse(error: wsproto.utilities.RemoteProtocolError) -> flask.Response:
-    return respond(BadRequest(f"no WebSocket handshake: {error}", None, "invalid_handshake"))
+    fault = BadRequest(f"no WebSocket handshake: {error}", None, "invalid_handshake")
+    return respond(services().describe, fault)
 
 
 @flask_sock.Sock().route("/stream", bp=blueprint)  # type: ignore[untyped-decorator]

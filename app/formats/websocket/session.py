@@ -17,7 +17,7 @@ from switchyard.app.delivery.reader import Reader
 from switchyard.app.errors import describe
 from switchyard.app.exceptions import BadRequest, ClientGone, TimedOut
 from switchyard.app.formats.shapes import delta, ending, usage
-from switchyard.app.formats.text.answer import submit
+from switchyard.app.formats.text.answer import tokens_of
 from switchyard.app.formats.websocket import parse
 from switchyard.app.formats.websocket.connection import Connection
 from switchyard.app.parts.parts import Part, Text
@@ -118,24 +118,25 @@ class Session:
         request = request.with_preset(services().settings.presets)
         model = services().models.get(request.model)
         identifier = f"ws-{uuid.uuid4().hex}-0"
-        wake = self._connection.wake
-        if isinstance(request, parse.SpokenText):
-            reader = Reader(submit(request, [identifier], True, wake))
-            return Generation(identifier, reader, model, None)
+        answer, fit = None, None
         with generation.names_of(request):
-            ready = services().prompts(model).prepare(request)
+            if isinstance(request, parse.SpokenText):
+                token_ids = tokens_of(request, model)
+            else:
+                prompt = services().prompts(model).prepare(request)
+                token_ids, fit = prompt.token_ids, prompt.fit
+                end = partial(model.cancel, identifier)
+                answer = Answer(prompt.parser(), end, request.include_reasoning)
             submitted = generation.submit(
                 request,
                 model,
-                [ready.token_ids],
+                [token_ids],
                 [identifier],
-                True,
-                services().settings,
-                ready.fit,
-                wake,
+                is_streamed=True,
+                settings=services().settings,
+                fit=fit,
+                wake=self._connection.wake,
             )
-        end = partial(model.cancel, identifier)
-        answer = Answer(ready.parser(), end, request.include_reasoning)
         return Generation(identifier, Reader(submitted), model, answer)
 
     def _cancel(self, identifier: parse.Identifier) -> None:

@@ -1,0 +1,60 @@
+"""Errors as Anthropic's API has them, for its clients."""
+
+from typing import Literal
+
+import flask
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+from switchyard.app import errors
+from switchyard.app.errors import Described
+from switchyard.app.http import request_id
+
+
+class AnthropicErrorDetail(TypedDict):
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(TypedDict):
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str
+
+
+# By status, where that doesn't say enough.
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+def is_spoken() -> bool:
+    """Whether the client of the current request speaks Anthropic's API."""
+    is_message = "/v1/messages/" in f"{flask.request.path}/"
+    return is_message or "anthropic-version" in flask.request.headers
+
+
+def describe(error: Exception, request_id: str) -> Described:
+    """What kind of error it is, and its body."""
+    kind, body = errors.describe(error)
+    if kind.code == "overloaded":
+        kind = kind._replace(status=529)
+    fault = _TYPES.get(kind.status, "invalid_request_error" if kind.status < 500 else "api_error")
+    message, param = body["error"]["message"], body["error"]["param"]
+    if param is not None and param not in message:  # nothing else would name it
+        message = f"{param}: {message}"
+    return kind, {
+        "type": "error",
+        "error": {"type": fault, "message": message},
+        "request_id": request_id,
+    }
+
+
+def describe_to_current(error: Exception) -> Described:
+    """Likewise, of the current request."""
+    return describe(error, request_id.request_id())

@@ -1,0 +1,52 @@
+"""Answers of choices side by side to bodies, as most wire formats have them. Pure."""
+
+import abc
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from switchyard import engine
+from switchyard.app.delivery.progress import WithProgress
+from switchyard.app.delivery.render import Body, Render, TextBody
+from switchyard.app.delivery.timings import WithTimings
+from switchyard.app.errors import describe
+from switchyard.app.parts.choice import Choice
+from switchyard.app.request.generation import Generation
+
+
+class ChoicesRender(abc.ABC):
+    """A render of `choices`, by the identifiers of their jobs."""
+
+    def __init__(self, choices: Mapping[str, Choice]) -> None:
+        self.choices = choices
+
+    @abc.abstractmethod
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterable[Body]: ...
+
+    @abc.abstractmethod
+    def text_body(self, identifier: str) -> TextBody | None: ...
+
+    @abc.abstractmethod
+    def empty(self, index: int) -> dict[str, Any]:
+        """A body of the choice of that index that says nothing."""
+
+    def failed(self, error: Exception) -> Iterable[Body]:
+        body = describe(error)[1]
+        return [(body, f"\n[error] {body['error']['message']}\n")]
+
+    def add(self, events: Sequence[engine.JobEvent]) -> None:
+        for event in events:
+            self.choices[event.identifier].add(event)
+
+    @abc.abstractmethod
+    def whole(self) -> dict[str, Any]: ...
+
+
+def with_extras(render: ChoicesRender, request: Generation) -> Render:
+    """With the timings and the progress that `request` asks for."""
+    more: Render = render
+    identifiers = list(render.choices)
+    if request.timings:
+        more = WithTimings(more, identifiers, request.num_jobs)
+    if request.return_progress:
+        more = WithProgress(more, identifiers, render.empty)
+    return more

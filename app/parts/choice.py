@@ -1,0 +1,48 @@
+"""One choice of an answer, and which of several are the best. Pure."""
+
+from collections.abc import Sequence
+
+from switchyard import engine
+
+
+class Choice:
+    """As it comes in: its text so far and how it ended."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.prompt_logprobs: tuple[engine.TokenLogprob | None, ...] = ()
+        self.logprobs: list[engine.TokenLogprob] = []  # of the tokens that are told
+        self.finished: engine.Finished | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens, the stop token among them."""
+        logprobs = [token.logprob for token in self.logprobs]
+        if self.finished is not None and self.finished.stop_token is not None:
+            logprobs.append(self.finished.stop_token.logprob)
+        return sum(logprobs) / max(len(logprobs), 1)
+
+    def add(self, event: engine.JobEvent) -> None:
+        match event:
+            case engine.PromptLogprobs():
+                self.prompt_logprobs = event.logprobs
+            case engine.Chunk():
+                self.texts.append(event.text)
+                self.logprobs += event.logprobs or ()
+            case engine.Finished():
+                self.finished = event
+
+
+def best_of(choices: Sequence[Choice], num_jobs: int, n: int) -> list[Choice]:
+    """Of each prompt's `num_jobs` choices, which follow each other, the `n` likeliest, the best
+    first.
+    """
+    if num_jobs == n:
+        return list(choices)
+    return [
+        choice
+        for start in range(0, len(choices), num_jobs)
+        for choice in sorted(
+            choices[start : start + num_jobs], key=lambda c: c.mean_logprob, reverse=True
+        )[:n]
+    ]
