@@ -21,7 +21,7 @@ from switchyard.app.config import PREFIX, Settings, SettingsError, read_settings
 from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.framing import raise_failure
 from switchyard.app.delivery.reader import Reader, Submitted
-from switchyard.app.delivery.watch import Watch
+from switchyard.app.delivery.watch import WatchedClient
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
 from switchyard.app.services import KEY, Services, services
@@ -57,7 +57,7 @@ class TextStream(Iterator[str]):
     def __init__(self, submitted: Submitted) -> None:
         self.result: Result | None = None  # once the last piece has been taken
         self._reader = Reader(submitted)
-        self._client = Watch(generation.environ(), serves_half_closed=False)
+        self._client = WatchedClient(generation.environ(), serves_half_closed=False)
         self._texts: list[str] = []
 
     def __next__(self) -> str:

@@ -29,7 +29,7 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.admission import State
-from switchyard.engine.schedule.places import Places
+from switchyard.engine.schedule.places import QueuePlaces
 from switchyard.engine.standing import Standing
 from switchyard.engine.stream import Stream
 
@@ -56,7 +56,7 @@ class Engine:
         self._changed = threading.Condition()  # guards all below; notified when one of them changes
         self._standing = Standing(config.name)
         self._held = HeldJobs()
-        self._places = Places(self._changed, lambda command: self._link.send(command))
+        self._places = QueuePlaces(self._changed, lambda command: self._link.send(command))
         self._on_stopped: list[Callable[[Engine], None]] = []
 
     # Any thread

@@ -6,10 +6,10 @@ from typing import Any
 
 from switchyard import engine
 from switchyard.app.chat.tools import Function, Offer
-from switchyard.app.parts.call_formats import Format
+from switchyard.app.parts.call_formats import CallFormat
 
 
-def constraint(offer: Offer, format: Format, model: engine.Engine) -> engine.Constraint | None:
+def constraint(offer: Offer, format: CallFormat, model: engine.Engine) -> engine.Constraint | None:
     """Calls where they must be made; calls by their schemas, but any text around them, where a
     function is strict. Raises InvalidJob.
     """

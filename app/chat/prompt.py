@@ -11,7 +11,7 @@ from switchyard.app.chat.template import ChatTemplate, Conversation
 from switchyard.app.chat.tools import Offer
 from switchyard.app.config import Settings
 from switchyard.app.http.body import dumps
-from switchyard.app.parts.call_formats import FORMATS, GENERIC, Format, recognise
+from switchyard.app.parts.call_formats import FORMATS, GENERIC, CallFormat, recognise
 from switchyard.app.parts.parser import PartParser, Tags
 
 
@@ -19,7 +19,7 @@ from switchyard.app.parts.parser import PartParser, Tags
 class Prompt:
     token_ids: tuple[int, ...]
     offer: Offer
-    format: Format
+    format: CallFormat
     tags: Tags | None  # None: thoughts, if there are any, stay in the text
     is_reasoning: bool  # the prompt has opened the thoughts already
     after: str  # what an answer begins with that no constraint holds for: up to this text

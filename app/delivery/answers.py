@@ -15,7 +15,7 @@ from switchyard.app.delivery.render import Render
 from switchyard.app.delivery.sender import Sender, Streamed
 from switchyard.app.delivery.transcript import KeptTranscript, Transcript, Writer
 from switchyard.app.delivery.transcripts import Claim, Transcripts
-from switchyard.app.delivery.watch import Watch
+from switchyard.app.delivery.watch import WatchedClient
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.http.body import dumps, read_bytes
 from switchyard.app.http.client import Client
@@ -129,7 +129,7 @@ class Answers:
             kept.join()
             self.transcripts.keep(kept, owner_of(flask.request), claim)
         transcript = kept if keep else Transcript(submitted, writer)
-        client = Watch(flask.request.environ, writer.is_streamed)
+        client = WatchedClient(flask.request.environ, writer.is_streamed)
         return self._respond(Output(transcript, client, self._settings.heartbeat), writer)
 
     def _respond(self, output: Output, writer: Writer) -> flask.Response:
@@ -181,7 +181,7 @@ class Answers:
         if not key_of(request):
             # Others may have the same address, and the same Idempotency-Key for something else.
             whose += fingerprint.hex()
-        watch = Watch(request.environ, serves_half_closed=True)
+        watch = WatchedClient(request.environ, serves_half_closed=True)
         while True:
             claim, is_new = self.transcripts.claim((whose, request.path, key), fingerprint)
             if is_new:
@@ -199,7 +199,7 @@ class Answers:
 
     def _output(self, transcript: Transcript, position: int = 0) -> Output:
         """For another client, that of the current request, which reads from `position` on."""
-        client = Watch(flask.request.environ, transcript.writer.is_streamed)
+        client = WatchedClient(flask.request.environ, transcript.writer.is_streamed)
         client.limit_sends(self._settings.send_timeout)
         return Output(transcript, client, self._settings.heartbeat, position)
 
@@ -209,7 +209,7 @@ class Answers:
 
 
 def _wait_for(claim: Claim) -> Callable[[float], Sequence[None]]:
-    """For Watch.wait, which only wants to know when."""
+    """For WatchedClient.wait, which only wants to know when."""
 
     def wait(seconds: float) -> Sequence[None]:
         claim.settled.wait(seconds)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from switchyard.app.delivery.transcript import Transcript
-from switchyard.app.delivery.watch import Watch
+from switchyard.app.delivery.watch import WatchedClient
 
 NEWS = 5  # looks for a comment, from one heartbeat to the next
 PROBE = 0.1  # seconds between writes to a client that may have left
@@ -28,7 +28,7 @@ class Output:
     )
 
     def __init__(
-        self, transcript: Transcript, client: Watch, heartbeat: float, position: int = 0
+        self, transcript: Transcript, client: WatchedClient, heartbeat: float, position: int = 0
     ) -> None:
         """From `position` on, for a client that is one of the transcript's readers. `heartbeat` in
         seconds.

@@ -13,7 +13,7 @@ import flask
 from switchyard import engine
 from switchyard.app.config import Settings
 from switchyard.app.delivery.reader import Submitted, check, deadlines
-from switchyard.app.delivery.watch import Watch
+from switchyard.app.delivery.watch import WatchedClient
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.http.body import check_values, parse_json, read_bytes
 from switchyard.app.http.client import Client
@@ -69,7 +69,7 @@ def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
 
 
 def _enter(gate: Gate, size: int, settings: Settings) -> None:
-    client = Watch(environ(), serves_half_closed=False)
+    client = WatchedClient(environ(), serves_half_closed=False)
     ahead = deadlines(settings.queue_timeout, settings.first_token_timeout, settings.total_timeout)
 
     def look() -> None:
@@ -116,27 +116,7 @@ def submit(
             f" {settings.total_timeout:g} that this server allows",
             "timeout",
         )
-    has_request = flask.has_request_context()  # else it is the host application's own
-    client = share_of(flask.request) if has_request else "local"
-    owner = owner_of(flask.request) if has_request else "local"
-    jobs = []
-    for i, identifier in enumerate(identifiers):
-        prompt = prompts[i // request.num_jobs]
-        max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
-        choice = i % request.num_jobs
-        jobs.append(
-            request.job(
-                identifier,
-                prompt,
-                max_new_tokens,
-                choice,
-                model.config,
-                client,
-                owner,
-                request_id(),
-            )
-        )
-    jobs = [request.tokenized(job, model.tokenizer, model.info.max_seq_len) for job in jobs]
+    jobs = _jobs(request, model, prompts, identifiers)
     if fit is not None:
         jobs = [fit(job) for job in jobs]
     interval = settings.heartbeat / NEWS
@@ -164,6 +144,36 @@ def submit(
         request.user,
     )
     return submitted
+
+
+def _jobs(
+    request: Generation,
+    model: engine.Engine,
+    prompts: Sequence[tuple[int, ...]],
+    identifiers: Sequence[str],
+) -> list[engine.Job]:
+    """What the host application asks for by itself is "local"."""
+    has_request = flask.has_request_context()
+    client = share_of(flask.request) if has_request else "local"
+    owner = owner_of(flask.request) if has_request else "local"
+    jobs = []
+    for i, identifier in enumerate(identifiers):
+        prompt = prompts[i // request.num_jobs]
+        max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
+        choice = i % request.num_jobs
+        jobs.append(
+            request.job(
+                identifier,
+                prompt,
+                max_new_tokens,
+                choice,
+                model.config,
+                client,
+                owner,
+                request_id(),
+            )
+        )
+    return [request.tokenized(job, model.tokenizer, model.info.max_seq_len) for job in jobs]
 
 
 def environ() -> Mapping[str, Any]:

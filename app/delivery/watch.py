@@ -14,7 +14,7 @@ LOOK_CLOSELY = 0.1  # once it may have left
 Item = TypeVar("Item")
 
 
-class Watch(Client):
+class WatchedClient(Client):
     """One client, by the thread that answers it."""
 
     __slots__ = ("_next_look", "_presence", "_serves_half_closed")

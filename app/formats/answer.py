@@ -17,7 +17,7 @@ from switchyard.app.services import services
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Prepared:
     """What the jobs of a request are made of."""
 
     prompts: Sequence[tuple[int, ...]]
@@ -27,7 +27,10 @@ class Ready:
 
 
 def answer(
-    request: Generation, model: engine.Engine, prepare: Callable[[], Ready], framing: Framing | None
+    request: Generation,
+    model: engine.Engine,
+    prepare: Callable[[], Prepared],
+    framing: Framing | None,
 ) -> flask.Response:
     """`framing`: of a stream; None for an answer in one piece. Raises what `prepare` and
     `submit.submit` do, or what goes wrong before there is a first frame.
@@ -59,7 +62,7 @@ def answer_chat(
     """
     model = services().models.get(chat.model)
 
-    def prepare() -> Ready:
+    def prepare() -> Prepared:
         prompt = services().prompts(model).prepare(chat)
         if framing is PLAIN_TEXT:  # whose one text is all that the model writes
             prompt = replace(prompt, tags=None)
@@ -68,7 +71,7 @@ def answer_chat(
             for job in jobs_of(identifier, chat.n)
         }
         render = make_render(prompt.token_ids, answers)
-        return Ready([prompt.token_ids], list(answers), render, prompt.fit)
+        return Prepared([prompt.token_ids], list(answers), render, prompt.fit)
 
     return answer(chat, model, prepare, framing)
 

@@ -24,24 +24,24 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class BlockOpened:
     """`block` is empty as yet, whatever it holds by the time that this is looked at."""
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class BlockGrown:
     block: Block
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class BlockClosed:
     block: Block
 
 
-Step = Opened | Grown | Closed
+Step = BlockOpened | BlockGrown | BlockClosed
 
 
 class Blocks:
@@ -65,7 +65,7 @@ class Blocks:
     def close(self) -> list[Step]:
         """Nothing more comes for the block that is open, if one is."""
         block, self.open = self.open, None
-        return [] if block is None else [Closed(block)]
+        return [] if block is None else [BlockClosed(block)]
 
     def _grow(self, kind: Kind, text: str) -> list[Step]:
         if not text:
@@ -75,9 +75,9 @@ class Blocks:
             steps = [*self.close(), self._begin(kind)]
         assert self.open is not None
         self.open.pieces.append(text)
-        return [*steps, Grown(self.open, text)]
+        return [*steps, BlockGrown(self.open, text)]
 
-    def _begin(self, kind: Kind, identifier: str = "", name: str = "") -> Opened:
+    def _begin(self, kind: Kind, identifier: str = "", name: str = "") -> BlockOpened:
         self.open = Block(len(self.blocks), kind, identifier, name)
         self.blocks.append(self.open)
-        return Opened(self.open)
+        return BlockOpened(self.open)

@@ -45,7 +45,7 @@ def _short_identifier() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class CallFormat:
     """In patterns: the group `name`, and one of `begin`, the first brace of arguments that follow,
     `object` or `string`, which hold them, and `nothing`, if there are none. `NAME` stands for the
     name in what a grammar writes.
@@ -73,7 +73,7 @@ class Format:
 
 
 _FORMATS = (
-    Format(  # Functionary 3.1, Llama 3.1's custom tools
+    CallFormat(  # Functionary 3.1, Llama 3.1's custom tools
         name="function-tag",
         marks=("<function=",),
         tags=(),
@@ -86,7 +86,7 @@ _FORMATS = (
         anywhere=_SPACE + r"<function=(?P<name>[^\s<>={}]++)>\s*+(?P<begin>\{)",
         rest=r"\s*+</function>",
     ),
-    Format(  # Nous Hermes, Qwen
+    CallFormat(  # Nous Hermes, Qwen
         name="hermes",
         marks=("<tool_call>",),
         tags=("<tool_call>", "</tool_call>"),
@@ -101,7 +101,7 @@ _FORMATS = (
         rest=rf"(?:\s*+,\s*+{_OTHER})*+[\s}}]*+</tool_call>",
         end=r"[\s}]*+</tool_call>",
     ),
-    Format(  # Mistral since November 2024
+    CallFormat(  # Mistral since November 2024
         name="mistral-args",
         marks=("[TOOL_CALLS]", "[ARGS]"),
         tags=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
@@ -115,7 +115,7 @@ _FORMATS = (
         r"(?:\[CALL_ID\][^\[\]]*+)?+(?:\[ARGS\]\s*+)?+(?P<begin>\{)",
         identifier=_short_identifier,
     ),
-    Format(  # Mistral before
+    CallFormat(  # Mistral before
         name="mistral",
         marks=("[TOOL_CALLS]",),
         tags=("[TOOL_CALLS]",),
@@ -130,7 +130,7 @@ _FORMATS = (
         rest=_REST,
         identifier=_short_identifier,
     ),
-    Format(  # Llama 3.1 to 3.3
+    CallFormat(  # Llama 3.1 to 3.3
         name="llama3",
         marks=('"parameters":', "name"),
         tags=("<|python_tag|>",),
@@ -160,7 +160,7 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
     return regex.compile(pattern, regex.DOTALL)
 
 
-def recognise(template: str) -> Format | None:
+def recognise(template: str) -> CallFormat | None:
     """The format that a chat template asks its model for; the first whose marks it has."""
     if any(mark in template for mark in _OTHERS):
         return None

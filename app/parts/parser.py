@@ -7,7 +7,7 @@ from typing import NamedTuple
 import regex
 
 from switchyard.app.parts.arguments import ObjectEnd, whole_arguments
-from switchyard.app.parts.call_formats import Format, compiled
+from switchyard.app.parts.call_formats import CallFormat, compiled
 from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
 
 
@@ -28,7 +28,7 @@ class PartParser:
 
     def __init__(
         self,
-        format: Format | None,
+        format: CallFormat | None,
         tools: Collection[str] = (),
         tags: Tags | None = None,
         is_reasoning: bool = False,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from switchyard.engine.messages import ListPending, PendingList
 
 
-class Places:
+class QueuePlaces:
     def __init__(self, changed: threading.Condition, send: Callable[[ListPending], None]) -> None:
         """`changed`: the engine's lock, notified when an answer has come."""
         self._changed = changed

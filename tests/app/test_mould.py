@@ -24,14 +24,14 @@ from switchyard.app.formats.llamacpp.render import LlamaCppRender
 from switchyard.app.formats.openai import parse
 from switchyard.app.formats.openai.chat import ChatRender
 from switchyard.app.formats.openai.logprobs import TokenNames
-from switchyard.app.formats.openai.render import CompletionRender, Head
+from switchyard.app.formats.openai.render import CompletionRender, OpenAIHead
 from switchyard.app.formats.plain.render import GenerateRender
 from switchyard.app.parts.call_formats import GENERIC
 from switchyard.app.parts.choice import Choice
 from switchyard.app.parts.parser import PartParser, Tags
 from switchyard.engine.messages import Chunk, Finished, Prefill
 
-HEAD = Head("id-1", 1, 'a "model"', "print")
+HEAD = OpenAIHead("id-1", 1, 'a "model"', "print")
 THOUGHTS = Tags("<think>", "</think>")
 
 
@@ -58,7 +58,7 @@ def chat(usage=False, names=None, **parser):
 
 
 def message(**parser):
-    head = anthropic.render.Head("id-1", "model", 3, (), "request")
+    head = anthropic.render.MessageHead("id-1", "model", 3, (), "request")
     return MessageRender(head, answer(**parser))
 
 

@@ -24,7 +24,7 @@ class ToolUseContent(TypedDict):
     input: dict[str, Any]
 
 
-class OutputDetails(TypedDict):
+class MessageOutputDetails(TypedDict):
     thinking_tokens: int
 
 
@@ -33,7 +33,7 @@ class MessageUsage(TypedDict):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: MessageOutputDetails
 
 
 class MessageBody(TypedDict):

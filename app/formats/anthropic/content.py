@@ -18,13 +18,13 @@ class CacheControl(Object):
     ttl: Literal["5m", "1h"] | None = None
 
 
-class Block(BaseModel):
+class ContentBlock(BaseModel):
     model_config = Finite
 
     cache_control: CacheControl | None = None
 
 
-class TextBlock(Block):
+class TextBlock(ContentBlock):
     type: Literal["text"]
     text: str
 
@@ -37,16 +37,16 @@ class ThinkingBlock(BaseModel):
     signature: str = ""  # any will do: nothing here depends on who wrote the thoughts
 
 
-class Caller(Object):
+class ToolCaller(Object):
     type: Literal["direct"]
 
 
-class ToolUseBlock(Block):
+class ToolUseBlock(ContentBlock):
     type: Literal["tool_use"]
     id: str
     name: str
     input: dict[str, Any]
-    caller: Caller | None = None
+    caller: ToolCaller | None = None
 
 
 def _by(field: str, values: Sequence[str], kind: str) -> Discriminator:
@@ -66,7 +66,7 @@ Content = Annotated[
 ]
 
 
-class ToolResultBlock(Block):
+class ToolResultBlock(ContentBlock):
     type: Literal["tool_result"]
     tool_use_id: str
     content: Content[TextBlock] = ""

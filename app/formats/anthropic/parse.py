@@ -18,7 +18,12 @@ from switchyard.app.formats.anthropic.content import (
     text_of,
     to_chat,
 )
-from switchyard.app.formats.anthropic.tools import Thinking, Tool, ToolChoice, tools_in_chat
+from switchyard.app.formats.anthropic.tools import (
+    AnthropicTool,
+    Thinking,
+    ToolChoice,
+    tools_in_chat,
+)
 from switchyard.app.request.generation import Generation, ModelName, StopString, Tokens
 from switchyard.app.request.validation import Finite, Parameters, renaming, validate, without_nulls
 
@@ -84,7 +89,7 @@ class MessagesChat(Chat):
         }
 
 
-class Conversation(Parameters):
+class MessagesBody(Parameters):
     """What is asked of a message, and of a count of its tokens."""
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -114,7 +119,7 @@ class Conversation(Parameters):
         " there is room.",
     )
 
-    tools: list[Tool] = Field(
+    tools: list[AnthropicTool] = Field(
         default=[],
         max_length=MAX_TOOLS,
         fail_fast=True,
@@ -174,11 +179,11 @@ class Conversation(Parameters):
         }
 
 
-class MessageRequest(Conversation, Generation):
+class MessageRequest(MessagesBody, Generation):
     """Takes, beside Anthropic's parameters, those of all other generations by their names."""
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **Conversation.neutral,
+        **MessagesBody.neutral,
         "container": (),
         "diagnostics": (),
         "inference_geo": (),
@@ -220,9 +225,9 @@ def message(body: dict[str, Any]) -> MessageRequest:
     return validate(MessageRequest, body)
 
 
-def count(body: dict[str, Any]) -> Conversation:
+def count(body: dict[str, Any]) -> MessagesBody:
     """Raises BadRequest."""
-    return validate(Conversation, body)
+    return validate(MessagesBody, body)
 
 
 def _clean(value: Any) -> Any:

@@ -11,13 +11,13 @@ from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery.framing import Framing, named
 from switchyard.app.delivery.render import Body, TextBody, begins
 from switchyard.app.formats.anthropic.errors import describe
-from switchyard.app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
+from switchyard.app.parts.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Blocks, Step
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class MessageHead:
     """What is known of a message before it begins."""
 
     identifier: str
@@ -34,7 +34,7 @@ EVENTS = Framing(_by_type, heartbeat=_by_type({"type": "ping"}, ""))
 class MessageRender:
     """One message: the bodies of its stream as its events come, and the whole of it."""
 
-    def __init__(self, head: Head, answer: Answer) -> None:
+    def __init__(self, head: MessageHead, answer: Answer) -> None:
         self._head = head
         self._answer = answer
         self._blocks = Blocks()
@@ -85,12 +85,12 @@ class MessageRender:
     def _bodies(self, step: Step) -> Iterator[Body]:
         where = {"index": step.block.index}
         match step:
-            case Opened(block):
+            case BlockOpened(block):
                 start = {"content_block": self._content(block, is_opening=True)}
                 yield {"type": "content_block_start", **where, **start}, ""
-            case Grown(block, text):
+            case BlockGrown(block, text):
                 yield self._grown(block, text), text
-            case Closed(block):
+            case BlockClosed(block):
                 if block.kind == "reasoning":
                     signature = {"type": "signature_delta", "signature": self._signature}
                     yield {"type": "content_block_delta", **where, "delta": signature}, ""

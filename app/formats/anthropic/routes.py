@@ -39,7 +39,7 @@ def create_message() -> flask.Response:
 
     def make_render(prompt: tuple[int, ...], answers: Mapping[str, Answer]) -> Render:
         stop = tuple(chat.stop)
-        head = render.Head(identifier, model.config.name, len(prompt), stop, request_id())
+        head = render.MessageHead(identifier, model.config.name, len(prompt), stop, request_id())
         [answer] = answers.values()
         return render.MessageRender(head, answer)
 
@@ -49,7 +49,7 @@ def create_message() -> flask.Response:
 @blueprint.post("/count_tokens")
 @declares(
     {200: bodies.TokenCount},
-    body=parse.Conversation,
+    body=parse.MessagesBody,
     errors=ERRORS,
     error=AnthropicErrorBody,
 )

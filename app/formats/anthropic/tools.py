@@ -10,7 +10,7 @@ from switchyard.app.formats.anthropic.content import CacheControl
 from switchyard.app.request.validation import Finite, Off
 
 
-class Tool(BaseModel):
+class AnthropicTool(BaseModel):
     """Of the client's own: the API's own run on its servers, or are what its models know."""
 
     model_config = Finite
@@ -103,7 +103,7 @@ class Thinking(BaseModel):
         }
 
 
-def tools_in_chat(tools: Sequence[Tool], choice: ToolChoice | None) -> dict[str, Any]:
+def tools_in_chat(tools: Sequence[AnthropicTool], choice: ToolChoice | None) -> dict[str, Any]:
     """Parameters of the chat."""
     offered = {"tools": [tool.in_chat() for tool in tools]}
     return {**offered, **(choice.in_chat() if choice is not None else {})}

@@ -8,7 +8,13 @@ from pydantic import Field
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.formats.text.request import OtherServers, Switch, Text, called, without_idle
+from switchyard.app.formats.text.request import (
+    OtherServers,
+    Switch,
+    TextRequest,
+    called,
+    without_idle,
+)
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 
@@ -38,7 +44,7 @@ TEXTGEN_SWITCHES = (
 
 _ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **Text.neutral,
+    **TextRequest.neutral,
     "ban_eos_token": _NO,
     "banned_tokens": ([], ""),
     "logprobs": _NO,
@@ -48,7 +54,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 class Kobold(OtherServers):
     model_config = called("kobold")
-    withheld: ClassVar[frozenset[str]] = Text.withheld | {"return_progress"}
+    withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **_NEUTRAL,
         "disable_input_formatting": (True,),
@@ -130,14 +136,14 @@ class Kobold(OtherServers):
 class KoboldStream(Kobold):
     """Of a route that always streams."""
 
-    withheld: ClassVar[frozenset[str]] = Text.withheld
+    withheld: ClassVar[frozenset[str]] = TextRequest.withheld
 
     stream: bool = True
 
 
 class Textgen(OtherServers):
     model_config = called("textgen")
-    withheld: ClassVar[frozenset[str]] = Text.withheld | {"return_progress"}
+    withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         **_NEUTRAL,
         "add_bos_token": (True,),

@@ -23,11 +23,11 @@ KOBOLDCPP = "1.48"  # clients ask for no more than this one of KoboldCpp had
 blueprint = flask.Blueprint("switchyard_kobold", __name__)
 
 
-class Result(TypedDict):
+class KoboldValue(TypedDict):
     result: str
 
 
-class Version(Result):
+class Version(KoboldValue):
     version: str
 
 
@@ -56,7 +56,7 @@ class Length(TypedDict):
     length: int
 
 
-class ModelInfo(TypedDict):
+class KoboldModel(TypedDict):
     model_name: str
     lora_names: list[str]
 
@@ -111,14 +111,14 @@ def count_tokens() -> flask.Response:
 
 
 @blueprint.get("/api/v1/model")
-@declares({200: Result})
+@declares({200: KoboldValue})
 def model() -> flask.Response:
     """What the model is called."""
     return json_response({"result": services().models.get().config.name})
 
 
 @blueprint.get("/api/v1/info/version")
-@declares({200: Result})
+@declares({200: KoboldValue})
 def version() -> flask.Response:
     """The version of KoboldAI's API."""
     return json_response({"result": API_VERSION})
@@ -177,7 +177,7 @@ def count_text() -> flask.Response:
 
 
 @blueprint.get("/v1/internal/model/info")
-@declares({200: ModelInfo})
+@declares({200: KoboldModel})
 def model_info() -> flask.Response:
     """What the model is called, as text-generation-webui has it."""
     name = services().models.get().config.name

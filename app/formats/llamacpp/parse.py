@@ -8,7 +8,7 @@ from switchyard.app.formats.text.request import (
     WINDOW,
     OtherServers,
     Switch,
-    Text,
+    TextRequest,
     called,
     without_idle,
 )
@@ -34,7 +34,7 @@ _ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
 class LlamaCpp(OtherServers):
     model_config = called("llamacpp")
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **Text.neutral,
+        **TextRequest.neutral,
         "cache_prompt": (True,),
         "dynatemp_range": _ZERO,
         "id_slot": (-1,),

@@ -11,7 +11,7 @@ from switchyard.app.formats.shapes import FinishReason, Usage
 ChatFinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
 
-class CompletionLogprobs(TypedDict):
+class CompletionLogprobsBody(TypedDict):
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
@@ -21,7 +21,7 @@ class CompletionLogprobs(TypedDict):
 class CompletionChoice(TypedDict):
     index: int
     text: str
-    logprobs: CompletionLogprobs | None
+    logprobs: CompletionLogprobsBody | None
     finish_reason: FinishReason | None
     stop_reason: NotRequired[str | int]
 
@@ -54,28 +54,28 @@ class ChatLogprobs(TypedDict):
     refusal: None
 
 
-class CalledFunction(TypedDict):
+class FunctionCallBody(TypedDict):
     name: str
     arguments: str
 
 
-class CalledTool(TypedDict):
+class ToolCallBody(TypedDict):
     id: str
     type: Literal["function"]
-    function: CalledFunction
+    function: FunctionCallBody
 
 
-class AssistantMessage(TypedDict):
+class ChatMessage(TypedDict):
     role: Literal["assistant"]
     content: str | None
     refusal: None
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[CalledTool]]
+    tool_calls: NotRequired[list[ToolCallBody]]
 
 
 class ChatChoice(TypedDict):
     index: int
-    message: AssistantMessage
+    message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinishReason
     stop_reason: NotRequired[str | int]

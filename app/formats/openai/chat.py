@@ -7,7 +7,7 @@ from switchyard import engine
 from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery.render import Body, TextBody
 from switchyard.app.formats.openai.logprobs import TokenNames, chat_logprobs
-from switchyard.app.formats.openai.render import Head, OpenAIRender, PromptLogprobs, start
+from switchyard.app.formats.openai.render import OpenAIHead, OpenAIRender, PromptLogprobs, start
 from switchyard.app.formats.shapes import delta, ending
 from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
 from switchyard.app.request.generation import Generation
@@ -16,7 +16,7 @@ from switchyard.app.request.generation import Generation
 class ChatRender(OpenAIRender):
     def __init__(
         self,
-        head: Head,
+        head: OpenAIHead,
         request: Generation,
         answers: Mapping[str, Answer],
         names: TokenNames | None,

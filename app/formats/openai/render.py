@@ -16,7 +16,7 @@ from switchyard.app.request.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class OpenAIHead:
     """What every body of one response says of itself."""
 
     identifier: str
@@ -39,7 +39,9 @@ PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; n
 class OpenAIRender(ChoicesRender):
     """What both endpoints have in common: choices by their index, and usage behind them."""
 
-    def __init__(self, head: Head, request: Generation, choices: Mapping[str, Choice]) -> None:
+    def __init__(
+        self, head: OpenAIHead, request: Generation, choices: Mapping[str, Choice]
+    ) -> None:
         super().__init__(choices)
         self._head = head
         self._request = request
@@ -118,7 +120,7 @@ class OpenAIRender(ChoicesRender):
 class CompletionRender(OpenAIRender):
     def __init__(
         self,
-        head: Head,
+        head: OpenAIHead,
         request: Generation,
         choices: Mapping[str, Choice],
         echoes: Sequence[Echo | None],
@@ -201,7 +203,7 @@ class CompletionRender(OpenAIRender):
         return {**start(self._head, "text_completion"), "choices": choices, **more}
 
 
-def start(head: Head, kind: str) -> dict[str, Any]:
+def start(head: OpenAIHead, kind: str) -> dict[str, Any]:
     return {
         "id": head.identifier,
         "object": kind,

@@ -16,7 +16,7 @@ from switchyard.app.delivery.framing import PLAIN_TEXT, Framing, choose_framing,
 from switchyard.app.delivery.render import Render
 from switchyard.app.delivery.submit import receive
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.formats.answer import Ready, answer, answer_chat, jobs_of
+from switchyard.app.formats.answer import Prepared, answer, answer_chat, jobs_of
 from switchyard.app.formats.choices import with_extras
 from switchyard.app.formats.openai import bodies, parse, render
 from switchyard.app.formats.openai.chat import ChatRender
@@ -45,7 +45,7 @@ def create_completion() -> flask.Response:
     return answer(request, model, partial(_prepare, request, model), framing)
 
 
-def _prepare(request: parse.Completion, model: engine.Engine) -> Ready:
+def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
     # Before the work of tokenizing: tokens are not longer than 16 characters on average.
     lengths = (len(p) // 16 if isinstance(p, str) else len(p) for p in request.prompt)
     model.check_room(len(request.prompt) * request.num_jobs, sum(lengths) * request.num_jobs)
@@ -64,7 +64,7 @@ def _prepare(request: parse.Completion, model: engine.Engine) -> Ready:
     head = _head("cmpl", model)
     choices = {job: Choice() for job in jobs_of(head.identifier, len(prompts) * request.num_jobs)}
     body = render.CompletionRender(head, request, choices, echoes, _names(request, model))
-    return Ready(prompts, list(choices), with_extras(body, request))
+    return Prepared(prompts, list(choices), with_extras(body, request))
 
 
 @blueprint.post("/chat/completions")
@@ -125,8 +125,8 @@ def _names(request: Scored, model: engine.Engine) -> TokenNames | None:
     return TokenNames(model.tokenizer, request.return_tokens_as_token_ids)
 
 
-def _head(prefix: str, model: engine.Engine) -> render.Head:
-    return render.Head(
+def _head(prefix: str, model: engine.Engine) -> render.OpenAIHead:
+    return render.OpenAIHead(
         identifier=f"{prefix}-{uuid.uuid4().hex}",
         created=int(time.time()),
         model=model.config.name,

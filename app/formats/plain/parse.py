@@ -2,12 +2,12 @@
 
 from typing import Any, ClassVar
 
-from switchyard.app.formats.text.request import Text
+from switchyard.app.formats.text.request import TextRequest
 from switchyard.app.request.validation import validate
 
 
-class Generate(Text):
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**Text.neutral, "n": (1,)}
+class Generate(TextRequest):
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**TextRequest.neutral, "n": (1,)}
 
 
 def generate(body: dict[str, Any]) -> Generate:

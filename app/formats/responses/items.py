@@ -44,7 +44,7 @@ class ReasoningText(BaseModel):
     text: str
 
 
-class Caller(BaseModel):
+class ItemCaller(BaseModel):
     model_config = Finite
 
     type: Literal["direct"]
@@ -72,7 +72,7 @@ Content = Annotated[
 ]
 
 
-class Message(Item):
+class MessageItem(Item):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
@@ -82,7 +82,7 @@ class Message(Item):
 class FunctionCall(Item, CalledFunction):
     type: Literal["function_call"]
     call_id: str
-    caller: Caller | None = None
+    caller: ItemCaller | None = None
 
 
 class FunctionCallOutput(Item):
@@ -90,10 +90,10 @@ class FunctionCallOutput(Item):
     call_id: str
     output: Content
     name: str | None = None
-    caller: Caller | None = None
+    caller: ItemCaller | None = None
 
 
-class Reasoning(Item):
+class ReasoningItem(Item):
     """Thoughts that were sent back. Encrypted ones are none of ours, and can't be read."""
 
     type: Literal["reasoning"]
@@ -102,10 +102,10 @@ class Reasoning(Item):
 
 
 AnyItem = Annotated[
-    Annotated[Message, Tag(f"{TAG}message")]
+    Annotated[MessageItem, Tag(f"{TAG}message")]
     | Annotated[FunctionCall, Tag(f"{TAG}function_call")]
     | Annotated[FunctionCallOutput, Tag(f"{TAG}function_call_output")]
-    | Annotated[Reasoning, Tag(f"{TAG}reasoning")],
+    | Annotated[ReasoningItem, Tag(f"{TAG}reasoning")],
     _by_type(
         "an item",
         "message",
@@ -139,15 +139,17 @@ def to_chat(items: Sequence[AnyItem]) -> Iterator[dict[str, Any]]:
     """Messages of a chat. Thoughts, text and calls that follow each other are one answer."""
     answer: dict[str, Any] = {}
     for item in items:
-        is_answer = isinstance(item, Reasoning | FunctionCall) or (
-            isinstance(item, Message) and item.role == "assistant"
+        is_answer = isinstance(item, ReasoningItem | FunctionCall) or (
+            isinstance(item, MessageItem) and item.role == "assistant"
         )
-        begins = isinstance(item, Reasoning) or (isinstance(item, Message) and "content" in answer)
+        begins = isinstance(item, ReasoningItem) or (
+            isinstance(item, MessageItem) and "content" in answer
+        )
         if answer and (not is_answer or begins):
             yield {"role": "assistant", **answer}
             answer = {}
         match item:
-            case Reasoning():
+            case ReasoningItem():
                 if text := _joined(item.content or item.summary):
                     answer["reasoning_content"] = text
             case FunctionCall():
@@ -157,9 +159,9 @@ def to_chat(items: Sequence[AnyItem]) -> Iterator[dict[str, Any]]:
             case FunctionCallOutput():
                 text = _text(item.output)
                 yield {"role": "tool", "tool_call_id": item.call_id, "content": text}
-            case Message(role="assistant"):
+            case MessageItem(role="assistant"):
                 answer["content"] = _text(item.content)
-            case Message():
+            case MessageItem():
                 yield {"role": item.role, "content": _text(item.content)}
     if answer:
         yield {"role": "assistant", **answer}

@@ -16,19 +16,19 @@ class FunctionTool(Function):
     type: Literal["function"]
 
 
-class NamedFunction(BaseModel):
+class ChosenFunction(BaseModel):
     model_config = Finite
 
     type: Literal["function"]
     name: Name
 
 
-class AllowedTools(BaseModel):
+class AllowedFunctions(BaseModel):
     model_config = Finite
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[NamedFunction] = Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
+    tools: list[ChosenFunction] = Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
 
 
 def _kind(value: Any) -> str:
@@ -39,8 +39,8 @@ def _kind(value: Any) -> str:
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
-    | Annotated[NamedFunction, Tag(f"{TAG}function")]
-    | Annotated[AllowedTools, Tag(f"{TAG}allowed")],
+    | Annotated[ChosenFunction, Tag(f"{TAG}function")]
+    | Annotated[AllowedFunctions, Tag(f"{TAG}allowed")],
     Discriminator(_kind),
 ]
 
@@ -64,7 +64,7 @@ class TextConfig(BaseModel):
     verbosity: Literal["medium"] | None = None  # the default
 
 
-class Thinking(BaseModel):
+class ReasoningConfig(BaseModel):
     """There are no summaries: the thoughts are told as they are."""
 
     model_config = Finite
@@ -155,7 +155,9 @@ class ResponseRequest(Generation):
         True, description="False: the answer ends with its first call of a tool."
     )
     text: TextConfig = Field(TextConfig(), description="What the answer is like.")
-    reasoning: Thinking = Field(Thinking(), description="How to think before the answer.")
+    reasoning: ReasoningConfig = Field(
+        ReasoningConfig(), description="How to think before the answer."
+    )
     include: list[Literal["reasoning.encrypted_content"]] = Field(
         default=[],
         max_length=16,
@@ -267,9 +269,9 @@ def _tool(tool: FunctionTool) -> dict[str, Any]:
 
 def _tool_choice(choice: ToolChoice) -> Any:
     match choice:
-        case NamedFunction(name=name):
+        case ChosenFunction(name=name):
             return {"type": "function", "function": {"name": name}}
-        case AllowedTools(mode=mode, tools=tools):
+        case AllowedFunctions(mode=mode, tools=tools):
             allowed = [{"type": "function", "function": {"name": tool.name}} for tool in tools]
             return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}}
     return choice

@@ -11,11 +11,11 @@ from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery.framing import Framing, named
 from switchyard.app.delivery.render import Body, begins
 from switchyard.app.errors import describe
-from switchyard.app.parts.blocks import Block, Blocks, Closed, Grown, Opened, Step
+from switchyard.app.parts.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Blocks, Step
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHead:
     """What a response says of itself from beginning to end."""
 
     identifier: str
@@ -32,7 +32,7 @@ _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 class ResponseRender:
     """One response: the bodies of its stream as its events come, and the whole of it."""
 
-    def __init__(self, head: Head, answer: Answer) -> None:
+    def __init__(self, head: ResponseHead, answer: Answer) -> None:
         self._head = head
         self._answer = answer
         self._blocks = Blocks()
@@ -114,14 +114,14 @@ class ResponseRender:
     def _bodies(self, step: Step) -> Iterator[Body]:
         block = step.block
         match step:
-            case Opened():
+            case BlockOpened():
                 item = self._item(block, is_opening=True)
                 yield self._event("response.output_item.added", **_at(block), item=item)
                 if block.kind != "call":
                     yield self._part("response.content_part.added", block, is_opening=True)
-            case Grown(_, text):
+            case BlockGrown(_, text):
                 yield self._piece(block, text)
-            case Closed():
+            case BlockClosed():
                 yield from self._closing(block)
 
     def _piece(self, block: Block, text: str) -> Body:

@@ -31,7 +31,7 @@ def create_response() -> flask.Response:
     chat = request.chat()
     model = services().models.get(chat.model)
     identifier = f"resp_{uuid.uuid4().hex}"
-    head = render.Head(identifier, int(time.time()), model.config.name, request.echo())
+    head = render.ResponseHead(identifier, int(time.time()), model.config.name, request.echo())
 
     def make_render(prompt: tuple[int, ...], answers: Mapping[str, Answer]) -> Render:
         [answer] = answers.values()

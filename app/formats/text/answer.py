@@ -7,16 +7,16 @@ import flask
 from switchyard import engine
 from switchyard.app.delivery.framing import PLAIN_TEXT, Framing
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.formats.answer import Ready, answer, jobs_of
+from switchyard.app.formats.answer import Prepared, answer, jobs_of
 from switchyard.app.formats.choices import with_extras
 from switchyard.app.formats.text.render import TextRender
-from switchyard.app.formats.text.request import Text
+from switchyard.app.formats.text.request import TextRequest
 from switchyard.app.parts.choice import Choice
 from switchyard.app.services import services
 
 
 def answer_text(
-    request: Text,
+    request: TextRequest,
     identifier: str,
     make_render: Callable[[Mapping[str, Choice]], TextRender],
     framing: Framing | None,
@@ -30,15 +30,15 @@ def answer_text(
         raise BadRequest("Accept: text/plain has no room for progress", "return_progress")
     model = services().models.get(request.model)
 
-    def prepare() -> Ready:
+    def prepare() -> Prepared:
         choices = {job: Choice() for job in jobs_of(identifier, request.n)}
         render = with_extras(make_render(choices), request)
-        return Ready([tokens_of(request, model)], list(choices), render)
+        return Prepared([tokens_of(request, model)], list(choices), render)
 
     return answer(request, model, prepare, framing)
 
 
-def tokens_of(request: Text, model: engine.Engine) -> tuple[int, ...]:
+def tokens_of(request: TextRequest, model: engine.Engine) -> tuple[int, ...]:
     """Raises what `Engine.check_room` does, and PromptTooLong."""
     # Before the work of tokenizing: tokens are not longer than 16 characters on average.
     model.check_room(request.n, len(request.prompt) // 16 * request.n)
@@ -49,7 +49,7 @@ def tokens_of(request: Text, model: engine.Engine) -> tuple[int, ...]:
     return token_ids
 
 
-def _check_context(request: Text, prompt_tokens: int, model: engine.Engine) -> None:
+def _check_context(request: TextRequest, prompt_tokens: int, model: engine.Engine) -> None:
     """Raises PromptTooLong where the request's own limit is lower. A prompt is not cut."""
     if request.max_context is None:
         return

@@ -10,7 +10,7 @@ from switchyard.app.request.names import Server, names_of
 from switchyard.app.request.validation import Finite
 
 
-class Text(Generation):
+class TextRequest(Generation):
     """One prompt. Without `max_tokens` the server's own default holds."""
 
     withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # usage is always told
@@ -37,7 +37,7 @@ _PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template
 WINDOW = "Of the newest tokens, so many. -1: all. 0: off."
 
 
-class OtherServers(Text):
+class OtherServers(TextRequest):
     """As clients of other servers ask."""
 
     parse_special: bool = Field(True, description=_PARSE_SPECIAL)
@@ -45,8 +45,8 @@ class OtherServers(Text):
 
 
 def called(server: Server) -> ConfigDict:
-    """Has the names that a server has for fields of `Text`."""
-    names = names_of(Text, server)
+    """Has the names that a server has for fields of `TextRequest`."""
+    names = names_of(TextRequest, server)
     return ConfigDict(**Finite, alias_generator=lambda field: names.get(field, field))
 
 

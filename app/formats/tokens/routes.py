@@ -25,7 +25,7 @@ class TokenList(TypedDict):
     tokens: list[int] | list[Piece]
 
 
-class TokenCount(TypedDict):
+class Tokenized(TypedDict):
     count: int
     max_model_len: int
     tokens: list[int]
@@ -43,7 +43,7 @@ class PromptText(TypedDict):
 
 @blueprint.post("/tokenize")
 @declares(
-    {200: TokenList | TokenCount},
+    {200: TokenList | Tokenized},
     body=parse.TokenizeContent | parse.TokenizePrompt | parse.TokenizeChat,
     errors=(404, 503),
 )

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from switchyard.app.chat.request import Chat
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.formats.text.request import Text
+from switchyard.app.formats.text.request import TextRequest
 from switchyard.app.http.body import check_values
 from switchyard.app.request.validation import Parameters, validate
 
@@ -21,8 +21,8 @@ _NEUTRAL = {  # there is no other way here
 }
 
 
-class SpokenText(Text):
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**Text.neutral, **_NEUTRAL}
+class SpokenText(TextRequest):
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**TextRequest.neutral, **_NEUTRAL}
 
 
 class SpokenChat(Chat):

@@ -32,7 +32,7 @@ NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011  # RFC 6455, section 7.4.1
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class Running:
     identifier: str  # the engine's
     reader: Reader
     model: engine.Engine
@@ -45,7 +45,7 @@ class Session:
         self._connection = connection
         self._timeout = timeout or math.inf
         self._last_work = time.monotonic()
-        self._running: dict[parse.Identifier, Generation] = {}  # by the client's identifier
+        self._running: dict[parse.Identifier, Running] = {}  # by the client's identifier
 
     def run(self) -> None:
         """Until the client has left or is idle for too long, or the server drains and all has
@@ -111,7 +111,7 @@ class Session:
         except Exception as error:
             self._send_error(identifier, error)
 
-    def _start(self, request: parse.SpokenText | parse.SpokenChat) -> Generation:
+    def _start(self, request: parse.SpokenText | parse.SpokenChat) -> Running:
         if len(self._running) >= MAX_GENERATIONS:
             message = f"{MAX_GENERATIONS} generations run on this connection, the most that may"
             raise engine.Full(message)
@@ -137,7 +137,7 @@ class Session:
                 fit=fit,
                 wake=self._connection.wake,
             )
-        return Generation(identifier, Reader(submitted), model, answer)
+        return Running(identifier, Reader(submitted), model, answer)
 
     def _cancel(self, identifier: parse.Identifier) -> None:
         """Its end follows, and says so."""
