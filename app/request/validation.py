@@ -1,8 +1,9 @@
 """JSON objects to pydantic models, with errors in words of the API. Pure."""
 
 import contextlib
+import difflib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
@@ -11,6 +12,7 @@ from switchyard import engine
 from switchyard.app.exceptions import BadRequest
 
 MAX_SHOWN = 100  # characters of a name that a client made up
+SIMILAR = 0.75  # a share of equal letters, from which on a name may have been meant
 MAX_NAMES = 100  # more than any object here knows, so at least one is wrong
 
 NEUTRAL = "Not supported, but for these values, which ask for nothing."  # says a schema
@@ -114,8 +116,7 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
     known = set(kind.names_of_fields().values())
     for name in given:
         if name not in known:
-            shown = name[:MAX_SHOWN]
-            raise BadRequest(f"unknown parameter: {shown}", shown, "unknown_parameter")
+            raise _unknown(name[:MAX_SHOWN], known)
     try:
         with engine.panics_as(BadRequest, "the body can't be read"):
             request = kind.model_validate(given)
@@ -135,6 +136,12 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         yield
     except BadRequest as error:
         raise _as_called(error, names) from None
+
+
+def _unknown(name: str, known: Iterable[str]) -> BadRequest:
+    nearest = difflib.get_close_matches(name.lower(), known, 1, SIMILAR)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return BadRequest(f"unknown parameter: {name}{hint}", name, "unknown_parameter")
 
 
 def _as_called(error: BadRequest, names: Mapping[str, str]) -> BadRequest:

@@ -459,3 +459,20 @@ def test_retry_after_is_the_engines_estimate_within_what_clients_obey(seconds, h
         described, _ = errors.describe(kind("not now", seconds))
         assert described.status == status
         assert described.headers == {"Retry-After": header}
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "name", "hint"),
+    [
+        ("/v1/completions", {"prompt": "x"}, "temprature", "; did you mean temperature?"),
+        ("/v1/chat/completions", {"messages": []}, "maxTokens", "; did you mean max_tokens?"),
+        ("/v1/messages", {"messages": []}, "stop_sequence", "; did you mean stop_sequences?"),
+        ("/v1/completions", {"prompt": "x"}, "colour", ""),
+    ],
+)
+def test_an_unknown_parameter_is_told_with_the_known_one_that_is_nearest(
+    make_client, url, body, name, hint
+):
+    response = make_client(ScriptedBackend()).post(url, json={**body, name: 1})
+    assert response.status_code == 400
+    assert response.json["error"]["message"] == f"unknown parameter: {name}{hint}"
