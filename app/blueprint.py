@@ -15,7 +15,7 @@ from switchyard.app.delivery import submit
 from switchyard.app.delivery.answers import Answers
 from switchyard.app.formats.format import describe, load
 from switchyard.app.formats.models import make_blueprint
-from switchyard.app.http import request_id
+from switchyard.app.http import ignored, request_id
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
 from switchyard.app.openapi import page
@@ -44,6 +44,7 @@ def install(
     errors.register(api, services.describe)
     origins.register(api, services.settings.cors_origins)
     request_id.register(api)
+    ignored.register(api)
     api.teardown_request(_leave)
     app.extensions[KEY] = services
     app.register_blueprint(api)
@@ -53,7 +54,7 @@ def open_services(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
 ) -> Services:
     """`terminate` does what SIGTERM does, at once or soon."""
-    settings = settings.fitted(max(models.get(name).context for name in models.names))
+    settings = settings.fitted(max((models.get(name).context for name in models.names), default=0))
     templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
     websockets = Places(settings.max_websockets)
     max_jobs = settings.max_batch_size + settings.max_pending

@@ -9,7 +9,7 @@ from switchyard import engine
 from switchyard.app import errors, origins
 from switchyard.app.blueprint import install, open_services
 from switchyard.app.config import Settings
-from switchyard.app.http import request_id
+from switchyard.app.http import ignored, request_id
 
 
 def create_app(
@@ -24,4 +24,5 @@ def create_app(
     install(app, services)
     errors.register(app, services.describe)
     request_id.register(app)
+    ignored.register(app)
     return app

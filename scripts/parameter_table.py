@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from switchyard import app, engine  # noqa: E402
 from switchyard.app.openapi.contract import document  # noqa: E402
-from switchyard.app.request.validation import NEUTRAL  # noqa: E402
+from switchyard.app.request.validation import NEUTRAL, SETTLED  # noqa: E402
 
 PAGE = ROOT / "docs" / "api.md"
 BEGIN, END = "<!-- parameters -->\n", "<!-- end of parameters -->\n"
@@ -81,7 +81,7 @@ def _rows(
 ) -> Iterator[Row | Neutral]:
     """Of an object: its properties, and those described of objects inside."""
     for name, value in schema.get("properties", {}).items():
-        if value.get("description") == NEUTRAL:
+        if value.get("description") in (NEUTRAL, SETTLED):
             values = [_code(item) for item in value["enum"] if item is not None]
             if not prefix:
                 yield Neutral(name, ", ".join(dict.fromkeys(values)) or "`null`")

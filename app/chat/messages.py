@@ -50,6 +50,7 @@ class CalledTool(Object):
 
 class Message(Object):
     # What clients were given, they send back.
+    place: ClassVar[str] = "messages"
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"annotations": ([],)}
 
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(

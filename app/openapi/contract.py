@@ -46,6 +46,12 @@ REQUEST_ID = {
         "schema": {"type": "string"},
     }
 }
+IGNORED = {
+    "X-Switchyard-Ignored": {
+        "description": "Fields that were taken and asked for nothing, with commas between them.",
+        "schema": {"type": "string"},
+    }
+}
 RETRY_AFTER = {
     "Retry-After": {
         "description": "Seconds, by the present pace.",
@@ -242,4 +248,6 @@ def _stream(media_type: str, item: dict[str, Any], error: dict[str, Any]) -> dic
 
 
 def _headers(status: int) -> dict[str, Any]:
-    return {"headers": {**REQUEST_ID, **(RETRY_AFTER if status in (429, 503, 529) else {})}}
+    return {
+        "headers": {**REQUEST_ID, **IGNORED, **(RETRY_AFTER if status in (429, 503, 529) else {})}
+    }

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -10,12 +11,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, mo
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.request import neutral
 
 MAX_SHOWN = 100  # characters of a name that a client made up
 SIMILAR = 0.75  # a share of equal letters, from which on a name may have been meant
 MAX_NAMES = 100  # more than any object here knows, so at least one is wrong
 
 NEUTRAL = "Not supported, but for these values, which ask for nothing."  # says a schema
+
+SETTLED = "Not supported, but for these values, which other parameters or the route settle."
 
 TAG = "\0"  # begins a discriminator's tag, which isn't a step on the way to a value
 
@@ -36,6 +40,8 @@ def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
             del schema["properties"][name]["default"]
     for name, values in getattr(kind, "neutral", {}).items():
         schema["properties"][name] = {"enum": [*values, None], "description": NEUTRAL}
+    for name, values in getattr(kind, "settled", {}).items():
+        schema["properties"][name] = {"enum": [*values, None], "description": SETTLED}
     schema["additionalProperties"] = {"type": "null"}
 
 
@@ -50,6 +56,7 @@ class Object(BaseModel):
 
     model_config = Finite
 
+    place: ClassVar[str] = ""  # what the body calls the list of such parts
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}
 
     @model_validator(mode="before")
@@ -61,6 +68,7 @@ class Object(BaseModel):
         for name, values in cls.neutral.items():
             if name in given and _is_one_of(given[name], values):
                 del given[name]
+                neutral.note(f"{cls.place}.{name}")
         return given
 
 
@@ -79,8 +87,11 @@ class Parameters(BaseModel):
     model_config = Finite
 
     # Parameters that the API knows and this server doesn't have, with the values that ask for
-    # nothing: those are taken, all others refused.
+    # nothing: those are taken and told, all others refused.
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}
+
+    # The same, where the values ask for what is done anyway: other parameters say it, or the route.
+    settled: ClassVar[dict[str, tuple[Any, ...]]] = {}
 
     # Fields of a base class that aren't to be asked for here: they have other names, or no place in
     # the answer. They keep their defaults.
@@ -109,10 +120,12 @@ Request = TypeVar("Request", bound=Parameters)
 def validate(kind: type[Request], body: dict[str, Any]) -> Request:
     """Raises BadRequest, which names the parameter."""
     given = without_nulls(body)
-    for name, neutral in kind.neutral.items():
-        if name in given and not _is_one_of(given.pop(name), neutral):
-            reason = f": {kind.reasons[name]}" if name in kind.reasons else ""
-            raise BadRequest(f"{name} is not supported{reason}", name, "unsupported_parameter")
+    for values in (kind.neutral, kind.settled):
+        for name in [name for name in values if name in given]:
+            if not _is_one_of(given.pop(name), values[name]):
+                raise _unsupported(name, values[name], kind.reasons)
+            if values is kind.neutral:
+                neutral.note(name)
     known = set(kind.names_of_fields().values())
     for name in given:
         if name not in known:
@@ -136,6 +149,14 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         yield
     except BadRequest as error:
         raise _as_called(error, names) from None
+
+
+def _unsupported(name: str, values: tuple[Any, ...], reasons: Mapping[str, str]) -> BadRequest:
+    reason = f": {reasons[name]}" if name in reasons else ""
+    if values and not reason:
+        shown = " or ".join(map(json.dumps, values))
+        reason = f", but for {shown}, which ask{'s' * (len(values) == 1)} for nothing"
+    return BadRequest(f"{name} is not supported{reason}", name, "unsupported_parameter")
 
 
 def _unknown(name: str, known: Iterable[str]) -> BadRequest:

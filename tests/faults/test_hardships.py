@@ -43,7 +43,9 @@ def greedy(server, number):
 
 
 def assert_serves_beside(server, attack):
-    """Answers of good clients, beside attacks that may be refused, are those of the idle server."""
+    """Answers of good clients, beside attacks that may be refused, are those of the idle server, or
+    clear refusals; and all are, once the attacks are over.
+    """
     worker = worker_of(server)
     known = {number: greedy(server, number) for number in range(4)}
     assert {status for status, _ in known.values()} == {200}
@@ -52,7 +54,8 @@ def assert_serves_beside(server, attack):
         if number % 2:
             assert answer in (200, *REFUSED)
         else:
-            assert answer == known[number % 4]
+            assert answer == known[number % 4] or answer[0] in REFUSED
+    assert {number: greedy(server, number) for number in range(4)} == known
     assert worker_of(server) == worker
 
 
@@ -107,7 +110,7 @@ def test_a_clock_that_jumps_ends_nothing(start, tmp_path, link):
     (tmp_path / "sitecustomize.py").write_text(CLOCK)
     command = ["env", f"PYTHONPATH={tmp_path}:{ROOT}", *GUNICORN]
     server = start(command, link=link, max_batch_size=16).wait_until_ready()
-    body = {"prompt": "x", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    body = {"prompt": "x", "max_tokens": 200, "ignore_eos": True, "stream": True}
 
     def attack(number):
         response = server.post(URL, body)
@@ -121,7 +124,7 @@ def test_a_clock_that_jumps_ends_nothing(start, tmp_path, link):
 @LINKS
 @pytest.mark.parametrize("stopped", ["all", "master"])
 def test_a_pause_longer_than_a_hang_costs_no_stream(start, link, stopped):
-    server = start(link=link, hang_timeout=2, hang_exit=4).wait_until_ready()
+    server = start(link=link, hang_timeout=5, hang_exit=8).wait_until_ready()
     found = processes(server)
     body = {"prompt": "x", "max_tokens": 1500, "ignore_eos": True, "stream": True}
     with server.post(URL, body, stream=True) as stream:

@@ -48,8 +48,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "ban_eos_token": _NO,
     "banned_tokens": ([], ""),
     "logprobs": _NO,
-    "stream": (True, False),  # the route says it
 }
+_SETTLED: dict[str, tuple[Any, ...]] = {"stream": (True, False)}  # by the route
 
 
 class Kobold(OtherServers):
@@ -71,13 +71,16 @@ class Kobold(OtherServers):
         "render_special": _NO,
         "singleline": _NO,
         "soft_prompt": ("",),
-        "trim_stop": (True, False),  # see `kobold`
         "use_authors_note": _NO,
         "use_default_badwordsids": _NO,
         "use_memory": _NO,
         "use_story": _NO,
         "use_userscripts": _NO,
         "use_world_info": _NO,
+    }
+    settled: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **_SETTLED,
+        "trim_stop": (True, False),  # see `kobold`
     }
 
     sampler_order: list[Annotated[int, Field(ge=0, le=6)]] | None = Field(
@@ -149,20 +152,23 @@ class Textgen(OtherServers):
         "add_bos_token": (True,),
         "auto_max_new_tokens": _NO,
         "custom_token_bans": ("",),
-        "do_sample": (True, False),  # false: greedy, see `generate`
-        "dynamic_temperature": (True, False),  # the bounds say it
         "early_stopping": _NO,
         "encoder_repetition_penalty": _ONE,
         "epsilon_cutoff": _ZERO,
         "eta_cutoff": _ZERO,
         "length_penalty": _ONE,
         "max_tokens_second": _ZERO,
-        "n": (1,),
         "no_repeat_ngram_size": _ZERO,
         "num_beams": (1,),
         "penalty_alpha": _ZERO,
         "preset": ("None",),
         "skip_special_tokens": (True,),
+    }
+    settled: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **_SETTLED,
+        "do_sample": (True, False),  # false: greedy, see `generate`
+        "dynamic_temperature": (True, False),  # the bounds say it
+        "n": (1,),
     }
 
     truncation_length: int | None = Field(

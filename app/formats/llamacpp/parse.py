@@ -41,7 +41,6 @@ class LlamaCpp(OtherServers):
         "image_data": ([],),
         "lora": ([],),
         "min_keep": (0,),
-        "n": (1,),
         "n_indent": (0,),
         "n_keep": (0,),
         "n_probs": (0,),
@@ -50,6 +49,7 @@ class LlamaCpp(OtherServers):
         "t_max_predict_ms": (0,),
         "timings_per_token": _NO,
     }
+    settled: ClassVar[dict[str, tuple[Any, ...]]] = {"n": (1,)}
 
     repetition_penalty_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
 

@@ -7,7 +7,7 @@ from switchyard.app.request.validation import validate
 
 
 class Generate(TextRequest):
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**TextRequest.neutral, "n": (1,)}
+    settled: ClassVar[dict[str, tuple[Any, ...]]] = {"n": (1,)}
 
 
 def generate(body: dict[str, Any]) -> Generate:

@@ -13,7 +13,7 @@ from switchyard.app.request.validation import Parameters, validate
 
 Identifier = int | str
 
-_NEUTRAL = {  # there is no other way here
+_SETTLED: dict[str, tuple[Any, ...]] = {  # there is no other way here
     "n": (1,),
     "return_progress": (False,),
     "stream": (True,),
@@ -22,13 +22,12 @@ _NEUTRAL = {  # there is no other way here
 
 
 class SpokenText(TextRequest):
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**TextRequest.neutral, **_NEUTRAL}
+    settled: ClassVar[dict[str, tuple[Any, ...]]] = _SETTLED
 
 
 class SpokenChat(Chat):
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **Chat.neutral,
-        **_NEUTRAL,
+    settled: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **_SETTLED,
         "logprobs": (False,),
         "top_logprobs": (0,),
     }
