@@ -286,3 +286,10 @@ def test_a_wrong_preset_is_named_at_start(tmp_path, monkeypatch, preset, message
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match=f"setting presets: mine: .*{message}"):
         read_settings()
+
+
+def test_mirostat_may_have_a_dynamic_temperature_in_place_of_one(make_client):
+    backend = ScriptedBackend()
+    body = {"mirostat_mode": 2, "temperature": 0, "dynatemp_low": 0.5, "dynatemp_high": 1.5}
+    response = make_client(backend).post("/v1/completions", json={"prompt": "x", **body})
+    assert response.status_code == 200, response.json

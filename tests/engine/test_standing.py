@@ -1,0 +1,38 @@
+"""How an engine stands, and what it refuses then. Pure."""
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.messages import Loaded, LoadProgress, ModelInfo, Restarting
+from switchyard.engine.schedule import admission
+from switchyard.engine.standing import Standing
+
+INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
+
+
+def test_a_model_that_is_loaded_anew_begins_without_progress():
+    standing = Standing("tiny")
+    standing.note(LoadProgress(1.0))
+    standing.note(Loaded(INFO))
+    assert standing.state == "ready"
+    assert standing.note(Restarting("lost"))
+    assert (standing.state, standing.progress) == ("loading", None)
+    standing.note(LoadProgress(0.25))
+    assert standing.progress == 0.25
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "asked", "param"),
+    [(2000, 49, "max_new_tokens"), (2047, 2, "max_new_tokens"), (2048, 1, "prompt")],
+)
+def test_what_does_not_fit_is_the_parameter_that_could_be_smaller(prompt_tokens, asked, param):
+    with pytest.raises(engine.PromptTooLong) as caught:
+        admission.max_new_tokens(prompt_tokens, asked, INFO, engine.ModelConfig("x", "tiny"))
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63)])
+def test_a_whole_number_that_would_be_rounded_is_refused(number):
+    with pytest.raises(engine.InvalidJob, match="beyond 2"):
+        engine.constraints.json_schema({"const": number})
+    engine.constraints.json_schema({"const": number // 2})
