@@ -463,7 +463,7 @@ def test_the_grammar_that_was_not_used_for_longest_is_dropped_first(grammars, mo
 
 
 def test_compiled_grammars_are_kept_by_their_size(tokenizer, monkeypatch):
-    monkeypatch.setattr("switchyard.engine.grammar.grammars.KEPT_BYTES", 80 * 1024**2)
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.KEPT_BYTES", 1 << 40)
     grammars = Grammars(tokenizer)
     small = [constraints.regex(f"small {i}").grammar for i in range(100)]
     for grammar in small:
