@@ -8,21 +8,24 @@ from typing import Any
 import flask
 
 from switchyard import engine
-from switchyard.app import errors, origins
+from switchyard.app import errors
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.answers import Answers
 from switchyard.app.formats.format import describe, load
 from switchyard.app.formats.models import make_blueprint
-from switchyard.app.http import ignored, request_id
+from switchyard.app.http import ignored, origins, request_id
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
 from switchyard.app.openapi import page
-from switchyard.app.routes import health, requests, streams
+from switchyard.app.routes import admin, health, probes, requests, streams
 from switchyard.app.services import KEY, Services
 
 logger = logging.getLogger(__name__)
+
+# That lie under /v1, and without it, too, as llama.cpp's server has them.
+UNPREFIXED = ("/models", "/chat/completions", "/completions", "/responses", "/messages")
 
 
 def install(
@@ -30,8 +33,12 @@ def install(
     services: Services,
     url_prefix: str | None = None,
     before_request: Sequence[Callable[[], Any]] = (),
+    is_own: bool = False,
 ) -> None:
-    """Add the API over models that the caller starts. Handles the errors of its own routes only."""
+    """Add the API over models that the caller starts. Handles the errors of its own routes only.
+    `is_own`: the application is the server's. To a host application's root no short name is added,
+    since the host may have it, too.
+    """
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
@@ -39,15 +46,42 @@ def install(
         api.register_blueprint(blueprint)
     if not page.ASSETS:
         logger.warning("the page /docs/ is left out: install switchyard[docs]")
-    for part in (requests, streams, health, page):
+    for part in (requests, streams, health, probes, page):  # in the document in this order
         api.register_blueprint(part.blueprint)
+    if is_own or url_prefix:
+        api.register_blueprint(probes.short)
+        api.register_blueprint(_make_unprefixed())
+    if is_own:
+        api.register_blueprint(probes.root)
+    api.register_blueprint(admin.blueprint)
     errors.register(api, services.describe)
     origins.register(api, services.settings.cors_origins)
     request_id.register(api)
-    ignored.register(api)
+    ignored.register(api, services.settings.takes_unknown)
     api.teardown_request(_leave)
     app.extensions[KEY] = services
     app.register_blueprint(api)
+
+
+def _make_unprefixed() -> flask.Blueprint:
+    """Second rules for views that lie under /v1. The document has the first alone."""
+    blueprint = flask.Blueprint("switchyard_unprefixed", __name__)
+
+    def add(state: flask.blueprints.BlueprintSetupState) -> None:
+        prefix = state.url_prefix or ""
+        paths = {f"{prefix}/v1{path}": f"{prefix}{path}" for path in UNPREFIXED}
+        for rule in list(state.app.url_map.iter_rules()):
+            if rule.rule in paths and rule.endpoint.startswith(f"{state.name_prefix}."):
+                methods = (rule.methods or set()) - {"HEAD", "OPTIONS"}  # which Flask adds
+                state.app.add_url_rule(
+                    paths[rule.rule],
+                    rule.endpoint,
+                    methods=methods,
+                    strict_slashes=rule.strict_slashes,
+                )
+
+    blueprint.record(add)
+    return blueprint
 
 
 def open_services(

@@ -15,9 +15,18 @@ from switchyard.app.request.sampling import Sampled
 from switchyard.app.request.validation import validate
 
 PREFIX = "SWITCHYARD_"
-FILE = "switchyard.toml"  # in the working directory
+FILE = "switchyard.toml"  # in the working directory, unless the environment names another
+CONFIG = f"{PREFIX}CONFIG"  # by this variable
 WireFormat = Literal[
-    "openai", "responses", "anthropic", "plain", "tokens", "kobold", "llamacpp", "websocket"
+    "openai",
+    "responses",
+    "anthropic",
+    "plain",
+    "tokens",
+    "kobold",
+    "llamacpp",
+    "tabby",
+    "websocket",
 ]
 
 
@@ -33,6 +42,12 @@ class Settings(EngineSettings):
     )
 
     bind: str = Field("127.0.0.1:8000", description="Address and port to listen on.")
+    model_aliases: dict[str, str] = Field(
+        default={},
+        description="Other names that clients may call the model by, and which model each is: in"
+        " the file a table `[model_aliases]`. A `*` at the end stands for any rest. A served name"
+        " goes first, then an alias to the letter, then the longest with a `*`. Not listed.",
+    )
     tool_format: str = Field(
         "auto",
         description="How the model writes calls of tools: "
@@ -51,6 +66,16 @@ class Settings(EngineSettings):
         default={},
         description="By its name, what a request's `preset` says of sampling: in the file a table"
         " `[presets.NAME]` of parameters of the API.",
+    )
+    clamp_max_tokens: bool = Field(
+        True,
+        description="Cut a `max_tokens` that doesn't fit the context beside the prompt to what"
+        " does, and tell it in the header `X-Switchyard-Ignored`. False: refuse it.",
+    )
+    unknown_parameters: Literal["refuse", "ignore"] = Field(
+        "refuse",
+        description="What becomes of parameters that nobody knows: `refuse`, or `ignore`, and tell"
+        " them in the header `X-Switchyard-Ignored`.",
     )
     max_body_bytes: int = Field(
         0,
@@ -168,6 +193,14 @@ class Settings(EngineSettings):
     def _are_sampling(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {name: _read_preset(name, preset) for name, preset in value.items()}
 
+    @pydantic.field_validator("model_aliases")
+    @classmethod
+    def _are_aliases(cls, value: dict[str, str]) -> dict[str, str]:
+        for alias in value:
+            if not alias or "*" in alias[:-1]:
+                raise ValueError(f"{alias!r} must be a name, with a * at its end at the most")
+        return value
+
     @pydantic.field_validator("bind")
     @classmethod
     def _is_address(cls, value: str) -> str:
@@ -200,7 +233,7 @@ class Settings(EngineSettings):
         dotenv_settings: pydantic_settings.PydanticBaseSettingsSource,
         file_secret_settings: pydantic_settings.PydanticBaseSettingsSource,
     ) -> tuple[pydantic_settings.PydanticBaseSettingsSource, ...]:
-        toml = pydantic_settings.TomlConfigSettingsSource(settings_cls)
+        toml = pydantic_settings.TomlConfigSettingsSource(settings_cls, _file())
         return init_settings, env_settings, toml
 
     def fitted(self, context: int) -> Self:
@@ -208,6 +241,11 @@ class Settings(EngineSettings):
         if self.max_body_bytes:
             return self
         return self.model_copy(update={"max_body_bytes": max(32 * context, 1 << 20)})
+
+    @property
+    def takes_unknown(self) -> bool:
+        """Whether parameters that nobody knows are told instead of refused."""
+        return self.unknown_parameters == "ignore"
 
     @property
     def num_threads(self) -> int:
@@ -223,10 +261,15 @@ def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{name}: {error}") from None
 
 
+def _file() -> str:
+    return os.environ.get(CONFIG, FILE)
+
+
 def read_settings(**overrides: Any) -> Settings:
     """Raises SettingsError."""
     for name in os.environ:
-        if name.startswith(PREFIX) and name[len(PREFIX) :].lower() not in Settings.model_fields:
+        is_known = name == CONFIG or name[len(PREFIX) :].lower() in Settings.model_fields
+        if name.startswith(PREFIX) and not is_known:
             raise SettingsError(f"{name} in the environment is no setting of this server")
     try:
         return Settings(**overrides)
@@ -235,7 +278,7 @@ def read_settings(**overrides: Any) -> Settings:
         name = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            raise SettingsError(f"{name} in {FILE} is no setting of this server") from None
+            raise SettingsError(f"{name} in {_file()} is no setting of this server") from None
         raise SettingsError(f"setting {name}: {message}") from None
     except (ValueError, OSError) as error:  # the file isn't TOML, or can't be read
-        raise SettingsError(f"{FILE}: {error}") from None
+        raise SettingsError(f"{_file()}: {error}") from None

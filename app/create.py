@@ -6,10 +6,10 @@ from collections.abc import Callable
 import flask
 
 from switchyard import engine
-from switchyard.app import errors, origins
+from switchyard.app import errors
 from switchyard.app.blueprint import install, open_services
 from switchyard.app.config import Settings
-from switchyard.app.http import ignored, request_id
+from switchyard.app.http import ignored, origins, request_id
 
 
 def create_app(
@@ -21,8 +21,8 @@ def create_app(
     app = flask.Flask("switchyard", static_folder=None)
     app.before_request(functools.partial(origins.check_host, settings.allowed_hosts))
     services = open_services(settings, models, terminate)
-    install(app, services)
+    install(app, services, is_own=True)
     errors.register(app, services.describe)
     request_id.register(app)
-    ignored.register(app)
+    ignored.register(app, services.settings.takes_unknown)
     return app

@@ -94,6 +94,8 @@ def describe(error: Exception) -> Described:
             param = error.param
             if not isinstance(error, engine.Rejected):  # else it is the request's own alone
                 message = without_identifiers(message)
+            if isinstance(error, engine.PromptTooLong) and error.limit:
+                message = _too_long(error)
             if isinstance(error, engine.Refused):
                 kind = kind._replace(headers={"Retry-After": _whole_seconds(error.retry_after)})
         case werkzeug.routing.WebsocketMismatch():
@@ -112,6 +114,20 @@ def describe(error: Exception) -> Described:
             message = "the server failed in an unexpected way; its log says how"
     body = {"message": message, "type": kind.type, "param": param, "code": kind.code, **more}
     return kind, {"error": body}
+
+
+def _too_long(error: engine.PromptTooLong) -> str:
+    """In the words by which OpenAI's clients know it."""
+    asked = f"the prompt has {error.prompt_tokens} tokens"
+    if error.new_tokens:
+        asked = (
+            f"you requested {error.prompt_tokens + error.new_tokens} tokens ({error.prompt_tokens}"
+            f" in the prompt, {error.new_tokens} in the completion)"
+        )
+    return (
+        f"This model's maximum context length is {error.limit} tokens. However, {asked}. Please"
+        " reduce their number."
+    )
 
 
 def _whole_seconds(seconds: float) -> str:

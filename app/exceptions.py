@@ -14,12 +14,21 @@ from typing import Any
 
 
 class BadRequest(Exception):
-    """The request can't be understood or honoured; `param` is the parameter at fault."""
+    """The request can't be understood or honoured; `param` is the parameter at fault, `details`
+    what a wire format tells beside the message.
+    """
 
-    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        code: str = "invalid_value",
+        details: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(message)
         self.param = param
         self.code = code
+        self.details = details
 
 
 class ClientGone(ConnectionResetError):

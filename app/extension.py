@@ -13,7 +13,6 @@ from typing import Any
 import flask
 
 from switchyard import engine
-from switchyard.app import origins
 from switchyard.app.blueprint import install, open_services
 from switchyard.app.chat.request import Chat
 from switchyard.app.chat.request import chat as parse_chat
@@ -24,6 +23,7 @@ from switchyard.app.delivery.reader import Reader, Submitted
 from switchyard.app.delivery.watch import WatchedClient
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
+from switchyard.app.http import origins
 from switchyard.app.services import KEY, Services, services
 
 # Parameters of requests that shape an answer into what `generate` doesn't return.
@@ -115,7 +115,8 @@ class Switchyard:
         Nothing is loaded yet.
         """
         settings = read_settings(**(_settings_of(app.config) | self._settings))
-        models = engine.Models([engine.open_engine(settings.engine_config())])
+        opened = engine.open_engine(settings.engine_config())
+        models = engine.Models([opened], settings.model_aliases)
         starter = Starter(models, settings.grace)
         before_request: list[Callable[[], Any]] = [starter]
         if self._before_request is not None:

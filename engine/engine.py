@@ -170,6 +170,13 @@ class Engine:
         """
         return admission.max_new_tokens(prompt_tokens, asked, self.info, self.config)
 
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of a job's prompt and completion together. Raises Refused before it is
+        loaded.
+        """
+        return admission.most_tokens(self.info)
+
     def submit(self, jobs: Sequence[Job], wake: Callable[[], None] | None = None) -> Stream:
         """Take all of `jobs`, or none: raises Refused or Rejected. Close the stream in the end.
         `wake` is the stream's.

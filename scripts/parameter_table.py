@@ -15,10 +15,11 @@ sys.path.insert(0, str(ROOT))
 
 from switchyard import app, engine  # noqa: E402
 from switchyard.app.openapi.contract import document  # noqa: E402
-from switchyard.app.request.validation import NEUTRAL, SETTLED  # noqa: E402
+from switchyard.app.request.validation import NEUTRAL, OTHER, SETTLED, TOLD  # noqa: E402
 
 PAGE = ROOT / "docs" / "api.md"
 BEGIN, END = "<!-- parameters -->\n", "<!-- end of parameters -->\n"
+COUNTING = "/input_tokens"  # ends paths that take what the path before it does
 UNBOUNDED = 2**31 - 1  # from here on a limit is only what an integer holds
 
 
@@ -44,6 +45,8 @@ def rows(api: dict[str, Any]) -> Rows:
     definitions = api["components"]["schemas"]
     found: Rows = {}
     for path, methods in sorted(api["paths"].items(), key=_openai_first):
+        if path.endswith(COUNTING):
+            continue
         for operation in methods.values():
             for schema in _objects(operation, definitions):
                 for row in _rows(schema, definitions, "", ()):
@@ -81,12 +84,15 @@ def _rows(
 ) -> Iterator[Row | Neutral]:
     """Of an object: its properties, and those described of objects inside."""
     for name, value in schema.get("properties", {}).items():
-        if value.get("description") in (NEUTRAL, SETTLED):
-            values = [_code(item) for item in value["enum"] if item is not None]
+        if value.get("description") in (NEUTRAL, SETTLED, TOLD):
+            values = [_code(item) for item in value.get("enum", ()) if item is not None]
+            values = values if "enum" in value else ["any"]
             if not prefix:
                 yield Neutral(name, ", ".join(dict.fromkeys(values)) or "`null`")
             continue
-        if prefix and "description" not in value:
+        if (prefix and "description" not in value) or value.get("description", "").startswith(
+            OTHER
+        ):
             continue
         default = "required" if name in schema.get("required", ()) else _default(value)
         yield Row(f"{prefix}{name}", _type(value), default, value.get("description", ""))

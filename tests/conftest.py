@@ -67,6 +67,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--draws", type=int, default=1500, help="of tokens, for each combination of settings"
     )
+    parser.addoption("--histories", type=int, default=100, help="random answers that are sent back")
     parser.addoption(
         "--prompts", type=int, default=40, help="for which ExLlamaV2's generator is compared"
     )
@@ -84,11 +85,17 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Skip what is marked `gpu` or `lm_eval` where there is none, and what takes minutes."""
+    """Skip what is marked `gpu` or `lm_eval` where there is none, what takes minutes, and what
+    needs an environment of its own.
+    """
     if config.option.markexpr != "hardship":
         for item in items:
             if item.get_closest_marker("hardship"):
                 item.add_marker(pytest.mark.skip(reason="takes minutes: see -m hardship"))
+    if config.option.markexpr != "clients":
+        for item in items:
+            if item.get_closest_marker("clients"):
+                item.add_marker(pytest.mark.skip(reason="large: see scripts/test-clients"))
     if importlib.util.find_spec("lm_eval") is None:
         for item in items:
             if item.get_closest_marker("lm_eval"):

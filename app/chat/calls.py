@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from switchyard import engine
-from switchyard.app.chat.tools import Function, Offer
+from switchyard.app.chat.tools import Function, Offer, shown_name
 from switchyard.app.parts.call_formats import CallFormat
 
 
@@ -19,7 +19,7 @@ def constraint(offer: Offer, format: CallFormat, model: engine.Engine) -> engine
     special_ids = model.tokenizer.special_ids
     schemas = _schemas(functions, offer.must_call, model)
     alternatives = [
-        (format.before.replace("NAME", function.name), schema, format.behind)
+        (format.before.replace("NAME", shown_name(function.name)), schema, format.behind)
         for function, schema in zip(functions, schemas, strict=True)
     ]
     make = (

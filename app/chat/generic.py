@@ -43,7 +43,14 @@ def _with_calls_as_text(message: Message) -> Message:
 
 def _call(function: dict[str, Any]) -> str:
     before = GENERIC.before.replace("NAME", function["name"])
-    return before + json.dumps(function["arguments"], ensure_ascii=False) + GENERIC.behind
+    return before + arguments_text(function["arguments"]) + GENERIC.behind
+
+
+def arguments_text(arguments: Any) -> str:
+    """Of a call's arguments. Those of one that was cut off are text already."""
+    if isinstance(arguments, str):
+        return arguments
+    return json.dumps(arguments, ensure_ascii=False)
 
 
 def _with_offer(messages: list[Message], tools: Sequence[dict[str, Any]]) -> list[Message]:

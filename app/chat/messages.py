@@ -3,14 +3,19 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from switchyard.app.chat.tools import shown_name
+from switchyard.app.request.neutral import ANY, Table
 from switchyard.app.request.validation import TAG, Object
 
 _TEXT, _PARTS = f"{TAG}text", f"{TAG}parts"
 
 
 class TextPart(Object):
+    place: ClassVar[str] = "messages.content"
+    neutral: ClassVar[Table] = {"cache_control": ANY}
+
     type: Literal["text"] = Field(description="Others, images among them, are refused.")
     text: str = Field(description="A part of the message.")
 
@@ -25,22 +30,17 @@ class TextPart(Object):
 
 class CalledFunction(Object):
     name: str = Field(description="Of the function.")
-    arguments: str = Field(description="A JSON object, in a string. Others are refused.")
-
-    @field_validator("arguments")
-    @classmethod
-    def _is_object(cls, value: str) -> str:
-        try:
-            is_object = isinstance(json.loads(value), dict)
-        except (ValueError, RecursionError):
-            is_object = False
-        if not is_object:
-            raise ValueError("must be a JSON object, in a string")
-        return value
+    arguments: str = Field(
+        description="A JSON object, in a string; empty: one of nothing. What is none, as of a call"
+        " that was cut off, goes to the template as it is."
+    )
 
 
 class CalledTool(Object):
     """A call that the model has made."""
+
+    place: ClassVar[str] = "messages.tool_calls"
+    neutral: ClassVar[Table] = {"provider_specific_fields": ANY, "extra_content": ANY}
 
     id: str = Field(description="By which a result of it is known.")
     type: Literal["function"] = Field("function", description="Others are refused.")
@@ -51,7 +51,15 @@ class CalledTool(Object):
 class Message(Object):
     # What clients were given, they send back.
     place: ClassVar[str] = "messages"
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"annotations": ([],)}
+    neutral: ClassVar[Table] = {
+        "annotations": ANY,
+        "cache_control": ANY,
+        "images": ([],),
+        "provider_specific_fields": ANY,
+        "reasoning": ANY,
+        "reasoning_details": ANY,
+        "thinking_blocks": ANY,
+    }
 
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
         description="Who says it. `developer` is `system` to chat templates that don't know it."
@@ -65,8 +73,8 @@ class Message(Object):
         | None
     ) = Field(
         None,
-        description="The text, or parts of it, which are joined. May be missing from messages with"
-        " `tool_calls` or `reasoning_content` only.",
+        description="The text, or parts of it, which are joined. May be missing from messages of"
+        " the assistant only.",
     )
     name: str | None = Field(None, description="For chat templates that look at it.")
     reasoning_content: str | None = Field(
@@ -108,13 +116,22 @@ class Message(Object):
                     "id": call.id,
                     "type": "function",
                     "function": {
-                        "name": call.function.name,
-                        "arguments": json.loads(call.function.arguments),
+                        "name": shown_name(call.function.name),
+                        "arguments": _arguments(call.function.arguments),
                     },
                 }
                 for call in self.tool_calls
             ]
         return form
+
+
+def _arguments(text: str) -> Any:
+    """The object. Of what is none, the text: nobody knows how it would have gone on."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text
 
 
 def fault_of(message: Message) -> tuple[str, str] | None:
@@ -128,6 +145,6 @@ def fault_of(message: Message) -> tuple[str, str] | None:
             return "tool_call_id", "is missing"
     elif message.tool_call_id is not None:
         return "tool_call_id", "is for messages of tools"
-    if message.content is None and not message.tool_calls and not message.reasoning_content:
+    if message.content is None and message.role != "assistant":
         return "content", "is missing"
     return None

@@ -1,18 +1,19 @@
 """A conversation to its prompt, and to what is to be made of the answer. Request threads."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from switchyard import engine
 from switchyard.app.chat import calls, generic
-from switchyard.app.chat.request import Chat
+from switchyard.app.chat.request import HOW_TO_THINK, SWITCHES, Chat
 from switchyard.app.chat.template import ChatTemplate, Conversation
 from switchyard.app.chat.tools import Offer
 from switchyard.app.config import Settings
 from switchyard.app.http.body import dumps
 from switchyard.app.parts.call_formats import FORMATS, GENERIC, CallFormat, recognise
 from switchyard.app.parts.parser import PartParser, Tags
+from switchyard.app.request import neutral
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Prompts:
         )
 
     @property
-    def variables(self) -> Collection[str]:
+    def variables(self) -> Set[str]:
         """That the chat template uses."""
         return self._template.variables
 
@@ -155,14 +156,26 @@ class Prompts:
 
 
 def _variables(request: Chat, template: ChatTemplate) -> Mapping[str, Any]:
-    """Raises InvalidJob for those that would have no effect."""
-    template.check_variables(request.chat_template_kwargs, "chat_template_kwargs")
+    """Those of how to think that would have no effect are told. Raises InvalidJob for others."""
+    variables = dict(request.chat_template_kwargs)
+    for name in HOW_TO_THINK & variables.keys() - template.variables:
+        del variables[name]
+        neutral.note(f"chat_template_kwargs.{name}")
+    template.check_variables(variables, "chat_template_kwargs")
     if request.documents and "documents" not in template.variables:
         raise engine.InvalidJob("the model's chat template doesn't use documents", "documents")
-    if request.reasoning_effort is None:
-        return request.chat_template_kwargs
-    template.check_variables(["reasoning_effort"], "reasoning_effort")
-    return {**request.chat_template_kwargs, "reasoning_effort": request.reasoning_effort}
+    if request.reasoning_effort is not None:
+        if "reasoning_effort" in template.variables:
+            variables["reasoning_effort"] = request.reasoning_effort
+        else:
+            neutral.note(request.names.get("reasoning_effort", "reasoning_effort"))
+    if (said := request.switched_thinking) is not None:
+        name, is_on = said
+        switches = SWITCHES & template.variables
+        variables |= dict.fromkeys(switches, is_on)
+        if not switches:
+            neutral.note(name)
+    return variables
 
 
 def _is_reasoning(request: Chat, text: str, tags: Tags) -> bool:

@@ -9,20 +9,40 @@ from switchyard.app.chat.messages import Message, fault_of
 from switchyard.app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.generation import MAX_LOGPROBS, Scored, Tokens
-from switchyard.app.request.validation import validate
+from switchyard.app.request.neutral import OFF, OPENAI, SERVERS, Table
+from switchyard.app.request.validation import Object, validate
 
 MAX_MESSAGES = 2048  # OpenAI's
 MAX_PARTS = 10_000  # of all messages of a chat
 
 
+# What chat templates call how to think: Qwen's the first, DeepSeek's the second.
+SWITCHES = frozenset({"enable_thinking", "thinking"})
+HOW_TO_THINK = SWITCHES | {"reasoning_effort"}
+
+
+class ThinkingSwitch(Object):
+    """As DeepSeek's API has it."""
+
+    type: Literal["enabled", "disabled"] = Field(description="Whether to think.")
+
+
 class Chat(Scored):
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **Scored.neutral,
+    neutral: ClassVar[Table] = {
+        **OPENAI,
+        **SERVERS,
+        "add_special_tokens": OFF,
         "audio": (),
+        "best_of": (1,),
         "chat_template": (),
-        "function_call": ("none",),
+        "echo": OFF,
+        "function_call": ("none", "auto"),
         "functions": ([],),
+        "mm_processor_kwargs": ({},),
         "modalities": (["text"],),
+        "plugins": ([],),
+        "reasoning": ({},),
+        "reasoning_format": ("auto",),
         "web_search_options": (),
     }
     reasons: ClassVar[dict[str, str]] = {
@@ -39,7 +59,7 @@ class Chat(Scored):
         f" {MAX_PARTS:,} parts. Refused if the template refuses it, or if longer than the context.",
     )
     max_completion_tokens: Tokens | None = Field(
-        None, description="The same as `max_tokens`. Refused together with it."
+        None, description="The same as `max_tokens`. Refused if they differ."
     )
     logprobs: bool = Field(
         False, description="Tell the log-probability of each token; see Logprobs."
@@ -72,8 +92,15 @@ class Chat(Scored):
     include_reasoning: bool = Field(True, description="False: the answer has no thoughts in it.")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
         None,
-        description="Passed on to the model's chat template; refused where that doesn't use it.",
+        description="Passed on to the model's chat template. Without effect where that doesn't use"
+        " it, and then told.",
     )
+    enable_thinking: bool | None = Field(
+        None,
+        description="Passed on to the model's chat template, by the name that it has for it."
+        " Without effect where it has none, and then told.",
+    )
+    thinking: ThinkingSwitch | None = Field(None, description="The same. Refused if they differ.")
     reasoning_budget: int | None = Field(
         None,
         ge=0,
@@ -95,7 +122,8 @@ class Chat(Scored):
     chat_template_kwargs: dict[str, Any] = Field(
         default={},
         max_length=64,
-        description="Variables for the model's chat template; refused where it doesn't use them.",
+        description="Variables for the model's chat template; refused where it doesn't use them,"
+        " but for switches of thinking, which are told.",
     )
     documents: list[dict[str, str]] = Field(
         default=[],
@@ -118,8 +146,14 @@ class Chat(Scored):
 
     def check(self) -> None:
         super().check()
-        if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise BadRequest("give max_tokens or max_completion_tokens, not both", "max_tokens")
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise BadRequest(
+                "max_tokens and max_completion_tokens are one parameter, and differ", "max_tokens"
+            )
+        said = {self.enable_thinking, self.thinking and self.thinking.type == "enabled"} - {None}
+        if len(said) > 1:
+            raise BadRequest("thinking and enable_thinking differ", "thinking")
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("top_logprobs needs logprobs: true", "top_logprobs")
         for i, message in enumerate(self.messages):
@@ -141,6 +175,13 @@ class Chat(Scored):
                     "continue_final_message",
                 )
         _ = self.offer
+
+    @property
+    def switched_thinking(self) -> tuple[str, bool] | None:
+        """Whether to think, and the parameter that says it."""
+        if self.enable_thinking is not None:
+            return "enable_thinking", self.enable_thinking
+        return None if self.thinking is None else ("thinking", self.thinking.type == "enabled")
 
     @functools.cached_property
     def offer(self) -> Offer:

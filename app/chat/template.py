@@ -19,6 +19,7 @@ import jinja2.nodes
 import jinja2.parser
 
 from switchyard import engine
+from switchyard.app.chat.generic import arguments_text
 from switchyard.app.chat.sandbox import Sandbox
 
 # The escape as filters encode it. What a user writes looks otherwise behind them: `%` is encoded
@@ -86,7 +87,7 @@ class ChatTemplate:
             raise engine.InvalidJob(str(self._error), "messages")
         messages = list(conversation.messages)
         if any(message.get("tool_calls") for message in messages):
-            messages = [_in_form(message, self._form) for message in messages]
+            messages = [_in_form(message, self._form, self._takes_text) for message in messages]
         escaped = [
             {k: v if k == "role" else _escaped(v, escape) for k, v in message.items()}
             for message in messages
@@ -123,16 +124,33 @@ class ChatTemplate:
         assert self._template is not None
         outputs = {}
         for form in itertools.product((None, ""), (False, True)):
-            messages = [_in_form(message, _Form(*form)) for message in _PROBE]
             with contextlib.suppress(Exception):
-                outputs[_Form(*form)] = self._environment.render(
-                    self._template, messages=messages, tools=[_PROBE_TOOL], **self._tokens
-                )
+                outputs[_Form(*form)] = self._probe({"needle": "in a stack"}, _Form(*form))
         for pattern in ('"needle": ?"in a stack"', "in a stack"):
             for form, text in outputs.items():
                 if re.search(pattern, text) and "None" not in text:
                     return form
         return _Form(None, False)
+
+    @functools.cached_property
+    def _takes_text(self) -> bool:
+        """Whether arguments come out that are no object."""
+        with contextlib.suppress(Exception):
+            return "in a stack" in self._probe("in a stack", self._form)
+        return False
+
+    def _probe(self, arguments: Any, form: "_Form") -> str:
+        """A conversation with a call. Raises what the template does."""
+        assert self._template is not None
+        function = {"name": "find", "arguments": arguments}
+        call = {"id": "call00000", "type": "function", "function": function}
+        messages = [
+            {"role": "user", "content": "Find it."},
+            _in_form({"role": "assistant", "content": None, "tool_calls": [call]}, form, True),
+        ]
+        return self._environment.render(
+            self._template, messages=messages, tools=[_PROBE_TOOL], **self._tokens
+        )
 
 
 class _Form(NamedTuple):
@@ -142,38 +160,29 @@ class _Form(NamedTuple):
     arguments_are_text: bool
 
 
-_PROBE: list[dict[str, Any]] = [
-    {"role": "user", "content": "Find it."},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {
-                "id": "call00000",
-                "type": "function",
-                "function": {"name": "find", "arguments": {"needle": "in a stack"}},
-            }
-        ],
-    },
-]
-
-
 _PROBE_TOOL = {
     "type": "function",
     "function": {"name": "find", "description": "", "parameters": {"type": "object"}},
 }
 
 
-def _in_form(message: dict[str, Any], form: _Form) -> dict[str, Any]:
+def _in_form(message: dict[str, Any], form: _Form, takes_text: bool) -> dict[str, Any]:
+    """`takes_text`: whether arguments that are no object come out."""
+
+    def in_form(arguments: Any) -> Any:
+        if form.arguments_are_text:
+            return arguments_text(arguments)
+        return {"arguments": arguments} if isinstance(arguments, str) > takes_text else arguments
+
     if message.get("content") is None:
         message = {**message, "content": form.no_content}
-    if form.arguments_are_text and message.get("tool_calls"):
+    if message.get("tool_calls"):
         calls = [
             {
                 **call,
                 "function": {
                     **call["function"],
-                    "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+                    "arguments": in_form(call["function"]["arguments"]),
                 },
             }
             for call in message["tool_calls"]

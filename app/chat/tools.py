@@ -1,20 +1,30 @@
 """Tools that a chat offers the model, and which it may or must call. Pure."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.request.neutral import ANY, Table
 from switchyard.app.request.validation import TAG, Object
 
 MAX_TOOLS = 512
 
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:/@-]{1,128}$")]
+NAME = "Letters, digits, `_`, `.`, `-`; also `:`, `/`, `@`, for which models are shown `_`."
+
+
+def shown_name(name: str) -> str:
+    """What the model is shown of the name of a tool: call formats have room for no more."""
+    return name.translate(_SHOWN)
+
+
+_SHOWN = str.maketrans(dict.fromkeys(":/@", "_"))
 
 
 class Function(Object):
-    name: Name = Field(description="Letters, digits, `_`, `.` and `-`. Refused if two have it.")
+    name: Name = Field(description=f"{NAME} Refused if two have it.")
     description: str | None = Field(None, description="What it is good for, for the model.")
     parameters: dict[str, Any] | None = Field(
         None, description="The JSON schema of its arguments, an object. Default: it has none."
@@ -31,6 +41,9 @@ class Function(Object):
 
 
 class Tool(Object):
+    place: ClassVar[str] = "tools"
+    neutral: ClassVar[Table] = {"cache_control": ANY}
+
     type: Literal["function"] = Field(description="Others are refused.")
     function: Function = Field(description="What may be called.")
 
@@ -39,7 +52,7 @@ class Tool(Object):
         return {
             "type": "function",
             "function": {
-                "name": self.function.name,
+                "name": shown_name(self.function.name),
                 "description": self.function.description or "",
                 "parameters": self.function.schema_of_arguments,
             },
@@ -91,14 +104,17 @@ class Offer:
     max_calls: int | None = None
 
     @property
-    def names(self) -> frozenset[str]:
-        return frozenset(tool.function.name for tool in self.tools)
+    def names(self) -> dict[str, str]:
+        """As the model writes them, and as the client does."""
+        names = (tool.function.name for tool in self.tools)
+        return {shown_name(name): name for name in names}
 
 
 def offer(tools: list[Tool], choice: ToolChoice | None, is_parallel: bool) -> Offer:
     """Raises BadRequest for a choice of tools that are not there."""
     names = [tool.function.name for tool in tools]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    shown = [shown_name(name) for name in names]
+    if twice := next((name for name in shown if shown.count(name) > 1), None):
         raise BadRequest(f"tools: two have the name {twice}", "tools")
     max_calls = None if is_parallel else 1
     match choice:

@@ -15,11 +15,13 @@ from switchyard.app.config import Settings
 from switchyard.app.delivery.reader import Submitted, check, deadlines
 from switchyard.app.delivery.watch import WatchedClient
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.http import origins
 from switchyard.app.http.body import check_values, parse_json, read_bytes
 from switchyard.app.http.client import Client
 from switchyard.app.http.gate import Gate, Place
 from switchyard.app.http.identity import owner_of, share_of
 from switchyard.app.http.request_id import request_id
+from switchyard.app.request import neutral
 from switchyard.app.request.generation import Generation
 from switchyard.app.request.validation import Request
 
@@ -44,6 +46,8 @@ def receive(
     """The current request, from a client that must neither send nor read too slowly. It is inside
     the gate from now on, until `submit` or its end. `read` takes the body.
     """
+    if not flask.request.mimetype:  # as a page of any origin may send it without asking
+        origins.check(settings.cors_origins)
     client = Client(flask.request.environ)
     client.limit_sends(settings.send_timeout)
     with client.receiving(settings.body_timeout):
@@ -116,7 +120,8 @@ def submit(
             f" {settings.total_timeout:g} that this server allows",
             "timeout",
         )
-    jobs = _jobs(request, model, prompts, identifiers)
+    limits = [max_new_tokens(request, model, len(prompt), settings) for prompt in prompts]
+    jobs = _jobs(request, model, prompts, limits, identifiers)
     if fit is not None:
         jobs = [fit(job) for job in jobs]
     interval = settings.heartbeat / NEWS
@@ -146,26 +151,56 @@ def submit(
     return submitted
 
 
+def max_new_tokens(
+    request: Generation, model: engine.Engine, prompt_tokens: int, settings: Settings
+) -> int:
+    """New tokens for a prompt of so many: those that are asked for, cut to what fits and told, or
+    else the default. Raises PromptTooLong.
+    """
+    asked = request.asked_tokens
+    limit, name = request.max_context or (model.max_tokens, "prompt")
+    room = min(limit, model.max_tokens) - prompt_tokens
+    clamps = settings.clamp_max_tokens and neutral.is_telling()
+    if clamps and asked is not None and asked > room > 0:
+        asked = room
+        neutral.note(request.names["max_new_tokens"])
+    wanted = model.max_new_tokens(prompt_tokens, asked)
+    if asked is None and room > 0:
+        return min(wanted, room)
+    if wanted > room:
+        raise engine.PromptTooLong(
+            f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the {limit}"
+            f" of {name}",
+            name,
+            prompt_tokens,
+            wanted,
+            limit,
+        )
+    return wanted
+
+
 def _jobs(
     request: Generation,
     model: engine.Engine,
     prompts: Sequence[tuple[int, ...]],
+    limits: Sequence[int],
     identifiers: Sequence[str],
 ) -> list[engine.Job]:
-    """What the host application asks for by itself is "local"."""
+    """`limits`: most new tokens for each prompt. What the host application asks for by itself is
+    "local".
+    """
     has_request = flask.has_request_context()
     client = share_of(flask.request) if has_request else "local"
     owner = owner_of(flask.request) if has_request else "local"
     jobs = []
     for i, identifier in enumerate(identifiers):
         prompt = prompts[i // request.num_jobs]
-        max_new_tokens = model.max_new_tokens(len(prompt), request.asked_tokens)
         choice = i % request.num_jobs
         jobs.append(
             request.job(
                 identifier,
                 prompt,
-                max_new_tokens,
+                limits[i // request.num_jobs],
                 choice,
                 model.config,
                 client,

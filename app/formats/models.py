@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 from switchyard.app.errors import ErrorBody
+from switchyard.app.formats import codex
 from switchyard.app.formats.format import Format, spoken
 from switchyard.app.http.body import json_response
 from switchyard.app.openapi.contract import declares
@@ -19,6 +20,9 @@ from switchyard.app.services import services
 class ModelMeta(TypedDict, total=False):
     device: str
     max_seq_len: int
+    n_ctx: int
+    n_ctx_train: int | None
+    n_vocab: int
     cache_tokens: int
     cache_mode: str
     loras: list[str]
@@ -29,32 +33,39 @@ class ModelBody(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    parent: None
+    max_model_len: int | None
+    context_length: int | None
     meta: ModelMeta
 
 
 class ModelList(TypedDict):
     object: Literal["list"]
     data: list[ModelBody]
+    models: list[codex.CodexModel]
 
 
 def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     """In the words of any of these formats."""
-    blueprint = flask.Blueprint("switchyard_models", __name__, url_prefix="/v1")
+    blueprint = flask.Blueprint("switchyard_openai_models", __name__, url_prefix="/v1")
     every = [format.words for format in formats if format.words is not None]
     error = _either(ErrorBody, *(words.error for words in every))
 
-    @blueprint.get("/models")
+    @blueprint.get("/models", strict_slashes=False)
     @declares({200: _either(ModelList, *(words.models for words in every))}, error=error)
     def list_models() -> flask.Response:
-        """The models that are served.
+        """The models that are served, in `models` as Codex reads them.
 
         In Anthropic's shape for its clients, which ask for the same path.
         """
-        words, names = spoken(formats), services().models.names
-        if words is None:
-            return json_response({"object": "list", "data": [_describe(name) for name in names]})
-        models = [words.describe_model(services().models.get(name)) for name in names]
-        return json_response(words.list_models(models))
+        words = spoken(formats)
+        models = [services().models.get(name) for name in services().models.names]
+        if words is not None:
+            return json_response(words.list_models([words.describe_model(m) for m in models]))
+        for_codex = [_describe_to_codex(model, place) for place, model in enumerate(models)]
+        data = [_describe(model) for model in models]
+        return json_response({"object": "list", "data": data, "models": for_codex})
 
     @blueprint.get("/models/<path:model>")
     @declares(
@@ -62,10 +73,8 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     )
     def retrieve_model(model: str) -> flask.Response:
         """One of the models."""
-        words = spoken(formats)
-        if words is None:
-            return json_response(_describe(model))
-        return json_response(words.describe_model(services().models.get(model)))
+        words, found = spoken(formats), services().models.get(model)
+        return json_response(_describe(found) if words is None else words.describe_model(found))
 
     return blueprint
 
@@ -74,13 +83,22 @@ def _either(*types: Any) -> Any:
     return functools.reduce(operator.or_, types)
 
 
-def _describe(name: str) -> dict[str, Any]:
-    model = services().models.get(name)
+def _describe_to_codex(model: engine.Engine, place: int) -> dict[str, Any]:
+    template = services().chat_templates[model.config.name]
+    return codex.describe(model, place, "reasoning_effort" in template.variables)
+
+
+def _describe(model: engine.Engine) -> dict[str, Any]:
+    name, context = model.config.name, model.context or None
     return {
         "id": name,
         "object": "model",
         "created": model.model_dir.created,
         "owned_by": "switchyard",
+        "root": name,
+        "parent": None,
+        "max_model_len": context,
+        "context_length": context,
         "meta": _meta(model),
     }
 
@@ -94,6 +112,9 @@ def _meta(model: engine.Engine) -> dict[str, object]:
     return {
         "device": info.device,
         "max_seq_len": info.max_seq_len,
+        "n_ctx": info.max_seq_len,
+        "n_ctx_train": model.model_dir.max_seq_len,
+        "n_vocab": info.vocab_size,
         "cache_tokens": info.num_pages * info.page_size,
         "cache_mode": info.cache_mode,
         "loras": list(info.loras),

@@ -37,10 +37,10 @@ def parse_json(data: bytes) -> dict[str, Any]:
 
     NaN and infinities pass, so that who checks the values can say which parameter has one.
     """
-    if not flask.request.is_json:
+    if flask.request.mimetype and not flask.request.is_json:
         raise werkzeug.exceptions.UnsupportedMediaType(
             f"the body must be JSON, with Content-Type: application/json,"
-            f" not {flask.request.mimetype or 'without one'}"
+            f" not {flask.request.mimetype}"
         )
     try:
         # Without a cache, which many different names would only fill and turn over.

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -69,6 +69,7 @@ class Contract:
     streams: Mapping[str, Any] = field(default_factory=dict)
     errors: Collection[int] = ()
     error: Any = ErrorBody
+    example: Mapping[str, Any] | None = None
 
     @property
     def statuses(self) -> list[int]:
@@ -97,6 +98,7 @@ def declares(
     streams: Mapping[str, Any] | None = None,
     errors: Collection[int] = (),
     error: Any = ErrorBody,
+    example: Mapping[str, Any] | None = None,
 ) -> Callable[[View], View]:
     """What a view takes and answers; below the blueprint's decorator. Its docstring is the text.
 
@@ -104,9 +106,9 @@ def declares(
     a model, or a union of them. `streams`: the types of
     the items of the 200 by media type, `str` for bare text. `body` may also come as a form if
     `is_form`. `errors`: statuses whose body is an `error`; 403, 500, and those of reading a
-    body, go without saying.
+    body, go without saying. `example`: of the body, or the query string, for who tries the route.
     """
-    contract = Contract(answers, body, query, is_form, streams or {}, errors, error)
+    contract = Contract(answers, body, query, is_form, streams or {}, errors, error, example)
 
     def declare(view: View) -> View:
         own = contract
@@ -119,10 +121,15 @@ def declares(
 
 
 def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract]]:
-    """The routes of `app` that have a contract, which those of a host application don't."""
+    """The routes of `app` that have a contract, which those of a host application don't. Where a
+    view has several addresses, the first.
+    """
+    seen: set[str] = set()
     for rule in app.url_map.iter_rules():
         view = app.view_functions[rule.endpoint]
-        if (contract := getattr(view, CONTRACT, None)) is not None:
+        contract = getattr(view, CONTRACT, None)
+        if contract is not None and rule.endpoint not in seen:
+            seen.add(rule.endpoint)
             yield rule, contract
 
 
@@ -143,6 +150,7 @@ def document(app: flask.Flask) -> dict[str, Any]:
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
             operation = path[method.lower()] = _operation(rule, view, contract, schemas)
             _describe_input(operation, contract, schemas, definitions["$defs"])
+    tags = list(dict.fromkeys(_tag(rule) for rule, _ in routes))  # as they were mounted
     return {
         "openapi": "3.1.0",
         "info": {
@@ -151,9 +159,23 @@ def document(app: flask.Flask) -> dict[str, Any]:
             "description": "Parameters that are `null` count as not given.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
-        "paths": dict(sorted(paths.items())),
+        "tags": [{"name": tag} for tag in tags],
+        "paths": dict(sorted(paths.items(), key=lambda item: _place(item, tags))),
         "components": {"schemas": definitions["$defs"]},
     }
+
+
+def _tag(rule: werkzeug.routing.Rule) -> str:
+    """One for all blueprints `switchyard_TAG` and `switchyard_TAG_…`."""
+    blueprint = str(rule.endpoint).split(".")[-2]
+    return blueprint.removeprefix("switchyard_").partition("_")[0]
+
+
+def _place(item: tuple[str, dict[str, Any]], tags: Sequence[str]) -> tuple[int, str]:
+    """Of a path, among the others."""
+    path, operations = item
+    [tag] = next(iter(operations.values()))["tags"]
+    return tags.index(str(tag)), path
 
 
 class _Schema(GenerateJsonSchema):
@@ -170,7 +192,7 @@ def _operation(
     summary, _, description = (inspect.getdoc(view) or "").partition("\n")
     operation: dict[str, Any] = {
         "operationId": view.__name__,
-        "tags": [rule.endpoint.split(".")[-2].removeprefix("switchyard_")],
+        "tags": [_tag(rule)],
         "summary": summary.rstrip("."),
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -187,6 +209,7 @@ def _describe_input(
     operation: dict[str, Any], contract: Contract, schemas: Schemas, definitions: dict[str, Any]
 ) -> None:
     """The body, the query string. In a form, or a query string, objects are written in JSON."""
+    example = contract.example or {}
     if contract.body is not None:
         schema = schemas[contract.body, "validation"]
         content: dict[str, Any] = {JSON: {"schema": schema}}
@@ -195,6 +218,8 @@ def _describe_input(
             objects = [name for name, value in fields.items() if _is_object(value)]
             encoding = {name: {"contentType": JSON} for name in objects}
             content[FORM] = {"schema": schema, "encoding": encoding}
+        for media_type in content.values():
+            media_type["example"] = example
         operation["requestBody"] = {"required": True, "content": content}
     if contract.query is not None:
         schema = definitions[schemas[contract.query, "validation"]["$ref"].rpartition("/")[2]]
@@ -202,10 +227,16 @@ def _describe_input(
             is_required = name in schema.get("required", ())
             parameter: dict[str, Any] = {"name": name, "in": "query", "required": is_required}
             if _is_object(value):
-                parameter["content"] = {JSON: {"schema": value}}
+                # By null the page leaves it out, else it makes one up by the schema.
+                parameter["content"] = {JSON: {"schema": value, "example": None}}
             else:
-                parameter["schema"] = value
+                parameter["schema"] = value if value.keys() - {"description"} else _TEXT | value
+            if name in example:
+                parameter["example"] = example[name]
             operation["parameters"].append(parameter)
+
+
+_TEXT = {"type": "string"}  # as all is in a query string that has no type of its own
 
 
 def _is_object(schema: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """The text of one answer, in whatever pieces it comes, to parts. Pure; one request thread."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import regex
@@ -29,12 +29,13 @@ class PartParser:
     def __init__(
         self,
         format: CallFormat | None,
-        tools: Collection[str] = (),
+        tools: Mapping[str, str] = {},  # never changed
         tags: Tags | None = None,
         is_reasoning: bool = False,
         max_calls: int | None = None,
     ) -> None:
-        """`format` None: there are no calls. `tags` None: there are no thoughts. `is_reasoning`:
+        """`format` None: there are no calls. `tools`: as the model names them, and as the client
+        does. `tags` None: there are no thoughts. `is_reasoning`:
         the prompt has opened them already. Text behind the last of `max_calls` is dropped.
         """
         self.num_calls = 0
@@ -204,7 +205,7 @@ class PartParser:
             self._held = self._held[call.start("name") :]
             self._state = self._content
             return
-        self._tell(ToolCall(self.num_calls, self._format.identifier(), name))
+        self._tell(ToolCall(self.num_calls, self._format.identifier(), self._tools[name]))
         if arguments:
             self._tell(Arguments(self.num_calls, arguments))
             self._held = self._held[call.end() :]

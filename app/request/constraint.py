@@ -95,20 +95,18 @@ class Constrained(Parameters):
 
     @functools.cached_property
     def constraint(self) -> engine.Constraint | None:
-        """Raises BadRequest or InvalidJob."""
+        """The same under two names is one. Raises BadRequest."""
         wanted = [*_of_format(self.response_format), *_of_vllm(self.structured_outputs)]
         for name, kind in _KINDS.items():
             if (value := getattr(self, name)) is not None:
                 wanted.append((name, kind, value))
         if not wanted:
             return None
-        [(name, kind, value), *others] = wanted
-        if others:
-            raise BadRequest(f"the output can't have both {name} and {others[0][0]}", others[0][0])
-        try:
-            return _MAKE[kind](value)
-        except engine.InvalidJob as error:
-            raise BadRequest(f"{name}: {error}", name) from None
+        [constraint, *others] = [_made(*one) for one in wanted]
+        for other, (name, _, _) in zip(others, wanted[1:], strict=True):
+            if other != constraint:
+                raise BadRequest(f"the output can't have both {wanted[0][0]} and {name}", name)
+        return constraint
 
     @property
     def name_of_constraint(self) -> str:
@@ -118,6 +116,14 @@ class Constrained(Parameters):
 
 
 Wanted = tuple[str, str, Any]  # a parameter, what kind of constraint, of what
+
+
+def _made(name: str, kind: str, value: Any) -> engine.Constraint:
+    """Raises BadRequest."""
+    try:
+        return _MAKE[kind](value)
+    except engine.InvalidJob as error:
+        raise BadRequest(f"{name}: {error}", name) from None
 
 
 def _of_format(form: ResponseFormat | None) -> Iterator[Wanted]:

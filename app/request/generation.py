@@ -10,6 +10,7 @@ from switchyard import engine
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.constraint import Constrained
 from switchyard.app.request.names import Called
+from switchyard.app.request.neutral import OPENAI, Table
 from switchyard.app.request.sampling import Sampled, TokenId
 from switchyard.app.request.validation import MAX_SHOWN, Finite, Off, without_nulls
 
@@ -19,6 +20,8 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
 StopStrings = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
+
+UNLIMITED = "-1: the default."
 
 ModelName = Annotated[
     str | None,
@@ -30,6 +33,11 @@ class StreamOptions(BaseModel):
     model_config = Finite
 
     include_usage: bool | None = Field(None, description="A last frame with `usage`.")
+    continuous_usage_stats: bool | None = Field(
+        None,
+        description="With `include_usage`, each frame tells the `usage` until then, as vLLM has"
+        " it.",
+    )
     include_obfuscation: Off | None = None
 
 
@@ -37,20 +45,17 @@ class Generation(Constrained, Sampled):
     """What all requests for text have in common."""
 
     default_max_tokens: ClassVar[int | None] = None
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "metadata": ({},),
-        "prediction": (),
-        "service_tier": ("auto", "default"),
-        "store": (False,),
-    }
+    neutral: ClassVar[Table] = OPENAI
+    unset: ClassVar[Table] = {"max_tokens": (-1,), "seed": (-1,)}
 
     model: ModelName = None
     max_tokens: Annotated[
-        Tokens | None, Called(kobold="max_length", textgen="max_new_tokens", llamacpp="n_predict")
+        Tokens | None,
+        Called("max_length", "max_new_tokens", "n_predict", others=("num_predict",)),
     ] = Field(
         None,
-        description="Most new tokens. Refused if they and the prompt exceed the context."
-        " Default: 16 for `/v1/completions`, else the setting `default_max_tokens`.",
+        description=f"Most new tokens, and as many as fit the context. {UNLIMITED} Default: 16 for"
+        " `/v1/completions`, else the setting `default_max_tokens`.",
     )
     n: int = Field(
         1,
@@ -80,7 +85,7 @@ class Generation(Constrained, Sampled):
         description="No stop, by token or by string, before so many new tokens; a string counts"
         " that ends in the last of them or later. Refused above the most.",
     )
-    ignore_eos: Annotated[bool, Called(kobold="bypass_eos")] = Field(
+    ignore_eos: Annotated[bool, Called("bypass_eos", others=("ban_eos_token",))] = Field(
         False, description="Go on after the model's own end tokens."
     )
     include_stop_str_in_output: bool = Field(
@@ -95,7 +100,7 @@ class Generation(Constrained, Sampled):
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
         description="The same seed, prompt and parameters give the same text, but for rounding,"
-        " which differs a little with batch and cache; choice k of n has seed + k.",
+        " which differs a little with batch and cache; choice k of n has seed + k. -1: none.",
     )
     stream: bool = Field(False, description="Answer as the text comes; see Streaming.")
     stream_options: StreamOptions | None = Field(
@@ -207,6 +212,16 @@ class Generation(Constrained, Sampled):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        options = self.stream_options
+        return self.include_usage and options is not None and bool(options.continuous_usage_stats)
+
+    @property
+    def max_context(self) -> tuple[int, str] | None:
+        """Most tokens of prompt and completion that the request wants, and its name for that."""
+        return None
 
     def job(
         self,

@@ -1,5 +1,7 @@
 """What other servers call the fields of requests. Pure."""
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +17,7 @@ class Called:
     kobold: str | None = None  # KoboldAI and KoboldCpp
     textgen: str | None = None  # text-generation-webui
     llamacpp: str | None = None  # llama.cpp
+    others: tuple[str, ...] = ()  # TabbyAPI, Ollama, or older versions of these
 
 
 def names_of(kind: type[BaseModel], server: Server) -> dict[str, str]:
@@ -26,3 +29,17 @@ def names_of(kind: type[BaseModel], server: Server) -> dict[str, str]:
         if isinstance(one, Called)
     }
     return {field: name for field, name in called.items() if name is not None}
+
+
+@functools.cache
+def all_names_of(kind: type[BaseModel]) -> Mapping[str, str]:
+    """That other servers have for its fields, each to what the field is called here."""
+    names: dict[str, str] = {}
+    for base in kind.__mro__:  # a field may be said anew, without its names
+        for field, info in getattr(base, "model_fields", {}).items():
+            own = kind.model_fields[field].alias or field
+            for one in info.metadata:
+                if isinstance(one, Called):
+                    every = {field, one.kobold, one.textgen, one.llamacpp, *one.others}
+                    names |= {name: own for name in every - {None, own} if name is not None}
+    return names

@@ -4,6 +4,7 @@ Defaults, ranges and texts are those of the engine's table, `engine.PARAMETERS`.
 request says otherwise than the engine has it.
 """
 
+import json
 from dataclasses import fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,6 +15,7 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
 
+MAX_BREAKERS = 10_000  # characters of a list that is a string
 MAX_BIASED = 1024  # tokens of one request
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -108,7 +110,7 @@ class Sampled(Parameters):
         max_length=64,
         fail_fast=True,
         description="Texts across which nothing counts as repeated: tokens that contain one; where"
-        " none does, the last token of it.",
+        " none does, the last token of it. Also as the JSON of such a list, in a string.",
     )
     logit_bias: dict[TokenKey, Bias] = _parameter(
         "logit_bias",
@@ -138,6 +140,19 @@ class Sampled(Parameters):
         description="What to be guided away from. Refused without `cfg_scale`, and if longer than"
         " the context. Takes a second place and as many pages.",
     )
+
+    @field_validator(
+        "dry_sequence_breakers", mode="before", json_schema_input_type=list[Breaker] | str
+    )
+    @classmethod
+    def _list_of_breakers(cls, value: Any) -> Any:
+        """As text-generation-webui has it, in a string."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value[:MAX_BREAKERS])
+        except (ValueError, RecursionError):
+            raise ValueError("must be a list of strings, or the JSON of one") from None
 
     @field_validator("logit_bias", mode="before", json_schema_input_type=dict[TokenKey, Bias])
     @classmethod

@@ -1,1 +1,1 @@
-"""Routes of the server itself: health, requests, kept streams."""
+"""Routes of the server itself: health, requests, kept streams, its end."""

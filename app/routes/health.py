@@ -1,15 +1,13 @@
-"""Is the server alive, can it take work, and how to end it."""
+"""Is the server alive, and can it take work?"""
 
 from typing import Literal
 
 import flask
-import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
 from switchyard.app.errors import without_identifiers
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import is_operator
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 
@@ -21,7 +19,7 @@ REASONS: dict[engine.State, str] = {
     "stopped": "the server has shut down",
 }
 
-blueprint = flask.Blueprint("switchyard_ops", __name__)
+blueprint = flask.Blueprint("switchyard_health", __name__)
 
 
 class Live(TypedDict):
@@ -40,8 +38,18 @@ class Unready(TypedDict):
     progress: dict[str, float]
 
 
-class DrainBegun(TypedDict):
-    status: Literal["draining"]
+class Healthy(TypedDict):
+    status: Literal["ok"]
+
+
+class UnavailableDetail(TypedDict):
+    code: Literal[503]
+    message: str
+    type: Literal["unavailable_error"]
+
+
+class UnavailableBody(TypedDict):
+    error: UnavailableDetail
 
 
 @blueprint.get("/health/live")
@@ -71,15 +79,15 @@ def ready() -> flask.Response:
     return json_response(body, 503, {"Retry-After": "1"})
 
 
-@blueprint.post("/admin/drain")
-@declares({202: DrainBegun}, errors=(501,))
-def drain() -> flask.Response:
-    """Take no more work, finish what runs within the grace, end the server; as SIGTERM does."""
-    if not is_operator(flask.request):
-        raise werkzeug.exceptions.Forbidden("only a process of the server's own machine may drain")
-    terminate = services().terminate
-    if terminate is None:
-        raise werkzeug.exceptions.NotImplemented("this server ends by a signal only")
-    services().models.drain()
-    terminate()
-    return json_response({"status": "draining"}, 202)
+def why_unready() -> str | None:
+    """What /health/ready says of the first model that isn't ready; None if all are."""
+    models = services().models
+    states = (models.get(name).state for name in models.names)
+    return next((REASONS[state] for state in states if state != "ready"), None)
+
+
+def unavailable(reason: str) -> flask.Response:
+    """As llama.cpp's server says it, whose clients look for its message while a model loads."""
+    message = "Loading model" if reason == REASONS["loading"] else reason
+    error = {"code": 503, "message": message, "type": "unavailable_error"}
+    return json_response({"error": error}, 503, {"Retry-After": "1"})

@@ -44,8 +44,8 @@ def max_new_tokens(
     prompt_tokens: int, asked: int | None, info: ModelInfo, config: ModelConfig
 ) -> int:
     """See `Engine.max_new_tokens`."""
-    room = min(info.max_seq_len, info.num_pages * info.page_size) - prompt_tokens
-    room -= info.num_draft_tokens
+    limit = most_tokens(info)
+    room = limit - prompt_tokens
     wanted = max(min(config.default_max_tokens, room), 1) if asked is None else asked
     if wanted > room:
         guesses = f", less {info.num_draft_tokens} for guesses" * bool(info.num_draft_tokens)
@@ -54,8 +54,16 @@ def max_new_tokens(
             f" context of {info.max_seq_len} tokens, or the cache of"
             f" {info.num_pages} pages of {info.page_size}{guesses}",
             "prompt" if room < 1 or asked is None else "max_new_tokens",
+            prompt_tokens,
+            wanted,
+            limit,
         )
     return wanted
+
+
+def most_tokens(info: ModelInfo) -> int:
+    """Of a job's prompt and completion together."""
+    return min(info.max_seq_len, info.num_pages * info.page_size) - info.num_draft_tokens
 
 
 def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:

@@ -43,9 +43,8 @@ def make_client(model_path, way):
     def make(backend, wait=True, path=model_path, terminate=None, **settings):
         settings = Settings(model=path, name="scripted", **settings)
         config: ModelConfig = settings.engine_config()
-        models = engine.Models(
-            [engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))]
-        )
+        served = engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
+        models = engine.Models([served], settings.model_aliases)
         models.start()
         if wait:
             assert models.wait_until_loaded(20)

@@ -1,6 +1,7 @@
 """POST /v1/messages over a scripted backend."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -438,8 +439,8 @@ def test_an_answer_continues_that_of_the_last_message(make_client):
 SWITCH = "{{ messages[0].content }} {{ enable_thinking }} {{ reasoning_effort }}"
 
 
-@pytest.mark.parameter("thinking")
-@pytest.mark.parameter("thinking.type")
+@pytest.mark.parameter("thinking", "/v1/messages")
+@pytest.mark.parameter("thinking.type", "/v1/messages")
 @pytest.mark.parameter("thinking.display")
 @pytest.mark.parametrize(
     ("thinking", "switch", "has_thoughts"),
@@ -447,6 +448,7 @@ SWITCH = "{{ messages[0].content }} {{ enable_thinking }} {{ reasoning_effort }}
         (None, "", True),
         ({"type": "adaptive"}, "True", True),
         ({"type": "adaptive", "display": "omitted"}, "True", False),
+        ({"type": "adaptive", "display": "updates"}, "True", True),  # Claude Code 2.1.330
         ({"type": "disabled"}, "False", False),
     ],
 )
@@ -521,20 +523,18 @@ def blocks(*contents, role="user"):
         (blocks(CALL, role="assistant"), "messages.0: results of its calls must follow"),
         (blocks(CALL), "messages.0.content.0: must be a block of type"),
         ({"messages": USER * 2049}, "messages: must be at most 2048"),
-        (blocks(), "messages.0.content"),
         (blocks({"type": "image", "source": {}}), "messages.0.content.0: must be a block of type"),
         (blocks({"type": "thinking", "thinking": "x"}), "messages.0.content.0: must be a block"),
         (blocks(*[{"type": "text", "text": "x"}] * 10_001), "messages: must have at most 10000"),
         (
-            blocks({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}),
-            "messages.0.content.0.content.0.type",
+            blocks({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "audio"}]}),
+            "messages.0.content.0.content.0: must be a block of type",
         ),
         ({"system": 5}, "system: input should be a valid string"),
         ({"system": [{"type": "image"}]}, "system.0.type"),
         ({"cache_control": {"type": "eternal"}}, "cache_control.type"),
         ({"stop_sequences": "x"}, "stop_sequences"),
         ({"temperature": 9}, "temperature"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools.0.type"),
         ({"tools": [{"name": "add"}]}, "missing parameter: tools.0.input_schema"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two have the name add"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
@@ -549,7 +549,7 @@ def blocks(*contents, role="user"):
             {"thinking": {"type": "disabled", "budget_tokens": 9}},
             "thinking: budget_tokens is for type enabled",
         ),
-        ({"output_config": {"effort": "low"}}, "output_config.effort: the model's chat template"),
+        ({"output_config": {"effort": "least"}}, "output_config.effort"),
         ({"container": "x"}, "container is not supported"),
         ({"mcp_servers": [{}]}, "mcp_servers is not supported"),
         ({"stop": ["x"]}, "unknown parameter: stop"),
@@ -569,9 +569,14 @@ def test_what_is_wrong_is_named(make_client, change, says):
 
 
 def test_what_does_not_fit_the_context_is_a_bad_request(make_client):
-    response = make_client(ScriptedBackend()).post(URL, json={**HELLO, "max_tokens": 5000})
-    message = error_of(response)["message"]
-    assert message.startswith("max_tokens: ") and "context of 2048 tokens" in message
+    client = make_client(ScriptedBackend(), clamp_max_tokens=False)
+    message = error_of(client.post(URL, json={**HELLO, "max_tokens": 5000}))["message"]
+    assert re.match(
+        r"input length and `max_tokens` exceed context limit: \d+ \+ 5000 > 2048", message
+    )
+    long = [{"role": "user", "content": "word " * 5000}]
+    message = error_of(client.post(URL, json={**HELLO, "messages": long}))["message"]
+    assert re.fullmatch(r"prompt is too long: \d+ tokens > 2048 maximum", message)
 
 
 @pytest.mark.parametrize(
@@ -632,3 +637,83 @@ def test_clients_find_the_identifier_of_the_request_where_they_look(make_client)
     headers = {"anthropic-version": "2023-06-01", "X-Request-Id": "mine"}
     response = make_client(ScriptedBackend()).post(URL, json=HELLO, headers=headers)
     assert response.headers["request-id"] == "mine"
+
+
+def test_a_thread_is_refused_as_the_sdk_expects(make_client):
+    """Which then sends the whole conversation by itself."""
+    client = make_client(ScriptedBackend())
+    response = client.post(URL, json={**HELLO, "thread": {"type": "create"}})
+    assert response.status_code == 400
+    assert response.json["error"]["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
+
+
+@pytest.mark.parameter("tools", "/v1/messages")
+@pytest.mark.parameter("tools[].defer_loading", "/v1/messages")
+@pytest.mark.parameter("tools[].allowed_callers", "/v1/messages")
+@pytest.mark.parameter("tools[].type", "/v1/messages")
+def test_tools_that_the_model_is_not_shown_are_told(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    schema = {"type": "object"}
+    tools = [
+        TOOLS[0],
+        {"name": "later", "input_schema": schema, "defer_loading": True},
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+        {"name": "coded", "input_schema": schema, "allowed_callers": ["code_execution_20250825"]},
+    ]
+    found = {"type": "tool_result", "tool_use_id": "a", "content": []}
+    for content, told in [
+        ([], "tools[1],tools[2],tools[3]"),
+        ([{"type": "tool_reference", "tool_name": "later"}], "tools[2],tools[3]"),
+    ]:
+        messages = [*USER, {"role": "user", "content": [{**found, "content": content}]}]
+        response = client.post(URL, json={**HELLO, "messages": messages, "tools": tools})
+        assert response.headers["X-Switchyard-Ignored"] == told
+    tokenizer = client.models.get().tokenizer
+    first, second = (tokenizer.decode(job.prompt) for job in backend.enqueued)
+    assert '"add"' in first and '"later"' not in first
+    assert '"later"' in second and "web_search" not in second and "coded" not in second
+    choice = {"type": "tool", "name": "web_search"}
+    refused = client.post(URL, json={**HELLO, "tools": tools, "tool_choice": choice})
+    assert refused.status_code == 400
+
+
+def test_turns_that_differ_in_the_clients_accounts_share_the_cache(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    for accounts in ("0a1b2", "77fe0"):
+        billing = f"x-anthropic-billing-header: cc_version=2.1; cch={accounts};"
+        system = [{"type": "text", "text": billing}, {"type": "text", "text": "Be brief."}]
+        response = client.post(URL, json={**HELLO, "system": system})
+        assert response.headers["X-Switchyard-Ignored"] == "system[0]"
+    first, second = backend.enqueued
+    assert first.prompt == second.prompt
+    assert client.post(URL, json={**HELLO, "system": []}).status_code == 200
+    system = [{"type": "text", "text": "Be brief."}, {"type": "text", "text": billing}]
+    client.post(URL, json={**HELLO, "system": system})
+    assert "billing" in client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
+
+
+def test_images_of_tools_are_named_to_the_model(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "a"}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [image]}
+    messages = [*USER, {"role": "user", "content": [result]}]
+    response = client.post(URL, json={**HELLO, "messages": messages})
+    assert response.headers["X-Switchyard-Ignored"] == "messages.content.image"
+    assert "an image" in prompt_of(client, backend)
+
+
+def test_an_effort_of_one_turn_is_taken_and_told(make_client):
+    client = make_client(ScriptedBackend(says("Hi")))
+    system = {"role": "system", "content": "Be brief.", "output_config": {"effort": "medium"}}
+    body = {**HELLO, "messages": [*HELLO["messages"], system]}
+    response = client.post(URL, json=body)
+    assert response.status_code == 200, response.text
+    assert response.headers["X-Switchyard-Ignored"] == "messages.output_config"
+    system["output_config"] = {"format": {"type": "json_schema", "schema": {}}}
+    assert client.post(URL, json=body).status_code == 400

@@ -42,7 +42,7 @@ def error_of(response, status=400):
         ({"prompt": [4096]}, "prompt"),
         ({"prompt": None}, "prompt"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
         ({"max_tokens": 2.5}, "max_tokens"),
         ({"max_tokens": "10"}, "max_tokens"),
         ({"max_tokens": 10**30}, "max_tokens"),
@@ -130,7 +130,7 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
             {"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]},
             "messages.0.tool_calls.0",
         ),
-        ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
         ({"tools": [{"type": "function"}]}, "tools.0.function"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"logprobs": 1}, "logprobs"),
@@ -335,7 +335,11 @@ def test_another_content_type_is_refused(make_client):
     client = make_client(ScriptedBackend())
     error = error_of(client.post(COMPLETIONS, data={"prompt": "x"}), 415)
     assert "application/json" in error["message"]
-    assert "Content-Type" in error_of(client.post(COMPLETIONS, data=b"{}"), 415)["message"]
+    assert error_of(client.post(COMPLETIONS, data=b"{}"))["param"] == "prompt"  # without one
+    error = error_of(client.post(COMPLETIONS, data=b"prompt"))
+    assert error["code"] == "invalid_json"
+    page = {"Origin": "https://example.org"}  # of which a browser asks nobody
+    error_of(client.post(COMPLETIONS, data=b'{"prompt": "x"}', headers=page), 403)
 
 
 def test_a_body_over_the_limit_is_refused(make_client):
@@ -379,12 +383,15 @@ def test_an_unknown_model_is_named(make_client):
 
 
 def test_a_prompt_longer_than_the_context_is_refused(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client(ScriptedBackend(), clamp_max_tokens=False)
     error = error_of(client.post(COMPLETIONS, json={"prompt": "word " * 100_000}))
     assert error["code"] == "context_length_exceeded" and "2048" in error["message"]
     assert error["param"] == "prompt"
     error = error_of(client.post(COMPLETIONS, json={"prompt": [1] * 2040, "max_tokens": 9}))
-    assert error["code"] == "context_length_exceeded" and "2040 prompt tokens" in error["message"]
+    assert (
+        error["code"] == "context_length_exceeded"
+        and "2040 in the prompt, 9 in" in error["message"]
+    )
     assert error["param"] == "max_tokens"
     for limit, content, param in [
         ("max_tokens", "x", "max_tokens"),

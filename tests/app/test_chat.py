@@ -182,3 +182,23 @@ def test_a_backslash_of_the_user_is_not_taken_for_the_escape(make_client, with_t
     client.post(URL, json={"messages": messages, "max_tokens": 1})
     decoded = client.models.get().tokenizer.decode(backend.enqueued[0].prompt)
     assert json.loads(decoded) == "<s>\\ufdd0"
+
+
+@pytest.mark.parameter("stream_options.continuous_usage_stats")
+@pytest.mark.parametrize("url", [URL, "/v1/completions"])
+def test_each_frame_tells_the_usage_if_asked(make_client, url):
+    client = make_client(ScriptedBackend())
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"max_tokens": 3, "stream": True, "stream_options": options}
+    body |= (
+        {"prompt": "x"}
+        if url.endswith("/completions") and "chat" not in url
+        else {"messages": [{"role": "user", "content": "x"}]}
+    )
+    bodies = frames(client.post(url, json=body))
+    usages = [one["usage"] for one in bodies]
+    last = usages[-1]
+    assert [u["completion_tokens"] for u in usages if u["completion_tokens"]] == [1, 2, 3, 3, 3]
+    assert all(u["prompt_tokens"] == last["prompt_tokens"] > 0 for u in usages)
+    assert all(u["total_tokens"] == u["prompt_tokens"] + u["completion_tokens"] for u in usages)
+    assert len({one["system_fingerprint"] for one in bodies}) == 1

@@ -42,12 +42,24 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
         ("SWITCHYARD_BIND", "127.0.0.1:http", "setting bind: must be HOST:PORT"),
         ("SWITCHYARD_BIND", "8000", "setting bind: must be HOST:PORT"),
         ("SWITCHYARD_BIND", "", "setting bind: must be HOST:PORT"),
+        ("SWITCHYARD_MODEL_ALIASES", '{"a*b": "x"}', r"setting model_aliases: 'a\*b' must be"),
+        ("SWITCHYARD_MODEL_ALIASES", '{"": "x"}', "setting model_aliases: '' must be a name"),
     ],
 )
 def test_a_wrong_variable_is_named(monkeypatch, name, value, message):
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=message):
         read_settings()
+
+
+def test_a_table_is_json_in_the_environment_and_toml_in_the_file(elsewhere, monkeypatch):
+    (elsewhere / "switchyard.toml").write_text('[model_aliases]\n"claude-*" = "demo"\n')
+    assert read_settings().model_aliases == {"claude-*": "demo"}
+    monkeypatch.setenv("SWITCHYARD_MODEL_ALIASES", '{"gpt-4.1": "demo"}')
+    monkeypatch.setenv("SWITCHYARD_PRESETS", '{"calm": {"temperature": 0.2}}')
+    settings = read_settings()
+    assert settings.model_aliases["gpt-4.1"] == "demo"
+    assert settings.presets == {"calm": {"temperature": 0.2}}
 
 
 def test_the_longest_body_is_by_the_context_unless_it_is_set():

@@ -1,9 +1,11 @@
 """/openapi.json and /docs/: what the server says of itself."""
 
+import json
 import re
 import urllib.parse
 
 import flask
+import jsonschema_rs
 import pytest
 
 from switchyard.app.openapi import contract
@@ -38,6 +40,17 @@ def test_the_document_tells_all_of_each_operation(client):
             assert in_path == arguments
 
 
+def test_the_document_says_of_which_refusals_the_answer_tells_when_to_come_again(client):
+    told = {
+        (status, "Retry-After" in response["headers"])
+        for methods in client.get("/openapi.json").json["paths"].values()
+        for operation in methods.values()
+        for status, response in operation["responses"].items()
+    }
+    assert {status for status, is_told in told if is_told} == {"429", "503", "529"}
+    assert {status for status, is_told in told if not is_told}.isdisjoint({"429", "503", "529"})
+
+
 def test_the_document_admits_what_the_server_takes(client):
     schemas = client.get("/openapi.json").json["components"]["schemas"]
     completion = schemas["Completion"]
@@ -45,7 +58,7 @@ def test_the_document_admits_what_the_server_takes(client):
     kinds = [kind["type"] for kind in completion["properties"]["prompt"]["anyOf"]]
     assert set(kinds) == {"string", "array"}
     assert {"type": "null"} in completion["properties"]["stop"]["anyOf"]
-    assert completion["properties"]["store"]["enum"] == [False, None]
+    assert completion["properties"]["store"]["enum"] == [False, True, None]
     assert completion["additionalProperties"] == {"type": "null"}
     assert completion["properties"]["top_p"]["default"] == 1.0
 
@@ -67,3 +80,83 @@ def test_the_docs_page_needs_nothing_from_elsewhere(client):
         with client.get(urllib.parse.urljoin("/docs/", address)) as response:
             assert response.status_code == 200, address
     assert client.get("/docs/nothing.js").status_code == 404
+
+
+def examples(document):
+    """Each route's with its path, media type and schema."""
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            content = operation.get("requestBody", {}).get("content", {})
+            for name, media_type in content.items():
+                yield path, name, media_type["example"], media_type["schema"]
+
+
+def test_each_body_has_an_example_that_its_route_takes(client):
+    document = client.get("/openapi.json").json
+    seen = set()
+    for path, media_type, example, schema in examples(document):
+        definitions = {**schema, "components": document["components"]}
+        assert jsonschema_rs.is_valid(definitions, example), path
+        given = {"json": example} if media_type == contract.JSON else {"data": example}
+        with client.post(path, **given) as response:
+            assert response.status_code == 200, (path, response.json)
+            assert "X-Switchyard-Ignored" not in response.headers, path
+        seen.add(path)
+    routes = {rule.rule for rule, one in contract.declared(client.application) if one.body}
+    assert seen == routes and len(seen) > 15
+
+
+def test_a_query_as_the_page_fills_it_in_is_taken(client):
+    """With examples, and with the defaults of all else."""
+    [operation] = [
+        methods["get"]
+        for path, methods in client.get("/openapi.json").json["paths"].items()
+        if any(p["in"] == "query" for p in methods.get("get", {}).get("parameters", ()))
+    ]
+    query = {}
+    for parameter in operation["parameters"]:
+        default = parameter.get("schema", {}).get("default")
+        value = parameter.get("example", default)
+        assert value is not None or not parameter["required"], parameter["name"]
+        if "content" in parameter:  # else the page makes an object up by the schema
+            assert parameter["content"][contract.JSON]["example"] is None
+        elif value is not None:
+            is_text = isinstance(value, str | list)
+            query[parameter["name"]] = value if is_text else json.dumps(value)
+    assert len(query) > 20
+    response = client.get("/generate", query_string=query)
+    assert response.status_code == 200, response.json
+
+
+def test_each_operation_has_an_identifier_of_its_own(client):
+    """By which the page finds what it sends."""
+    paths = client.get("/openapi.json").json["paths"].values()
+    identifiers = [one["operationId"] for methods in paths for one in methods.values()]
+    assert len(identifiers) == len(set(identifiers))
+
+
+def test_openai_s_routes_come_first_and_the_operator_s_last(client):
+    document = client.get("/openapi.json").json
+    tags = [tag["name"] for tag in document["tags"]]
+    operations = [next(iter(methods.values())) for methods in document["paths"].values()]
+    order = list(dict.fromkeys(operation["tags"][0] for operation in operations))
+    assert order == tags
+    assert (tags[:2], tags[-1]) == (["openai", "responses"], "admin")
+    paths = list(document["paths"])
+    assert {"/v1/models", "/v1/chat/completions"} <= set(paths[:6])
+    assert paths[-1] == "/admin/drain"
+
+
+@pytest.mark.parametrize(("root", "prefix"), [("", None), ("", "/llm"), ("/app", "/llm")])
+def test_the_server_and_a_path_are_where_the_route_is(client, root, prefix):
+    """Under a prefix of the blueprint's, and where the whole application lies under one."""
+    host = flask.Flask("host")
+    host.extensions = client.application.extensions
+    host.register_blueprint(client.application.blueprints["switchyard"], url_prefix=prefix)
+    at = {"environ_overrides": {"SCRIPT_NAME": root}}
+    document = host.test_client().get(f"{prefix or ''}/openapi.json", **at).json
+    [server] = document["servers"]
+    address = urllib.parse.urljoin("http://localhost/", server["url"]).rstrip("/")
+    [path] = [path for path in document["paths"] if path.endswith("/v1/models")]
+    assert f"{address}{path}" == f"http://localhost{root}{prefix or ''}/v1/models"
+    assert host.test_client().get(path, **at).json["object"] == "list"

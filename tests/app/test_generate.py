@@ -112,7 +112,7 @@ def fields(job):
         ("prompt=x&stop_token_ids=a", "stop_token_ids.0", "invalid_value"),
         ("prompt=x&n=2", "n", "unsupported_parameter"),
         ("prompt=x&temprature=1", "temprature", "unknown_parameter"),
-        ("prompt=x&service_tier=flex", "service_tier", "unsupported_parameter"),
+        ("prompt=x&service_tier=priority", "service_tier", "unsupported_parameter"),
         ("prompt=x&messages=[]", "messages", "unknown_parameter"),
         (
             'prompt=x&stream=1&stream_options={"include_usage":true}',

@@ -108,13 +108,12 @@ def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client):
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"n_predict": 0}, "n_predict"),
-        ({"n_predict": 99999}, "n_predict"),
+        ({"n_predict": -2}, "n_predict"),
         ({"prompt": [1, 2]}, "prompt"),
-        ({"cache_prompt": False}, "cache_prompt"),
+        ({"cache_prompt": "no"}, "cache_prompt"),
         ({"n_probs": 5}, "n_probs"),
         ({"repeat_penalty": 1.1, "penalize_nl": True}, "penalize_nl"),
-        ({"max_tokens": 5}, "max_tokens"),
+        ({"max_tokens": 5, "n_predict": 6}, "n_predict"),
     ],
     ids=str,
 )

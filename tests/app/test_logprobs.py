@@ -174,6 +174,20 @@ def test_offsets_fit_an_echo_that_lacks_the_space_which_its_first_token_has():
     assert shown.take()["tokens"] == []
 
 
+@pytest.mark.parametrize("chosen", [1, 2, 3])
+def test_of_tokens_with_one_text_the_likeliest_is_told(chosen):
+    """As of a letter and its byte, in vocabularies that have both."""
+
+    class Names(TokenNames):
+        def piece(self, token_id):
+            return {1: b"a", 2: b"b", 3: b"a"}[token_id]
+
+    likely = [(1, -0.25), (2, -2.0), (3, -3.0)]
+    shown = CompletionLogprobs(Names(None, by_id=False))
+    shown.add([scored(*likely[chosen - 1], *likely)])
+    assert shown.take()["top_logprobs"] == [{"a": -0.25, "b": -2.0}]
+
+
 @pytest.mark.parametrize("logprobs", [None, 1])
 def test_a_prompt_alone_is_scored_without_new_tokens(make_client, ids, logprobs):
     x, y = ids("xy")

@@ -31,7 +31,7 @@ from switchyard.app.parts.choice import Choice
 from switchyard.app.parts.parser import PartParser, Tags
 from switchyard.engine.messages import Chunk, Finished, Prefill
 
-HEAD = OpenAIHead("id-1", 1, 'a "model"', "print")
+HEAD = OpenAIHead("id-1", 1, 'a "model"', 3, "print")
 THOUGHTS = Tags("<think>", "</think>")
 
 
@@ -137,7 +137,7 @@ def test_what_may_tell_more_than_text_is_put_together_each_time(way, model_path)
         case "logprobs of a chat":
             body = chat(names=names)
         case "tools":
-            body = chat(format=GENERIC, tools=["call"])
+            body = chat(format=GENERIC, tools={"call": "call"})
         case "thoughts":
             body = chat(tags=THOUGHTS, is_reasoning=True)
     render = Counting(body)

@@ -1,8 +1,15 @@
 """Values that ask for nothing are taken; the same values of another type are refused."""
 
+import collections
+import json
+import re
+from pathlib import Path
+
 import pytest
 
+from switchyard.app.formats.openai import parse
 from switchyard.app.request import neutral
+from switchyard.app.request.validation import NEUTRAL, TOLD, Object, Parameters
 from tests.scripted import ScriptedBackend
 
 PROMPT = {"prompt": "x", "max_tokens": 1}
@@ -59,11 +66,12 @@ def test_what_is_in_a_message_and_asks_for_nothing_is_told_by_its_place(make_cli
 
 
 def test_a_value_that_asks_for_something_is_refused_with_what_would_ask_for_nothing(make_client):
-    body = {**PROMPT, "service_tier": "flex"}
+    body = {**PROMPT, "service_tier": "priority"}
     response = make_client(ScriptedBackend()).post("/v1/completions", json=body)
     assert response.status_code == 400
     assert response.json["error"]["message"] == (
-        'service_tier is not supported, but for "auto" or "default", which ask for nothing'
+        'service_tier is not supported, but for "auto" or "default" or "flex", which ask for'
+        " nothing"
     )
 
 
@@ -76,3 +84,137 @@ def test_the_header_is_bounded():
     assert told.startswith("name_0,name_1,") and told.endswith(",...")
     neutral.begin()
     assert neutral.told() == ""
+
+
+OTHER_KINDS = {  # of a route whose example is of another kind
+    "Textgen": {"prompt": "x", "max_new_tokens": 1},
+    "TokenizeChat": {"messages": MESSAGES["messages"]},
+}
+
+
+def neutral_values(api):
+    """Route, kind of body, name and each value that asks for nothing, as the contract has them."""
+    for path, operations in api["paths"].items():
+        contents = operations.get("post", {}).get("requestBody", {}).get("content", {})
+        references = json.dumps([content["schema"] for content in contents.values()])
+        for kind in re.findall(r"#/components/schemas/(\w+)", references):
+            for name, value in api["components"]["schemas"][kind].get("properties", {}).items():
+                if value.get("description") == NEUTRAL:
+                    yield path, kind, name, [one for one in value["enum"] if one is not None]
+                elif value.get("description") == TOLD:
+                    yield path, kind, name, [0, "x", [1], {"a": None}]
+
+
+def test_each_neutral_value_is_taken_and_told(make_client):
+    client = make_client(ScriptedBackend())
+    api = client.get("/openapi.json").json
+    num_values = 0
+    for path, kind, name, values in neutral_values(api):
+        content = api["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        least = OTHER_KINDS.get(kind, content["example"])
+        for value in values:
+            response = client.post(path, json={**least, name: value})
+            assert response.status_code == 200, (path, name, value, response.text)
+            assert response.headers.get("X-Switchyard-Ignored") == name, (path, name, value)
+            num_values += 1
+    assert num_values > 400
+
+
+def kinds_of(base):
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds_of(kind)
+
+
+@pytest.mark.parametrize("base", [Parameters, Object])
+def test_what_is_honoured_is_not_told_as_ignored(base):
+    kinds = [kind for kind in kinds_of(base) if kind.neutral]
+    assert kinds
+    for kind in kinds:
+        fields = {field.alias or name for name, field in kind.model_fields.items()}
+        assert fields & kind.neutral.keys() - getattr(kind, "withheld", frozenset()) == set(), kind
+
+
+@pytest.mark.parametrize("url", ["/v1/completions", "/completion", "/api/v1/generate"])
+def test_a_parameter_may_stand_under_several_names(make_client, url):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    body = {"prompt": "x", "rep_pen": 1.2, "repetition_penalty": 1.2, "repeat_penalty": 1.2}
+    body |= {"n_predict": 3, "num_predict": 3, "stopping_strings": ["y"], "seed": -1}
+    response = client.post(url, json={**body, "sampler_seed": -1, "tfs_z": 0.5, "typical": 0.5})
+    assert response.status_code == 200 and "X-Switchyard-Ignored" not in response.headers
+    [job] = backend.enqueued
+    sampling = job.sampling
+    assert (job.max_new_tokens, job.stop_strings, sampling.seed) == (3, ("y",), None)
+    assert (sampling.repetition_penalty, sampling.tfs, sampling.typical_p) == (1.2, 0.5, 0.5)
+    response = client.post(url, json={**body, "repeat_penalty": 1.1})
+    assert response.status_code == 400
+    assert "repeat_penalty and rep_pen" in client.post(url, json={**body, "rep_pen": 1}).text
+    response = client.post(url, json={"prompt": "x", "ban_eos_token": 1})
+    assert response.json["error"]["param"] == "ban_eos_token"
+
+
+def test_the_documentation_has_all_other_names():
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    listed = dict(re.findall(r"^\| `(\w+)` \| ((?:`\w+`(?:, )?)+) \|$", page, re.MULTILINE))
+    names = collections.defaultdict(set)
+    for name, own in parse.Completion.other_names().items():
+        names[own].add(name)
+    assert {own: set(re.findall(r"\w+", others)) for own, others in listed.items()} == names
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "told"),
+    [
+        ("/v1/completions", {"topk": 5, "stream_options": None}, "topk"),
+        ("/v1/completions", {"stream": True, "stream_options": {"a b": 1, "c": 2}}, "?,{}c"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x", "id": 5}]}, "{}id"),
+        ("/v1/chat/completions", {"a,b\r\nc: d": 5}, "?"),
+    ],
+)
+def test_unknown_parameters_are_ignored_where_the_setting_says_so(make_client, url, more, told):
+    body = {**(PROMPT if "chat" not in url else MESSAGES), **more}
+    assert make_client(ScriptedBackend()).post(url, json=body).status_code == 400
+    client = make_client(ScriptedBackend(), unknown_parameters="ignore")
+    response = client.post(url, json=body)
+    assert response.status_code == 200, response.text
+    place = "stream_options." if "stream_options" in more else "messages."
+    assert response.headers["X-Switchyard-Ignored"] == told.format(place)
+    refused = client.post(url, json={**body, "temperature": 9, "store": 5})
+    assert refused.json["error"]["param"] == "store"
+
+
+CLAMPED = [
+    ("/v1/completions", {"prompt": "x"}, "max_tokens"),
+    ("/v1/chat/completions", {"messages": MESSAGES["messages"]}, "max_tokens"),
+    ("/v1/chat/completions", {"messages": MESSAGES["messages"]}, "max_completion_tokens"),
+    ("/v1/responses", {"input": "x"}, "max_output_tokens"),
+    ("/v1/messages", {"messages": MESSAGES["messages"]}, "max_tokens"),
+    ("/completion", {"prompt": "x"}, "n_predict"),
+    ("/api/v1/generate", {"prompt": "x"}, "max_length"),
+    ("/api/v1/generate", {"prompt": "x", "truncation_length": 100}, "max_new_tokens"),
+    ("/generate", {"prompt": "x"}, "max_tokens"),
+]
+
+
+@pytest.mark.parametrize(("url", "body", "name"), CLAMPED)
+def test_a_limit_beyond_the_context_is_cut_to_what_fits_and_told(make_client, url, body, name):
+    backend = ScriptedBackend()
+    response = make_client(backend).post(url, json={**body, name: 32_000})
+    assert response.status_code == 200
+    assert response.headers["X-Switchyard-Ignored"] == name
+    [job] = backend.enqueued
+    assert len(job.prompt) + job.max_new_tokens == body.get("truncation_length", 2048)
+    assert any(reason in response.text for reason in ('"length"', '"limit"', "max_", "token"))
+    client = make_client(ScriptedBackend(), clamp_max_tokens=False)
+    refused = client.post(url, json={**body, name: 32_000})
+    assert refused.status_code == 400 and "32000" in refused.text
+
+
+def test_no_limit_at_all_is_the_default(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend, default_max_tokens=7)
+    client.post("/v1/chat/completions", json={**MESSAGES, "max_tokens": -1})
+    client.post("/completion", json={"prompt": "x", "n_predict": -1})
+    client.post("/completion", json={"prompt": "x", "n_predict": 0})
+    assert [job.max_new_tokens for job in backend.enqueued] == [7, 7, 0]

@@ -114,6 +114,9 @@ def test_models_are_listed_and_retrieved(make_client):
     assert model["meta"] == {
         "device": "scripted",
         "max_seq_len": 2048,
+        "n_ctx": 2048,
+        "n_ctx_train": 2048,
+        "n_vocab": 4096,
         "cache_tokens": 16384,
         "cache_mode": "float32",
         "loras": [],

@@ -307,6 +307,19 @@ def test_readers_of_what_others_read_already_are_bounded(open_stream, gate):
         assert streamed.texts + other.read().texts == WHOLE
 
 
+def test_what_nobody_reads_is_taken_up_whatever_the_bound(open_stream, gate):
+    client, streamed = open_stream(1, body=LONG, reserve_threads=2)
+    lost = Streamed(client.post(URL, json=ASKED))
+    gate.step(STARTED + len(WHOLE) + 1)  # it waits behind an iteration that is under way
+    lost.read().response.close()
+    other = Streamed(take_up(client, streamed))
+    assert take_up(client, streamed).status_code == 429
+    rest = Streamed(take_up(client, lost, last_id=f"{lost.identifier}:2")).read()
+    assert rest.texts == WHOLE[2:]
+    gate.open()
+    assert streamed.read().texts[1:] == other.read().texts
+
+
 @pytest.mark.parametrize("num_events", [1, 2])
 def test_an_event_source_goes_on_by_itself(make_client, gate, drop, num_events):
     """It asks for the same again by GET, with the id that the last event had."""

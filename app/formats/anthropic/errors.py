@@ -1,18 +1,23 @@
 """Errors as Anthropic's API has them, for its clients."""
 
-from typing import Literal
+from typing import Any, Literal, NotRequired
 
 import flask
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
+from switchyard import engine
 from switchyard.app import errors
 from switchyard.app.errors import Described
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.http import request_id
+
+BLUEPRINT = "switchyard_anthropic"  # of the format's views
 
 
 class AnthropicErrorDetail(TypedDict):
     type: str
     message: str
+    details: NotRequired[dict[str, Any]]
 
 
 class AnthropicErrorBody(TypedDict):
@@ -36,7 +41,8 @@ _TYPES = {
 def is_spoken() -> bool:
     """Whether the client of the current request speaks Anthropic's API."""
     is_message = "/v1/messages/" in f"{flask.request.path}/"
-    return is_message or "anthropic-version" in flask.request.headers
+    is_view = BLUEPRINT in (flask.request.blueprint or "").split(".")  # at whichever address
+    return is_message or is_view or "anthropic-version" in flask.request.headers
 
 
 def describe(error: Exception, request_id: str) -> Described:
@@ -46,13 +52,31 @@ def describe(error: Exception, request_id: str) -> Described:
         kind = kind._replace(status=529)
     fault = _TYPES.get(kind.status, "invalid_request_error" if kind.status < 500 else "api_error")
     message, param = body["error"]["message"], body["error"]["param"]
+    if isinstance(error, engine.PromptTooLong) and error.limit:
+        message, param = _too_long(error), None
     if param is not None and param not in message:  # nothing else would name it
         message = f"{param}: {message}"
     return kind, {
         "type": "error",
-        "error": {"type": fault, "message": message},
+        "error": {"type": fault, "message": message, **_details(error)},
         "request_id": request_id,
     }
+
+
+def _too_long(error: engine.PromptTooLong) -> str:
+    """In the words by which Anthropic's clients know it."""
+    prompt, new, limit = error.prompt_tokens, error.new_tokens, error.limit
+    if prompt >= limit:
+        return f"prompt is too long: {prompt} tokens > {limit} maximum"
+    return (
+        f"input length and `max_tokens` exceed context limit: {prompt} + {new} > {limit}, decrease"
+        " input length or `max_tokens` and try again"
+    )
+
+
+def _details(error: Exception) -> dict[str, Any]:
+    details = error.details if isinstance(error, BadRequest) else None
+    return {} if details is None else {"details": details}
 
 
 def describe_to_current(error: Exception) -> Described:

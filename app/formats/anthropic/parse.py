@@ -1,6 +1,6 @@
 """Request bodies of Anthropic's API, to chats of OpenAI's shape. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Set
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator
@@ -15,6 +15,7 @@ from switchyard.app.formats.anthropic.content import (
     TextBlock,
     clean,
     has_calls,
+    referenced,
     text_of,
     to_chat,
 )
@@ -24,7 +25,9 @@ from switchyard.app.formats.anthropic.tools import (
     ToolChoice,
     tools_in_chat,
 )
+from switchyard.app.request import neutral
 from switchyard.app.request.generation import Generation, ModelName, StopString, Tokens
+from switchyard.app.request.neutral import ANY, Table
 from switchyard.app.request.validation import Finite, Parameters, renaming, validate, without_nulls
 
 
@@ -46,8 +49,8 @@ class OutputConfig(BaseModel):
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
         None,
-        description="Passed on to the model's chat template; refused where that doesn't use it, but"
-        " for `high`, the default.",
+        description="Passed on to the model's chat template. Without effect where that doesn't use"
+        " it, and then told.",
     )
 
     format: OutputFormat | None = Field(
@@ -59,20 +62,17 @@ class OutputConfig(BaseModel):
     def _clean_format(cls, value: Any) -> Any:
         return _clean(value)
 
-    def in_chat(self, variables: Collection[str]) -> dict[str, Any]:
-        """`variables`: that the model's chat template uses."""
-        effort: str | None = self.effort
-        if effort == "high" and "reasoning_effort" not in variables:
-            effort = None
+    def in_chat(self) -> dict[str, Any]:
         schema = {"schema": self.format.schema_} if self.format is not None else None
         form = {"type": "json_schema", "json_schema": schema}
         return {
-            "reasoning_effort": "xhigh" if effort == "max" else effort,
+            "reasoning_effort": "xhigh" if self.effort == "max" else self.effort,
             "response_format": form if schema is not None else None,
         }
 
 
 FORMAT = "output_config.format"
+BILLING = "x-anthropic-billing-header:"  # a block of Claude Code's that begins so
 
 
 class MessagesChat(Chat):
@@ -92,12 +92,15 @@ class MessagesChat(Chat):
 class MessagesBody(Parameters):
     """What is asked of a message, and of a count of its tokens."""
 
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "context_management": ({"edits": []},),
+    neutral: ClassVar[Table] = {
+        "betas": ANY,
+        "context_management": ANY,
+        "inference_geo": ANY,
         "mcp_servers": ([],),
-        "speed": ("standard",),
-        "user_profile_id": (),
-        "workspace_id": (),
+        "speed": ANY,
+        "thread": (),
+        "user_profile_id": ANY,
+        "workspace_id": ANY,
     }
 
     model: ModelName = None
@@ -123,14 +126,28 @@ class MessagesBody(Parameters):
         default=[],
         max_length=MAX_TOOLS,
         fail_fast=True,
-        description="Functions that the model may call.",
+        description="Functions that the model may call. Those that run on Anthropic's servers, or"
+        " that only its models know, are left out and told; and so are those with `defer_loading`,"
+        " until a `tool_reference` names them.",
     )
+
     tool_choice: ToolChoice | None = Field(
         None,
         description="Which of the tools to call. Refused without tools, but for `none` and `auto`.",
     )
     thinking: Thinking | None = Field(None, description="Whether to think before the answer.")
     output_config: OutputConfig | None = Field(None, description="What the answer is like.")
+
+    @classmethod
+    def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if "thread" in given:  # to take it in silence would lose what the client leaves out
+            raise BadRequest(
+                "thread is not supported: send the whole conversation",
+                "thread",
+                "unsupported_parameter",
+                {"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+            )
+        return given
 
     @field_validator("messages", mode="before")
     @classmethod
@@ -155,12 +172,12 @@ class MessagesBody(Parameters):
             where = f"messages.{last}"
             raise BadRequest(f"{where}: results of its calls must follow", where)
 
-    def chat(self, variables: Collection[str], has_thoughts: bool) -> Chat:
+    def chat(self, variables: Set[str], has_thoughts: bool) -> Chat:
         """`variables`: that the model's chat template uses; `has_thoughts`: whether it knows any.
         Raises BadRequest.
         """
         thinking = self.thinking.in_chat(variables, has_thoughts) if self.thinking else {}
-        output = self.output_config.in_chat(variables) if self.output_config else {}
+        output = self.output_config.in_chat() if self.output_config else {}
         values = {**self._values(), **thinking, **output}
         with renaming({"response_format": FORMAT}):
             return validate(MessagesChat, values)
@@ -168,25 +185,37 @@ class MessagesBody(Parameters):
     def _values(self) -> dict[str, Any]:
         """The parameters of the chat, but for those that depend on the model."""
         messages = list(to_chat(self.messages))
-        if self.system:
-            messages.insert(0, {"role": "system", "content": text_of(self.system)})
+        if system := self._system():
+            messages.insert(0, {"role": "system", "content": system})
         return {
             "model": self.model,
             "messages": messages,
             # The API's way to say how the answer begins.
             "continue_final_message": self.messages[-1].role == "assistant",
-            **tools_in_chat(self.tools, self.tool_choice),
+            **tools_in_chat(self.tools, self.tool_choice, referenced(self.messages)),
         }
+
+    def _system(self) -> str:
+        """Without the client's accounts, which change in each turn and would have the cache miss
+        all that follows.
+        """
+        if not self.system:
+            return ""
+        if isinstance(self.system, str):
+            return self.system
+        if not self.system[0].text.startswith(BILLING):
+            return text_of(self.system)
+        neutral.note("system[0]")
+        return text_of(self.system[1:])
 
 
 class MessageRequest(MessagesBody, Generation):
     """Takes, beside Anthropic's parameters, those of all other generations by their names."""
 
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+    neutral: ClassVar[Table] = {
         **MessagesBody.neutral,
         "container": (),
-        "diagnostics": (),
-        "inference_geo": (),
+        "diagnostics": ANY,
         "service_tier": ("auto", "standard_only"),
     }
 
@@ -194,9 +223,7 @@ class MessageRequest(MessagesBody, Generation):
         {"n", "response_format", "return_progress", "stop", "stream_options", "timings", "user"}
     )
 
-    max_tokens: Tokens = Field(
-        description="Most new tokens. Refused if they and the prompt exceed the context."
-    )
+    max_tokens: Tokens = Field(description="Most new tokens, and as many as fit the context.")
     stop_sequences: list[StopString] = Field(
         default=[],
         max_length=16,

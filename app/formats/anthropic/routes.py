@@ -10,13 +10,13 @@ from switchyard.app.delivery.render import Render
 from switchyard.app.delivery.submit import names_of, receive
 from switchyard.app.formats.answer import answer_chat
 from switchyard.app.formats.anthropic import bodies, parse, render
-from switchyard.app.formats.anthropic.errors import AnthropicErrorBody
+from switchyard.app.formats.anthropic.errors import BLUEPRINT, AnthropicErrorBody
 from switchyard.app.http.body import json_response
 from switchyard.app.http.request_id import request_id
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
 
-blueprint = flask.Blueprint("switchyard_anthropic", __name__, url_prefix="/v1/messages")
+blueprint = flask.Blueprint(BLUEPRINT, __name__, url_prefix="/v1/messages")
 ERRORS = (*GENERATION, 529)  # 503 only where no other try helps
 
 
@@ -27,6 +27,7 @@ ERRORS = (*GENERATION, 529)  # 503 only where no other try helps
     streams={render.EVENTS.mimetype: bodies.MessageEvent},
     errors=ERRORS,
     error=AnthropicErrorBody,
+    example={"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64},
 )
 @repeatable
 def create_message() -> flask.Response:
@@ -52,6 +53,7 @@ def create_message() -> flask.Response:
     body=parse.MessagesBody,
     errors=ERRORS,
     error=AnthropicErrorBody,
+    example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def count_tokens() -> flask.Response:
     """Count the tokens of a conversation as the model gets it."""

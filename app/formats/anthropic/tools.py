@@ -1,22 +1,26 @@
 """Tools, and how to think, as Anthropic's API asks for them, in words of a chat. Pure."""
 
-from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Sequence, Set
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from switchyard.app.chat.tools import Name
+from switchyard.app.chat.request import SWITCHES
+from switchyard.app.chat.tools import NAME, Name
 from switchyard.app.formats.anthropic.content import CacheControl
-from switchyard.app.request.validation import Finite, Off
+from switchyard.app.request import neutral
+from switchyard.app.request.neutral import ANY, Table
+from switchyard.app.request.validation import TAG, Finite, Object
 
 
-class AnthropicTool(BaseModel):
-    """Of the client's own: the API's own run on its servers, or are what its models know."""
+class OwnTool(Object):
+    """Of the client's own."""
 
-    model_config = Finite
+    place: ClassVar[str] = "tools"
+    neutral: ClassVar[Table] = {"input_examples": ANY}
 
-    type: Literal["custom"] = Field("custom", description="Others are refused.")
-    name: Name = Field(description="Letters, digits, `_`, `.` and `-`. Refused if two have it.")
+    type: Literal["custom"] = Field("custom", description="Others are left out, and told.")
+    name: Name = Field(description=f"{NAME} Refused if two have it.")
     description: str | None = Field(None, description="What it is good for, for the model.")
     input_schema: dict[str, Any] = Field(description="The JSON schema of its input, an object.")
     strict: bool | None = Field(
@@ -24,8 +28,17 @@ class AnthropicTool(BaseModel):
     )
     cache_control: CacheControl | None = None
     eager_input_streaming: bool | None = None  # it always comes as it is generated
-    defer_loading: Off | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
+    defer_loading: bool = Field(
+        False, description="Not shown to the model before a `tool_reference` names it."
+    )
+    allowed_callers: list[str] | None = Field(
+        None, max_length=16, description="Not shown to the model if `direct` is not among them."
+    )
+
+    def is_shown(self, referenced: Collection[str]) -> bool:
+        """`referenced`: names of tools that the conversation has found."""
+        is_found = not self.defer_loading or self.name in referenced
+        return is_found and (self.allowed_callers is None or "direct" in self.allowed_callers)
 
     def in_chat(self) -> dict[str, Any]:
         function = {
@@ -36,6 +49,26 @@ class AnthropicTool(BaseModel):
         }
         given = {name: value for name, value in function.items() if value is not None}
         return {"type": "function", "function": given}
+
+
+class OtherTool(BaseModel):
+    """The API's own: they run on its servers, or are what its models know."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: str = Field(max_length=100, description="Not `custom`: left out, and told.")
+
+
+AnthropicTool = Annotated[
+    Annotated[OwnTool, Tag(f"{TAG}own")] | Annotated[OtherTool, Tag(f"{TAG}other")],
+    Discriminator(
+        lambda value: (
+            f"{TAG}other"
+            if isinstance(value, dict) and value.get("type", "custom") != "custom"
+            else f"{TAG}own"
+        )
+    ),
+]
 
 
 class ToolChoice(BaseModel):
@@ -63,9 +96,6 @@ class ToolChoice(BaseModel):
         return {"tool_choice": choice, "parallel_tool_calls": not self.disable_parallel_tool_use}
 
 
-SWITCHES = ("enable_thinking", "thinking")  # as Qwen's, and as DeepSeek's templates call it
-
-
 class Thinking(BaseModel):
     model_config = Finite
 
@@ -79,7 +109,7 @@ class Thinking(BaseModel):
         description="Most tokens of thoughts: then their end is forced. For type `enabled` alone,"
         " which needs it; without effect on models whose chat template knows no thoughts.",
     )
-    display: Literal["summarized", "omitted"] | None = Field(
+    display: Literal["summarized", "updates", "omitted"] | None = Field(
         None, description="`omitted`: no thoughts in the answer. Else they come in full."
     )
 
@@ -89,9 +119,11 @@ class Thinking(BaseModel):
             raise ValueError("budget_tokens is for type enabled, which needs it")
         return self
 
-    def in_chat(self, variables: Collection[str], has_thoughts: bool) -> dict[str, Any]:
+    def in_chat(self, variables: Set[str], has_thoughts: bool) -> dict[str, Any]:
         """`variables`: that the model's chat template uses; `has_thoughts`: if it knows any."""
         is_disabled = self.type == "disabled"
+        if not is_disabled and not has_thoughts and not SWITCHES & variables:
+            neutral.note("thinking")
         switches = {name: not is_disabled for name in SWITCHES if name in variables}
         budget = self.budget_tokens
         if is_disabled and not switches:
@@ -103,7 +135,14 @@ class Thinking(BaseModel):
         }
 
 
-def tools_in_chat(tools: Sequence[AnthropicTool], choice: ToolChoice | None) -> dict[str, Any]:
-    """Parameters of the chat."""
-    offered = {"tools": [tool.in_chat() for tool in tools]}
-    return {**offered, **(choice.in_chat() if choice is not None else {})}
+def tools_in_chat(
+    tools: Sequence[OwnTool | OtherTool], choice: ToolChoice | None, referenced: Collection[str]
+) -> dict[str, Any]:
+    """Parameters of the chat. Tools that the model isn't shown are told."""
+    offered = []
+    for i, tool in enumerate(tools):
+        if isinstance(tool, OwnTool) and tool.is_shown(referenced):
+            offered.append(tool.in_chat())
+        else:
+            neutral.note(f"tools[{i}]")
+    return {"tools": offered, **(choice.in_chat() if choice is not None else {})}

@@ -13,8 +13,9 @@ from switchyard.app.formats.text.request import (
     Switch,
     TextRequest,
     called,
-    without_idle,
 )
+from switchyard.app.request import neutral
+from switchyard.app.request.neutral import OFF, ON, Table, but
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 
@@ -32,7 +33,7 @@ KOBOLD_SWITCHES = (
     *_EVERYWHERE,
     Switch("dynatemp_range", 0, ("dynatemp_exponent",)),
     Switch("mirostat", 0, _MIROSTAT),
-    Switch("rep_pen", 1, ("rep_pen_range", "rep_pen_slope")),
+    Switch("rep_pen", 1, ("rep_pen_range",)),
 )
 TEXTGEN_SWITCHES = (
     *_EVERYWHERE,
@@ -42,54 +43,57 @@ TEXTGEN_SWITCHES = (
     Switch("repetition_penalty", 1, ("repetition_penalty_range",)),
 )
 
-_ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **TextRequest.neutral,
-    "ban_eos_token": _NO,
+_NEUTRAL: Table = {
+    **OtherServers.neutral,
     "banned_tokens": ([], ""),
-    "logprobs": _NO,
+    "logprobs": OFF,
 }
-_SETTLED: dict[str, tuple[Any, ...]] = {"stream": (True, False)}  # by the route
+_SETTLED: Table = {"stream": (True, False)}  # by the route
 
 
 class Kobold(OtherServers):
     model_config = called("kobold")
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **_NEUTRAL,
-        "disable_input_formatting": (True,),
-        "disable_output_formatting": (True,),
-        "dynatemp_range": _ZERO,
-        "frmtadsnsp": _NO,
-        "frmtrmblln": _NO,
-        "frmtrmspch": _NO,
-        "frmttriminc": _NO,
-        "grammar_retain_state": _NO,
-        "images": ([],),
-        "memory": ("",),
-        "quiet": (True, False),  # no prompt is ever printed
-        "render_special": _NO,
-        "singleline": _NO,
-        "soft_prompt": ("",),
-        "use_authors_note": _NO,
-        "use_default_badwordsids": _NO,
-        "use_memory": _NO,
-        "use_story": _NO,
-        "use_userscripts": _NO,
-        "use_world_info": _NO,
-    }
-    settled: ClassVar[dict[str, tuple[Any, ...]]] = {
+    neutral: ClassVar[Table] = but(
+        {
+            **_NEUTRAL,
+            "disable_input_formatting": ON,
+            "disable_output_formatting": ON,
+            "frmtadsnsp": OFF,
+            "frmtrmblln": OFF,
+            "frmtrmspch": OFF,
+            "frmttriminc": OFF,
+            "grammar_retain_state": OFF,
+            "images": ([],),
+            "memory": ("",),
+            "quiet": (True, False),  # no prompt is ever printed
+            "reasoning_effort": (0, ""),
+            "render_special": OFF,
+            "replace_instruct_placeholders": (True, False),  # the client has replaced them
+            "singleline": OFF,
+            "soft_prompt": ("",),
+            "use_authors_note": OFF,
+            "use_default_badwordsids": OFF,
+            "use_memory": OFF,
+            "use_story": OFF,
+            "use_userscripts": OFF,
+            "use_world_info": OFF,
+        },
+        "sampler_order",
+    )
+    settled: ClassVar[Table] = {
         **_SETTLED,
-        "trim_stop": (True, False),  # see `kobold`
+        "trim_stop": (True, False),  # see `settle`
     }
+    switches: ClassVar[tuple[Switch, ...]] = KOBOLD_SWITCHES
 
     sampler_order: list[Annotated[int, Field(ge=0, le=6)]] | None = Field(
         None,
         min_length=7,
         max_length=7,
         description="Of top-k (0), top-a (1), top-p (2), tail-free (3), typical (4), temperature"
-        " (5) and repetition penalty (6). Refused unless those that are on come in the order 6, 5,"
-        " 0, 2, 1, 3, 4, or with 5 at the end.",
+        " (5) and repetition penalty (6). Those that are on come in the order 6, 5, 0, 2, 1, 3, 4,"
+        " or with 5 at the end; another order is told in `X-Switchyard-Ignored`.",
     )
     max_context_length: int | None = Field(
         None,
@@ -100,18 +104,21 @@ class Kobold(OtherServers):
     )
     genkey: str = Field("", max_length=1000, description="By which the same client may abort it.")
 
+    @classmethod
+    def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
+        given = super().settle(given)
+        if given.get("trim_stop") is False:
+            given = {**given, "include_stop_str_in_output": True}
+        return given
+
     def check(self) -> None:
         super().check()
         if not (self._asks_for(_ORDER) or self._asks_for(_HEAT_LAST)):
-            order = ", ".join(map(str, _ORDER))
-            raise BadRequest(
-                f"sampler_order: what is on must come in the order {order}, or with 5 at the end",
-                "sampler_order",
-            )
+            neutral.note("sampler_order")
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
         sampling = super().sampling(config)
-        return sampling if self._asks_for(_ORDER) else replace(sampling, temperature_last=True)
+        return replace(sampling, temperature_last=True) if self._asks_for(_HEAT_LAST) else sampling
 
     def _asks_for(self, order: Sequence[int]) -> bool:
         """Whether `sampler_order` makes no difference to it."""
@@ -147,29 +154,17 @@ class KoboldStream(Kobold):
 class Textgen(OtherServers):
     model_config = called("textgen")
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **_NEUTRAL,
-        "add_bos_token": (True,),
-        "auto_max_new_tokens": _NO,
-        "custom_token_bans": ("",),
-        "early_stopping": _NO,
-        "encoder_repetition_penalty": _ONE,
-        "epsilon_cutoff": _ZERO,
-        "eta_cutoff": _ZERO,
-        "length_penalty": _ONE,
-        "max_tokens_second": _ZERO,
-        "no_repeat_ngram_size": _ZERO,
-        "num_beams": (1,),
-        "penalty_alpha": _ZERO,
-        "preset": ("None",),
-        "skip_special_tokens": (True,),
-    }
-    settled: ClassVar[dict[str, tuple[Any, ...]]] = {
+    neutral: ClassVar[Table] = but(
+        {**_NEUTRAL, "auto_max_new_tokens": OFF}, "do_sample", "truncation_length"
+    )
+    settled: ClassVar[Table] = {
         **_SETTLED,
-        "do_sample": (True, False),  # false: greedy, see `generate`
+        "do_sample": (True, False),  # false: greedy, see `settle`
         "dynamic_temperature": (True, False),  # the bounds say it
         "n": (1,),
     }
+    unset: ClassVar[Table] = {**OtherServers.unset, "preset": ("None",)}
+    switches: ClassVar[tuple[Switch, ...]] = TEXTGEN_SWITCHES
 
     truncation_length: int | None = Field(
         None,
@@ -178,6 +173,18 @@ class Textgen(OtherServers):
         description="Most tokens of prompt and completion together. A longer prompt is refused, and"
         " not cut.",
     )
+
+    @classmethod
+    def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
+        given = super().settle(given)
+        is_bounded = {"dynatemp_low", "dynatemp_high"} <= given.keys()
+        if given.get("dynamic_temperature") is True and not is_bounded:
+            raise BadRequest(
+                "dynamic_temperature needs dynatemp_low and dynatemp_high", "dynamic_temperature"
+            )
+        if given.get("do_sample") is False:
+            given = {**given, "do_sample": True, "temperature": 0.0}
+        return given
 
     @property
     def max_context(self) -> tuple[int, str] | None:
@@ -203,42 +210,15 @@ class DecodeTokens(Parameters):
     )
 
 
-def kobold(body: dict[str, Any]) -> Kobold:
-    """Raises BadRequest."""
-    return validate(Kobold, _given(body))
-
-
 def kobold_stream(body: dict[str, Any]) -> KoboldStream:
     """Raises BadRequest."""
-    return validate(KoboldStream, _given(body))
-
-
-def _given(body: dict[str, Any]) -> dict[str, Any]:
-    given = without_idle(
-        body, KOBOLD_SWITCHES, {"banned_strings": "", "grammar": "", "sampler_seed": -1}
-    )
-    if given.get("trim_stop") is False:
-        given = {**given, "include_stop_str_in_output": True}
-    return given
-
-
-def textgen(body: dict[str, Any]) -> Textgen:
-    """Raises BadRequest."""
-    given = without_idle(
-        body, TEXTGEN_SWITCHES, {"banned_strings": "", "grammar_string": "", "seed": -1}
-    )
-    is_bounded = {"dynatemp_low", "dynatemp_high"} <= given.keys()
-    if given.get("dynamic_temperature") is True and not is_bounded:
-        raise BadRequest(
-            "dynamic_temperature needs dynatemp_low and dynatemp_high", "dynamic_temperature"
-        )
-    if given.get("do_sample") is False:
-        given = {**given, "do_sample": True, "temperature": 0.0}
-    return validate(Textgen, given)
+    return validate(KoboldStream, body)
 
 
 def generate(body: dict[str, Any]) -> Kobold | Textgen:
     """Their requests to the same path, told apart by what they call the limit. Raises
     BadRequest.
     """
-    return textgen(body) if "max_new_tokens" in body else kobold(body)
+    if "max_new_tokens" in body:
+        return validate(Textgen, body)
+    return validate(Kobold, body)

@@ -62,7 +62,12 @@ class KoboldModel(TypedDict):
 
 
 @blueprint.post("/api/v1/generate")
-@declares({200: render.KoboldBody}, body=parse.Kobold | parse.Textgen, errors=GENERATION)
+@declares(
+    {200: render.KoboldBody},
+    body=parse.Kobold | parse.Textgen,
+    errors=GENERATION,
+    example={"prompt": "Once upon a time", "max_length": 64},
+)
 @repeatable
 def generate() -> flask.Response:
     """Continue a prompt, as KoboldAI has it, or text-generation-webui with `max_new_tokens`."""
@@ -77,6 +82,7 @@ def generate() -> flask.Response:
     body=parse.KoboldStream,
     streams={render.EVENTS.mimetype: render.KoboldChunk},
     errors=GENERATION,
+    example={"prompt": "Once upon a time", "max_length": 64},
 )
 @repeatable
 def stream() -> flask.Response:
@@ -87,7 +93,7 @@ def stream() -> flask.Response:
 
 
 @blueprint.post("/api/extra/abort")
-@declares({200: Success}, body=parse.Key)
+@declares({200: Success}, body=parse.Key, example={"genkey": "KCPP1234"})
 def abort() -> flask.Response:
     """End the same client's generations of a `genkey`, which then have what there is."""
     key = _receive(parse.Key)
@@ -103,8 +109,8 @@ def abort() -> flask.Response:
 
 
 @blueprint.post("/api/extra/tokencount")
-@declares({200: TokenIds}, body=parse.CountTokens)
-def count_tokens() -> flask.Response:
+@declares({200: TokenIds}, body=parse.CountTokens, example={"prompt": "Hello!"})
+def count_prompt() -> flask.Response:
     """The tokens of a prompt."""
     token_ids = _encode(_receive(parse.CountTokens).prompt, "prompt")
     return json_response({"value": len(token_ids), "ids": token_ids})
@@ -119,7 +125,7 @@ def model() -> flask.Response:
 
 @blueprint.get("/api/v1/info/version")
 @declares({200: KoboldValue})
-def version() -> flask.Response:
+def kobold_version() -> flask.Response:
     """The version of KoboldAI's API."""
     return json_response({"result": API_VERSION})
 
@@ -153,7 +159,7 @@ def max_length() -> flask.Response:
 
 
 @blueprint.post("/v1/internal/encode")
-@declares({200: Encoded}, body=parse.EncodeText)
+@declares({200: Encoded}, body=parse.EncodeText, example={"text": "Hello!"})
 def encode_text() -> flask.Response:
     """The tokens of a text, as text-generation-webui has it."""
     token_ids = _encode(_receive(parse.EncodeText).text, "text")
@@ -161,7 +167,7 @@ def encode_text() -> flask.Response:
 
 
 @blueprint.post("/v1/internal/decode")
-@declares({200: Decoded}, body=parse.DecodeTokens)
+@declares({200: Decoded}, body=parse.DecodeTokens, example={"tokens": [5, 6]})
 def decode_tokens() -> flask.Response:
     """The text of tokens, as text-generation-webui has it."""
     token_ids = _receive(parse.DecodeTokens).tokens
@@ -170,7 +176,7 @@ def decode_tokens() -> flask.Response:
 
 
 @blueprint.post("/v1/internal/token-count")
-@declares({200: Length}, body=parse.EncodeText)
+@declares({200: Length}, body=parse.EncodeText, example={"text": "Hello!"})
 def count_text() -> flask.Response:
     """How many tokens a text has, as text-generation-webui has it."""
     return json_response({"length": len(_encode(_receive(parse.EncodeText).text, "text"))})

@@ -1,6 +1,6 @@
 """Requests of llama.cpp's /completion. Pure."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -8,10 +8,10 @@ from switchyard.app.formats.text.request import (
     WINDOW,
     OtherServers,
     Switch,
-    TextRequest,
     called,
-    without_idle,
 )
+from switchyard.app.request.generation import UNLIMITED
+from switchyard.app.request.neutral import OFF, Table
 from switchyard.app.request.validation import validate
 
 SWITCHES = (
@@ -25,35 +25,37 @@ SWITCHES = (
     Switch("mirostat", 0, ("mirostat_tau", "mirostat_eta")),
     Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl"), "repeat_last_n"),
 )
-# Values that leave it to the server.
-UNSET: dict[str, Any] = {"grammar": "", "logit_bias": [], "n_predict": -1, "seed": -1}
-
-_ZERO, _ONE, _NO = (0, 0.0), (1, 1.0), (False,)
 
 
 class LlamaCpp(OtherServers):
     model_config = called("llamacpp")
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **TextRequest.neutral,
-        "cache_prompt": (True,),
-        "dynatemp_range": _ZERO,
-        "id_slot": (-1,),
+    neutral: ClassVar[Table] = {
+        **OtherServers.neutral,
         "image_data": ([],),
         "lora": ([],),
         "min_keep": (0,),
         "n_indent": (0,),
         "n_keep": (0,),
         "n_probs": (0,),
-        "post_sampling_probs": _NO,
-        "return_tokens": _NO,
+        "post_sampling_probs": OFF,
+        "return_tokens": OFF,
         "t_max_predict_ms": (0,),
-        "timings_per_token": _NO,
     }
-    settled: ClassVar[dict[str, tuple[Any, ...]]] = {"n": (1,)}
+    settled: ClassVar[Table] = {"n": (1,)}
+    switches: ClassVar[tuple[Switch, ...]] = SWITCHES
 
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
+        None,
+        description="Most new tokens, and as many as fit the context. 0: the prompt is read, and"
+        f" nothing more. {UNLIMITED}",
+    )
     repetition_penalty_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        return 0 if self.max_tokens == 0 else None  # a job without any new token is one that scores
 
 
 def completion(body: dict[str, Any]) -> LlamaCpp:
     """Raises BadRequest."""
-    return validate(LlamaCpp, without_idle(body, SWITCHES, UNSET))
+    return validate(LlamaCpp, body)

@@ -8,6 +8,15 @@ from switchyard.app.delivery.progress import PromptProgress
 from switchyard.app.delivery.timings import TimingsBody
 from switchyard.app.formats.shapes import FinishReason, Usage
 
+
+class RunningUsage(TypedDict):
+    """Until now, of a stream that goes on."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
 ChatFinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
 
@@ -33,8 +42,9 @@ class CompletionBody(TypedDict):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
-    usage: NotRequired[Usage | None]
+    usage: NotRequired[Usage | RunningUsage | None]
     prompt_progress: NotRequired[PromptProgress]
     timings: NotRequired[TimingsBody]
 
@@ -106,7 +116,7 @@ class ToolDelta(TypedDict):
 
 class ChatDelta(TypedDict):
     role: NotRequired[Literal["assistant"]]
-    content: NotRequired[str]
+    content: NotRequired[str | None]
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[ToolDelta]]
 
@@ -124,7 +134,8 @@ class ChatChunk(TypedDict):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChunkChoice]
-    usage: NotRequired[Usage | None]
+    usage: NotRequired[Usage | RunningUsage | None]
     prompt_progress: NotRequired[PromptProgress]
     timings: NotRequired[TimingsBody]

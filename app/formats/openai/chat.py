@@ -5,19 +5,19 @@ from typing import Any
 
 from switchyard import engine
 from switchyard.app.chat.answer import Answer
+from switchyard.app.chat.request import Chat
 from switchyard.app.delivery.render import Body, TextBody
 from switchyard.app.formats.openai.logprobs import TokenNames, chat_logprobs
 from switchyard.app.formats.openai.render import OpenAIHead, OpenAIRender, PromptLogprobs, start
 from switchyard.app.formats.shapes import delta, ending
 from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
-from switchyard.app.request.generation import Generation
 
 
 class ChatRender(OpenAIRender):
     def __init__(
         self,
         head: OpenAIHead,
-        request: Generation,
+        request: Chat,
         answers: Mapping[str, Answer],
         names: TokenNames | None,
     ) -> None:
@@ -25,6 +25,7 @@ class ChatRender(OpenAIRender):
         super().__init__(head, request, answers)
         self._answers = list(answers.values())
         self._names = names
+        self._has_tools = bool(request.offer.tools)
 
     @property
     def _reasoning_tokens(self) -> int:
@@ -33,7 +34,6 @@ class ChatRender(OpenAIRender):
     def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {
             **start(self._head, "chat.completion"),
-            "system_fingerprint": self._head.fingerprint,
             "choices": [
                 {
                     "index": i,
@@ -47,7 +47,9 @@ class ChatRender(OpenAIRender):
         }
 
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
-        yield self._chunk(index, {"role": "assistant", "content": ""}), ""
+        # As OpenAI has it: an empty text would be a part of its own to some clients.
+        content = None if self._has_tools else ""
+        yield self._chunk(index, {"role": "assistant", "content": content}), ""
 
     def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:
         answer = self._answers[index]

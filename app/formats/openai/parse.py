@@ -1,11 +1,14 @@
 """Request bodies of OpenAI's API. Pure: no Flask, no engine state."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.request.generation import MAX_LOGPROBS, Scored
+from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED, Scored
+from switchyard.app.request.names import all_names_of
+from switchyard.app.request.neutral import FRONT_ENDS, NO_TEXT, OPENAI, SERVERS, Table
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import validate
 
@@ -18,10 +21,14 @@ Prompts = Annotated[list[Prompt], Field(min_length=1, fail_fast=True)]
 
 class Completion(Scored):
     default_max_tokens = 16  # OpenAI's
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **Scored.neutral,
+    neutral: ClassVar[Table] = {
+        **OPENAI,
+        **SERVERS,
+        **FRONT_ENDS,
         "suffix": ("",),
     }
+    unset: ClassVar[Table] = {**Scored.unset, **NO_TEXT, "json_schema": ({},)}
+    settled: ClassVar[Table] = {"dynamic_temperature": (True, False)}  # the bounds say it
     reasons: ClassVar[dict[str, str]] = {
         "suffix": "this server continues prompts, and fills in no middles"
     }
@@ -37,8 +44,8 @@ class Completion(Scored):
     )
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
         None,
-        description="Most new tokens. Refused if they and the prompt exceed the context. 0 scores"
-        " the prompt, and is refused without `echo`. Default: 16.",
+        description=f"Most new tokens, and as many as fit the context. 0 scores the prompt, and is"
+        f" refused without `echo`. {UNLIMITED} Default: 16.",
     )
     echo: bool = Field(
         False, description="The text begins with the prompt, and `logprobs` with its tokens."
@@ -67,6 +74,10 @@ class Completion(Scored):
             isinstance(value, list) and value and type(value[0]) is int
         )
         return [value] if is_one else value
+
+    @classmethod
+    def other_names(cls) -> Mapping[str, str]:
+        return all_names_of(cls)
 
     def check(self) -> None:
         super().check()

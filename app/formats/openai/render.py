@@ -22,6 +22,7 @@ class OpenAIHead:
     identifier: str
     created: int  # Unix seconds
     model: str
+    prompt_tokens: int  # of all prompts
     fingerprint: str  # of what answers: the same seed means the same text only with the same one
 
 
@@ -48,6 +49,7 @@ class OpenAIRender(ChoicesRender):
         self._index = {identifier: i for i, identifier in enumerate(choices)}
         self._finished: dict[int, engine.Finished] = {}
         self._open: set[int] = set()  # choices that have begun
+        self._num_tokens = 0  # new ones, so far
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for body, text in self._bodies(events):
@@ -57,6 +59,8 @@ class OpenAIRender(ChoicesRender):
             yield self._behind(self._usage(finished)), ""
 
     def text_body(self, identifier: str) -> TextBody | None:
+        if self._request.continuous_usage:
+            return None
         body = self._text_body(self._index[identifier])
         return body and (lambda text: self._with_usage(body(text)))
 
@@ -97,8 +101,15 @@ class OpenAIRender(ChoicesRender):
         return usage(finished, self._request.num_jobs, self._reasoning_tokens)
 
     def _with_usage(self, body: dict[str, Any]) -> dict[str, Any]:
-        """There is none before the end."""
-        return {**body, "usage": None} if self._request.include_usage else body
+        """There is none before the end, unless each is to tell it."""
+        if not self._request.include_usage:
+            return body
+        usage = None
+        if self._request.continuous_usage:
+            prompt, new = self._head.prompt_tokens, self._num_tokens
+            total = prompt + new
+            usage = {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": total}
+        return {**body, "usage": usage}
 
     def _bodies(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for event in events:
@@ -111,6 +122,7 @@ class OpenAIRender(ChoicesRender):
                 yield from self._opening(index, logprobs)
             match event:
                 case engine.Chunk():
+                    self._num_tokens += len(event.token_ids)
                     yield from self._more(index, event)
                 case engine.Finished():
                     self._finished[index] = event
@@ -209,4 +221,5 @@ def start(head: OpenAIHead, kind: str) -> dict[str, Any]:
         "object": kind,
         "created": head.created,
         "model": head.model,
+        "system_fingerprint": head.fingerprint,
     }

@@ -18,6 +18,7 @@ from switchyard.app.delivery.submit import receive
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.answer import Prepared, answer, answer_chat, jobs_of
 from switchyard.app.formats.choices import with_extras
+from switchyard.app.formats.count import InputTokens, answer_count
 from switchyard.app.formats.openai import bodies, parse, render
 from switchyard.app.formats.openai.chat import ChatRender
 from switchyard.app.formats.openai.logprobs import TokenNames
@@ -35,6 +36,7 @@ blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
     body=parse.Completion,
     streams=media_types(bodies.CompletionBody),
     errors=GENERATION,
+    example={"prompt": "Once upon a time", "max_tokens": 64},
 )
 @repeatable
 def create_completion() -> flask.Response:
@@ -61,7 +63,7 @@ def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
         for p, token_ids in zip(request.prompt, prompts, strict=True)
         for _ in range(request.n)
     ]
-    head = _head("cmpl", model)
+    head = _head(f"cmpl-{uuid.uuid4().hex}", model, sum(map(len, prompts)))
     choices = {job: Choice() for job in jobs_of(head.identifier, len(prompts) * request.num_jobs)}
     body = render.CompletionRender(head, request, choices, echoes, _names(request, model))
     return Prepared(prompts, list(choices), with_extras(body, request))
@@ -73,18 +75,32 @@ def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
     body=Chat,
     streams=media_types(bodies.ChatChunk),
     errors=GENERATION,
+    example={"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64},
 )
 @repeatable
 def create_chat_completion() -> flask.Response:
     """Answer a conversation, by the model's own chat template."""
     request = receive(parse_chat, services().settings, services().gate)
     model = services().models.get(request.model)
-    head = _head("chatcmpl", model)
+    identifier = f"chatcmpl-{uuid.uuid4().hex}"
 
     def make_render(prompt: tuple[int, ...], answers: Mapping[str, Answer]) -> Render:
+        head = _head(identifier, model, len(prompt))
         return with_extras(ChatRender(head, request, answers, _names(request, model)), request)
 
-    return answer_chat(request, head.identifier, make_render, _framing(request, request.n))
+    return answer_chat(request, identifier, make_render, _framing(request, request.n))
+
+
+@blueprint.post("/chat/completions/input_tokens")
+@declares(
+    {200: InputTokens},
+    body=Chat,
+    errors=(404,),
+    example={"messages": [{"role": "user", "content": "Hello!"}]},
+)
+def count_chat_tokens() -> flask.Response:
+    """Count the tokens that a conversation has as the model gets it, as llama.cpp has it."""
+    return answer_count(receive(parse_chat, services().settings, services().gate))
 
 
 @blueprint.post("/embeddings")
@@ -125,10 +141,11 @@ def _names(request: Scored, model: engine.Engine) -> TokenNames | None:
     return TokenNames(model.tokenizer, request.return_tokens_as_token_ids)
 
 
-def _head(prefix: str, model: engine.Engine) -> render.OpenAIHead:
+def _head(identifier: str, model: engine.Engine, prompt_tokens: int) -> render.OpenAIHead:
     return render.OpenAIHead(
-        identifier=f"{prefix}-{uuid.uuid4().hex}",
+        identifier=identifier,
         created=int(time.time()),
         model=model.config.name,
+        prompt_tokens=prompt_tokens,
         fingerprint=model.model_dir.fingerprint,
     )

@@ -3,11 +3,12 @@
 from typing import Any, ClassVar
 
 from switchyard.app.formats.text.request import TextRequest
+from switchyard.app.request.neutral import Table
 from switchyard.app.request.validation import validate
 
 
 class Generate(TextRequest):
-    settled: ClassVar[dict[str, tuple[Any, ...]]] = {"n": (1,)}
+    settled: ClassVar[Table] = {"n": (1,)}
 
 
 def generate(body: dict[str, Any]) -> Generate:

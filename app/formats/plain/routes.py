@@ -9,11 +9,11 @@ from typing import Any
 import flask
 import werkzeug.exceptions
 
-from switchyard.app import origins
 from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.framing import SERVER_SENT_EVENTS, choose_framing, media_types
 from switchyard.app.formats.plain import parse, render
 from switchyard.app.formats.text.answer import answer_text
+from switchyard.app.http import origins
 from switchyard.app.http.body import parse_json
 from switchyard.app.http.form import parse_form, read_query
 from switchyard.app.openapi.contract import GENERATION, declares
@@ -39,6 +39,7 @@ def _check_origin() -> None:
     is_form=True,
     streams=STREAMS,
     errors=GENERATION,
+    example={"prompt": "Once upon a time", "max_tokens": 64},
 )
 @repeatable
 def create_text() -> flask.Response:
@@ -52,6 +53,7 @@ def create_text() -> flask.Response:
     query=parse.Generate,
     streams=STREAMS,
     errors=GENERATION,
+    example={"prompt": "Once upon a time", "max_tokens": 64},
 )
 def get_text() -> flask.Response:
     """Continue a prompt, given in the query string; with `stream=true` for an EventSource."""

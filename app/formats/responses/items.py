@@ -1,21 +1,25 @@
 """Items of OpenAI's Responses, and what they are as messages of a chat. Pure."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from switchyard.app.chat.messages import CalledFunction
 from switchyard.app.chat.request import MAX_MESSAGES, MAX_PARTS
-from switchyard.app.request.validation import TAG, Finite, without_nulls
+from switchyard.app.request import neutral
+from switchyard.app.request.neutral import ANY, Table
+from switchyard.app.request.validation import TAG, Finite, Object, without_nulls
+
+UNSEEN = "(an image, which can't be shown)"
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class Item(BaseModel):
+class Item(Object):
     """What all have that were part of an answer: nothing depends on it."""
 
-    model_config = Finite
+    place: ClassVar[str] = "input"
 
     id: str | None = None
     status: Status | None = None
@@ -26,6 +30,19 @@ class InputText(BaseModel):
 
     type: Literal["input_text"]
     text: str
+
+
+class InputImage(BaseModel):
+    """What a tool shows. The model is told that there is something."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: Literal["input_image"]
+
+    @property
+    def text(self) -> str:
+        neutral.note("input.input_image")
+        return UNSEEN
 
 
 class OutputText(BaseModel):
@@ -65,11 +82,19 @@ TextPart = Annotated[
     Annotated[InputText, Tag(f"{TAG}input_text")] | Annotated[OutputText, Tag(f"{TAG}output_text")],
     _by_type("a part", "input_text", "output_text"),
 ]
-Content = Annotated[
+ShownPart = Annotated[
+    Annotated[InputText, Tag(f"{TAG}input_text")]
+    | Annotated[OutputText, Tag(f"{TAG}output_text")]
+    | Annotated[InputImage, Tag(f"{TAG}input_image")],
+    _by_type("a part", "input_text", "output_text", "input_image"),
+]
+Part = TypeVar("Part")
+ListOrText = Annotated[
     Annotated[str, Tag(f"{TAG}string")]
-    | Annotated[list[TextPart], Field(fail_fast=True), Tag(f"{TAG}list")],
+    | Annotated[list[Part], Field(fail_fast=True), Tag(f"{TAG}list")],
     Discriminator(lambda value: f"{TAG}list" if isinstance(value, list) else f"{TAG}string"),
 ]
+Content = ListOrText[TextPart]
 
 
 class MessageItem(Item):
@@ -88,7 +113,7 @@ class FunctionCall(Item, CalledFunction):
 class FunctionCallOutput(Item):
     type: Literal["function_call_output"]
     call_id: str
-    output: Content
+    output: ListOrText[ShownPart]
     name: str | None = None
     caller: ItemCaller | None = None
 
@@ -96,22 +121,34 @@ class FunctionCallOutput(Item):
 class ReasoningItem(Item):
     """Thoughts that were sent back. Encrypted ones are none of ours, and can't be read."""
 
+    neutral: ClassVar[Table] = {"encrypted_content": ANY}
+
     type: Literal["reasoning"]
     summary: list[ReasoningText] = Field(default=[], fail_fast=True)
     content: list[ReasoningText] = Field(default=[], fail_fast=True)
+
+
+class AdditionalTools(BaseModel):
+    """Without effect: tools are offered by the request."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: Literal["additional_tools"]
 
 
 AnyItem = Annotated[
     Annotated[MessageItem, Tag(f"{TAG}message")]
     | Annotated[FunctionCall, Tag(f"{TAG}function_call")]
     | Annotated[FunctionCallOutput, Tag(f"{TAG}function_call_output")]
-    | Annotated[ReasoningItem, Tag(f"{TAG}reasoning")],
+    | Annotated[ReasoningItem, Tag(f"{TAG}reasoning")]
+    | Annotated[AdditionalTools, Tag(f"{TAG}additional_tools")],
     _by_type(
         "an item",
         "message",
         "function_call",
         "function_call_output",
         "reasoning",
+        "additional_tools",
         default="message",
     ),
 ]
@@ -149,6 +186,8 @@ def to_chat(items: Sequence[AnyItem]) -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", **answer}
             answer = {}
         match item:
+            case AdditionalTools():
+                neutral.note("input.additional_tools")
             case ReasoningItem():
                 if text := _joined(item.content or item.summary):
                     answer["reasoning_content"] = text
@@ -167,9 +206,9 @@ def to_chat(items: Sequence[AnyItem]) -> Iterator[dict[str, Any]]:
         yield {"role": "assistant", **answer}
 
 
-def _text(content: Content) -> str:
+def _text(content: str | Sequence[InputText | OutputText | InputImage]) -> str:
     return content if isinstance(content, str) else _joined(content)
 
 
-def _joined(parts: Sequence[InputText | OutputText | ReasoningText]) -> str:
+def _joined(parts: Sequence[InputText | OutputText | InputImage | ReasoningText]) -> str:
     return "".join(part.text for part in parts)

@@ -5,44 +5,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
 
 from switchyard.app.chat.request import Chat
-from switchyard.app.chat.tools import MAX_TOOLS, Function, Name
+from switchyard.app.chat.tools import MAX_TOOLS
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.responses.items import AnyItem, clean, to_chat
+from switchyard.app.formats.responses.tools import (
+    AnyTool,
+    ToolChoice,
+    choice_in_chat,
+    functions,
+)
 from switchyard.app.request.generation import Generation, Tokens
-from switchyard.app.request.validation import TAG, Finite, renaming, validate, without_nulls
-
-
-class FunctionTool(Function):
-    type: Literal["function"]
-
-
-class ChosenFunction(BaseModel):
-    model_config = Finite
-
-    type: Literal["function"]
-    name: Name
-
-
-class AllowedFunctions(BaseModel):
-    model_config = Finite
-
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: list[ChosenFunction] = Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
-
-
-def _kind(value: Any) -> str:
-    if not isinstance(value, dict):
-        return f"{TAG}mode"
-    return f"{TAG}{'allowed' if value.get('type') == 'allowed_tools' else 'function'}"
-
-
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
-    | Annotated[ChosenFunction, Tag(f"{TAG}function")]
-    | Annotated[AllowedFunctions, Tag(f"{TAG}allowed")],
-    Discriminator(_kind),
-]
+from switchyard.app.request.neutral import ANY, OFF, Table
+from switchyard.app.request.validation import TAG, Finite, Object, renaming, validate, without_nulls
 
 
 class TextFormat(BaseModel):
@@ -55,26 +29,26 @@ class TextFormat(BaseModel):
     strict: bool | None = None
 
 
-class TextConfig(BaseModel):
-    model_config = Finite
+class TextConfig(Object):
+    place: ClassVar[str] = "text"
+    neutral: ClassVar[Table] = {"verbosity": ANY}
 
     format: TextFormat = Field(
         TextFormat(), description="`text`, `json_object`, or `json_schema` with a `schema`."
     )
-    verbosity: Literal["medium"] | None = None  # the default
 
 
-class ReasoningConfig(BaseModel):
+class ReasoningConfig(Object):
     """There are no summaries: the thoughts are told as they are."""
 
-    model_config = Finite
+    place: ClassVar[str] = "reasoning"
+    neutral: ClassVar[Table] = {"context": ANY, "generate_summary": ANY, "summary": ANY}
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
         None,
-        description="Passed on to the model's chat template; refused where that doesn't use it.",
+        description="Passed on to the model's chat template. Without effect where that doesn't use"
+        " it, and then told.",
     )
-    summary: Literal["auto"] | None = None
-    generate_summary: Literal["auto"] | None = None
 
 
 FORMAT = "text.format"
@@ -98,18 +72,21 @@ class ResponsesChat(Chat):
 
 
 class ResponseRequest(Generation):
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "background": (False,),
+    neutral: ClassVar[Table] = {
+        "background": OFF,
+        "client_metadata": ANY,
         "conversation": (),
+        "include": ([], ["reasoning.encrypted_content"]),
         "max_tool_calls": (),
         "previous_response_id": (),
         "prompt": (),
-        "prompt_cache_retention": ("in_memory",),
-        "service_tier": ("auto", "default"),
-        "store": (False,),
-        "stream_options": ({}, {"include_obfuscation": False}),
+        "prompt_cache_options": ANY,
+        "prompt_cache_retention": ANY,
+        "service_tier": ("auto", "default", "flex"),
+        "store": (False, True),
+        "stream_options": ({}, {"include_obfuscation": False}, {"include_obfuscation": True}),
         "top_logprobs": (0,),
-        "truncation": ("disabled",),
+        "truncation": ("auto", "disabled"),
     }
     reasons: ClassVar[dict[str, str]] = {
         "background": "nothing is stored, so an answer that nobody waits for would be lost",
@@ -117,8 +94,6 @@ class ResponseRequest(Generation):
         "max_tool_calls": "this server runs no tools",
         "previous_response_id": "nothing is stored: send the whole conversation as input",
         "prompt": "nothing is stored",
-        "store": "nothing is stored: give false, or leave it out",
-        "truncation": "what doesn't fit the context is refused",
     }
 
     withheld: ClassVar[frozenset[str]] = frozenset(
@@ -138,14 +113,15 @@ class ResponseRequest(Generation):
     )
     max_output_tokens: Tokens | None = Field(
         None,
-        description="Most new tokens, those of thoughts included. Refused if they and the prompt"
-        " exceed the context. Default: the setting `default_max_tokens`.",
+        description="Most new tokens, those of thoughts included, and as many as fit the context."
+        " Default: the setting `default_max_tokens`.",
     )
-    tools: list[FunctionTool] = Field(
+    tools: list[AnyTool] = Field(
         default=[],
         max_length=MAX_TOOLS,
         fail_fast=True,
-        description="Functions that the model may call; other types are refused.",
+        description="Functions that the model may call, those of a `namespace` as"
+        " `namespace__function`. Other types are left out, and told.",
     )
     tool_choice: ToolChoice | None = Field(
         None,
@@ -157,11 +133,6 @@ class ResponseRequest(Generation):
     text: TextConfig = Field(TextConfig(), description="What the answer is like.")
     reasoning: ReasoningConfig = Field(
         ReasoningConfig(), description="How to think before the answer."
-    )
-    include: list[Literal["reasoning.encrypted_content"]] = Field(
-        default=[],
-        max_length=16,
-        description="Without effect: thoughts come in full, and can be sent back as they are.",
     )
     metadata: dict[str, str] = Field(
         default={}, max_length=MAX_METADATA, description="Told again in the answer."
@@ -214,8 +185,8 @@ class ResponseRequest(Generation):
         values |= {
             "messages": messages,
             "max_completion_tokens": self.max_output_tokens,
-            "tools": [_tool(tool) for tool in self.tools],
-            "tool_choice": self.tool_choice and _tool_choice(self.tool_choice),
+            "tools": list(functions(self.tools)),
+            "tool_choice": self.tool_choice and choice_in_chat(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": self.reasoning.effort,
             "response_format": _response_format(self.text.format),
@@ -260,21 +231,6 @@ def response(body: dict[str, Any]) -> ResponseRequest:
 def _given(value: BaseModel) -> dict[str, Any]:
     """As the client gave it."""
     return value.model_dump(by_alias=True, exclude_none=True)
-
-
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    function = tool.model_dump(exclude={"type"}, exclude_none=True)
-    return {"type": "function", "function": function}
-
-
-def _tool_choice(choice: ToolChoice) -> Any:
-    match choice:
-        case ChosenFunction(name=name):
-            return {"type": "function", "function": {"name": name}}
-        case AllowedFunctions(mode=mode, tools=tools):
-            allowed = [{"type": "function", "function": {"name": tool.name}} for tool in tools]
-            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}}
-    return choice
 
 
 def _response_format(form: TextFormat) -> dict[str, Any] | None:

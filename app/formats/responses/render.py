@@ -62,6 +62,7 @@ class ResponseRender:
     def failed(self, error: Exception) -> Iterator[Body]:
         yield from self._opening()
         self._end("failed")
+        self._blocks.close()
         message = describe(error)[1]["error"]["message"]
         self._error = {"code": "server_error", "message": message}
         yield self._event("response.failed", response=self.whole())

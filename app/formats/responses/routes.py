@@ -1,4 +1,4 @@
-"""The endpoint: parse, submit, answer."""
+"""The endpoints: parse, submit, answer."""
 
 import time
 import uuid
@@ -10,6 +10,7 @@ from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery.render import Render
 from switchyard.app.delivery.submit import receive
 from switchyard.app.formats.answer import answer_chat
+from switchyard.app.formats.count import InputTokens, answer_count
 from switchyard.app.formats.responses import bodies, parse, render
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
@@ -23,6 +24,7 @@ blueprint = flask.Blueprint("switchyard_responses", __name__, url_prefix="/v1/re
     body=parse.ResponseRequest,
     streams={render.EVENTS.mimetype: bodies.ResponseEvent},
     errors=GENERATION,
+    example={"input": "Hello!", "max_output_tokens": 64},
 )
 @repeatable
 def create_response() -> flask.Response:
@@ -38,3 +40,12 @@ def create_response() -> flask.Response:
         return render.ResponseRender(head, answer)
 
     return answer_chat(chat, identifier, make_render, render.EVENTS if chat.stream else None)
+
+
+@blueprint.post("/input_tokens")
+@declares(
+    {200: InputTokens}, body=parse.ResponseRequest, errors=(404,), example={"input": "Hello!"}
+)
+def count_response_tokens() -> flask.Response:
+    """Count the tokens that a response's input has as the model gets it."""
+    return answer_count(receive(parse.response, services().settings, services().gate).chat())

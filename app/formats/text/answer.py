@@ -45,19 +45,4 @@ def tokens_of(request: TextRequest, model: engine.Engine) -> tuple[int, ...]:
     token_ids = model.tokenizer.encode(
         request.prompt, model.info.max_seq_len, parse_special=request.parse_special
     )
-    _check_context(request, len(token_ids), model)
     return token_ids
-
-
-def _check_context(request: TextRequest, prompt_tokens: int, model: engine.Engine) -> None:
-    """Raises PromptTooLong where the request's own limit is lower. A prompt is not cut."""
-    if request.max_context is None:
-        return
-    limit, name = request.max_context
-    new_tokens = model.max_new_tokens(prompt_tokens, request.asked_tokens)
-    if prompt_tokens + new_tokens > limit:
-        raise engine.PromptTooLong(
-            f"{prompt_tokens} prompt tokens and {new_tokens} new tokens are more than the {limit}"
-            f" of {name}",
-            name,
-        )

@@ -1,12 +1,13 @@
 """What a request for one prompt's continuation asks for. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field
 
 from switchyard.app.request.generation import Generation
-from switchyard.app.request.names import Server, names_of
+from switchyard.app.request.names import Server, all_names_of, names_of
+from switchyard.app.request.neutral import FRONT_ENDS, NO_TEXT, OPENAI, SERVERS, Table
 from switchyard.app.request.validation import Finite
 
 
@@ -23,11 +24,6 @@ class TextRequest(Generation):
     )
 
     @property
-    def max_context(self) -> tuple[int, str] | None:
-        """Most tokens of prompt and completion that the request wants, and its name for that."""
-        return None
-
-    @property
     def names(self) -> dict[str, str]:
         ours = self.names_of_fields()
         return ours | {name: ours.get(field, field) for name, field in super().names.items()}
@@ -35,19 +31,6 @@ class TextRequest(Generation):
 
 _PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template themselves."
 WINDOW = "Of the newest tokens, so many. -1: all. 0: off."
-
-
-class OtherServers(TextRequest):
-    """As clients of other servers ask."""
-
-    parse_special: bool = Field(True, description=_PARSE_SPECIAL)
-    dry_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
-
-
-def called(server: Server) -> ConfigDict:
-    """Has the names that a server has for fields of `TextRequest`."""
-    names = names_of(TextRequest, server)
-    return ConfigDict(**Finite, alias_generator=lambda field: names.get(field, field))
 
 
 class Switch(NamedTuple):
@@ -59,24 +42,37 @@ class Switch(NamedTuple):
     window: str | None = None  # that of the others which turns it off by being 0, of no tokens
 
 
-def idle(body: Mapping[str, Any], switches: Sequence[Switch]) -> set[str]:
+class OtherServers(TextRequest):
+    """As clients of other servers ask: by whatever names they have for a parameter."""
+
+    neutral: ClassVar[Table] = {**OPENAI, **SERVERS, **FRONT_ENDS}
+    unset: ClassVar[Table] = {**TextRequest.unset, **NO_TEXT}
+    switches: ClassVar[tuple[Switch, ...]] = ()
+
+    parse_special: bool = Field(True, description=_PARSE_SPECIAL)
+    dry_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
+
+    @classmethod
+    def other_names(cls) -> Mapping[str, str]:
+        return all_names_of(cls)
+
+    @classmethod
+    def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Without what clients send along of samplers that are off."""
+        for switch in cls.switches:
+            window = given.get(switch.window) if switch.window else None
+            if type(window) is int and window == 0:
+                given = {**given, switch.name: switch.off}
+        left_out = idle(given, cls.switches)
+        return {name: value for name, value in given.items() if name not in left_out}
+
+
+def called(server: Server) -> ConfigDict:
+    """Has the names that a server has for fields of `TextRequest`."""
+    names = names_of(TextRequest, server)
+    return ConfigDict(**Finite, alias_generator=lambda field: names.get(field, field))
+
+
+def idle(body: Mapping[str, Any], switches: Iterable[Switch]) -> set[str]:
     """Names of parameters of samplers that are off."""
     return {other for s in switches if body.get(s.name, s.off) == s.off for other in s.others}
-
-
-def without_idle(
-    body: dict[str, Any], switches: Sequence[Switch], unset: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Without what clients send along of samplers that are off, and without what has the value that
-    stands for none.
-    """
-    for switch in switches:
-        window = body.get(switch.window) if switch.window else None
-        if type(window) is int and window == 0:
-            body = {**body, switch.name: switch.off}
-    left_out = idle(body, switches)
-    return {
-        name: value
-        for name, value in body.items()
-        if name not in left_out and not (name in unset and value == unset[name])
-    }

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from switchyard.app.chat.request import Chat
+from switchyard.app.request.neutral import Table
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 
@@ -53,7 +54,7 @@ class TokenizePrompt(OfModel):
 class TokenizeChat(Chat):
     """As vLLM has it."""
 
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**Chat.neutral, "add_special_tokens": (False,)}
+    neutral: ClassVar[Table] = Chat.neutral
 
     return_token_strs: bool = Field(
         False, description="Tell what the vocabulary calls each token, too."

@@ -46,6 +46,7 @@ class PromptText(TypedDict):
     {200: TokenList | Tokenized},
     body=parse.TokenizeContent | parse.TokenizePrompt | parse.TokenizeChat,
     errors=(404, 503),
+    example={"content": "Hello!"},
 )
 def tokenize() -> flask.Response:
     """The tokens of a text: `content` as llama.cpp has it, `prompt` or `messages` as vLLM."""
@@ -78,7 +79,7 @@ def tokenize() -> flask.Response:
 
 
 @blueprint.post("/detokenize")
-@declares({200: TokenText}, body=parse.Detokenize, errors=(404,))
+@declares({200: TokenText}, body=parse.Detokenize, errors=(404,), example={"tokens": [5, 6]})
 def detokenize() -> flask.Response:
     """The text of tokens, special ones included: `content` for llama.cpp's clients, `prompt` for
     vLLM's.
@@ -90,7 +91,12 @@ def detokenize() -> flask.Response:
 
 
 @blueprint.post("/apply-template")
-@declares({200: PromptText}, body=Chat, errors=(404,))
+@declares(
+    {200: PromptText},
+    body=Chat,
+    errors=(404,),
+    example={"messages": [{"role": "user", "content": "Hello!"}]},
+)
 def apply_template() -> flask.Response:
     """The prompt that a conversation becomes. What else a chat may ask for has no effect on it."""
     request = generation.receive(chat, services().settings, services().gate)

@@ -7,11 +7,11 @@ import werkzeug.exceptions
 import wsproto.utilities
 
 from switchyard import engine
-from switchyard.app import origins
 from switchyard.app.errors import respond
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.websocket.connection import Connection, SharedSocket
 from switchyard.app.formats.websocket.session import Session
+from switchyard.app.http import origins
 from switchyard.app.http.client import Client
 from switchyard.app.services import services
 

@@ -21,6 +21,7 @@ from switchyard.app.formats.text.answer import tokens_of
 from switchyard.app.formats.websocket import parse
 from switchyard.app.formats.websocket.connection import Connection
 from switchyard.app.parts.parts import Part, Text
+from switchyard.app.request import neutral
 from switchyard.app.services import services
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Running:
     reader: Reader
     model: engine.Engine
     answer: Answer | None  # of a chat
+    ignored: str  # names of what asked for nothing
 
 
 class Session:
@@ -97,6 +99,7 @@ class Session:
         identifier: parse.Identifier | None = None
         try:
             with generation.inside(services().gate, len(data), services().settings):
+                neutral.begin(services().settings.takes_unknown)
                 message = parse.message(data, services().settings.max_body_bytes)
                 envelope = parse.envelope(message)
                 if envelope.type == "cancel":
@@ -137,7 +140,7 @@ class Session:
                 fit=fit,
                 wake=self._connection.wake,
             )
-        return Running(identifier, Reader(submitted), model, answer)
+        return Running(identifier, Reader(submitted), model, answer, neutral.told())
 
     def _cancel(self, identifier: parse.Identifier) -> None:
         """Its end follows, and says so."""
@@ -162,6 +165,8 @@ class Session:
                 case engine.Finished():
                     self._end(identifier)
                     body = _end_of(event, running.answer)
+                    if running.ignored:
+                        body["ignored"] = running.ignored
                     self._connection.send({"type": "end", "id": identifier, **body})
                 case engine.Failed():
                     self._end(identifier)

@@ -183,16 +183,22 @@ def test_a_strict_function_is_called_by_its_schema_or_not_at_all(
         assert verdict(client, job, f"Well.\n{call}\n{call}\nSo.") == "end"
 
 
-@pytest.mark.parametrize("is_parallel", [True, False])
-def test_several_calls_may_be_made_where_one_must(make_client, is_parallel):
+@pytest.mark.parametrize(
+    ("more", "second"),
+    [
+        ({"tool_choice": "required"}, "end"),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, "refused"),
+        ({"tool_choice": {"type": "function", "function": {"name": "set_alarm"}}}, "refused"),
+    ],
+)
+def test_several_calls_may_be_made_where_one_must_but_none_is_named(make_client, more, second):
     backend = ScriptedBackend(says("x"))
     client = make_client(backend)
-    more = {"tool_choice": "required", "parallel_tool_calls": is_parallel}
     client.post(URL, json={**REQUEST, **more})
     call = '<tool_call>\n{"name": "set_alarm", "arguments": {"hour": 1}}\n</tool_call>'
     [job] = backend.enqueued
     assert verdict(client, job, call) == "end"
-    assert verdict(client, job, f"{call}\n{call}") == ("end" if is_parallel else "refused")
+    assert verdict(client, job, f"{call}\n{call}") == second
     assert verdict(client, job, "") == "go on"
 
 

@@ -11,7 +11,7 @@ from switchyard.app.parts.call_formats import FORMATS
 from switchyard.app.parts.parser import PartParser, Tags
 from switchyard.app.parts.parts import Arguments, Reasoning, Text, ToolCall
 
-TOOLS = ("f", "get_weather")
+TOOLS = {"f": "f", "get_weather": "get_weather"}
 THINK = Tags("<think>", "</think>")
 
 

@@ -62,7 +62,7 @@ def test_streamed_calls_begin_with_a_name_and_go_on_with_arguments(make_client):
         if "id" not in call and "type" not in call
     ]
     assert arguments == [(0, '{"city": '), (0, '"Rome"}'), (1, "{}")]
-    assert [d["content"] for d in deltas if "content" in d] == ["", "Well."]
+    assert [d["content"] for d in deltas if "content" in d] == [None, "Well."]
     assert [c["finish_reason"] for c in choices][-2:] == [None, "tool_calls"]
 
 
@@ -209,11 +209,11 @@ def test_allowed_tools_are_all_that_the_model_sees(make_client):
         ({"tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"functions": [TIME["function"]]}, "functions"),
-        ({"function_call": "auto"}, "function_call"),
+        ({"function_call": {"name": "f"}}, "function_call"),
         ({"chat_template": "{{ x }}"}, "chat_template"),
-        ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),
-        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"enable_feeling": False}}, "chat_template_kwargs"),
+        ({"enable_thinking": True, "thinking": {"type": "disabled"}}, "thinking"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"documents": [{"text": "x"}]}, "documents"),
         ({"continue_final_message": True}, "continue_final_message"),
@@ -235,14 +235,7 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(make_client, change, par
             {"role": "user", "content": "x", "reasoning_content": "y"},
             "messages.0.reasoning_content",
         ),
-        ({"role": "assistant"}, "messages.0.content"),
-        (
-            {
-                "role": "assistant",
-                "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "[]"}}],
-            },
-            "messages.0.tool_calls.0.function.arguments",
-        ),
+        ({"role": "user"}, "messages.0.content"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
             "messages.0.content.0",
@@ -328,3 +321,78 @@ def test_the_tags_are_a_setting(make_client, settings, text):
         assert (message["reasoning_content"], message["content"]) == ("Hm.", "So.")
     else:
         assert message["content"] == "".join(THOUGHTS)
+
+
+@pytest.mark.parameter("enable_thinking")
+@pytest.mark.parameter("thinking", "/v1/chat/completions")
+@pytest.mark.parameter("thinking.type", "/v1/chat/completions")
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"enable_thinking": False}, "enable_thinking"),
+        ({"thinking": {"type": "disabled"}}, "thinking"),
+        ({"chat_template_kwargs": {"thinking": False}}, "chat_template_kwargs.thinking"),
+    ],
+)
+def test_whether_to_think_reaches_a_template_that_has_a_word_for_it(
+    make_client, with_template, more, name
+):
+    backend = ScriptedBackend(says("x"))
+    path = with_template("{{ 'thinks' if thinking is not defined or thinking else 'not' }}")
+    response = (client := make_client(backend, path=path)).post(URL, json={**HELLO, **more})
+    assert prompt_of(client, backend) == "not" and "X-Switchyard-Ignored" not in response.headers
+    response = make_client(ScriptedBackend(says("x"))).post(URL, json={**HELLO, **more})
+    assert response.headers["X-Switchyard-Ignored"] == name
+
+
+def test_an_effort_without_a_word_in_the_template_is_told(make_client):
+    client = make_client(ScriptedBackend(says("x")))
+    response = client.post(URL, json={**HELLO, "reasoning_effort": "low"})
+    assert response.headers["X-Switchyard-Ignored"] == "reasoning_effort"
+
+
+def test_names_of_tools_with_other_characters_go_there_and_back(make_client):
+    call = '<tool_call>{"name": "git_log_all", "arguments": {}}</tool_call>'
+    backend = ScriptedBackend(says(call))
+    client = make_client(backend)
+    tools = [{"type": "function", "function": {"name": "git:log/all"}}]
+    body = {**HELLO, "tools": tools}
+    [choice] = client.post(URL, json=body).json["choices"]
+    [called] = choice["message"]["tool_calls"]
+    assert called["function"]["name"] == "git:log/all"
+    assert "git_log_all" in prompt_of(client, backend)
+    messages = [*HELLO["messages"], choice["message"], *HELLO["messages"]]
+    client.post(URL, json={**body, "messages": messages})
+    assert prompt_of(client, backend).count("git_log_all") == 2
+    assert "git:log" not in prompt_of(client, backend)
+    twins = [*tools, {"type": "function", "function": {"name": "git_log:all"}}]
+    response = client.post(URL, json={**body, "tools": twins})
+    assert response.json["error"]["param"] == "tools"
+
+
+CALLED = "x{% if tools %}{% endif %}{% set called = messages[1].tool_calls[0].function.arguments %}"
+
+
+@pytest.mark.parametrize("arguments", ["", '{"city": "Ro', "[1]"])
+@pytest.mark.parametrize(
+    ("template", "empty"),
+    [
+        (None, '"arguments": {}}'),
+        (CALLED + "{{ called | tojson }}", "{}"),
+        (CALLED + "{% for name, value in called.items() %}{{ value }}{% endfor %}", ""),
+    ],
+    ids=["none for tools", "of JSON", "of an object"],
+)
+def test_a_call_that_was_cut_off_is_taken_back(
+    make_client, with_template, arguments, template, empty
+):
+    backend = ScriptedBackend(says("x"))
+    path = {} if template is None else {"path": with_template(template)}
+    client = make_client(backend, tool_format="hermes", **path)
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [*HELLO["messages"], {"role": "assistant", "tool_calls": [call]}]
+    messages.append({"role": "tool", "tool_call_id": "1", "content": "x"})
+    response = client.post(URL, json={"messages": messages})
+    assert response.status_code == 200, response.text
+    prompt = prompt_of(client, backend).replace('\\"', '"')
+    assert (arguments or empty) in prompt

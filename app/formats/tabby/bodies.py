@@ -1,0 +1,103 @@
+"""What TabbyAPI says of the model, its LoRAs and templates. Pure."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+from switchyard import engine
+
+TEMPLATE = "from_tokenizer_config"  # what TabbyAPI calls the model's own
+CACHE_MODES = {"float16": "FP16", "float32": "FP32"}  # the others have the same name
+
+
+class TabbyParameters(TypedDict):
+    max_seq_len: int
+    cache_size: int
+    cache_mode: str
+    rope_scale: float | None
+    rope_alpha: float | None
+    chunk_size: int | None
+    max_batch_size: int
+    prompt_template: str | None
+    prompt_template_content: str | None
+    use_vision: Literal[False]
+
+
+class TabbyModel(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    parameters: NotRequired[TabbyParameters]
+
+
+class TabbyModelList(TypedDict):
+    object: Literal["list"]
+    data: list[TabbyModel]
+
+
+class TabbyLora(TypedDict):
+    id: str
+    object: Literal["lora"]
+    created: int
+    owned_by: str
+    scaling: float
+
+
+class TabbyLoraList(TypedDict):
+    object: Literal["list"]
+    data: list[TabbyLora]
+
+
+class TabbyTemplateList(TypedDict):
+    object: Literal["list"]
+    data: list[str]
+
+
+class Permission(TypedDict):
+    permission: Literal["api", "admin"]
+
+
+class TabbyTokens(TypedDict):
+    tokens: list[int]
+    length: int
+
+
+class TabbyText(TypedDict):
+    text: str
+
+
+def model_card(model: engine.Engine) -> dict[str, Any]:
+    """Without what only a loaded one has."""
+    return {"object": "model", **_card(model.config.name, model)}
+
+
+def parameters(model: engine.Engine) -> dict[str, Any]:
+    """Of a loaded one. Raises Refused."""
+    info, config, template = model.info, model.config, model.model_dir.chat_template
+    return {
+        "max_seq_len": info.max_seq_len,
+        "cache_size": info.num_pages * info.page_size,
+        "cache_mode": CACHE_MODES.get(info.cache_mode, info.cache_mode),
+        "rope_scale": config.rope_scale,
+        "rope_alpha": config.rope_alpha,
+        "chunk_size": config.max_chunk_size,
+        "max_batch_size": config.max_batch_size,
+        "prompt_template": TEMPLATE if template else None,
+        "prompt_template_content": template,
+        "use_vision": False,
+    }
+
+
+def lora_card(lora: engine.Lora, model: engine.Engine) -> dict[str, Any]:
+    return {"object": "lora", "scaling": lora.scaling, **_card(lora.name, model)}
+
+
+def listed(data: Sequence[Any]) -> dict[str, Any]:
+    return {"object": "list", "data": data}
+
+
+def _card(identifier: str, model: engine.Engine) -> dict[str, Any]:
+    created = model.model_dir.created
+    return {"id": identifier, "created": created, "owned_by": "switchyard"}

@@ -1,0 +1,124 @@
+"""The endpoints. Models are not loaded or unloaded by request."""
+
+from typing import Any, NoReturn
+
+import flask
+import werkzeug.exceptions
+
+from switchyard.app.delivery.submit import names_of, receive
+from switchyard.app.formats.tabby import bodies, parse
+from switchyard.app.http.body import json_response
+from switchyard.app.http.identity import is_operator
+from switchyard.app.openapi.contract import declares
+from switchyard.app.request.validation import Request, validate
+from switchyard.app.services import services
+
+blueprint = flask.Blueprint("switchyard_tabby", __name__, url_prefix="/v1")
+
+
+@blueprint.get("/model")
+@declares({200: bodies.TabbyModel}, errors=(503,))
+def current_model() -> flask.Response:
+    """The model, with its context, cache and template."""
+    model = services().models.get()
+    card = {**bodies.model_card(model), "parameters": bodies.parameters(model)}
+    return json_response(card)
+
+
+@blueprint.get("/model/list")
+@declares({200: bodies.TabbyModelList})
+def list_served_models() -> flask.Response:
+    """The models that are served."""
+    models = services().models
+    return json_response(bodies.listed([bodies.model_card(models.get(n)) for n in models.names]))
+
+
+@blueprint.get("/lora")
+@declares({200: bodies.TabbyLoraList})
+def current_loras() -> flask.Response:
+    """The LoRAs that the model has."""
+    model = services().models.get()
+    cards = [bodies.lora_card(lora, model) for lora in model.config.loras]
+    return json_response(bodies.listed(cards))
+
+
+@blueprint.get("/lora/list")
+@declares({200: bodies.TabbyLoraList})
+def list_loras() -> flask.Response:
+    """The same: there are no others."""
+    return current_loras()
+
+
+@blueprint.get("/template/list")
+@declares({200: bodies.TabbyTemplateList})
+def list_templates() -> flask.Response:
+    """The model's own chat template, if it has one."""
+    has_own = services().models.get().model_dir.chat_template is not None
+    return json_response(bodies.listed([bodies.TEMPLATE] if has_own else []))
+
+
+@blueprint.get("/auth/permission")
+@declares({200: bodies.Permission})
+def permission() -> flask.Response:
+    """`admin` for a process of the server's own machine, which may drain it; `api` for others."""
+    return json_response({"permission": "admin" if is_operator(flask.request) else "api"})
+
+
+@blueprint.post("/token/encode")
+@declares({200: bodies.TabbyTokens}, body=parse.TokenEncode, example={"text": "Hello!"})
+def encode_tokens() -> flask.Response:
+    """The tokens of a text."""
+    request = _receive(parse.TokenEncode)
+    model = services().models.get()
+    with names_of(request):
+        token_ids = model.tokenizer.encode(
+            request.text,
+            model.max_told,
+            add_bos=request.add_bos_token,
+            parse_special=request.encode_special_tokens,
+        )
+    return json_response({"tokens": token_ids, "length": len(token_ids)})
+
+
+@blueprint.post("/token/decode")
+@declares({200: bodies.TabbyText}, body=parse.TokenDecode, example={"tokens": [5, 6]})
+def decode_token_ids() -> flask.Response:
+    """The text of tokens."""
+    request = _receive(parse.TokenDecode)
+    model = services().models.get()
+    text = model.tokenizer.decode_given(request.tokens, model.max_told)
+    if not request.decode_special_tokens:
+        text = model.tokenizer.decode(request.tokens)
+    return json_response({"text": text})
+
+
+@blueprint.post("/model/load")
+@declares({}, errors=(501,))
+def load_model() -> flask.Response:
+    """Models are named in the server's configuration."""
+    _refuse("loads the models of its configuration at its start, and no other later")
+
+
+@blueprint.post("/model/unload")
+@declares({}, errors=(501,))
+def unload_model() -> flask.Response:
+    """The model stays as long as the server runs."""
+    _refuse("unloads its models at its end alone: see /admin/drain")
+
+
+@blueprint.post("/download")
+@declares({}, errors=(501,))
+def download_model() -> flask.Response:
+    """Nothing is fetched from elsewhere."""
+    _refuse("downloads nothing: put the model's files where its configuration says")
+
+
+def _receive(kind: type[Request]) -> Request:
+    def parse_body(body: dict[str, Any]) -> Request:
+        return validate(kind, body)
+
+    return receive(parse_body, services().settings, services().gate)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise werkzeug.exceptions.NotImplemented(f"this server {what}")

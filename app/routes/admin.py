@@ -1,0 +1,32 @@
+"""How to end the server: for operators."""
+
+from typing import Literal
+
+import flask
+import werkzeug.exceptions
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+from switchyard.app.http.body import json_response
+from switchyard.app.http.identity import is_operator
+from switchyard.app.openapi.contract import declares
+from switchyard.app.services import services
+
+blueprint = flask.Blueprint("switchyard_admin", __name__)
+
+
+class DrainBegun(TypedDict):
+    status: Literal["draining"]
+
+
+@blueprint.post("/admin/drain")
+@declares({202: DrainBegun}, errors=(501,))
+def drain() -> flask.Response:
+    """Take no more work, finish what runs within the grace, end the server; as SIGTERM does."""
+    if not is_operator(flask.request):
+        raise werkzeug.exceptions.Forbidden("only a process of the server's own machine may drain")
+    terminate = services().terminate
+    if terminate is None:
+        raise werkzeug.exceptions.NotImplemented("this server ends by a signal only")
+    services().models.drain()
+    terminate()
+    return json_response({"status": "draining"}, 202)

@@ -1,0 +1,112 @@
+"""Health and version under the names that balancers and other servers' clients ask for."""
+
+from typing import Literal
+
+import flask
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+from switchyard import __version__
+from switchyard.app.http.body import json_response
+from switchyard.app.openapi.contract import declares
+from switchyard.app.routes.health import Healthy, UnavailableBody, unavailable, why_unready
+
+blueprint = flask.Blueprint("switchyard_health_probes", __name__)
+# Names that a host application may have, too: not without a prefix of the API's.
+short = flask.Blueprint("switchyard_health_short", __name__)
+# What belongs to the host application in any case.
+root = flask.Blueprint("switchyard_health_root", __name__)
+
+
+class NimHealth(TypedDict):
+    object: Literal["health.response"]
+    message: str
+    status: Literal["live", "ready"]
+
+
+class KServeLive(TypedDict):
+    live: Literal[True]
+
+
+class KServeReady(TypedDict):
+    ready: bool
+
+
+class ServerVersion(TypedDict):
+    version: str
+
+
+class Server(TypedDict):
+    name: Literal["switchyard"]
+    version: str
+
+
+@short.get("/health")
+@declares({200: Healthy, 503: UnavailableBody})
+def health() -> flask.Response:
+    """200 when `/health/ready` says so, else 503, as llama.cpp's server has it."""
+    reason = why_unready()
+    return json_response({"status": "ok"}) if reason is None else unavailable(reason)
+
+
+@short.get("/ping")
+@declares({200: None, 503: None})
+def ping() -> flask.Response:
+    """The same status without a body, as SageMaker and vLLM have it."""
+    return flask.Response(status=200 if why_unready() is None else 503, mimetype="text/plain")
+
+
+@short.get("/version")
+@declares({200: ServerVersion})
+def version() -> flask.Response:
+    """The server's version, as vLLM has it."""
+    return json_response({"version": __version__})
+
+
+@blueprint.get("/v1/health/live")
+@declares({200: NimHealth})
+def nim_live() -> flask.Response:
+    """200 as long as the process answers, as NVIDIA's NIM has it."""
+    return _nim("live")
+
+
+@blueprint.get("/v1/health/ready")
+@declares({200: NimHealth, 503: UnavailableBody})
+def nim_ready() -> flask.Response:
+    """200 when `/health/ready` says so, else 503, as NVIDIA's NIM has it."""
+    reason = why_unready()
+    return _nim("ready") if reason is None else unavailable(reason)
+
+
+@blueprint.get("/v2/health/live")
+@declares({200: KServeLive})
+def kserve_live() -> flask.Response:
+    """200 as long as the process answers, as KServe's protocol has it."""
+    return json_response({"live": True})
+
+
+@blueprint.get("/v2/health/ready")
+@declares({200: KServeReady, 503: KServeReady})
+def kserve_ready() -> flask.Response:
+    """200 when `/health/ready` says so, else 503, as KServe's protocol has it."""
+    is_ready = why_unready() is None
+    headers = {} if is_ready else {"Retry-After": "1"}
+    return json_response({"ready": is_ready}, 200 if is_ready else 503, headers)
+
+
+@root.get("/")
+@declares({200: Server})
+def server() -> flask.Response:
+    """What this server is, for clients that ask by `HEAD` whether there is one."""
+    return json_response({"name": "switchyard", "version": __version__})
+
+
+@root.get("/favicon.ico")
+@declares({204: None})
+def favicon() -> flask.Response:
+    """None: a browser asks for it by itself."""
+    return flask.Response(status=204)
+
+
+def _nim(status: Literal["live", "ready"]) -> flask.Response:
+    body = {"object": "health.response", "message": f"Service is {status}.", "status": status}
+    return json_response(body)

@@ -1,0 +1,94 @@
+"""Names that clients may call the model by, beside its own: the setting model_aliases."""
+
+import os
+import subprocess
+import sys
+
+import flask
+import pytest
+
+from switchyard import engine
+from switchyard.app import Switchyard
+from tests.conftest import ROOT
+from tests.scripted import ScriptedBackend
+
+HELLO = [{"role": "user", "content": "Hello"}]
+BODIES = {
+    "/v1/completions": {"prompt": "x", "max_tokens": 1},
+    "/v1/chat/completions": {"messages": HELLO, "max_tokens": 1},
+    "/v1/responses": {"input": "x", "max_output_tokens": 1},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": HELLO},
+    "/generate": {"prompt": "x", "max_tokens": 1},
+    "/completion": {"prompt": "x", "n_predict": 1},
+    "/tokenize": {"content": "x"},
+    "/detokenize": {"tokens": [1]},
+    "/apply-template": {"messages": HELLO},
+}
+
+
+@pytest.fixture
+def make_models(model_path):
+    """Engines of these names, none of which loads, and these aliases."""
+
+    def make(names, aliases):
+        config = [engine.ModelConfig(model_path, name) for name in names]
+        return engine.Models([engine.open_engine(one) for one in config], aliases)
+
+    return make
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_route_takes_an_alias_and_tells_the_served_name(make_client, path):
+    client = make_client(ScriptedBackend(), model_aliases={"claude-*": "scripted"})
+    response = client.post(path, json={**BODIES[path], "model": "claude-opus-5"})
+    assert response.status_code == 200
+    assert response.json.get("model", "scripted") == "scripted"
+    assert client.post(path, json={**BODIES[path], "model": "other"}).status_code == 404
+
+
+def test_aliases_are_found_and_not_listed(make_client):
+    client = make_client(ScriptedBackend(), model_aliases={"gpt-4.1": "scripted"})
+    assert [row["id"] for row in client.get("/v1/models").json["data"]] == ["scripted"]
+    assert client.get("/v1/models/gpt-4.1").json["id"] == "scripted"
+    headers = {"anthropic-version": "2023-06-01"}
+    assert client.get("/v1/models/gpt-4.1", headers=headers).json["id"] == "scripted"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("a", "a"),  # a served name, whatever aliases say
+        ("gpt-4", "b"),  # to the letter
+        ("gpt-4-mini", "c"),  # the longest
+        ("gpt-5", "d"),
+        ("gpt-", "d"),
+        ("anything", "e"),
+    ],
+)
+def test_the_nearest_alias_wins(make_models, name, found):
+    aliases = {"*": "e", "gpt-*": "d", "gpt-4*": "c", "gpt-4": "b", "a": "b"}
+    assert make_models("abcde", aliases).get(name).config.name == found
+
+
+def test_a_name_that_only_begins_like_an_alias_is_unknown(make_models):
+    models = make_models("a", {"gpt-4": "a", "claude-*": "a"})
+    for name in ("gpt-4o", "claude", "", "claude*"):
+        with pytest.raises(engine.ModelNotFound):
+            models.get(name)
+
+
+def test_an_alias_of_no_model_ends_the_start_with_a_line(model_path):
+    settings = {"MODEL": model_path, "NAME": "a", "MODEL_ALIASES": '{"x": "b"}'}
+    environment = {**os.environ, **{f"SWITCHYARD_{k}": v for k, v in settings.items()}}
+    command = [sys.executable, "-c", "import switchyard.server.wsgi"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 3
+    line = "switchyard: model_aliases: 'x' stands for 'b', which is no model that is served;"
+    assert done.stderr.startswith(line) and done.stderr.count("\n") == 1
+
+
+def test_an_extension_has_them_too(model_path):
+    app = flask.Flask("host")
+    switchyard = Switchyard(app, model=model_path, name="demo", model_aliases={"x": "demo"})
+    assert switchyard.models.get("x").config.name == "demo"

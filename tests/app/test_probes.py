@@ -1,0 +1,92 @@
+"""Health and version under other servers' names, and what lies at the root."""
+
+import tomllib
+
+import flask
+import pytest
+
+from switchyard import __version__
+from switchyard.app import Switchyard
+from tests.conftest import ROOT
+from tests.scripted import ScriptedBackend
+
+READY = ("/health", "/ping", "/v1/health/ready", "/v2/health/ready")
+
+
+@pytest.fixture
+def loading(make_client):
+    """A client of a server whose model loads until the end of the test."""
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    yield make_client(backend, wait=False)
+    backend.opening.set()
+
+
+@pytest.mark.parametrize("path", READY)
+def test_balancers_hear_503_while_the_model_loads_and_then_200(make_client, path):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make_client(backend, wait=False)
+    assert client.get(path).status_code == 503
+    backend.opening.set()
+    assert client.models.wait_until_loaded(20)
+    assert client.get(path).status_code == 200
+    client.models.drain()
+    assert client.get(path).status_code == 503
+
+
+def test_health_has_the_words_of_llama_cpp(loading, make_client):
+    assert loading.get("/health").json == {
+        "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+    }
+    ready = make_client(ScriptedBackend())
+    assert ready.get("/health").json == {"status": "ok"}
+    ready.models.drain()
+    assert "takes nothing new" in ready.get("/health").json["error"]["message"]
+
+
+def test_ping_has_no_body(loading):
+    response = loading.get("/ping")
+    assert (response.status_code, response.data) == (503, b"")
+
+
+def test_other_servers_words_for_live_and_ready(loading, make_client):
+    live = {"object": "health.response", "message": "Service is live.", "status": "live"}
+    assert loading.get("/v1/health/live").json == live
+    assert loading.get("/v2/health/live").json == {"live": True}
+    assert loading.get("/v2/health/ready").json == {"ready": False}
+    ready = make_client(ScriptedBackend())
+    assert ready.get("/v1/health/ready").json["message"] == "Service is ready."
+    assert ready.get("/v2/health/ready").json == {"ready": True}
+
+
+def test_the_version_is_that_of_the_package(make_client):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == __version__
+    client = make_client(ScriptedBackend())
+    assert client.get("/version").json == {"version": __version__}
+    assert client.get("/").json == {"name": "switchyard", "version": __version__}
+
+
+def test_the_root_answers_head_and_has_no_icon(loading):
+    response = loading.head("/")
+    assert (response.status_code, response.data) == (200, b"")
+    assert loading.get("/favicon.ico").status_code == 204
+
+
+def test_the_root_of_a_host_application_is_its_own(model_path):
+    """Also where its views are added behind the extension."""
+    app = flask.Flask("host")
+    Switchyard(app, model=model_path)
+    paths = ("/", "/favicon.ico", "/health", "/ping", "/version")
+    for path in paths:
+        app.add_url_rule(path, path, view_func=lambda: "the host's")
+    assert [app.test_client().get(path).text for path in paths] == ["the host's"] * len(paths)
+
+
+def test_under_a_prefix_the_short_names_are_there_and_the_root_is_not(model_path):
+    app = flask.Flask("host")
+    Switchyard(app, model=model_path, url_prefix="/llm")
+    paths = {rule.rule for rule in app.url_map.iter_rules()}
+    assert {"/llm/health", "/llm/ping", "/llm/version", "/llm/v2/health/live"} <= paths
+    assert not paths & {"/", "/favicon.ico", "/llm/", "/llm/favicon.ico", "/health"}

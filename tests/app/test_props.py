@@ -1,0 +1,94 @@
+"""What llama.cpp's clients ask of a server, and the addresses without /v1."""
+
+import json
+
+import flask
+import pytest
+
+from switchyard.app import Switchyard
+from tests.app.conftest import listed, wait_until_empty
+from tests.scripted import ScriptedBackend, ticking
+
+HELLO = [{"role": "user", "content": "Hello"}]
+ANSWERED = {  # by the address without /v1
+    "/chat/completions": {"messages": HELLO, "max_tokens": 2},
+    "/completions": {"prompt": "x", "max_tokens": 2},
+    "/responses": {"input": "Hello", "max_output_tokens": 2},
+    "/messages": {"messages": HELLO, "max_tokens": 2, "model": "scripted"},
+}
+
+
+def test_props_tell_the_context_and_no_path(make_client, model_path):
+    client = make_client(ScriptedBackend(), max_batch_size=3)
+    props = client.get("/props").json
+    assert props["default_generation_settings"] == {"n_ctx": 2048}
+    assert props["total_slots"] == 3
+    assert props["modalities"] == {"vision": False, "audio": False}
+    assert (props["model_alias"], props["model_path"]) == ("scripted", "scripted")
+    assert props["chat_template"] == client.models.get().model_dir.chat_template
+    assert props["build_info"].startswith("switchyard-")
+    assert model_path not in json.dumps(props)
+
+
+def test_slots_tell_how_many_are_at_work_and_not_whose(make_client, ask):
+    client = make_client(ScriptedBackend(ticking, max_active=2), max_batch_size=3)
+    assert [slot["is_processing"] for slot in client.get("/slots").json] == [False] * 3
+    for _ in range(3):  # one of which waits
+        ask(client, {"prompt": "secret", "max_tokens": 2000, "ignore_eos": True})
+    rows = listed(client, 3, active=2)
+    slots = client.get("/slots").json
+    assert [(slot["id"], slot["n_ctx"]) for slot in slots] == [(0, 2048), (1, 2048), (2, 2048)]
+    assert [slot["is_processing"] for slot in slots] == [True, True, False]
+    assert set(slots[0]) == {"id", "n_ctx", "speculative", "is_processing"}
+    for row in rows:
+        client.delete(f"/v1/requests/{row['id']}")
+    wait_until_empty(client)
+
+
+@pytest.mark.parametrize("path", ["/props", "/slots"])
+def test_a_model_that_loads_has_neither_yet(make_client, path):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make_client(backend, wait=False)
+    assert client.get(path).status_code == 503
+    backend.opening.set()
+
+
+def test_the_same_is_answered_without_v1(make_client):
+    client = make_client(ScriptedBackend())
+    assert client.get("/models").json == client.get("/v1/models").json
+    for path, body in ANSWERED.items():
+        with_v1, without = (client.post(p, json=body).json for p in (f"/v1{path}", path))
+        assert without.keys() == with_v1.keys(), path
+        assert without["usage"] == with_v1["usage"], path
+
+
+def test_errors_without_v1_are_in_the_format_s_words(make_client):
+    client = make_client(ScriptedBackend())
+    assert client.post("/messages", json={}).json["type"] == "error"
+    assert client.post("/responses", json={}).json["error"]["param"] == "input"
+    response = client.get("/chat/completions")
+    assert (response.status_code, "POST" in response.headers["Allow"]) == (405, True)
+    assert client.options("/chat/completions").status_code == 200
+
+
+def test_the_document_has_each_route_once(make_client):
+    paths = make_client(ScriptedBackend()).get("/openapi.json").json["paths"]
+    assert not paths.keys() & {"/models", *ANSWERED}
+    assert {"/v1/models", *(f"/v1{path}" for path in ANSWERED)} <= paths.keys()
+
+
+def test_a_format_that_is_not_served_is_not_served_without_v1_either(make_client):
+    client = make_client(ScriptedBackend(), formats=["openai"])
+    assert client.post("/messages", json=ANSWERED["/messages"]).status_code == 404
+    assert client.post("/completions", json=ANSWERED["/completions"]).status_code == 200
+
+
+def test_a_host_without_a_prefix_keeps_these_addresses(model_path):
+    app = flask.Flask("host")
+    Switchyard(app, model=model_path)
+    own = {rule.rule for rule in app.url_map.iter_rules()}
+    assert not own & {"/models", *ANSWERED}
+    under = flask.Flask("host")
+    Switchyard(under, model=model_path, url_prefix="/llm")
+    assert {"/llm/models", "/llm/messages"} <= {rule.rule for rule in under.url_map.iter_rules()}
