@@ -42,7 +42,9 @@ class ModelConfig:
     path: str
     name: str
     device: Device = _option(  # noqa: RUF009
-        "auto", "`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU."
+        "auto",
+        "`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU. A GPU that torch can't"
+        " use ends the start.",
     )
     link: LinkKind = _option(  # noqa: RUF009
         "auto",

@@ -50,7 +50,22 @@ class InvalidJob(Rejected):
 
 
 class PromptTooLong(Rejected):
-    pass
+    """`prompt_tokens` and `new_tokens` together are more than `limit`, where that is known; of a
+    prompt that wasn't read to its end, at least so many.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        prompt_tokens: int = 0,
+        new_tokens: int = 0,
+        limit: int = 0,
+    ) -> None:
+        super().__init__(message, param)
+        self.prompt_tokens = prompt_tokens
+        self.new_tokens = new_tokens
+        self.limit = limit
 
 
 class Refused(EngineError):

@@ -4,14 +4,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from switchyard.engine.backends import make_backend
 from switchyard.engine.backends.base import Backend
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
-from switchyard.engine.errors import ModelNotFound
+from switchyard.engine.errors import ModelError, ModelNotFound
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.links.pipe import PipeLink
@@ -57,8 +57,19 @@ def _open(
 class Models:
     """All engines of this server. The first is the default."""
 
-    def __init__(self, engines: Iterable[Engine]) -> None:
+    def __init__(self, engines: Iterable[Engine], aliases: Mapping[str, str] | None = None) -> None:
+        """`aliases`: other names that engines are found by. One may end in `*`, which stands for
+        any rest. Raises ModelError for one that stands for no engine.
+        """
         self._engines = {engine.config.name: engine for engine in engines}
+        self._aliases = dict(aliases or {})
+        for alias, name in self._aliases.items():
+            if name not in self._engines:
+                raise ModelError(
+                    f"model_aliases: {alias!r} stands for {name!r}, which is no model that is"
+                    f" served; there is: {', '.join(self.names)}",
+                    "model_aliases",
+                )
         self._stopped: queue.SimpleQueue[Engine] = queue.SimpleQueue()
         self._process: int | None = None  # that has started them
         for engine in self._engines.values():
@@ -66,6 +77,7 @@ class Models:
 
     @property
     def names(self) -> list[str]:
+        """Without aliases."""
         return list(self._engines)
 
     @property
@@ -74,15 +86,21 @@ class Models:
         return sum(engine.num_jobs for engine in self._engines.values())
 
     def get(self, name: str | None = None) -> Engine:
-        """The engine of that name, or the default one. Raises ModelNotFound."""
+        """The engine of that name, or alias, or the default one. Raises ModelNotFound."""
         if name is None:
             return next(iter(self._engines.values()))
-        engine = self._engines.get(name)
+        engine = self._engines.get(name) or self._engines.get(self._aliased(name))
         if engine is None:
             raise ModelNotFound(
                 f"model {name[:100]!r} does not exist; there is: {', '.join(self.names)}", "model"
             )
         return engine
+
+    def _aliased(self, name: str) -> str:
+        """What the alias stands for that is `name`, or else the longest whose `*` fits it."""
+        fitting = [a for a in self._aliases if a.endswith("*") and name.startswith(a[:-1])]
+        alias = name if name in self._aliases else max(fitting, key=len, default=name)
+        return self._aliases.get(alias, name)
 
     def start(self) -> None:
         """Begin to load all; returns at once."""

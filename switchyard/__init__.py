@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from switchyard.app import Result, Switchyard, TextStream, create_app, read_settings
 
+__version__ = "0.1.0"  # as pyproject.toml has it
+
 __all__ = ["Result", "Switchyard", "TextStream", "create_app", "read_settings"]
 
 if pathlib.Path(__file__).with_name("app").is_file():  # where git makes files of links: Windows

@@ -1,8 +1,23 @@
-"""`python -m switchyard`: gunicorn with the server's settings. Takes gunicorn's own arguments."""
+"""`python -m switchyard`: the command `switchyard`; by arguments of gunicorn, or none, a server."""
 
 import sys
 
-from gunicorn.app.wsgiapp import run
 
-sys.argv[1:1] = ["-c", "python:switchyard.server.conf"]
-run(prog="switchyard")
+def run() -> None:
+    arguments = sys.argv[1:]
+    is_gunicorn = not arguments or (
+        arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
+    )
+    if is_gunicorn:
+        from gunicorn.app import wsgiapp
+
+        sys.argv[1:1] = ["-c", "python:switchyard.server.conf"]
+        wsgiapp.run(prog="switchyard")
+    else:
+        from switchyard.cli import main
+
+        main(prog_name="switchyard")
+
+
+if __name__ == "__main__":
+    run()

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Literal
 
 from switchyard.engine.backends.base import Backend
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.memory.gpus import gpus, has_gpu
 
 GPU_SETTINGS = (
     *("cache_mode", "gpu_reserve", "gpu_split", "tensor_parallel"),
@@ -23,13 +25,7 @@ def make_backend(
     torch and exllamav2, which takes seconds. `grammars`: the model's, if there are any already.
     `tell_progress` is called with the share of the model that is loaded. Raises ModelError.
     """
-    import torch
-
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ModelError("device 'cuda': torch finds no CUDA device")
+    device = _device(config)
     if device == "cpu":
         from switchyard.engine.backends.exl2 import cpu
 
@@ -41,6 +37,30 @@ def make_backend(
     from switchyard.engine.backends.exl2.backend import Exl2Backend
 
     return Exl2Backend(config, device, load, grammars, tell_progress)
+
+
+def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
+    """Raises ModelError where there is a GPU that torch can't use: a model on the CPU would be a
+    hundred times as slow, without a word.
+    """
+    import torch
+
+    if config.device == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    if config.device == "auto" and not has_gpu():
+        return "cpu"
+    found = [gpu for gpu in gpus()[:1] if has_gpu()]
+    if not found:
+        raise ModelError("device 'cuda': torch finds no CUDA device")
+    cause = f"the driver, {found[0].driver}, may be too old for its CUDA {torch.version.cuda}"
+    if torch.version.cuda is None:
+        cause = "it is built without CUDA: docs/deployment.md says how to install another"
+    raise ModelError(
+        f"there is a GPU, {found[0].name}, that torch {torch.__version__} can't use: {cause}."
+        " `device` = `cpu` does without it"
+    )
 
 
 def _refuse_gpu_settings(config: ModelConfig) -> None:

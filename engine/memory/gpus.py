@@ -1,22 +1,76 @@
-"""Is there a GPU? Without torch, whose import takes seconds."""
+"""Which GPUs are there? Without torch, whose import takes seconds."""
 
+import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+NAME = 96  # bytes that any of its texts may have
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """As NVIDIA's management library (NVML) tells it. Memory in bytes."""
+
+    name: str
+    capability: tuple[int, int]
+    total: int
+    free: int
+    driver: str
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t"""
+
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
 
 def has_gpu() -> bool:
-    """Asked of NVIDIA's management library: once CUDA itself has been asked, no fork of this
-    process could use it any more.
+    """Asked of NVML: once CUDA itself has been asked, no fork of this process could use it any
+    more.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
+    with _nvml() as (_, number):
+        return number > 0
+
+
+def gpus() -> list[Gpu]:
+    """All that the driver knows; none where there is no driver."""
+    with _nvml() as (nvml, number):
+        return [_gpu(nvml, i) for i in range(number)]
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[tuple[Any, int]]:
+    """The library, and how many GPUs it knows."""
     number = ctypes.c_uint()
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return False
+        yield None, 0
+        return
     if nvml.nvmlInit_v2():
-        return False
-    failed = nvml.nvmlDeviceGetCount_v2(ctypes.byref(number))
-    nvml.nvmlShutdown()
-    return not failed and number.value > 0
+        yield None, 0
+        return
+    try:
+        failed = nvml.nvmlDeviceGetCount_v2(ctypes.byref(number))
+        yield nvml, 0 if failed else number.value
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    """What a call that fails would tell is empty."""
+    device, memory = ctypes.c_void_p(), _Memory()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    name, driver = ctypes.create_string_buffer(NAME), ctypes.create_string_buffer(NAME)
+    nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
+    nvml.nvmlDeviceGetName(device, name, ctypes.c_uint(NAME))
+    nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+    nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+    nvml.nvmlSystemGetDriverVersion(driver, ctypes.c_uint(NAME))
+    capability = major.value, minor.value
+    return Gpu(name.value.decode(), capability, memory.total, memory.free, driver.value.decode())

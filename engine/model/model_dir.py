@@ -57,8 +57,6 @@ class ModelDir:
             if file.suffix in SUFFIXES and file.exists() and not file.is_file():
                 raise ModelError(f"{file} is no regular file")
         check_files(root)
-        if not root.is_dir():
-            raise ModelError(f"model directory {path} does not exist")
         for name in ("config.json", "tokenizer.json"):
             if not (root / name).is_file():
                 raise ModelError(f"model directory {path} has no {name}")
@@ -89,6 +87,17 @@ class ModelDir:
         """Tokens of prompt and completion that the model was made for, if config.json says so."""
         length = self.config.get("max_position_embeddings")
         return length if isinstance(length, int) and length > 0 else None
+
+    @property
+    def format(self) -> str:
+        """Of the weights, with the bits of each on average where config.json tells them."""
+        told = self.config.get("quantization_config")
+        quantization = told if isinstance(told, dict) else {}
+        method = quantization.get("quant_method")
+        if method is None:
+            return str(self.config.get("torch_dtype") or self.config.get("dtype") or "float16")
+        bits = quantization.get("bits")
+        return f"{str(method).upper()} of {bits} bits" if bits else str(method).upper()
 
     def special_token(self, name: str) -> str | None:
         """Text of a token that tokenizer_config.json names, such as `bos_token`."""

@@ -171,7 +171,7 @@ class Tokenizer:
         _check_length(encode, text, max_tokens)
         token_ids = encode(text)
         if len(token_ids) > max_tokens:
-            raise _too_long(max_tokens)
+            raise _too_long(len(token_ids), max_tokens)
         return tuple(token_ids)
 
     def _encode_escaped(self, text: str) -> list[int]:
@@ -274,12 +274,15 @@ def _check_length(encode: Callable[[str], list[int]], text: str, max_tokens: int
     for start in range(0, len(text), size):
         num_tokens += len(encode(text[start : start + size])) - CUT_TOKENS
         if num_tokens > max_tokens:
-            raise _too_long(max_tokens)
+            raise _too_long(num_tokens, max_tokens)
 
 
-def _too_long(max_tokens: int) -> PromptTooLong:
+def _too_long(num_tokens: int, max_tokens: int) -> PromptTooLong:
     return PromptTooLong(
-        f"the prompt has more than {max_tokens} tokens, too many for the model's context", "prompt"
+        f"the prompt has more than {max_tokens} tokens, too many for the model's context",
+        "prompt",
+        num_tokens,
+        limit=max_tokens,
     )
 
 

@@ -2,6 +2,7 @@
 those that ExLlamaV2 can't read.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from switchyard.engine.errors import ModelError
 
 READS = "ExLlamaV2 reads EXL2, GPTQ of 4 bits and float16, as .safetensors"
 INSTEAD = "take the model in one of these, or the original and quantize that"
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # owner/model
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 # By the quant_method that config.json tells: how the format is called, and whose it is.
@@ -35,10 +37,13 @@ OTHER_FILES = {
 
 def check_files(root: Path) -> None:
     """Raises ModelError where there are no weights that could be read."""
-    if root.suffix == ".gguf" and root.is_file():
-        raise _refusal(root, FORMATS["gguf"])
     if not root.is_dir():
-        return
+        raise _no_directory(root)
+    if not (root / "config.json").exists() and (inside := _models_in(root)):
+        raise ModelError(
+            f"{root} is no model, but has {len(inside)} inside: give one of them, such as"
+            f" {inside[0]}"
+        )
     files = sorted(root.glob("*.safetensors"))
     for pattern, name in OTHER_FILES.items():
         if not files and any(root.glob(pattern)):
@@ -66,6 +71,26 @@ def check_format(root: Path, model_config: dict[str, Any]) -> None:
         raise _refusal(root, f"GPTQ of {quantization.get('bits')} bits, read as 4")
     if str(quantization.get("checkpoint_format", "")).startswith("marlin"):
         raise _refusal(root, "GPTQ in Marlin's order")
+
+
+def _no_directory(path: Path) -> ModelError:
+    """Why it is none, and what to give instead."""
+    if path.is_file():
+        if path.suffix == ".gguf":
+            return _refusal(path, FORMATS["gguf"])
+        return ModelError(f"{path} is a file: give the directory that has all of a model's files")
+    if HUB_NAME.fullmatch(str(path)):
+        return ModelError(
+            f"model directory {path} does not exist. Is it a name on Hugging Face? This server"
+            f" downloads nothing: `hf download {path} --local-dir DIRECTORY`, and give that"
+        )
+    return ModelError(f"model directory {path} does not exist")
+
+
+def _models_in(root: Path) -> list[Path]:
+    """Directories below, one or two steps down, as a hub's cache and collections have them."""
+    found = (*root.glob("*/config.json"), *root.glob("*/*/config.json"))
+    return sorted(file.parent for file in found)
 
 
 def _refusal(path: Path, name: str) -> ModelError:

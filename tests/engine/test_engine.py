@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Failed, Finished, ModelInfo, Started
+from switchyard.engine.messages import Chunk, Failed, Finished, ModelInfo, PendingList, Started
 from tests.engine.conftest import over_both_links
 from tests.scripted import Gate, Panic, ScriptedBackend, count, endless, finished, job, slow
 
@@ -420,6 +420,27 @@ def test_a_list_comes_with_its_answer_and_not_when_the_time_is_over(make_engine)
     thread.join(20)
     for stream in streams:
         stream.close()
+
+
+def test_while_one_asks_where_it_stands_no_other_does(make_engine, monkeypatch):
+    gate, questions = Gate(), queue.Queue()
+    model = make_engine(ScriptedBackend(endless, gate), max_batch_size=1)
+    streams = [model.submit([job(name)]) for name in ("active", "waits")]
+    gate.wait_until_held()  # the engine thread answers nobody
+    monkeypatch.setattr(model._link, "send", questions.put)
+    first = threading.Thread(target=model.queued, args=("waits", 3600, 120))
+    first.start()
+    question = questions.get(timeout=20)
+    assert model.queued("waits", 3600, 0.01) is None
+    assert questions.empty()
+    model.deliver([PendingList(question.serial, ("waits",))])
+    first.join(20)
+    assert not first.is_alive()
+    assert model.queued("waits", 3600).place == 1
+    monkeypatch.undo()
+    for stream in streams:
+        stream.close()
+    gate.open()
 
 
 def test_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine):

@@ -4,8 +4,10 @@ import ctypes
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from switchyard.engine import models
+from switchyard import engine
+from switchyard.engine import backends, models
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.thread import EngineThread
@@ -72,6 +74,29 @@ def test_a_gpu_is_there_if_its_driver_says_so(monkeypatch, nvml, visible, expect
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpus.has_gpu() is expected
+
+
+GPU = gpus.Gpu("A GPU", (9, 0), 1 << 30, 1 << 30, "470.1")
+
+
+@pytest.mark.parametrize(
+    ("device", "found", "cuda", "says"),
+    [
+        ("auto", [GPU], None, "A GPU, that torch .* can't use: it is built without CUDA"),
+        ("auto", [GPU], "12.8", "the driver, 470.1, may be too old for its CUDA 12.8"),
+        ("cuda", [GPU], None, "A GPU, that torch .* can't use"),
+        ("cuda", [], "12.8", "device 'cuda': torch finds no CUDA device"),
+    ],
+)
+def test_a_gpu_that_torch_can_not_use_ends_the_start(
+    monkeypatch, model_path, device, found, cuda, says
+):
+    monkeypatch.setattr(backends, "gpus", lambda: found)
+    monkeypatch.setattr(backends, "has_gpu", lambda: bool(found))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with pytest.raises(engine.ModelError, match=says):
+        backends.make_backend(ModelConfig(model_path, "name", device=device))
 
 
 @pytest.mark.gpu

@@ -278,6 +278,13 @@ def test_no_token_ends_behind_the_text_that_a_constraint_waits_for(grammars):
     assert not missed
 
 
+def test_a_token_may_end_the_text_that_a_constraint_waits_for(grammars):
+    """Also one that has the last byte of it twice."""
+    token_id = grammars.pieces.index(b"ll")
+    found = grammars.overshooting("all")
+    assert token_id not in found.get(1, []) and token_id in found[2]
+
+
 def test_a_text_is_noticed_however_it_falls_into_pieces():
     for pieces in (["</think>"], list("x</think>y"), ["a</th", "ink>b"], ["<", "</thi", "nk>"]):
         watch = TextWatch("</think>")
@@ -339,6 +346,9 @@ def test_a_forced_token_outside_the_vocabulary_is_refused(make_engine):
 def test_a_constraint_and_forced_tokens_can_go_to_another_process():
     one = job("a", constraint=PATTERN, forced=Forced(1, "x", (5,)))
     assert pickle.loads(pickle.dumps(one)) == one
+
+
+MAX_CHAIN = 747  # definitions, each of which refers to the next, beside the last
 
 
 def chain(number):
@@ -427,7 +437,7 @@ def test_a_hostile_grammar_is_refused_in_time(grammars, name):
     assert time.thread_time() - begin < 5  # of this thread, whatever runs beside it
 
 
-@pytest.mark.parametrize("make", [lambda: chain(600), lambda: deep(60)])
+@pytest.mark.parametrize("make", [lambda: chain(MAX_CHAIN), lambda: deep(60)])
 def test_what_is_large_but_allowed_fits_the_stack(grammars, make):
     done = []
 
@@ -438,6 +448,12 @@ def test_what_is_large_but_allowed_fits_the_stack(grammars, make):
     thread.start()
     thread.join()
     assert done
+
+
+def test_one_definition_more_than_fits_the_stack_is_refused():
+    constraints.json_schema(chain(MAX_CHAIN))
+    with pytest.raises(engine.InvalidJob, match="definitions are too many, or too deep"):
+        constraints.json_schema(chain(MAX_CHAIN + 1))
 
 
 def test_a_grammar_is_compiled_once(grammars, monkeypatch):

@@ -346,6 +346,16 @@ def test_a_special_token_and_an_unknown_id_add_nothing(tokenizer):
     assert tokenizer.piece(10**6) == b""
 
 
+def test_a_breaker_that_no_token_contains_is_the_last_token_of_its_text(tokenizer):
+    text = "no such token"
+    *others, last = tokenizer.encode(text, 100, add_bos=False)
+    assert last not in others and not tokenizer.vocabulary.containing(text.encode())
+    assert tokenizer.breakers([text]) == (last,)
+    within = tokenizer.vocabulary.containing(b"th")
+    assert len(within) > 1
+    assert tokenizer.breakers([text, "th"]) == tuple(sorted({last, *within}))
+
+
 def test_pieces_are_what_the_generator_tells(model_path, sentencepiece_path):
     from switchyard.engine.backends.exl2 import cpu
 

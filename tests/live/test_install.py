@@ -1,5 +1,6 @@
 """Installed from a wheel, beside a host application that has our folders' names."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -118,6 +119,22 @@ def test_python_m_switchyard_serves_a_chat(serve):
     answer = requests.post(f"{url}/v1/chat/completions", json=CHAT, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["message"]["content"]
+
+
+def test_the_command_measures_and_drains_the_server_that_it_serves(serve, python, host):
+    url = serve("switchyard", "serve", "--set", "name=mine", ready="/health/ready")
+    assert requests.get(f"{url}/v1/models", timeout=60).json()["data"][0]["id"] == "mine"
+
+    def run(*arguments):
+        command = [pathlib.Path(python).with_name("switchyard"), *arguments, "--url", url]
+        return subprocess.run(command, capture_output=True, text=True, cwd=host, timeout=60)
+
+    done = run("bench", "--streams", "1,3", "--tokens", "5", "--json")
+    one, three = json.loads(done.stdout)
+    assert (done.returncode, one["errors"], three["streams"]) == (0, 0, 3), done.stderr
+    assert one["tokens_per_second"] > 0 and three["first_p99_ms"] >= three["first_p50_ms"] > 0
+    done = run("drain")
+    assert (done.returncode, done.stdout) == (0, f"{url} is draining\n"), done.stderr
 
 
 def test_a_host_with_modules_of_our_names_serves_a_chat(serve):

@@ -1,0 +1,20 @@
+"""The command `switchyard`. Exit status: 0 good, 1 a fault was found, 2 wrong usage."""
+
+import click
+
+from switchyard import __version__
+from switchyard.cli.bench import bench
+from switchyard.cli.check import check
+from switchyard.cli.doctor import doctor
+from switchyard.cli.drain import drain
+from switchyard.cli.serve import serve
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="switchyard")
+def main() -> None:
+    """Serve ExLlamaV2 models, and look after the server."""
+
+
+for command in (serve, check, doctor, bench, drain):
+    main.add_command(command)

@@ -1,0 +1,162 @@
+"""The command `switchyard`: what it says, and its exit status."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import unittest.mock
+
+import gunicorn
+import pytest
+from click.testing import CliRunner
+
+from switchyard.cli import main
+from switchyard.engine.memory.gpus import Gpu
+from tests.conftest import run_code
+
+DOCTOR = sys.modules["switchyard.cli.doctor"]  # the command has the name in the package
+
+
+@pytest.fixture
+def switchyard(tmp_path, monkeypatch):
+    """Run it in an empty directory, with no settings of this one. Those it makes last as long."""
+    monkeypatch.chdir(tmp_path)
+    with unittest.mock.patch.dict(os.environ, SWITCHYARD_BIND="127.0.0.1:0"):
+        yield lambda *arguments: CliRunner().invoke(main, arguments)
+
+
+def test_help_names_each_command(switchyard):
+    for arguments in (["--help"], ["-h"], ["check", "--help"], ["doctor", "-h"]):
+        done = switchyard(*arguments)
+        assert done.exit_code == 0 and "Usage" in done.output
+    assert {"serve", "check", "doctor", "bench", "drain"} <= set(
+        switchyard("--help").output.split()
+    )
+    assert "0.1.0" in switchyard("--version").output
+
+
+def test_check_finds_what_would_keep_a_server_from_starting(switchyard, model_path, tmp_path):
+    done = switchyard("check", model_path)
+    assert done.exit_code == 0, done.output
+    assert "✓ settings" in done.output and "LlamaForCausalLM" in done.output
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = f"127.0.0.1:{listener.getsockname()[1]}"
+        done = switchyard("check", "no/where", "--bind", taken, "--json")
+    assert done.exit_code == 1
+    good = {finding["what"]: finding["is_good"] for finding in json.loads(done.output)}
+    assert good == {"settings": True, "model": False, "address": False}
+    assert "hf download no/where" in done.output and taken in done.output
+
+
+def test_settings_come_by_argument_and_by_another_file(switchyard, model_path, tmp_path):
+    file = tmp_path / "other.toml"
+    file.write_text('max_batch_size = "many"\n')
+    done = switchyard("check", model_path, "--config", str(file))
+    assert done.exit_code == 1 and "max_batch_size" in done.output
+    file.write_text("wrong = 1\n")
+    done = switchyard("check", model_path, "--config", str(file))
+    assert f"wrong in {file} is no setting" in done.output
+    file.write_text('name = "other"\n')
+    assert "✓ model: other" in switchyard("check", model_path, "--config", str(file)).output
+    more = ["--config", str(file), "--set", "name=given", "--set", "max_seq_len=256"]
+    assert "✓ model: given" in (output := switchyard("check", model_path, *more).output)
+    assert "256 tokens of context" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["check", "a", "b"], "unexpected extra argument"),
+        (["check", "--set", "nothing=1"], "NAME one of the settings"),
+        (["check", "--set", "name"], "must be NAME=VALUE"),
+        (["check", "--config", "nowhere.toml"], "there is no such file"),
+        (["srve"], "No such command"),
+        (["bench", "--streams", "1,x"], "must be numbers"),
+        (["bench", "--tokens", "0"], "must be above 0"),
+    ],
+)
+def test_wrong_usage_has_its_own_status(switchyard, arguments, says):
+    done = switchyard(*arguments)
+    assert done.exit_code == 2 and says in done.output
+
+
+def test_check_imports_no_torch(model_path, tmp_path):
+    code = f"""
+import sys
+from click.testing import CliRunner
+from switchyard.cli import main
+done = CliRunner().invoke(main, ["check", {model_path!r}, "--bind", "127.0.0.1:0"])
+assert done.exit_code == 0, done.output
+assert not {{"torch", "exllamav2"}} & sys.modules.keys()
+"""
+    run_code(code)
+
+
+def test_serve_becomes_gunicorn_with_the_settings(switchyard, monkeypatch, model_path):
+    called = []
+    monkeypatch.setattr(os, "execv", lambda *arguments: called.append(arguments))
+    switchyard("serve", model_path, "--bind", "127.0.0.1:1234", "--set", "max_batch_size=3")
+    [(path, command)] = called
+    assert path == sys.executable and command[1:] == [
+        *("-m", "gunicorn", "-c", "python:switchyard.server.conf")
+    ]
+    assert os.environ["SWITCHYARD_MODEL"] == model_path
+    assert os.environ["SWITCHYARD_BIND"] == "127.0.0.1:1234"
+    assert os.environ["SWITCHYARD_MAX_BATCH_SIZE"] == "3"
+
+
+def test_the_module_is_the_command_too():
+    def run(*arguments):
+        command = [sys.executable, "-m", "switchyard", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+
+    assert "Commands:" in run("--help")
+    assert run("-v") == f"switchyard (version {gunicorn.__version__})\n"  # gunicorn's arguments
+
+
+def test_a_server_that_is_not_there_is_told(switchyard):
+    done = switchyard("drain", "--url", "http://127.0.0.1:9")
+    assert done.exit_code == 1 and "can't be reached" in done.output
+    done = switchyard("bench", "--url", "http://127.0.0.1:9", "--streams", "2")
+    assert done.exit_code == 1 and "ConnectionRefusedError" in done.output
+    assert done.output.splitlines()[1].split()[-1] == "2"  # errors
+
+
+GOOD = Gpu("A GPU", (9, 0), 24 << 30, 20 << 30, "570.1")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "probe", "says", "status"),
+    [
+        (GOOD, {"cuda": "12.8", "sees": 1, "extension": True}, "torch for CUDA 12.8 sees 1", 0),
+        (GOOD, {"cuda": None, "sees": 0, "extension": True}, "build with CUDA", 1),
+        (GOOD, {"cuda": "12.8", "sees": 0, "extension": True}, "sees no GPU", 1),
+        (GOOD, {"cuda": "12.8", "sees": 1, "extension": "no compiler"}, "no compiler", 1),
+        (
+            Gpu("An old one", (7, 5), 8 << 30, 8 << 30, "470.2"),
+            {"cuda": "12.8", "sees": 1, "extension": True},
+            "It takes a driver from 525 on.",
+            1,
+        ),
+        (
+            Gpu("An older one", (7, 5), 8 << 30, 8 << 30, "570.2"),
+            {"cuda": "12.8", "sees": 1, "extension": True},
+            "flash-attn needs 8.0",
+            0,
+        ),
+    ],
+)
+def test_doctor_says_what_follows(switchyard, monkeypatch, gpu, probe, says, status):
+    monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
+    monkeypatch.setattr(DOCTOR, "_probe", lambda: probe)
+    done = switchyard("doctor")
+    assert says in done.output and done.exit_code == status
+    assert gpu.name in done.output
+    assert json.loads(switchyard("doctor", "--json").output)
+
+
+def test_doctor_asks_torch_itself(switchyard):
+    told = DOCTOR._probe()
+    assert told["sees"] == 0 and told["cuda"] is None
+    assert "none that NVIDIA's driver knows" in switchyard("doctor").output
