@@ -129,7 +129,7 @@ def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None
 def post_worker_init(worker: Any) -> None:
     from switchyard.server import wsgi
 
-    args = (wsgi.models, *_address(worker.sockets[0]))
+    args = (worker, wsgi.models, *_address(worker.sockets[0]))
     threading.Thread(target=_watch, args=args, name="watch", daemon=True).start()
 
 
@@ -161,7 +161,7 @@ def _address(listener: Any) -> tuple[str, str]:
     return where, where
 
 
-def _watch(models: engine.Models, where: str, url: str) -> None:
+def _watch(worker: Worker, models: engine.Models, where: str, url: str) -> None:
     """Say where once the model is warm. End the process when an engine is lost for good: for good
     if it could not even load, else for gunicorn to start another.
     """
@@ -179,5 +179,5 @@ def _watch(models: engine.Models, where: str, url: str) -> None:
         if lost.error is not None:  # else it was told to stop
             print(f"switchyard: {lost.error}", file=sys.stderr, flush=True)
             if status == LOST:
-                time.sleep(LAST_WRITES)  # its jobs have got their error events, to be written yet
+                worker.make_room(status)
             os._exit(status)

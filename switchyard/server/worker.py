@@ -7,6 +7,7 @@ import contextlib
 import errno
 import math
 import os
+import queue
 import selectors
 import signal
 import socket
@@ -40,7 +41,8 @@ class Worker(ThreadWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._request = threading.local()  # the alarm of its head, whether its answer has begun
-        self._shall_drain = threading.Event()
+        # Signals come while their handlers run: inside one, an Event's lock would wait for itself.
+        self._shall_drain: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._accept_from = 0.0  # by the monotonic clock
         # gunicorn is left what it reads in its own way.
         self._is_plain = not (self.cfg.is_ssl or "h2" in self.cfg.http_protocols)
@@ -88,7 +90,7 @@ class Worker(ThreadWorker):
         if getattr(self, "wsgi", None) is None:  # not loaded yet
             super().handle_exit(sig, frame)
         else:
-            self._shall_drain.set()
+            self._shall_drain.put(None)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
         """SIGQUIT, which the master sends at the second SIGINT or SIGTERM: the end, now."""
@@ -236,12 +238,21 @@ class Worker(ThreadWorker):
     # Drain's thread
 
     def _drain(self) -> None:
-        self._shall_drain.wait()
+        self._shall_drain.get()
         services = self.wsgi.extensions[KEY]
         deadline = time.monotonic() + services.settings.grace
         services.models.close(drain=services.settings.grace, timeout=RELEASE)
         super().handle_exit(None, None)  # until here, new requests got a 503 and probes an answer
         _exit_in(max(deadline - time.monotonic(), LAST_WRITES))  # however slow the last readers are
+
+    # Watch's thread
+
+    def make_room(self, status: int) -> None:
+        """End, for the master to start another worker, with that status if need be. New connections
+        wait for the other one; those that are there have their answers written.
+        """
+        super().handle_exit(None, None)
+        _exit_in(LAST_WRITES, status)
 
     # Request threads
 
@@ -296,9 +307,9 @@ def _stop_receiving(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RD)
 
 
-def _exit_in(seconds: float) -> None:
+def _exit_in(seconds: float, status: int = 0) -> None:
     """End the process unless it has ended by itself until then. Its status says that all is well:
     at exit, Python would wait for threads that wait for a client.
     """
     time.sleep(seconds)
-    os._exit(0)
+    os._exit(status)

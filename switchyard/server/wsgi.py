@@ -35,7 +35,8 @@ def log_to_stderr(level: str) -> None:
 def compose() -> tuple[engine.Models, flask.Flask]:
     settings = read_settings()
     log_to_stderr(settings.log_level)
-    models = engine.Models([engine.open_engine(settings.engine_config())])
+    opened = engine.open_engine(settings.engine_config())
+    models = engine.Models([opened], settings.model_aliases)
     is_gunicorn = os.environ.get("SERVER_SOFTWARE", "").startswith(
         "gunicorn/"
     )  # its master's doing

@@ -334,7 +334,8 @@ def test_strings_that_are_banned_are_looked_up_in_any_vocabulary_at_once():
         vocabulary.containing.cache_clear()
         return [vocabulary._ban(string) for string in strings]
 
-    assert_within(4, lambda: look_up(strings), lambda: look_at_each(strings))
+    # One after the other they would take 16 times as long. Other caches, other times: 3 to 7.
+    assert_within(10, lambda: look_up(strings), lambda: look_at_each(strings))
 
 
 @pytest.mark.parametrize(

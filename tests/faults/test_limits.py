@@ -5,10 +5,12 @@ import pathlib
 import re
 import resource
 import socket
+import types
 
 import pytest
 import requests
 
+from switchyard.server import limits
 from tests.faults.conftest import SCRIPTED, open_request, worker_of
 from tests.live.conftest import GUNICORN, ROOT
 
@@ -145,3 +147,20 @@ def test_no_temporary_directory_is_a_start_refused_in_a_sentence(start, tmp_path
     assert server.process.wait(60) == 1
     assert "switchyard: no temporary directory can be written to: " in server.output
     assert "Traceback" not in server.output
+
+
+def test_the_strictest_limit_of_threads_around_the_server_is_told(tmp_path, monkeypatch):
+    """A container's may be none, and its pod's a few."""
+    pod, own = tmp_path / "pids" / "pod", tmp_path / "pids" / "pod" / "server"
+    own.mkdir(parents=True)
+    (pod / "pids.max").write_text("300\n")
+    (own / "pids.max").write_text("max\n")
+    groups = tmp_path / "cgroup"
+    groups.write_text("7:cpu:/other\n8:pids:/pod/server\n")
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path)
+    monkeypatch.setattr(limits, "pathlib", types.SimpleNamespace(Path=lambda name: groups))
+    assert ", 300 (pids.max of the control group)" in limits.threads_allowed()
+    (own / "pids.max").write_text("200\n")
+    assert ", 200 (pids.max of the control group)" in limits.threads_allowed()
+    groups.write_text("8:pids:/\n")
+    assert ", no limit (pids.max of the control group)" in limits.threads_allowed()

@@ -1,10 +1,12 @@
 """What becomes of a server whose worker dies, or whose engine is lost with it."""
 
+import concurrent.futures
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -61,6 +63,31 @@ def test_a_worker_whose_engine_is_lost_ends_its_streams_and_is_replaced(start):
     assert frames[-1] == b"[DONE]"
     assert "the device is lost" in json.loads(frames[-2])["error"]["message"]
     wait_for_another(server, worker)
+    assert server.stop() == 0
+
+
+def test_no_request_is_cut_off_by_the_end_of_a_worker(start):
+    """Whose engine is lost: all that come meanwhile are answered by it, or by the next one."""
+    server = start(SCRIPTED, link="thread").wait_until_ready()
+    worker = worker_of(server)
+    is_over = threading.Event()
+
+    def ask_again_and_again():
+        num_answers = 0
+        while not is_over.is_set():
+            response = requests.post(f"{server.url}{URL}", json={"prompt": "x"}, timeout=60)
+            assert response.json()
+            num_answers += 1
+        return num_answers
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        clients = [pool.submit(ask_again_and_again) for _ in range(8)]
+        try:
+            server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": LOSE_DEVICE})
+            wait_for_another(server, worker)
+        finally:
+            is_over.set()
+        assert all(client.result() > 1 for client in clients)
     assert server.stop() == 0
 
 

@@ -2,7 +2,9 @@
 
 import collections
 import contextlib
+import errno
 import http.client
+import itertools
 import json
 import os
 import re
@@ -11,16 +13,20 @@ import selectors
 import signal
 import socket
 import struct
+import sys
+import threading
 import time
+import types
 
 import pytest
 import requests
 from gunicorn.config import Config
 
+from switchyard import engine
 from switchyard.server.body import Body
 from switchyard.server.connection import Connection
 from switchyard.server.request_threads import RequestThreads
-from switchyard.server.worker import Worker
+from switchyard.server.worker import DISCARD, LINGER, Worker
 from tests.faults.conftest import SCRIPTED, open_request, read_all
 from tests.faults.test_processes import worker_of
 from tests.growth import assert_within
@@ -114,12 +120,6 @@ def test_a_client_that_has_reset_its_connection_is_not_served(small, opened):
     assert "begins /left" not in small.output
 
 
-def test_more_connections_than_the_server_holds_push_out_those_that_wait(small, opened):
-    for _ in range(11 * NUM_THREADS):
-        opened()
-    assert_is_live(small)
-
-
 def test_a_head_that_has_begun_must_end_in_time_on_a_kept_connection_too(small, opened):
     connection = opened(
         b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health/live HTTP"
@@ -153,6 +153,16 @@ def test_a_small_body_that_comes_slowly_holds_no_thread(small, opened):
     assert response.status_code == 200, response.text
     slow[0].sendall(json.dumps(ONE).ljust(50)[1:].encode())
     assert read_head(slow[0]).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("header", ["Expect: 100-continue", "EXPECT: 100-Continue"])
+def test_a_body_that_comes_once_it_is_asked_for_is_asked_for(opened, header):
+    """By a request thread: what waits for the body would wait for ever."""
+    data = json.dumps(ONE).encode()
+    connection = opened(head(header, length=len(data)))
+    assert read_head(connection) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.sendall(data)
+    assert read_head(connection).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_body_that_nothing_has_read_is_no_part_of_the_next_request(opened):
@@ -256,6 +266,30 @@ def test_a_body_that_is_cut_off_is_not_taken_for_whole(small, opened, is_chunked
     assert received.startswith(b"HTTP/1.1 400 ") and b"it ends after" in received
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+@pytest.mark.parametrize("num_late", range(5))
+def test_the_end_of_a_head_is_found_wherever_the_network_divides_it(num_late, is_first):
+    head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    with make_connection() as connection:
+        if not is_first:
+            connection.buffer += head
+            assert connection.has_request()
+            connection.init()
+        begin = len(head) - num_late
+        connection.buffer += head[:begin]
+        assert connection.has_request() == (not num_late)
+        connection.buffer += head[begin:]
+        assert connection.has_request() and connection.has_head
+
+
+def test_a_head_that_has_begun_has_its_own_time_and_not_what_is_left_to_begin_in():
+    with make_connection(b"GET / HT") as connection:
+        connection.wait_for_request(begin_within=5.0, head_within=10.0, body_within=1.0, now=100.0)
+        assert connection.deadline == 105.0
+        assert connection.receive() and not connection.has_request()
+        assert connection.deadline == 110.0
+
+
 def test_what_comes_byte_by_byte_is_looked_at_once():
     def gather(size):
         with make_connection() as connection:
@@ -264,6 +298,36 @@ def test_what_comes_byte_by_byte_is_looked_at_once():
                 assert not connection.has_request()
 
     assert_within(8, lambda: gather(40_000), lambda: gather(10_000))
+
+
+def test_a_body_that_drips_comes_slowly_once_it_was_waited_for_long_enough_in_all(monkeypatch):
+    """However soon each of its bytes comes: here in 0.4 seconds, of one."""
+    clock = itertools.count(step=0.4)
+    times = types.SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("switchyard.server.body.time", times)
+    with make_connection(b"x") as connection:
+        connection.sock = Dripping(connection.sock)
+        for _ in range(MAX_SLOW):
+            connection.threads.wait(object())
+        body = Body(connection, 9)
+        assert body.read(3) == b"xxx"
+        with pytest.raises(engine.Full, match="bodies are being received, as many as may come"):
+            body.read(1)
+        assert body.failed
+
+
+def test_a_body_that_counts_as_slow_may_wait_again_where_no_other_may(monkeypatch):
+    monkeypatch.setattr("switchyard.server.body.PATIENCE", 0.0)
+    with make_connection() as connection:
+        connection.sock = Dripping(connection.sock)
+        for _ in range(MAX_SLOW - 1):
+            connection.threads.wait(object())
+        body = Body(connection, 9)
+        assert body.read(3) == b"xxx"
+        with pytest.raises(engine.Full):
+            connection.threads.wait(object())
+        assert body.read(9) == b"xxxxxx"
+        connection.threads.wait(object())
 
 
 def test_many_chunks_take_a_time_in_proportion():
@@ -275,13 +339,32 @@ def test_many_chunks_take_a_time_in_proportion():
     assert_within(8, lambda: read(64_000), lambda: read(16_000))
 
 
-def test_a_request_that_is_there_is_served_though_the_server_was_late_to_look():
+@pytest.fixture
+def make_worker():
+    """With what its main thread needs, and without a server."""
+    workers = []
+
+    def make(**attributes):
+        worker = object.__new__(Worker)
+        worker.cfg, worker._threads = Config(), RequestThreads(NUM_THREADS, 4)
+        worker.keepalived_conns, worker.poller = collections.deque(), selectors.DefaultSelector()
+        worker._waiting, worker._next_look, worker.alive, worker._is_plain = {}, 0.0, True, True
+        worker._settings = types.SimpleNamespace(send_timeout=1.0, body_timeout=1.0)
+        vars(worker).update(attributes)
+        workers.append(worker)
+        return worker
+
+    yield make
+    for worker in workers:
+        worker.murder_keepalived(force=True)
+        assert not worker._waiting
+        worker.poller.close()
+
+
+def test_a_request_that_is_there_is_served_though_the_server_was_late_to_look(make_worker):
     """As after a pause of the whole machine, longer than heads may take."""
-    worker = object.__new__(Worker)
-    worker.keepalived_conns, worker.poller = collections.deque(), selectors.DefaultSelector()
-    worker._waiting, worker._next_look, worker.alive, worker.nr_conns = {}, 0.0, True, 2
     begun = []
-    worker.enqueue_req = begun.append
+    worker = make_worker(nr_conns=2, enqueue_req=begun.append)
     with make_connection(b"GET / HTTP/1.1\r\n\r\n") as whole, make_connection(b"GET / HT") as half:
         for connection in (whole, half):
             connection.wait_for_request(0.0, 0.0, 0.0, time.monotonic())
@@ -289,7 +372,69 @@ def test_a_request_that_is_there_is_served_though_the_server_was_late_to_look():
         worker.murder_keepalived()
         assert begun == [whole]
         assert not worker._waiting and half.sock.fileno() < 0
-    worker.poller.close()
+
+
+def test_who_has_sent_more_than_was_read_may_take_longer_to_close(make_worker, monkeypatch):
+    """Until all has come and gone, or a reset would overtake the answer."""
+    worker = make_worker(nr_conns=2, _waste=bytearray(1))
+    times = types.SimpleNamespace(monotonic=lambda: 100.0)
+    monkeypatch.setattr("switchyard.server.worker.time", times)
+    with make_connection() as is_read, make_connection() as is_not:
+        is_not.body = Body(is_not, 9)
+        for connection in (is_read, is_not):
+            worker._wait_for_end(connection)
+        assert (is_read.deadline, is_not.deadline) == (100.0 + LINGER, 100.0 + DISCARD)
+        worker.murder_keepalived(force=True)
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+@pytest.fixture
+def connect(listener):
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(
+            socket.create_connection(listener.getsockname(), timeout=20)
+        )
+
+
+def test_the_connection_that_has_waited_longest_makes_room(make_worker, listener, connect):
+    worker = make_worker(nr_conns=7, worker_connections=10)
+    clients = []
+    for expected in (8, 9, 9, 9):  # a place is kept free for the next
+        clients.append(connect())
+        worker.accept(listener)
+        assert worker.nr_conns == expected
+    left = [connection.client for connection in worker._waiting]
+    assert left == [client.getsockname() for client in clients[2:]]
+    assert clients[0].recv(1) == clients[1].recv(1) == b""
+
+
+def test_what_is_being_served_makes_no_room(make_worker, listener, connect):
+    worker = make_worker(nr_conns=9, worker_connections=10)
+    newcomer = connect()
+    worker.accept(listener)
+    assert [connection.client for connection in worker._waiting] == [newcomer.getsockname()]
+    assert worker.nr_conns == 10
+
+
+@pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EAGAIN])
+def test_a_client_that_has_left_before_it_was_accepted_is_no_fault(make_worker, number):
+    worker = make_worker(nr_conns=0, worker_connections=10)
+    worker.accept(failing_listener(number))
+    assert worker.nr_conns == 0 and not worker._waiting
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        worker.accept(failing_listener(errno.EBADF))
+
+
+def failing_listener(number):
+    def accept():
+        raise OSError(number, os.strerror(number))
+
+    return types.SimpleNamespace(accept=accept)
 
 
 @contextlib.contextmanager
@@ -297,4 +442,46 @@ def make_connection(sent=b""):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(sent)
-        yield Connection(Config(), ours, "", "", RequestThreads(12, 4))
+        yield Connection(Config(), ours, "", "", RequestThreads(NUM_THREADS, 4))
+
+
+class Dripping:
+    """A socket, which has something to read, on which each byte is waited for."""
+
+    def __init__(self, sock):
+        self.fileno = sock.fileno
+
+    def recv(self, size, flags=0):
+        if flags & socket.MSG_DONTWAIT:
+            raise BlockingIOError
+        return b"x"
+
+
+def test_a_signal_while_another_is_handled_holds_nothing_up(make_worker):
+    """As a terminal's SIGINT, and the master's SIGTERM at any step of it."""
+    made = Worker(0, 0, [], None, 1, Config(), None)
+    drains = []
+    for step in itertools.count():
+        worker = make_worker(wsgi=object(), _shall_drain=made._shall_drain)
+        steps = itertools.count()
+
+        def trace(frame, event, arg, worker=worker, steps=steps, step=step):
+            if event == "line" and next(steps) == step:
+                sys.settrace(None)
+                worker.handle_exit(signal.SIGTERM, None)
+                drains.append(step)
+            return trace
+
+        def handle(worker=worker, trace=trace):
+            sys.settrace(trace)
+            worker.handle_exit(signal.SIGINT, None)
+            sys.settrace(None)
+
+        thread = threading.Thread(target=handle, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), f"at step {step}"
+        if len(drains) <= step:
+            break
+    made.tmp.close()
+    assert drains

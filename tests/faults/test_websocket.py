@@ -76,7 +76,8 @@ class Client:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_path):
     directory = tmp_path_factory.mktemp("websocket")
-    server = Server(SCRIPTED, directory, model=model_path, max_websockets=8, heartbeat=0.5)
+    settings = {"max_websockets": 8, "heartbeat": 0.5, "model_aliases": '{"gpt-*": "tiny"}'}
+    server = Server(SCRIPTED, directory, model=model_path, **settings)
     yield server.wait_until_ready()
     assert server.stop() == 0, server.output
     assert "a WebSocket failed" not in server.output
@@ -103,6 +104,21 @@ def wait_until_idle(server, timeout=20.0):
 
 def text(messages, id):
     return "".join(m.get("text", "") for m in messages if m["id"] == id)
+
+
+def test_a_model_is_known_by_its_aliases_here_too(client):
+    client.send("generate", 1, prompt="x", max_tokens=2, model="gpt-5")
+    client.send("generate", 2, prompt="x", max_tokens=2, model="claude")
+    ended, refused = client.ends(1, 2)
+    assert ended["finish_reason"] == "length"
+    assert refused["error"]["code"] == "model_not_found"
+
+
+def test_the_end_tells_what_asked_for_nothing(client):
+    client.send("generate", "a", prompt="x", max_tokens=2, store=False, verbosity="low")
+    client.send("generate", "b", prompt="x", max_tokens=2)
+    a, b = client.ends("a", "b")
+    assert a["ignored"] == "store,verbosity" and "ignored" not in b
 
 
 def test_several_generations_run_side_by_side_each_with_its_own_text(client):
@@ -194,8 +210,8 @@ def test_a_generation_that_a_deadline_has_ended_does_not_go_on(server, client):
         ({"type": "generate", "id": 1, "messages": [7]}, 1, "messages.0", "invalid_value"),
         ({"type": "generate", "id": 1, "prompt": "x", "model": "y"}, 1, "model", "model_not_found"),
         (
-            {"type": "generate", "id": 1, "prompt": "x", "max_tokens": 9999},
-            *(1, "max_tokens", "context_length_exceeded"),
+            {"type": "generate", "id": 1, "prompt": "word " * 9999},
+            *(1, "prompt", "context_length_exceeded"),
         ),
         ({"type": "cancel", "id": 1}, None, "id", "unknown_id"),
         ({"type": "cancel", "id": 1, "why": 1}, None, "why", "unknown_parameter"),

@@ -8,9 +8,17 @@ import schemathesis
 from schemathesis.core.failures import AcceptedNegativeData
 from schemathesis.openapi.checks import RejectedPositiveData
 
-from switchyard.app.formats.kobold.parse import KOBOLD_SWITCHES, TEXTGEN_SWITCHES
-from switchyard.app.formats.llamacpp.parse import SWITCHES
+from switchyard.app.formats.kobold.parse import (
+    KOBOLD_SWITCHES,
+    TEXTGEN_SWITCHES,
+    Kobold,
+    KoboldStream,
+    Textgen,
+)
+from switchyard.app.formats.llamacpp.parse import SWITCHES, LlamaCpp
+from switchyard.app.formats.openai.parse import Completion
 from switchyard.app.formats.text.request import idle
+from switchyard.app.request.neutral import OPENAI
 from tests.contract import close
 
 FORM = "application/x-www-form-urlencoded"
@@ -29,6 +37,15 @@ MOST = {
     "best_of": 3,
     "priority": 0,
 }
+LIMITS = {
+    "/completion": "n_predict",
+    "/api/v1/generate": "max_length",
+    "/api/extra/generate/stream": "max_length",
+    "/api/extra/tokencount": None,
+    "/v1/messages/count_tokens": None,
+    "/v1/chat/completions/input_tokens": None,
+    "/v1/responses/input_tokens": None,
+}
 # ... which parameters are for nothing without another one, ...
 NEEDS = {
     "stream_options": "stream",
@@ -44,16 +61,26 @@ MEANING = {
     "response_format",
     "structured_outputs",
     *("json_schema", "regex", "choice", "grammar"),
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar_string", "text"),
     *("preset", "sampler_order", "output_config", "reasoning", "thinking"),
     "input",  # of thoughts without a text, with nothing to answer
     *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
+# What may be wrong beside another parameter.
+MEANT = MEANING | {"tool_choice", "n", "guidance_scale", "negative_prompt"}
 # Which need each other, and in order, the first pair.
 PAIRS = ("dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt")
 TOKENS = {"stop_token_ids", "allowed_token_ids", "banned_token_ids", "prompt", "tokens"}
 # Not with what ends the text by itself, or allows few texts.
-ENDS = {"ignore_eos", "min_tokens", "token_healing", "allowed_token_ids", "banned_strings"}
+ENDS = {
+    "ignore_eos",
+    "bypass_eos",
+    "min_tokens",
+    "min_length",
+    "token_healing",
+    "allowed_token_ids",
+    "banned_strings",
+}
 
 
 @schemathesis.hook
@@ -67,11 +94,13 @@ def before_call(context, case, kwargs):
     if not case.meta.generation.mode.is_positive:
         return
     if isinstance(case.body, dict):
-        case.body = fit(plain(case.body))
+        body = plain(case.body)
+        case.body = fit(body, LIMITS.get(case.path, "max_tokens"), other_names(case.path, body))
         if case.media_type == FORM:  # schemathesis passes over a field's `encoding`
             case.body = {
                 name: json.dumps(value) if isinstance(value, dict) else value
                 for name, value in case.body.items()
+                if name not in OPENAI  # of any type, lists among them: a field given twice
             }
     if case.query:
         case.query = fit(plain({name: number(value) for name, value in case.query.items()}))
@@ -79,7 +108,7 @@ def before_call(context, case, kwargs):
 
 @schemathesis.hook
 def filter_failure(context, failure, case, response):
-    if response.status_code in (413, 414):  # too long, whatever else it is
+    if response.status_code in (408, 413, 414):  # too long, whatever else it is
         return False
     if response.status_code == 501:  # which is what a route is for that says it doesn't do that
         return False
@@ -89,14 +118,28 @@ def filter_failure(context, failure, case, response):
         # Null is always taken.
         changed = set(re.findall(r"/properties/(\w+)", failure.message))
         wrong = {name for name in changed if case.body.get(name) is not None}
-        return not wrong or not wrong <= unread(case)
+        idle_ones = unread(case)
+        others = dict(other_names(case.path, case.body) or {})
+        idle_ones |= {name for name, own in others.items() if own in idle_ones}
+        return not wrong or not wrong <= idle_ones
     if isinstance(failure, RejectedPositiveData) and response.status_code == 400:
         error = response.json()["error"]
         if "param" not in error:  # Anthropic's, which has a message only
-            given = MEANING & case.body.keys() if isinstance(case.body, dict) else ()
+            given = MEANT & case.body.keys() if isinstance(case.body, dict) else ()
             return not any(name in error["message"] for name in given)
-        return (error["param"] or "").partition(".")[0] not in MEANING
+        return (error["param"] or "").partition(".")[0] not in MEANT
     return True
+
+
+def other_names(path, body):
+    """Of parameters of this route, which may differ from what has the other name."""
+    kinds = {
+        "/v1/completions": Completion,
+        "/completion": LlamaCpp,
+        "/api/extra/generate/stream": KoboldStream,
+        "/api/v1/generate": Textgen if "max_new_tokens" in body else Kobold,
+    }
+    return kinds[path].other_names() if path in kinds else ()
 
 
 def unread(case):
@@ -133,9 +176,15 @@ def plain(value):
     return value
 
 
-def fit(body):
-    body = {name: value for name, value in body.items() if value is not None}
-    body.pop("model", None)
+def fit(body, limit="max_tokens", others=()):
+    """`limit`: what the route calls the most new tokens. `others`: other names of parameters, which
+    may differ from these.
+    """
+    body = {name: value for name, value in body.items() if value is not None and name not in others}
+    for name in ("model", "max_context_length", "truncation_length", "dynamic_temperature"):
+        body.pop(name, None)
+    if isinstance(body.get("dry_sequence_breakers"), str):
+        body["dry_sequence_breakers"] = json.dumps([body["dry_sequence_breakers"] or " "])
     meant = sorted(MEANING & body.keys())
     kept = zlib.crc32(repr(sorted(body.items())).encode()) % (len(meant) + 1)
     # The first takes the place of others, the second depends on the prompt's last token.
@@ -146,8 +195,8 @@ def fit(body):
         dropped |= ENDS
     if "max_completion_tokens" in body:
         dropped.add("max_tokens")
-    elif {"prompt", "messages"} & body.keys():
-        body.setdefault("max_tokens", 4)
+    elif limit and {"prompt", "messages"} & body.keys() and "max_new_tokens" not in body:
+        body.setdefault(limit, 4)
     body = {name: value for name, value in body.items() if name not in dropped}
     body = {
         name: min(value, MOST[name]) if name in MOST else value
