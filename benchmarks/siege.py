@@ -331,6 +331,7 @@ def serving(link):
         "SWITCHYARD_NGRAM_DRAFT": "true",
         "SWITCHYARD_IDEMPOTENCY_TIMEOUT": "60",
         "SWITCHYARD_LOG_LEVEL": "ERROR",
+        "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",  # as scripts/serve does
     }
     command = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
     with tempfile.TemporaryDirectory() as directory:

@@ -96,12 +96,14 @@ assert not {{"torch", "exllamav2"}} & sys.modules.keys()
 def test_serve_becomes_gunicorn_with_the_settings(switchyard, monkeypatch, model_path):
     called = []
     monkeypatch.setattr(os, "execv", lambda *arguments: called.append(arguments))
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     switchyard("serve", model_path, "--bind", "127.0.0.1:1234", "--set", "max_batch_size=3")
     [(path, command)] = called
     assert path == sys.executable and command[1:] == [
         *("-m", "gunicorn", "-c", "python:switchyard.server.conf")
     ]
     assert os.environ["SWITCHYARD_MODEL"] == model_path
+    assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.tcache_count=0"
     assert os.environ["SWITCHYARD_BIND"] == "127.0.0.1:1234"
     assert os.environ["SWITCHYARD_MAX_BATCH_SIZE"] == "3"
 

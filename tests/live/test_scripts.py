@@ -75,13 +75,16 @@ def test_a_taken_port_is_told_before_anything_is_installed(checkout):
     assert not (checkout / ".venv").exists()
 
 
+SERVED = "served glibc.malloc.tcache_count=0\n"
+
+
 @pytest.fixture
 def installed(checkout):
     """All that the stamps say is there; gunicorn is a word."""
     python = checkout / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
-        f'#!/bin/sh\n[ "$2" = gunicorn ] && echo "served" && exit\nexec {sys.executable} "$@"\n'
+        f'#!/bin/sh\n[ "$2" = gunicorn ] && echo "served $GLIBC_TUNABLES" && exit\nexec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
     (checkout / ".venv" / "requirements.txt.installed").write_text("")
@@ -97,14 +100,21 @@ def test_where_all_is_installed_nothing_is_written(installed):
 
     before = seen()
     done = run(installed, SWITCHYARD_BIND="127.0.0.1:0")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "served\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, SERVED, "")
     assert seen() == before
 
 
 def test_a_checkout_that_was_moved_serves(installed, tmp_path):
     moved = installed.rename(tmp_path / "moved")
     done = run(moved, SWITCHYARD_BIND="127.0.0.1:0")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "served\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, SERVED, "")
+
+
+def test_an_operators_own_tunables_stay(installed):
+    own = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}
+    assert run(installed, SWITCHYARD_BIND="127.0.0.1:0", **own).stdout == (
+        "served glibc.malloc.arena_max=2\n"
+    )
 
 
 def test_packages_are_installed_once_and_again_when_the_file_changes(checkout):
