@@ -2,7 +2,9 @@
 
 All of that takes the GIL from the engine thread, and memory, with the length of the input. So of
 what is large two are inside at most, with 1 MiB together; a larger one is inside alone. The others
-wait in the order in which they came, each on an event of its own, and what leaves admits the next.
+wait in the order in which they came, each on an event of its own, and what leaves admits the next:
+at once, or while jobs are served after as long a rest as it was inside, so that what is large has
+half of the time at most.
 Four times a second what waits looks whether there is still somebody to wait for. Small inputs pass
 by, without any lock: there are no more of them than request threads, for a millisecond each.
 
@@ -58,11 +60,12 @@ _SHORT_TURNS = _ShortTurns()
 class Place:
     """Of one input, from its arrival until it leaves."""
 
-    __slots__ = ("_gate", "admitted", "since", "size")
+    __slots__ = ("_gate", "admitted", "begun", "since", "size")
 
     def __init__(self, gate: "Gate | None", size: int) -> None:
         """`gate`: None for an input that is small."""
         self.since = time.monotonic()
+        self.begun = 0.0  # when it was admitted
         self.size = size
         self.admitted = threading.Event()
         self._gate = gate
@@ -100,6 +103,8 @@ class Gate:
         self._waiting: deque[Place] = deque()
         self._has_alarm = False
         self._has_short_turns = False
+        self._rest_until = 0.0  # by the monotonic clock
+        self._rests = False  # an alarm is set for its end
 
     @property
     def num_inside(self) -> int:
@@ -133,7 +138,11 @@ class Gate:
     def leave(self, place: Place) -> None:
         """Called by the place."""
         with self._lock:
-            (self._inside if place.admitted.is_set() else self._waiting).remove(place)
+            if place.admitted.is_set():
+                self._inside.remove(place)
+                self._rest_from(place)
+            else:
+                self._waiting.remove(place)
             self._admit()
             is_first_quiet = not (self._inside or self._has_alarm)
             self._has_alarm = self._has_alarm or is_first_quiet
@@ -141,6 +150,11 @@ class Gate:
             engine.ALARMS.set(QUIET, self._give_memory_back)
 
     # Alarms' thread
+
+    def _end_rest(self) -> None:
+        with self._lock:
+            self._rests = False
+            self._admit()
 
     def _give_memory_back(self) -> None:
         with self._lock:
@@ -156,14 +170,28 @@ class Gate:
         num_waiting = len(self._waiting)
         return num_waiting > self._max_waiting or num_waiting + self._num_busy() > self._max_busy
 
+    def _rest_from(self, place: Place) -> None:
+        if self._waiting and self._num_busy():
+            now = time.monotonic()
+            self._rest_until = max(self._rest_until, now + now - place.begun)
+
     def _admit(self) -> None:
         while self._waiting and self._has_room(self._waiting[0]):
+            if (rest := self._rest_until - time.monotonic()) > 0:
+                self._rest(rest)
+                break
             place = self._waiting.popleft()
+            place.begun = time.monotonic()
             self._inside.append(place)
             place.admitted.set()
         if self._has_short_turns != bool(self._inside):
             self._has_short_turns = bool(self._inside)
             (_SHORT_TURNS.begin if self._inside else _SHORT_TURNS.end)()
+
+    def _rest(self, seconds: float) -> None:
+        if not self._rests:
+            self._rests = True
+            engine.ALARMS.set(seconds, self._end_rest)
 
     def _has_room(self, place: Place) -> bool:
         if not self._inside:

@@ -13,6 +13,7 @@ from switchyard.app import BadRequest, ClientGone, Switchyard
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.reader import deadlines, next_of
 from switchyard.app.formats.websocket.session import Session
+from switchyard.app.http import gate as gate_module
 from switchyard.app.http.gate import LARGE, MAX_BYTES, SWITCH_INTERVAL, Gate
 from switchyard.app.openapi.contract import declared
 from switchyard.app.services import KEY
@@ -125,6 +126,29 @@ def test_threads_give_the_gil_up_more_often_while_one_is_inside_of_any_gate():
     assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
     follower().leave()
     assert sys.getswitchinterval() == usual > SWITCH_INTERVAL
+
+
+@pytest.mark.parametrize("num_busy", [0, 1])
+def test_while_jobs_are_served_the_next_waits_as_long_as_the_last_was_inside(monkeypatch, num_busy):
+    now, alarms = [100.0], []
+    monkeypatch.setattr(gate_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append((seconds, call)))
+    monkeypatch.setattr(engine, "ALARMS", alarm)
+    gate = make_gate(num_busy=num_busy)
+    with enter(gate, MAX_BYTES):
+        followers = [in_thread(enter, gate, MAX_BYTES) for _ in range(2)]
+        wait_until(lambda: gate.num_waiting == 2)
+        now[0] += 3
+    assert gate.num_inside == 1 - num_busy
+    ends = [end for seconds, end in alarms if seconds == 3.0]
+    assert len(ends) == num_busy
+    for end in ends:
+        now[0] += 3
+        end()
+    assert (gate.num_inside, gate.num_waiting) == (1, 1)
+    for place in (gate._inside[0], gate._waiting[0]):
+        place.leave()
+    [follower() for follower in followers]
 
 
 def test_a_small_input_takes_no_lock():

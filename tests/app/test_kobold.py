@@ -147,6 +147,11 @@ def test_textgens_names_reach_the_job(make_client):
 
 
 @pytest.mark.parameter("grammar_string")
+def test_the_limit_of_textgen_beside_names_that_only_kobold_has_is_its_other_name(make_client):
+    job, response = job_of(make_client, {"prompt": "x", "max_new_tokens": 2, "genkey": "K"})
+    assert (response.status_code, job.max_new_tokens) == (200, 2)
+
+
 @pytest.mark.parametrize(
     ("limit", "name"), [("max_length", "grammar"), ("max_new_tokens", "grammar_string")]
 )

@@ -14,6 +14,7 @@ from switchyard.app.formats.kobold.parse import (
     Kobold,
     KoboldStream,
     Textgen,
+    is_textgen,
 )
 from switchyard.app.formats.llamacpp.parse import SWITCHES, LlamaCpp
 from switchyard.app.formats.openai.parse import Completion
@@ -137,7 +138,7 @@ def other_names(path, body):
         "/v1/completions": Completion,
         "/completion": LlamaCpp,
         "/api/extra/generate/stream": KoboldStream,
-        "/api/v1/generate": Textgen if "max_new_tokens" in body else Kobold,
+        "/api/v1/generate": Textgen if is_textgen(body) else Kobold,
     }
     return kinds[path].other_names() if path in kinds else ()
 
@@ -147,7 +148,7 @@ def unread(case):
     match case.path:
         case "/completion":
             return idle(case.body, SWITCHES)
-        case "/api/v1/generate" if "max_new_tokens" in case.body:
+        case "/api/v1/generate" if is_textgen(case.body):
             return idle(case.body, TEXTGEN_SWITCHES)
         case "/api/v1/generate" | "/api/extra/generate/stream":
             return idle(case.body, KOBOLD_SWITCHES)

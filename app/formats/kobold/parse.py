@@ -215,10 +215,18 @@ def kobold_stream(body: dict[str, Any]) -> KoboldStream:
     return validate(KoboldStream, body)
 
 
+def _names(kind: type[OtherServers]) -> set[str]:
+    return {*kind.names_of_fields().values(), *kind.other_names(), *kind.neutral, *kind.settled}
+
+
+_KOBOLD_ALONE = _names(Kobold) - _names(Textgen)
+
+
+def is_textgen(body: dict[str, Any]) -> bool:
+    """Of two servers' requests to the same path, by what they call the limit."""
+    return "max_new_tokens" in body and not body.keys() & _KOBOLD_ALONE
+
+
 def generate(body: dict[str, Any]) -> Kobold | Textgen:
-    """Their requests to the same path, told apart by what they call the limit. Raises
-    BadRequest.
-    """
-    if "max_new_tokens" in body:
-        return validate(Textgen, body)
-    return validate(Kobold, body)
+    """Raises BadRequest."""
+    return validate(Textgen if is_textgen(body) else Kobold, body)
