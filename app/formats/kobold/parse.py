@@ -229,4 +229,6 @@ def is_textgen(body: dict[str, Any]) -> bool:
 
 def generate(body: dict[str, Any]) -> Kobold | Textgen:
     """Raises BadRequest."""
-    return validate(Textgen if is_textgen(body) else Kobold, body)
+    if is_textgen(body):
+        return validate(Textgen, body)
+    return validate(Kobold, body)
