@@ -13,8 +13,8 @@ import tomllib
 import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FILE = "switchyard.toml"
-DEFAULTS = {"model": "", "bind": "127.0.0.1:8000"}
+FILE = os.environ.get("SWITCHYARD_CONFIG", "switchyard.toml")
+DEFAULTS = {"model": "", "bind": "127.0.0.1:8000", "device": "auto"}
 
 
 def setting(name: str) -> str:
@@ -27,12 +27,17 @@ def setting(name: str) -> str:
         return DEFAULTS[name]
 
 
-def check_model(path: str) -> None:
-    """In the words of the loader. Its modules need nothing, but what is beside them does."""
-    for name in ("switchyard", "switchyard.engine", "switchyard.engine.model"):
+def without_packages(*names: str) -> None:
+    """Makes modules of these importable which need no package, while those beside them do."""
+    for name in names:
         package = types.ModuleType(name)
         package.__path__ = [str(ROOT.joinpath(*name.split(".")))]
         sys.modules[name] = package
+
+
+def check_model(path: str) -> None:
+    """In the words of the loader."""
+    without_packages("switchyard", "switchyard.engine", "switchyard.engine.model")
     from switchyard.engine.errors import ModelError
     from switchyard.engine.model.model_dir import ModelDir
 
@@ -62,9 +67,9 @@ def check_port(bind: str) -> None:
             return  # no port: the server says so
 
 
-def fail(reason: str) -> None:
+def fail(reason: str, status: int = 3) -> None:
     print(f"switchyard: {reason}", file=sys.stderr)
-    sys.exit(3)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

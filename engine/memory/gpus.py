@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+NEEDED_DRIVER = 525  # of CUDA 12, whatever its minor version
+AMPERE = (8, 0)  # flash-attn's oldest
+
 NAME = 96  # bytes that any of its texts may have
 
 
@@ -19,6 +22,10 @@ class Gpu:
     total: int
     free: int
     driver: str
+
+    @property
+    def driver_major(self) -> int:
+        return int(self.driver.partition(".")[0] or 0)
 
 
 class _Memory(ctypes.Structure):

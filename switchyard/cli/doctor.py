@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from switchyard.engine.memory.gpus import Gpu, gpus
+from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu, gpus
 
 PACKAGES = ("torch", "exllamav2", "flash-attn", "gunicorn", "flask", "tokenizers", "llguidance")
-NEEDED_DRIVER = 525  # of CUDA 12, the oldest that the newest wheels of torch take
-AMPERE = (8, 0)  # flash-attn's oldest
 PROBE = """
 import json, os
 os.environ["EXLLAMA_NO_SDPA"] = "1"
@@ -80,9 +78,9 @@ def _of_gpus(
 ) -> Iterator[Line]:
     for gpu in found:
         told = f"{gpu.name}, {gpu.free >> 20} of {gpu.total >> 20} MiB free, driver {gpu.driver}"
-        major = int(gpu.driver.partition(".")[0] or 0)
-        follows = "" if major >= NEEDED_DRIVER else f"It takes a driver from {NEEDED_DRIVER} on."
-        yield Line("GPU", not follows, told, follows)
+        is_new = gpu.driver_major >= NEEDED_DRIVER
+        follows = "" if is_new else f"It takes a driver from {NEEDED_DRIVER} on."
+        yield Line("GPU", is_new, told, follows)
         if gpu.capability < AMPERE:
             needed = f"flash-attn needs {_dotted(AMPERE)}, and paged attention flash-attn."
             yield Line("capability", True, _dotted(gpu.capability), needed)

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -105,3 +106,30 @@ def server(tmp_path_factory, model_path):
     server = Server(GUNICORN, directory, model=model_path, max_batch_size=64)
     yield server.wait_until_ready()
     assert server.stop() == 0, server.output
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """What lies in a repository, as far as the scripts look at it, and an environment."""
+    path = tmp_path / "checkout"
+    for part in ("scripts", "engine", "models/demo"):
+        shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (path / "switchyard").mkdir()
+    for part in ("engine", "models"):
+        (path / "switchyard" / part).symlink_to(f"../{part}")
+    (path / "requirements.txt").write_text("")
+    for name in ("requirements-cuda.txt", "requirements-cuda-source.txt"):
+        shutil.copy(ROOT / name, path)
+    return path
+
+
+def run_script(checkout, *arguments, script="serve", **more):
+    environment = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", **more}
+    return subprocess.run(
+        [str(checkout / "scripts" / script), *arguments],
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )

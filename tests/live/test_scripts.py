@@ -3,45 +3,19 @@
 import os
 import shutil
 import socket
-import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import ROOT
-
-
-@pytest.fixture
-def checkout(tmp_path):
-    """What lies in a repository, as far as the scripts look at it, and an environment."""
-    path = tmp_path / "checkout"
-    for part in ("scripts", "engine", "models/demo"):
-        shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    (path / "switchyard").mkdir()
-    for part in ("engine", "models"):
-        (path / "switchyard" / part).symlink_to(f"../{part}")
-    (path / "requirements.txt").write_text("")
-    return path
-
-
-def run(checkout, *arguments, script="serve", **more):
-    environment = {"PATH": os.environ["PATH"], **more}
-    return subprocess.run(
-        [str(checkout / "scripts" / script), *arguments],
-        cwd=checkout,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+from tests.live.conftest import run_script
 
 
 def test_help_comes_before_anything_is_installed(checkout):
     for name in ("serve", "bootstrap"):
-        done = run(checkout, "--help", script=name)
+        done = run_script(checkout, "--help", script=name)
         assert done.returncode == 0 and f"Usage: {name}" in done.stdout
-    assert run(checkout, "--port", "1").returncode == 2
-    assert run(checkout, "a", "b").returncode == 2
+    assert run_script(checkout, "--port", "1").returncode == 2
+    assert run_script(checkout, "a", "b").returncode == 2
     assert not (checkout / ".venv").exists()
 
 
@@ -57,20 +31,20 @@ def test_help_comes_before_anything_is_installed(checkout):
 )
 def test_a_wrong_model_is_told_before_anything_is_installed(checkout, given, says):
     (checkout / "model.gguf").write_bytes(b"GGUF")
-    for done in (run(checkout, given), run(checkout, SWITCHYARD_MODEL=given)):
+    for done in (run_script(checkout, given), run_script(checkout, SWITCHYARD_MODEL=given)):
         assert done.returncode == 3 and says in done.stderr
         assert done.stderr.count("\n") == 1
     (checkout / "switchyard.toml").write_text(f'model = "{given}"\n')
-    assert says in run(checkout).stderr
+    assert says in run_script(checkout).stderr
     assert not (checkout / ".venv").exists()
 
 
 def test_a_taken_port_is_told_before_anything_is_installed(checkout):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         bind = f"127.0.0.1:{listener.getsockname()[1]}"
-        done = run(checkout, SWITCHYARD_BIND=bind)
+        done = run_script(checkout, SWITCHYARD_BIND=bind)
     assert done.returncode == 3 and f"{bind} is taken by another program" in done.stderr
-    done = run(checkout, SWITCHYARD_BIND="192.0.2.1:80")
+    done = run_script(checkout, SWITCHYARD_BIND="192.0.2.1:80")
     assert done.returncode == 3 and "can't be listened on" in done.stderr
     assert not (checkout / ".venv").exists()
 
@@ -84,7 +58,8 @@ def installed(checkout):
     python = checkout / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
-        f'#!/bin/sh\n[ "$2" = gunicorn ] && echo "served $GLIBC_TUNABLES" && exit\nexec {sys.executable} "$@"\n'
+        '#!/bin/sh\n[ "$2" = gunicorn ] && echo "served $GLIBC_TUNABLES" && exit\n'
+        f'exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
     (checkout / ".venv" / "requirements.txt.installed").write_text("")
@@ -99,20 +74,20 @@ def test_where_all_is_installed_nothing_is_written(installed):
         return {path: path.lstat().st_mtime_ns for path in installed.rglob("*")}
 
     before = seen()
-    done = run(installed, SWITCHYARD_BIND="127.0.0.1:0")
+    done = run_script(installed, SWITCHYARD_BIND="127.0.0.1:0")
     assert (done.returncode, done.stdout, done.stderr) == (0, SERVED, "")
     assert seen() == before
 
 
 def test_a_checkout_that_was_moved_serves(installed, tmp_path):
     moved = installed.rename(tmp_path / "moved")
-    done = run(moved, SWITCHYARD_BIND="127.0.0.1:0")
+    done = run_script(moved, SWITCHYARD_BIND="127.0.0.1:0")
     assert (done.returncode, done.stdout, done.stderr) == (0, SERVED, "")
 
 
 def test_an_operators_own_tunables_stay(installed):
     own = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}
-    assert run(installed, SWITCHYARD_BIND="127.0.0.1:0", **own).stdout == (
+    assert run_script(installed, SWITCHYARD_BIND="127.0.0.1:0", **own).stdout == (
         "served glibc.malloc.arena_max=2\n"
     )
 
@@ -122,7 +97,7 @@ def test_packages_are_installed_once_and_again_when_the_file_changes(checkout):
 
     def bootstrap():
         more = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-        return run(checkout, "requirements.txt", script="bootstrap", **more)
+        return run_script(checkout, "requirements.txt", script="bootstrap", **more)
 
     assert "installing requirements.txt" in bootstrap().stderr
     assert bootstrap().stderr == ""
@@ -138,6 +113,6 @@ def test_python_is_missing(checkout, tmp_path):
     (tmp_path / "bin").mkdir()
     for name in ("dirname", "sed"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
-    done = run(checkout, PATH=str(tmp_path / "bin"))
+    done = run_script(checkout, PATH=str(tmp_path / "bin"))
     assert done.returncode == 1
     assert "Python 3.11 to 3.14 is missing" in done.stderr and "uv python install" in done.stderr

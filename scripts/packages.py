@@ -1,0 +1,161 @@
+"""Which packages does a server need on this machine, in place of requirements.txt?
+
+packages.py choose STAMP        prints their list; STAMP has the one that was installed last
+packages.py install FILE NAME   installs those of FILE, for NAME, into this Python's environment
+
+Needs no package itself. Where nothing fits, a line says why, and the exit status is 3.
+"""
+
+import functools
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+
+from preflight import ROOT, fail, setting, without_packages
+
+without_packages("switchyard", "switchyard.engine", "switchyard.engine.memory")
+
+from switchyard.engine.memory import gpus  # noqa: E402
+
+USUAL, CUDA, COMPILED = "requirements.txt", "requirements-cuda.txt", "requirements-cuda-source.txt"
+TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"  # a tenth of the other's size
+OLDEST = (7, 0)  # compute capability that torch 2.8.0 is built for, with CUDA 12.8
+CURE = "docs/deployment.md has other ways, SWITCHYARD_DEVICE=cpu does without the GPU"
+PROBE = """
+import torch
+if torch.version.cuda is None:
+    raise ImportError(f"torch {torch.__version__} is built without CUDA")
+import exllamav2_ext
+"""
+
+
+def choose(installed: str) -> str:
+    """`installed`: the list that was installed last, or nothing."""
+    if installed == read(COMPILED):
+        return installed
+    device = setting("device")
+    found = gpus.gpus() if device != "cpu" and gpus.has_gpu() else []
+    if not found and device != "cuda":  # which may be set where the driver isn't, to build an image
+        keeps = installed in (read(CUDA), without_flash_attn(read(CUDA)))
+        return installed if keeps else read(USUAL)
+    chosen = read(CUDA)
+    check_python(chosen)
+    remark = f"installing {CUDA}, over 4 GB"
+    if found:
+        best = max(found, key=lambda gpu: gpu.capability)
+        check_gpu(best)
+        if best.capability < gpus.AMPERE:
+            chosen = without_flash_attn(chosen)
+            remark += (
+                f", without flash-attn: that needs compute capability {dotted(gpus.AMPERE)}, and"
+                f" this is {dotted(best.capability)}. One job runs at a time"
+            )
+        remark = f"there is a GPU, {best.name}: {remark}"
+    if chosen != installed:
+        tell(remark)
+    return chosen
+
+
+def check_python(listed: str) -> None:
+    pythons = re.findall(r'python_version == "([\d.]+)"', listed)
+    this = dotted(sys.version_info[:2])
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        fail(f"{CUDA} is for Linux on x86-64, not {sys.platform} on {platform.machine()}: {CURE}")
+    if this not in pythons:
+        fail(
+            f"{CUDA} has wheels for Python {pythons[0]} to {pythons[-1]}, and this is {this}:"
+            f" install one of those, and remove .venv; {CURE}"
+        )
+
+
+def check_gpu(gpu: gpus.Gpu) -> None:
+    if gpu.driver_major < gpus.NEEDED_DRIVER:
+        fail(
+            f"the driver of {gpu.name}, {gpu.driver}, is too old for CUDA 12: install"
+            f" {gpus.NEEDED_DRIVER} or newer; {CURE}"
+        )
+    if gpu.capability < OLDEST:
+        fail(
+            f"{gpu.name} has compute capability {dotted(gpu.capability)}, and torch's build for"
+            f" CUDA 12.8 begins at {dotted(OLDEST)}; {CURE}"
+        )
+
+
+def install(listed: str, name: str) -> None:
+    options = [] if sys.stderr.isatty() else ["--quiet"]
+    lines = listed.splitlines()
+    is_cuda = " @ " in listed
+    if is_cuda:
+        options += ["--only-binary", ":all:"]
+        lines = [by_name(line) for line in lines] if has_index() else lines
+    else:
+        tell(f"installing {name}")
+    if name == USUAL and not is_cuda and not has_index():
+        options += ["--extra-index-url", TORCH_WITHOUT_CUDA]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(lines))
+        file.flush()
+        # compiled when first imported: most of it never is, and installing takes half the time
+        if pip("install", *options, "--no-compile", "-r", file.name, stdout=sys.stderr).returncode:
+            fail(f"pip could not install {CUDA if is_cuda else name}; see above", status=1)
+    if is_cuda:
+        probe = PROBE + ("import flash_attn" if "\nflash-attn " in listed else "")
+        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+        if done.returncode:
+            cause = done.stderr.splitlines()[-1]
+            fail(f"{CUDA} is installed, but does not work: {cause}. Remove .venv to try again")
+
+
+@functools.cache
+def has_index() -> bool:
+    """Is pip configured for an index, or a directory of wheels? Those win."""
+    told = pip("config", "list", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    return bool(re.search(r"(index-url|find-links|no-index)=", told))
+
+
+def by_name(line: str) -> str:
+    """A wheel with an address becomes a name and a version, if the index that pip is configured for
+    has it.
+    """
+    name, is_wheel, rest = line.partition(" @ ")
+    address, _, marker = rest.partition(" ; ")
+    if not is_wheel or f'"{dotted(sys.version_info[:2])}"' not in marker:
+        return line
+    version = address.rpartition("/")[2].split("-")[1].lower()
+    known = pip("index", "versions", name, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    return f"{name}=={version}" if version in re.split(r"[\s,()]+", known) else line
+
+
+def pip(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    return subprocess.run(command, text=True, **options)
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def without_flash_attn(listed: str) -> str:
+    return "".join(
+        line for line in listed.splitlines(keepends=True) if not line.startswith("flash-attn")
+    )
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def tell(message: str) -> None:
+    print(f"switchyard: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    task, path, *name = sys.argv[1:]
+    if task == "choose":
+        stamp = pathlib.Path(path)
+        print(choose(stamp.read_text() if stamp.exists() else ""), end="")
+    else:
+        install(pathlib.Path(path).read_text(), *name)
