@@ -123,11 +123,11 @@ def checkout(tmp_path):
     return path
 
 
-def run_script(checkout, *arguments, script="serve", **more):
+def run_script(checkout, *arguments, script="serve", cwd=None, **more):
     environment = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", **more}
     return subprocess.run(
         [str(checkout / "scripts" / script), *arguments],
-        cwd=checkout,
+        cwd=cwd or checkout,
         env=environment,
         capture_output=True,
         text=True,

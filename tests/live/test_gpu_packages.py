@@ -108,7 +108,7 @@ def machine(tmp_path, checkout, wheels, nvml):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3.13").symlink_to(sys.executable)
 
-    def run(script="bootstrap", arguments=("requirements.txt",), **more):
+    def run(script="bootstrap", arguments=("requirements.txt",), cwd=None, **more):
         environment = {
             "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
             "LD_LIBRARY_PATH": str(nvml),
@@ -120,7 +120,7 @@ def machine(tmp_path, checkout, wheels, nvml):
             "PIP_FIND_LINKS": str(wheels),
         }
         environment = {name: value for name, value in (environment | more).items() if value}
-        return run_script(checkout, *arguments, script=script, **environment)
+        return run_script(checkout, *arguments, script=script, cwd=cwd, **environment)
 
     return run
 
@@ -208,13 +208,20 @@ def test_another_machine_is_told_in_one_line(checkout, machine, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "more", [{"SWITCHYARD_DEVICE": "cpu"}, {"CUDA_VISIBLE_DEVICES": "-1"}, {}], ids=str
+    "more",
+    [
+        {"SWITCHYARD_DEVICE": "cpu"},
+        {"CUDA_VISIBLE_DEVICES": "-1"},
+        {"SWITCHYARD_CONFIG": "elsewhere.toml"},
+        {},  # but for switchyard.toml where the caller is
+    ],
+    ids=lambda more: "".join(more) or "file",
 )
 def test_an_operator_who_wants_the_cpu_gets_it(checkout, machine, environment, tmp_path, more):
-    if not more:
-        (tmp_path / "settings.toml").write_text('device = "cpu"\n')
-        more = {"SWITCHYARD_CONFIG": str(tmp_path / "settings.toml")}
-    done = machine(NVML_DRIVER="470.1", **more)
+    name = more.get("SWITCHYARD_CONFIG", "switchyard.toml")
+    is_said_there = set(more) <= {"SWITCHYARD_CONFIG"}
+    (tmp_path / name).write_text('device = "cpu"\n' if is_said_there else "")
+    done = machine(cwd=tmp_path, NVML_DRIVER="470.1", **more)
     assert (done.returncode, done.stderr) == (0, "switchyard: installing requirements.txt\n")
     assert installed(checkout)["torch"] == "2.13.0"
 

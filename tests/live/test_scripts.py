@@ -93,14 +93,18 @@ def test_an_operators_own_tunables_stay(installed):
 
 
 def test_packages_are_installed_once_and_again_when_the_file_changes(checkout):
+    files = ("requirements.txt", "requirements-dev.txt")
     requirements = checkout / "requirements.txt"
+    (checkout / "requirements-dev.txt").write_text("")
 
     def bootstrap():
         more = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-        return run_script(checkout, "requirements.txt", script="bootstrap", **more)
+        return run_script(checkout, *files, script="bootstrap", **more)
 
-    assert "installing requirements.txt" in bootstrap().stderr
+    assert bootstrap().stderr.splitlines() == [f"switchyard: installing {name}" for name in files]
     assert bootstrap().stderr == ""
+    (checkout / "requirements-dev.txt").write_text("# another\n")
+    assert bootstrap().stderr == "switchyard: installing requirements-dev.txt\n"
     requirements.write_text("no-such-package-of-switchyard==9\n")
     failed = bootstrap()
     assert failed.returncode == 1
