@@ -79,6 +79,13 @@ def test_where_all_is_installed_nothing_is_written(installed):
     assert seen() == before
 
 
+def test_a_checkout_that_can_not_be_written_to_and_lacks_packages_is_told_in_one_line(checkout):
+    (checkout / ".venv.lock").mkdir()  # root, too, can't write to that
+    done = run_script(checkout, SWITCHYARD_BIND="127.0.0.1:0")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert f"{checkout} can't be written to, and lacks packages: run" in done.stderr
+
+
 def test_a_checkout_that_was_moved_serves(installed, tmp_path):
     moved = installed.rename(tmp_path / "moved")
     done = run_script(moved, SWITCHYARD_BIND="127.0.0.1:0")
