@@ -42,7 +42,7 @@ def choose(installed: str) -> str:
         keeps = installed in (read(CUDA), without_flash_attn(read(CUDA)))
         return installed if keeps else read(USUAL)
     chosen = read(CUDA)
-    check_python(chosen)
+    check_platform(chosen)
     remark = f"installing {CUDA}, over 4 GB"
     if found:
         best = max(found, key=lambda gpu: gpu.capability)
@@ -59,7 +59,7 @@ def choose(installed: str) -> str:
     return chosen
 
 
-def check_python(listed: str) -> None:
+def check_platform(listed: str) -> None:
     pythons = re.findall(r'python_version == "([\d.]+)"', listed)
     this = dotted(sys.version_info[:2])
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
