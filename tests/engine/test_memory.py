@@ -9,8 +9,8 @@ import torch
 
 from switchyard import engine
 from switchyard.engine.backends.exl2 import cpu
-from switchyard.engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
 from switchyard.engine.config import ModelConfig
+from switchyard.engine.memory.estimate import GIB, Footprint, Memory
 from switchyard.engine.model.model_dir import ModelDir
 from tests.conftest import DEMO
 
@@ -65,7 +65,7 @@ def test_the_formula_is_the_size_of_exllamav2s_own_tensors(loader, model_path, m
     from exllamav2 import ExLlamaV2
 
     model = ExLlamaV2(exl2_config(model_path))
-    footprint = loader.module.measure(model)
+    footprint = loader.module.footprint(model.config)
     model.cache_map = dict.fromkeys(range(model.config.num_hidden_layers), "cpu")
     cache = loader.module.CACHES[mode](model, max_seq_len=512)
     states = sum(tensor.nbytes for tensor in cache.all_tensors())
@@ -75,10 +75,9 @@ def test_the_formula_is_the_size_of_exllamav2s_own_tensors(loader, model_path, m
 
 
 def test_the_weights_are_those_of_the_files_but_for_the_embedding(loader, model_path):
-    from exllamav2 import ExLlamaV2
     from safetensors import safe_open
 
-    footprint = loader.module.measure(ExLlamaV2(exl2_config(model_path)))
+    footprint = loader.module.footprint(exl2_config(model_path))
     with safe_open(f"{model_path}/model.safetensors", framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     del tensors["model.embed_tokens.weight"]

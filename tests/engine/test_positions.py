@@ -9,6 +9,7 @@ import torch
 from switchyard import engine
 from switchyard.engine.model.layers import read_layers
 from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.shape import read_shape
 from tests.gpu.architectures.specs import CONTEXT, SPECS, WINDOW
 
 COMPUTED = {name: spec for name, spec in SPECS.items() if spec.refusal is None}
@@ -51,7 +52,7 @@ def transformers_tables(config, max_seq_len, kind=None):
 
 @pytest.mark.parametrize("name", ROTATED)
 def test_each_layers_sine_and_cosine_are_those_of_transformers(build, reference, name):
-    from switchyard.engine.backends.exl2.load.attention import num_tables, set_tables, set_windows
+    from switchyard.engine.backends.exl2.load.attention import set_tables, set_windows
 
     config = reference(SPECS[name])
     kinds = getattr(config, "layer_types", None) or [None] * config.num_hidden_layers
@@ -61,7 +62,7 @@ def test_each_layers_sine_and_cosine_are_those_of_transformers(build, reference,
         set_windows(model)
         set_tables(model)
         [context] = model.device_context
-        assert len(context.sin) == len(context.cos) == num_tables(model.config)
+        assert len(context.sin) == len(context.cos) == read_shape(SPECS[name].config).num_tables
         first = model.config.pos_id_index  # Gemma 3's is 1, which no difference of two shows
         for attention, kind in zip(attentions(model), kinds, strict=True):
             found = [tables[attention.rope_index] for tables in (context.sin, context.cos)]

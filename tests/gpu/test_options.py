@@ -64,15 +64,13 @@ def free_memory(gpu=0):
 
 def estimated(backend, num_gpus=1):
     """Footprint of the backend's model, and bytes on each GPU that it was expected to take."""
-    from exllamav2 import ExLlamaV2
-
-    from switchyard.engine.backends.exl2.cuda.loader import measure
-    from switchyard.engine.backends.exl2.cuda.memory import Memory
+    from switchyard.engine.backends.exl2.cuda.loader import footprint
+    from switchyard.engine.memory.estimate import Memory
 
     config, exl2_config = backend._config, backend._loaded.model.config
-    footprint = measure(ExLlamaV2(exl2_config))
-    memory = Memory(config, [footprint], [100 * GIB] * num_gpus, exl2_config.max_seq_len)
-    return footprint, memory.place(config.cache_mode[0], config.cache_tokens)
+    found = footprint(exl2_config)
+    memory = Memory(config, [found], [100 * GIB] * num_gpus, exl2_config.max_seq_len)
+    return found, memory.place(config.cache_mode[0], config.cache_tokens)
 
 
 @pytest.mark.parametrize("model", ["demo", "demo-exl2"])

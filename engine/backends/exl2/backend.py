@@ -12,7 +12,7 @@ from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
 from switchyard.engine.backends.exl2 import events, results
 from switchyard.engine.backends.exl2.generator import Generator
 from switchyard.engine.backends.exl2.job import Exl2Job
-from switchyard.engine.backends.exl2.load.config import MAX_STEP, read_config
+from switchyard.engine.backends.exl2.load.config import read_config
 from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.progress import Callback, Progress
@@ -25,6 +25,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import DeviceLost, InvalidJob, OutOfMemory
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.job import Job
+from switchyard.engine.memory.lengths import CHUNK_SIZES, LONE_CHUNK_SIZE, MAX_STEP
 from switchyard.engine.messages import JobEvent, ModelInfo, Started
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.pieces import read_pieces
@@ -34,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 # Tokens of a prompt at once, by device: what keeps the gaps of running streams under three times
 # what they are without newcomers (benchmarks/prefill.py).
-CHUNK_SIZES = {"cpu": 64, "cuda": 512}
-LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait
 WARM_UP = 32  # tokens
 MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
 

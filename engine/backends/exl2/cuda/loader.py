@@ -17,14 +17,11 @@ from exllamav2 import (
     ExLlamaV2Lora,
     attn,
 )
-from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 
 from switchyard.engine.backends.exl2.cuda import experts, tensor_parallel
-from switchyard.engine.backends.exl2.cuda.memory import GIB, Footprint, Memory
 from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses, can_capture, is_plain
 from switchyard.engine.backends.exl2.load.attention import (
     check_windows,
-    num_tables,
     set_tables,
     set_windows,
 )
@@ -34,6 +31,11 @@ from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.progress import Callback, parts
 from switchyard.engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora, ModelConfig
 from switchyard.engine.errors import ModelError, OutOfMemory
+from switchyard.engine.memory.estimate import GIB, Footprint, Memory
+from switchyard.engine.memory.lengths import Lengths
+from switchyard.engine.model.footprint import measure
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.shape import read_shape
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
     for one in configs:
         if config.tensor_parallel or not (has_pages(one) and attn.has_flash_attn_with_window):
             check_windows(one)
-    footprints = [measure(ExLlamaV2(one)) for one in configs]
+    footprints = [footprint(one) for one in configs]
     adapters = sum(file.stat().st_size for lora in config.loras for file in _adapters(lora))
     free = [size - adapters for size in free_memory()]
     memory = Memory(config, footprints, free, exl2_config.max_seq_len)
@@ -88,25 +90,11 @@ def free_memory() -> list[int]:
     return [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
 
 
-def measure(model: ExLlamaV2) -> Footprint:
+def footprint(config: ExLlamaV2Config) -> Footprint:
     """Of a model that need not be loaded."""
-    config, modules = model.config, model.modules[1:]  # the embedding stays in the host's memory
-    num_rows = config.max_input_len * config.max_batch_size
-    kv_size = config.num_key_value_heads * config.head_dim
-    query_size = config.num_attention_heads * config.head_dim
-    rotary = 2 * 2 * config.max_seq_len * config.head_dim
-    activations = 2 * num_rows * (4 * config.hidden_size + query_size + 2 * kv_size)
-    logits = 2 * config.max_input_len * config.vocab_size
-    attention = (attn.ExLlamaV2Attention, ExLlamaV2ParallelDecoder)
-    return Footprint(
-        modules=tuple((m.weight_footprint(), isinstance(m, attention)) for m in modules),
-        fixed=max(m.scratch_space_fixed() for m in modules)
-        + rotary * num_tables(config)
-        + activations
-        + logits,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-    )
+    model_dir = ModelDir.read(config.model_dir)
+    lengths = Lengths(config.max_seq_len, config.max_input_len, config.max_batch_size)
+    return measure(model_dir.path, read_shape(model_dir.config), lengths)
 
 
 def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:

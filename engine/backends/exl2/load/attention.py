@@ -30,14 +30,6 @@ def check_windows(config: ExLlamaV2Config) -> None:
         )
 
 
-def num_tables(config: ExLlamaV2Config) -> int:
-    """Of sine and cosine, on each GPU: perhaps one of layers with windows, and one of layers that
-    don't rotate.
-    """
-    is_any_plain = any(not layer.is_rotated for layer in _layers(config))
-    return 1 + bool(config.rotary_embedding_base_alt) + is_any_plain
-
-
 def set_windows(model: ExLlamaV2) -> None:
     """Of a model that is not loaded yet."""
     has_local_table = bool(model.config.rotary_embedding_base_alt)

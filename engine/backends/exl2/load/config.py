@@ -1,5 +1,6 @@
 """What exllamav2 is told of a model, before anything is loaded."""
 
+from dataclasses import fields
 from pathlib import Path
 
 from exllamav2 import ExLlamaV2Config
@@ -7,11 +8,10 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from switchyard.engine.backends.exl2.load.compatibility import mend
-from switchyard.engine.config import PAGE_SIZE, ModelConfig
+from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
+from switchyard.engine.memory.lengths import lengths
 from switchyard.engine.model.model_dir import ModelDir
-
-MAX_STEP = 8  # tokens of a job in one step; more than one where some are guessed
 
 
 def read_config(
@@ -23,31 +23,9 @@ def read_config(
         exl2_config.scale_pos_emb = config.rope_scale
     if config.rope_alpha is not None:
         exl2_config.scale_alpha_value = config.rope_alpha
-    is_scaled = (config.rope_scale or 1.0) > 1.0 or (config.rope_alpha or 1.0) > 1.0
-    native, asked = exl2_config.max_seq_len, config.max_seq_len
-    if asked is not None and asked > native and not is_scaled:
-        raise ModelError(
-            f"max_seq_len {asked}: the model was made for {native} tokens; more need a rope_alpha"
-            " or a rope_scale",
-            "max_seq_len",
-        )
-    if (asked or native) < PAGE_SIZE:
-        raise ModelError(f"a context of {native} tokens is less than a page of {PAGE_SIZE}")
-    # Whole pages: the loader cuts the longest input to this, and that must be whole pages.
-    exl2_config.max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
-    whole_chunk = -(-chunk_size // PAGE_SIZE) * PAGE_SIZE
-    exl2_config.max_input_len = min(whole_chunk, exl2_config.max_seq_len)
-    if config.tensor_parallel:  # its buffers have no room for more rows than that
-        num_rows = config.max_batch_size * (1 + config.num_draft_tokens * config.has_draft)
-        whole_step = -(-num_rows // PAGE_SIZE) * PAGE_SIZE
-        exl2_config.max_input_len = max(exl2_config.max_input_len, whole_step)
-        # Of this and the vocabulary is its buffer of logits, whose rows are multiples of 32 wide.
-        padded = exl2_config.vocab_size + -exl2_config.vocab_size % 32
-        exl2_config.max_output_len = -(
-            -exl2_config.max_input_len * padded // exl2_config.vocab_size
-        )
-    # Work space is reserved for so many inputs: each place in the batch takes a few tokens.
-    exl2_config.max_batch_size = -(-MAX_STEP * config.max_batch_size // exl2_config.max_input_len)
+    found = lengths(config, exl2_config.max_seq_len, exl2_config.vocab_size, chunk_size)
+    for field in fields(found):
+        setattr(exl2_config, field.name, getattr(found, field.name))
     return exl2_config
 
 

@@ -1,0 +1,91 @@
+"""What a model takes of a GPU's memory, by config.json and the sizes of its tensors: no torch."""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+from switchyard.engine.errors import ModelError
+from switchyard.engine.memory.estimate import Footprint
+from switchyard.engine.memory.lengths import Lengths
+from switchyard.engine.model.shape import Shape
+from switchyard.engine.model.tensors import read_sizes
+
+# How the families call their tensors.
+VISION = re.compile(r"(?:^|\.)(?:vision_\w+|visual|multi_modal_\w+)\.")
+LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.*)")
+ATTENTION = re.compile(r"(?:^|[._])(?:attn|attention)\.")
+EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|tok_embeddings|wte)\.")
+HEAD = re.compile(r"(?:^|\.)(?:lm_head|output)\.")
+
+MAX_UNPACKED = 2**29  # numbers of a matrix that exllamav2 unpacks at once
+BUFFER = 128  # bytes that it adds to each of its buffers
+
+
+def measure(root: Path, shape: Shape, lengths: Lengths) -> Footprint:
+    """Of a model that need not be loaded. Raises ModelError."""
+    return Footprint(
+        modules=_modules(root, shape, read_sizes(root)),
+        fixed=_fixed(shape, lengths),
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+    )
+
+
+def _modules(root: Path, shape: Shape, sizes: Mapping[str, int]) -> tuple[tuple[int, bool], ...]:
+    attention: dict[int, int] = defaultdict(int)
+    others: dict[int, int] = defaultdict(int)
+    embedding = head = rest = 0
+    for name, size in sizes.items():
+        if VISION.search(name):
+            continue  # never loaded
+        if found := LAYER.search(name):
+            layers = attention if ATTENTION.search(found[2]) else others
+            layers[int(found[1])] += size
+        elif EMBEDDING.search(name):
+            embedding += size  # stays in the host's memory
+        elif HEAD.search(name):
+            head += size
+        else:
+            rest += size
+    for i in range(shape.num_layers):
+        if not attention[i] or not others[i]:
+            raise ModelError(
+                f"the files in {root} lack weights of layer {i}, of {shape.num_layers} from 0 on:"
+                " is one of them missing?"
+            )
+    pairs = [(attention[i], others[i]) for i in range(shape.num_layers)]
+    if shape.is_parallel:
+        layered = [(sum(pair), True) for pair in pairs]
+    else:
+        layered = [part for a, b in pairs for part in ((a, True), (b, False))]
+    return (*layered, (rest, False), (head or embedding, False))
+
+
+def _fixed(shape: Shape, lengths: Lengths) -> int:
+    """Work space as exllamav2 allocates it, tables of sine and cosine, activations, logits."""
+    rows = lengths.max_input_len * lengths.max_batch_size
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    hidden, inner = shape.hidden_size, shape.inner_size
+
+    def buffers(*widths: int) -> int:
+        return sum(2 * rows * width + BUFFER for width in widths)
+
+    attention = buffers(max(queries, hidden)) + max(
+        _unpacked(hidden, queries), _unpacked(hidden, keys), _unpacked(queries, hidden)
+    )
+    feed_forward = max(_unpacked(hidden, inner), _unpacked(inner, hidden))
+    if shape.num_experts:
+        feed_forward += buffers(hidden, hidden, inner, inner, shape.num_experts)
+    else:
+        feed_forward += buffers(hidden, max(hidden, inner), max(hidden, inner))
+    rotary = 2 * 2 * lengths.max_seq_len * shape.head_dim * shape.num_tables
+    activations = 2 * rows * (4 * hidden + queries + 2 * keys)
+    logits = 2 * lengths.max_input_len * shape.vocab_size
+    work_space = max(attention, feed_forward, _unpacked(hidden, shape.vocab_size))
+    return work_space + rotary + activations + logits
+
+
+def _unpacked(num_in: int, num_out: int) -> int:
+    """Bytes of a matrix in float16, its rows multiples of 32 wide."""
+    return 2 * min(num_in * (num_out + -num_out % 32), MAX_UNPACKED)

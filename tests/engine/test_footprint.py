@@ -1,0 +1,141 @@
+"""What a model takes, told by its files alone: as ExLlamaV2 itself counts it, for each family."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.memory.lengths import Lengths
+from switchyard.engine.model.footprint import measure
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.shape import read_shape
+from switchyard.engine.model.tensors import read_sizes
+from tests.conftest import DEMO
+from tests.gpu.architectures.make import make, make_twin
+from tests.gpu.architectures.specs import SPECS
+
+SERVED = sorted(name for name, spec in SPECS.items() if spec.refusal is None)
+
+
+def librarys_own(path):
+    """Modules and work space by the library's modules, which are not loaded."""
+    cpu.install()
+    from exllamav2 import ExLlamaV2, ExLlamaV2Config
+    from exllamav2.attn import ExLlamaV2Attention
+    from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
+
+    from switchyard.engine.backends.exl2.load.compatibility import mend
+
+    config = ExLlamaV2Config(path)
+    mend(config, ModelDir.read(path).config)
+    config.max_input_len, config.max_batch_size = 512, 2
+    _, *modules = ExLlamaV2(config).modules
+    attention = (ExLlamaV2Attention, ExLlamaV2ParallelDecoder)
+    sizes = [(m.weight_footprint(), isinstance(m, attention)) for m in modules]
+    return config, sizes, max(m.scratch_space_fixed() for m in modules)
+
+
+def of(path):
+    shape = read_shape(ModelDir.read(path).config)
+    return measure(Path(path), shape, Lengths(shape.max_seq_len, 512, 2))
+
+
+def compare(path):
+    shape, found = read_shape(ModelDir.read(path).config), of(path)
+    config, sizes, scratch = librarys_own(path)
+    assert shape.max_seq_len == config.max_seq_len
+    assert (shape.num_kv_heads, shape.head_dim) == (config.num_key_value_heads, config.head_dim)
+    assert found.weights == pytest.approx(sum(size for size, _ in sizes), rel=0.01)
+    cached = [size for size, is_cached in found.modules if is_cached]
+    assert cached == pytest.approx([size for size, is_cached in sizes if is_cached], rel=0.02)
+    rows, queries = 1024, config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    beside = (
+        2 * 2 * shape.max_seq_len * config.head_dim * shape.num_tables + 2 * 512 * config.vocab_size
+    )
+    beside += 2 * rows * (4 * config.hidden_size + queries + 2 * keys)
+    assert found.fixed == scratch + beside
+
+
+@pytest.fixture(autouse=True)
+def no_monitor(monkeypatch):
+    """Of the bars that transformers draws: a thread that never ends."""
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_each_family_takes_what_the_library_counts(name, model_path, tmp_path):
+    make(name, tmp_path / "model", Path(model_path))
+    shutil.copy(f"{model_path}/tokenizer.json", tmp_path / "model")
+    compare(str(tmp_path / "model"))
+    if SPECS[name].has_twin:
+        make_twin(tmp_path / "model", tmp_path / "twin")
+        compare(str(tmp_path / "twin"))
+
+
+def test_the_embedded_model_takes_what_the_library_counts():
+    compare(f"{DEMO}-exl2")
+
+
+@pytest.fixture
+def directory(model_path, tmp_path):
+    return Path(shutil.copytree(model_path, tmp_path / "model"))
+
+
+def edit(directory, **changes):
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | changes))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "it is no .safetensors file"),
+        (b"\xff" * 100, "it is no .safetensors file"),
+        (b"\x10\0\0\0\0\0\0\0{", "can't be read"),
+        (b'\x09\0\0\0\0\0\0\0{"a": [] }', "can't be read"),
+    ],
+)
+def test_a_damaged_file_is_named(directory, content, says):
+    (directory / "model.safetensors").write_bytes(content)
+    with pytest.raises(
+        engine.ModelError, match=rf"model\.safetensors .*{says}.*fetch it once more"
+    ):
+        read_sizes(directory)
+
+
+def test_a_download_that_was_cut_off_is_told_with_its_size(directory):
+    file = directory / "model.safetensors"
+    whole = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(engine.ModelError, match=f"it is cut off, {whole - 100} of {whole} bytes"):
+        read_sizes(directory)
+
+
+def test_a_file_that_is_missing_is_told_by_its_layers(directory):
+    edit(directory, num_hidden_layers=9)
+    with pytest.raises(engine.ModelError, match=r"lack weights of layer \d, of 9.*is one of them"):
+        of(str(directory))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"hidden_size": None}, "config.json has no hidden_size or d_model or n_embd"),
+        ({"vocab_size": "many"}, "vocab_size is 'many', and must be a whole number"),
+    ],
+)
+def test_a_number_that_is_missing_is_named(directory, changes, says):
+    edit(directory, **changes)
+    with pytest.raises(engine.ModelError, match=says):
+        of(str(directory))
+
+
+def test_layers_beyond_those_of_the_config_are_not_loaded(directory):
+    whole = of(str(directory))
+    layers = json.loads((directory / "config.json").read_text())["num_hidden_layers"]
+    edit(directory, num_hidden_layers=layers - 1)
+    assert len(of(str(directory)).modules) == len(whole.modules) - 2
