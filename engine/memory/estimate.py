@@ -72,7 +72,7 @@ class Memory:
         """
         tokens = self._config.cache_tokens
         if tokens == "auto":
-            largest = [(mode, self._largest(mode)) for mode in self._config.cache_mode]
+            largest = [(mode, self.largest(mode)) for mode in self._config.cache_mode]
             whole = [cache for cache in largest if cache[1] >= self._context]
             # None holds a whole context: then the one that comes closest.
             found = whole or [max(largest, key=lambda cache: cache[1])]
@@ -144,7 +144,7 @@ class Memory:
         for i, size in enumerate(map(sum, zip(taken, others, strict=True))):
             used[i] += size + footprint.beside(mode, tokens) if size else 0
 
-    def _largest(self, mode: CacheMode) -> int:
+    def largest(self, mode: CacheMode) -> int:
         """Tokens: no more than all places of the batch can use, 0 if there is no room at all."""
         most = self._config.max_batch_size * -(-self._context // PAGE_SIZE)
         fewest = 0
@@ -166,7 +166,7 @@ class Memory:
         would = [
             f"cache_mode {other} with cache_tokens {min(largest, tokens)}"
             for other in MODES
-            if (largest := self._largest(other))
+            if (largest := self.largest(other))
         ]
         return (
             f"no room for the model: {weights / GIB:.1f} GiB of weights, {cache / GIB:.1f} GiB of"

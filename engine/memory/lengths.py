@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from switchyard.engine.config import PAGE_SIZE, ModelConfig
 from switchyard.engine.errors import ModelError
 
-CHUNK_SIZES = {"cpu": 64, "cuda": 512}  # where no max_chunk_size is set
-LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait
+# Tokens of a prompt at once, by device: what keeps the gaps of running streams under three times
+# what they are without newcomers (benchmarks/prefill.py).
+CHUNK_SIZES = {"cpu": 64, "cuda": 512}
+LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait; none above is more
 MAX_STEP = 8  # tokens of a job in one step; more than one where some are guessed
 
 
@@ -20,10 +22,8 @@ class Lengths:
     max_output_len: int | None = None
 
 
-def lengths(config: ModelConfig, native: int, vocab_size: int, chunk_size: int) -> Lengths:
-    """`native`: tokens of context that the model was made for. `chunk_size`: most tokens of a
-    prompt at once. Raises ModelError.
-    """
+def lengths(config: ModelConfig, native: int, vocab_size: int) -> Lengths:
+    """`native`: tokens of context that the model was made for. Raises ModelError."""
     is_scaled = (config.rope_scale or 1.0) > 1.0 or (config.rope_alpha or 1.0) > 1.0
     asked = config.max_seq_len
     if asked is not None and asked > native and not is_scaled:
@@ -36,6 +36,7 @@ def lengths(config: ModelConfig, native: int, vocab_size: int, chunk_size: int) 
         raise ModelError(f"a context of {native} tokens is less than a page of {PAGE_SIZE}")
     # Whole pages: the loader cuts the longest input to this, and that must be whole pages.
     max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
+    chunk_size = max(config.max_chunk_size or 0, LONE_CHUNK_SIZE)
     max_input_len = min(_whole_pages(chunk_size), max_seq_len)
     max_output_len = None
     if config.tensor_parallel:  # its buffers have no room for more rows than that

@@ -5,10 +5,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
-from switchyard.engine.memory.lengths import Lengths
-from switchyard.engine.model.shape import Shape
+from switchyard.engine.memory.lengths import Lengths, lengths
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.shape import Shape, read_shape
 from switchyard.engine.model.tensors import read_sizes
 
 # How the families call their tensors.
@@ -22,11 +24,24 @@ MAX_UNPACKED = 2**29  # numbers of a matrix that exllamav2 unpacks at once
 BUFFER = 128  # bytes that it adds to each of its buffers
 
 
-def measure(root: Path, shape: Shape, lengths: Lengths) -> Footprint:
-    """Of a model that need not be loaded. Raises ModelError."""
+def measure(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
+    """Of the model, and before it of its draft model if there is one, in the order of loading.
+    Raises ModelError.
+    """
+    model_dir = ModelDir.read(config.path)
+    shape = read_shape(model_dir.config)
+    found = lengths(config, shape.max_seq_len, shape.vocab_size)
+    footprints = [_footprint(model_dir.path, shape, found)]
+    if config.draft_model is not None:
+        draft = ModelDir.read(config.draft_model)
+        footprints.insert(0, _footprint(draft.path, read_shape(draft.config), found))
+    return footprints, found
+
+
+def _footprint(root: Path, shape: Shape, found: Lengths) -> Footprint:
     return Footprint(
         modules=_modules(root, shape, read_sizes(root)),
-        fixed=_fixed(shape, lengths),
+        fixed=_fixed(shape, found),
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
     )
@@ -62,9 +77,9 @@ def _modules(root: Path, shape: Shape, sizes: Mapping[str, int]) -> tuple[tuple[
     return (*layered, (rest, False), (head or embedding, False))
 
 
-def _fixed(shape: Shape, lengths: Lengths) -> int:
+def _fixed(shape: Shape, found: Lengths) -> int:
     """Work space as exllamav2 allocates it, tables of sine and cosine, activations, logits."""
-    rows = lengths.max_input_len * lengths.max_batch_size
+    rows = found.max_input_len * found.max_batch_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     hidden, inner = shape.hidden_size, shape.inner_size
 
@@ -79,9 +94,9 @@ def _fixed(shape: Shape, lengths: Lengths) -> int:
         feed_forward += buffers(hidden, hidden, inner, inner, shape.num_experts)
     else:
         feed_forward += buffers(hidden, max(hidden, inner), max(hidden, inner))
-    rotary = 2 * 2 * lengths.max_seq_len * shape.head_dim * shape.num_tables
+    rotary = 2 * 2 * found.max_seq_len * shape.head_dim * shape.num_tables
     activations = 2 * rows * (4 * hidden + queries + 2 * keys)
-    logits = 2 * lengths.max_input_len * shape.vocab_size
+    logits = 2 * found.max_input_len * shape.vocab_size
     work_space = max(attention, feed_forward, _unpacked(hidden, shape.vocab_size))
     return work_space + rotary + activations + logits
 

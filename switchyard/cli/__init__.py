@@ -1,4 +1,6 @@
-"""The command `switchyard`. Exit status: 0 good, 1 a fault was found, 2 wrong usage."""
+"""The command `switchyard`. Exit status: 0 good, 1 a fault was found, 2 wrong usage, 3 a model that
+can't be loaded.
+"""
 
 import click
 
@@ -7,6 +9,7 @@ from switchyard.cli.bench import bench
 from switchyard.cli.check import check
 from switchyard.cli.doctor import doctor
 from switchyard.cli.drain import drain
+from switchyard.cli.estimate import estimate
 from switchyard.cli.serve import serve
 
 
@@ -16,5 +19,5 @@ def main() -> None:
     """Serve ExLlamaV2 models, and look after the server."""
 
 
-for command in (serve, check, doctor, bench, drain):
+for command in (serve, check, doctor, estimate, bench, drain):
     main.add_command(command)

@@ -11,7 +11,11 @@ import click
 from switchyard import engine
 from switchyard.app import SettingsError, read_settings
 from switchyard.app.config import Settings
+from switchyard.cli.estimate import usable
 from switchyard.cli.options import apply, with_settings
+from switchyard.engine.memory.estimate import Memory
+from switchyard.engine.memory.gpus import gpus, has_gpu
+from switchyard.engine.model.footprint import measure
 
 
 class Finding(NamedTuple):
@@ -38,24 +42,35 @@ def check(as_json: bool, **given: Any) -> None:
 def find() -> Iterator[Finding]:
     try:
         settings = read_settings()
-    except SettingsError as error:
+        config = settings.engine_config()
+    except (SettingsError, engine.ModelError) as error:
         yield Finding("settings", False, str(error))
         return
     yield Finding("settings", True, "can be read")
-    yield _of_model(settings)
+    yield from _of_model(settings, config)
     yield _of_address(settings.bind)
 
 
-def _of_model(settings: Settings) -> Finding:
+def _of_model(settings: Settings, config: engine.ModelConfig) -> Iterator[Finding]:
     try:
-        model_dir = engine.ModelDir.read(settings.engine_config().path)
+        model_dir = engine.ModelDir.read(config.path)
+        footprints, lengths = measure(config)
     except engine.ModelError as error:
-        return Finding("model", False, str(error))
+        yield Finding("model", False, str(error))
+        return
     [architecture, *_] = model_dir.config["architectures"]
     template = "a chat template" if model_dir.chat_template else "no chat template"
     context = f"{settings.max_seq_len or model_dir.max_seq_len or '?'} tokens of context"
     told = f"{settings.model_name}, {architecture}, {model_dir.format}, {context}, {template}"
-    return Finding("model", True, told)
+    yield Finding("model", True, told)
+    if config.device != "cpu" and has_gpu():
+        memory = Memory(config, footprints, usable(gpus()), lengths.max_seq_len)
+        try:
+            mode, tokens = memory.caches()[0]
+        except engine.ModelError as error:
+            yield Finding("memory", False, str(error))
+        else:
+            yield Finding("memory", True, f"there is room for {tokens} tokens of {mode} cache")
 
 
 def _of_address(bind: str) -> Finding:

@@ -30,7 +30,7 @@ def test_help_names_each_command(switchyard):
     for arguments in (["--help"], ["-h"], ["check", "--help"], ["doctor", "-h"]):
         done = switchyard(*arguments)
         assert done.exit_code == 0 and "Usage" in done.output
-    assert {"serve", "check", "doctor", "bench", "drain"} <= set(
+    assert {"serve", "check", "doctor", "estimate", "bench", "drain"} <= set(
         switchyard("--help").output.split()
     )
     assert "0.1.0" in switchyard("--version").output

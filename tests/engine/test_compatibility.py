@@ -26,7 +26,7 @@ def read(model_path, tmp_path):
         content = {name: value for name, value in content.items() if value is not None}
         (path / "config.json").write_text(json.dumps(content))
         model_config = ModelConfig(str(path), "name", **config)
-        return read_config(model_config, ModelDir.read(str(path)), 512, "cuda")
+        return read_config(model_config, ModelDir.read(str(path)), "cuda")
 
     return read
 

@@ -8,7 +8,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.backends.exl2 import cpu
-from switchyard.engine.memory.lengths import Lengths
+from switchyard.engine.config import ModelConfig
 from switchyard.engine.model.footprint import measure
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.shape import read_shape
@@ -39,8 +39,8 @@ def librarys_own(path):
 
 
 def of(path):
-    shape = read_shape(ModelDir.read(path).config)
-    return measure(Path(path), shape, Lengths(shape.max_seq_len, 512, 2))
+    [footprint], _ = measure(ModelConfig(path, "name", max_batch_size=65))
+    return footprint
 
 
 def compare(path):

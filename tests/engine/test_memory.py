@@ -11,6 +11,7 @@ from switchyard import engine
 from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.memory.estimate import GIB, Footprint, Memory
+from switchyard.engine.model.footprint import measure
 from switchyard.engine.model.model_dir import ModelDir
 from tests.conftest import DEMO
 
@@ -65,7 +66,7 @@ def test_the_formula_is_the_size_of_exllamav2s_own_tensors(loader, model_path, m
     from exllamav2 import ExLlamaV2
 
     model = ExLlamaV2(exl2_config(model_path))
-    footprint = loader.module.footprint(model.config)
+    [footprint], _ = measure(ModelConfig(model_path, "name"))
     model.cache_map = dict.fromkeys(range(model.config.num_hidden_layers), "cpu")
     cache = loader.module.CACHES[mode](model, max_seq_len=512)
     states = sum(tensor.nbytes for tensor in cache.all_tensors())
@@ -74,10 +75,10 @@ def test_the_formula_is_the_size_of_exllamav2s_own_tensors(loader, model_path, m
     assert footprint.beside(mode, 512) - footprint.fixed == sum(scratch)
 
 
-def test_the_weights_are_those_of_the_files_but_for_the_embedding(loader, model_path):
+def test_the_weights_are_those_of_the_files_but_for_the_embedding(model_path):
     from safetensors import safe_open
 
-    footprint = loader.module.footprint(exl2_config(model_path))
+    [footprint], _ = measure(ModelConfig(model_path, "name"))
     with safe_open(f"{model_path}/model.safetensors", framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     del tensors["model.embed_tokens.weight"]
@@ -217,7 +218,7 @@ def spread(loader, monkeypatch):
     def spread(num_gpus=2, path=DEMO_EXL2, *, changes=(), keys=(), **config):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
         model_config = ModelConfig(path, "name", tensor_parallel=True, **config)
-        exl2_config = loader.read_config(model_config, ModelDir.read(path), 512, "cuda")
+        exl2_config = loader.read_config(model_config, ModelDir.read(path), "cuda")
         for name, value in dict(changes).items():
             setattr(exl2_config, name, value)
         exl2_config.arch.lm.keys.update(keys)
@@ -270,7 +271,7 @@ def test_the_logits_of_a_vocabulary_of_any_size_have_room(loader, tmp_path):
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": 2050}))
     config = ModelConfig(str(path.parent), "name", tensor_parallel=True)
-    exl2_config = loader.read_config(config, ModelDir.read(str(path.parent)), 512, "cuda")
+    exl2_config = loader.read_config(config, ModelDir.read(str(path.parent)), "cuda")
     room = exl2_config.max_output_len * exl2_config.vocab_size
     assert exl2_config.max_input_len * 2080 <= room < (exl2_config.max_input_len + 1) * 2080
 

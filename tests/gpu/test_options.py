@@ -10,6 +10,8 @@ from safetensors.torch import save_file
 from switchyard import engine
 from switchyard.engine.backends import make_backend
 from switchyard.engine.config import Lora, ModelConfig
+from switchyard.engine.memory.estimate import Memory
+from switchyard.engine.model.footprint import measure
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO, ROOT
@@ -64,13 +66,10 @@ def free_memory(gpu=0):
 
 def estimated(backend, num_gpus=1):
     """Footprint of the backend's model, and bytes on each GPU that it was expected to take."""
-    from switchyard.engine.backends.exl2.cuda.loader import footprint
-    from switchyard.engine.memory.estimate import Memory
-
-    config, exl2_config = backend._config, backend._loaded.model.config
-    found = footprint(exl2_config)
-    memory = Memory(config, [found], [100 * GIB] * num_gpus, exl2_config.max_seq_len)
-    return found, memory.place(config.cache_mode[0], config.cache_tokens)
+    config = backend._config
+    [footprint], lengths = measure(config)
+    memory = Memory(config, [footprint], [100 * GIB] * num_gpus, lengths.max_seq_len)
+    return footprint, memory.place(config.cache_mode[0], config.cache_tokens)
 
 
 @pytest.mark.parametrize("model", ["demo", "demo-exl2"])

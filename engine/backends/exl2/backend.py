@@ -25,7 +25,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import DeviceLost, InvalidJob, OutOfMemory
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.job import Job
-from switchyard.engine.memory.lengths import CHUNK_SIZES, LONE_CHUNK_SIZE, MAX_STEP
+from switchyard.engine.memory.lengths import CHUNK_SIZES, MAX_STEP
 from switchyard.engine.messages import JobEvent, ModelInfo, Started
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.pieces import read_pieces
@@ -33,8 +33,6 @@ from switchyard.engine.model.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-# Tokens of a prompt at once, by device: what keeps the gaps of running streams under three times
-# what they are without newcomers (benchmarks/prefill.py).
 WARM_UP = 32  # tokens
 MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
 
@@ -77,9 +75,7 @@ class Exl2Backend:
 
     def _open(self) -> ModelInfo:
         model_dir = ModelDir.read(self._config.path)
-        exl2_config = read_config(
-            self._config, model_dir, max(self._chunk_size, LONE_CHUNK_SIZE), self._device
-        )
+        exl2_config = read_config(self._config, model_dir, self._device)
         with Progress(self._config.name, self._tell_progress) as progress:
             loaded = self._loaded = self._load(self._config, exl2_config, progress)
         loaded.warn_of_a_small_cache(exl2_config.max_seq_len)

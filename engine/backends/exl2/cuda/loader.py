@@ -31,11 +31,8 @@ from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.progress import Callback, parts
 from switchyard.engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora, ModelConfig
 from switchyard.engine.errors import ModelError, OutOfMemory
-from switchyard.engine.memory.estimate import GIB, Footprint, Memory
-from switchyard.engine.memory.lengths import Lengths
+from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.model.footprint import measure
-from switchyard.engine.model.model_dir import ModelDir
-from switchyard.engine.model.shape import read_shape
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +54,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
     for one in configs:
         if config.tensor_parallel or not (has_pages(one) and attn.has_flash_attn_with_window):
             check_windows(one)
-    footprints = [footprint(one) for one in configs]
+    footprints, _ = measure(config)
     adapters = sum(file.stat().st_size for lora in config.loras for file in _adapters(lora))
     free = [size - adapters for size in free_memory()]
     memory = Memory(config, footprints, free, exl2_config.max_seq_len)
@@ -88,13 +85,6 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
 def free_memory() -> list[int]:
     """Bytes, of each GPU."""
     return [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
-
-
-def footprint(config: ExLlamaV2Config) -> Footprint:
-    """Of a model that need not be loaded."""
-    model_dir = ModelDir.read(config.model_dir)
-    lengths = Lengths(config.max_seq_len, config.max_input_len, config.max_batch_size)
-    return measure(model_dir.path, read_shape(model_dir.config), lengths)
 
 
 def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:

@@ -14,16 +14,14 @@ from switchyard.engine.memory.lengths import lengths
 from switchyard.engine.model.model_dir import ModelDir
 
 
-def read_config(
-    config: ModelConfig, model_dir: ModelDir, chunk_size: int, device: str
-) -> ExLlamaV2Config:
-    """`chunk_size`: most tokens of a prompt at once. Raises ModelError."""
+def read_config(config: ModelConfig, model_dir: ModelDir, device: str) -> ExLlamaV2Config:
+    """Raises ModelError."""
     exl2_config = _read(model_dir, device)
     if config.rope_scale is not None:
         exl2_config.scale_pos_emb = config.rope_scale
     if config.rope_alpha is not None:
         exl2_config.scale_alpha_value = config.rope_alpha
-    found = lengths(config, exl2_config.max_seq_len, exl2_config.vocab_size, chunk_size)
+    found = lengths(config, exl2_config.max_seq_len, exl2_config.vocab_size)
     for field in fields(found):
         setattr(exl2_config, field.name, getattr(found, field.name))
     return exl2_config

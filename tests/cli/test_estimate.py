@@ -1,0 +1,163 @@
+"""`switchyard estimate`, and what `check` says of memory: as the loader would."""
+
+import json
+import os
+import shutil
+import sys
+import unittest.mock
+
+import pytest
+from click.testing import CliRunner
+
+from switchyard import engine
+from switchyard.cli import main
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.memory.estimate import GIB, Memory
+from switchyard.engine.memory.gpus import Gpu
+from switchyard.engine.model.footprint import measure
+from tests.conftest import DEMO, run_code
+
+ESTIMATE = sys.modules["switchyard.cli.estimate"]  # the commands have these names in the package
+CHECK = sys.modules["switchyard.cli.check"]
+DEMO_EXL2 = f"{DEMO}-exl2"
+
+
+@pytest.fixture
+def switchyard(tmp_path, monkeypatch):
+    """Run in an empty directory, on a machine without GPUs. Settings last as long."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ESTIMATE, "gpus", list)
+    with unittest.mock.patch.dict(os.environ):
+        yield lambda *arguments: CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def told(switchyard, *arguments):
+    done = switchyard("estimate", DEMO_EXL2, "--json", *arguments)
+    return json.loads(done.output), done.exit_code
+
+
+def test_each_size_is_the_loaders(switchyard):
+    found, status = told(switchyard)
+    [footprint], _ = measure(ModelConfig(DEMO_EXL2, "name"))
+    assert (status, found["format"], found["context"]) == (0, "EXL2 of 4.0 bits", 2048)
+    assert [row["cache_mode"] for row in found["cache_modes"]] == ["float16", "Q8", "Q6", "Q4"]
+    for row in found["cache_modes"]:
+        assert row["weights"] == footprint.weights
+        assert row["cache"] == footprint.cache(row["cache_mode"], 2048)
+        assert row["work_space"] == footprint.beside(row["cache_mode"], 2048)
+        assert row["total"] == row["weights"] + row["cache"] + row["work_space"]
+        assert row["fits"] is None and row["most_tokens"] is None
+
+
+def test_context_and_jobs_make_the_cache(switchyard):
+    small, _ = told(switchyard, "--context", 512)
+    large, _ = told(switchyard, "--context", 512, "--jobs", 100)
+    for a, b in zip(small["cache_modes"], large["cache_modes"], strict=True):
+        assert b["cache"] == 100 * a["cache"]
+    assert (large["context"], large["jobs"]) == (512, 100)
+    assert large["cache_modes"][0]["work_space"] > small["cache_modes"][0]["work_space"]
+
+
+def test_what_fits_is_what_the_loader_takes(switchyard):
+    """By the largest cache of each mode: one page more is refused."""
+    jobs = ("--context", 2048, "--jobs", 1000)
+    found, status = told(switchyard, *jobs, "--gpu", 2)
+    config = ModelConfig(DEMO_EXL2, "name", max_seq_len=2048, max_batch_size=1000)
+    footprints, _ = measure(config)
+    memory = Memory(config, footprints, [int(1.5 * GIB)], 2048)
+    assert status == 1
+    for row in found["cache_modes"]:
+        assert row["fits"] is False and 0 < row["most_tokens"] < 2_048_000
+        assert memory.place(row["cache_mode"], row["most_tokens"])
+        assert not memory.place(row["cache_mode"], row["most_tokens"] + 256)
+    found, status = told(switchyard, *jobs, "--gpu", 2, "--gpu", 24)
+    assert status == 0 and [row["fits"] for row in found["cache_modes"]] == [True] * 4
+
+
+def test_the_conclusion_says_what_to_do(switchyard):
+    assert "--gpu 24 says what fits" in switchyard("estimate", DEMO_EXL2).output
+    fits = switchyard("estimate", DEMO_EXL2, "--gpu", 24, "--context", 1024, "--jobs", 3).output
+    setting = 'max_seq_len = 1024, cache_tokens = 3072, cache_mode = ["float16"]'
+    assert "LlamaForCausalLM, EXL2 of 4.0 bits; 3 x 1024 tokens" in fits and setting in fits
+    less = switchyard("estimate", DEMO_EXL2, "--gpu", 1.1, "--jobs", 300).output
+    assert "✗ too large: up to" in less and "a smaller --context, or fewer --jobs" in less
+    none = switchyard("estimate", DEMO_EXL2, "--gpu", 1).output
+    assert "no room for any" in none and "Not even the weights fit" in none
+
+
+def test_gpus_of_this_machine_count_where_none_is_given(switchyard, monkeypatch):
+    monkeypatch.setattr(
+        ESTIMATE, "gpus", lambda: [Gpu("A GPU", (9, 0), 24 * GIB, 20 * GIB, "570.1")]
+    )
+    found, _ = told(switchyard)
+    assert found["gpus"] == [int(19.5 * GIB)]
+    found, _ = told(switchyard, "--gpu", 8)
+    assert found["gpus"] == [int(7.5 * GIB)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([DEMO_EXL2, "--context", "100"], "--context"),
+        ([DEMO_EXL2, "--jobs", "0"], "--jobs"),
+        ([DEMO_EXL2, "--gpu", "0"], "--gpu"),
+        ([], "MODEL_DIR"),
+    ],
+)
+def test_wrong_usage_has_its_own_status(switchyard, arguments, says):
+    done = switchyard("estimate", *arguments)
+    assert done.exit_code == 2 and says in done.output
+
+
+def test_what_can_not_be_loaded_has_its_own_status(switchyard):
+    done = switchyard("estimate", "no/where")
+    assert done.exit_code == 3 and "hf download no/where" in done.output
+    done = switchyard("estimate", "no/where", "--json")
+    assert done.exit_code == 3 and "no/where" in json.loads(done.stdout)["error"]
+    done = switchyard("estimate", DEMO_EXL2, "--context", 4096)
+    assert done.exit_code == 3 and "the model was made for 2048 tokens" in done.output
+
+
+def test_estimate_imports_no_torch():
+    run_code(f"""
+import sys
+from click.testing import CliRunner
+from switchyard.cli import main
+done = CliRunner().invoke(main, ["estimate", {DEMO_EXL2!r}, "--gpu", "24"])
+assert done.exit_code == 0, done.output
+assert not {{"torch", "exllamav2", "numpy"}} & sys.modules.keys()
+""")
+
+
+@pytest.fixture
+def check(switchyard, monkeypatch):
+    """On a machine with a GPU that has so many GiB free."""
+
+    def check(free, *arguments):
+        monkeypatch.setattr(CHECK, "has_gpu", lambda: True)
+        gpu = Gpu("A GPU", (9, 0), 24 * GIB, int(free * GIB), "570.1")
+        monkeypatch.setattr(CHECK, "gpus", lambda: [gpu])
+        done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
+        return done.exit_code, done.output
+
+    return check
+
+
+def test_check_says_whether_there_is_room_in_the_loaders_words(check):
+    status, output = check(20, DEMO_EXL2, "--set", "cache_tokens=4096")
+    assert status == 0 and "✓ memory: there is room for 4096 tokens of float16 cache" in output
+    status, output = check(1, DEMO_EXL2, "--set", "cache_tokens=4096")
+    with pytest.raises(engine.ModelError) as refusal:
+        config = ModelConfig(DEMO_EXL2, "name", cache_tokens=4096)
+        Memory(config, measure(config)[0], [GIB // 2], 2048).caches()
+    assert status == 1 and f"✗ memory: {refusal.value}" in output
+    status, output = check(1, DEMO_EXL2, "--set", "device=cpu")
+    assert status == 0 and "memory" not in output
+
+
+def test_check_finds_a_download_that_was_cut_off(check, tmp_path):
+    path = shutil.copytree(DEMO_EXL2, tmp_path / "model")
+    file = path / "output.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    status, output = check(20, str(path))
+    assert status == 1 and "✗ model" in output and "it is cut off" in output
