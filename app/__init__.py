@@ -1,9 +1,10 @@
 """HTTP: Flask, JSON, server-sent events, status codes. Runs on request threads."""
 
-from switchyard.app.config import Settings, SettingsError, read_settings
+from switchyard.app.config import Settings, read_settings
 from switchyard.app.create import create_app
 from switchyard.app.exceptions import BadRequest, ClientGone, TimedOut
 from switchyard.app.extension import Result, Switchyard, TextStream
+from switchyard.app.sources import SettingsError
 
 __all__ = [
     "BadRequest",

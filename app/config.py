@@ -13,10 +13,8 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.parts.call_formats import FORMATS
 from switchyard.app.request.sampling import Sampled
 from switchyard.app.request.validation import validate
+from switchyard.app.sources import CONFIG, FILE, PREFIX, Environment, SettingsError, file, refusal
 
-PREFIX = "SWITCHYARD_"
-FILE = "switchyard.toml"  # in the working directory, unless the environment names another
-CONFIG = f"{PREFIX}CONFIG"  # by this variable
 WireFormat = Literal[
     "openai",
     "responses",
@@ -28,10 +26,6 @@ WireFormat = Literal[
     "tabby",
     "websocket",
 ]
-
-
-class SettingsError(Exception):
-    """A setting is unknown or has a value that can't be honoured; the message names it."""
 
 
 class Settings(EngineSettings):
@@ -182,10 +176,8 @@ class Settings(EngineSettings):
         + ", ".join(f"`{name}`" for name in get_args(WireFormat))
         + ". Those whose packages are not installed are left out.",
     )
-    log_level: str = Field(
-        "INFO",
-        pattern="^(DEBUG|INFO|WARNING|ERROR)$",
-        description="`DEBUG`, `INFO`, `WARNING` or `ERROR`.",
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`, in capitals or not."
     )
 
     @pydantic.field_validator("presets")
@@ -208,6 +200,23 @@ class Settings(EngineSettings):
         if not value.startswith(("unix:", "fd://")) and (not port or int(port[1]) > 65535):
             raise ValueError("must be HOST:PORT, [HOST]:PORT, unix:PATH or fd://NUMBER")
         return value
+
+    @pydantic.field_validator("log_level", mode="before")
+    @classmethod
+    def _in_capitals(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @pydantic.field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: list[str]) -> list[str]:
+        """As browsers send them, to which they are compared by the letter."""
+        for origin in value:
+            if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin, re.I | re.ASCII):
+                raise ValueError(
+                    f"{origin!r} must be SCHEME://HOST or SCHEME://HOST:PORT, such as"
+                    " https://example.org, without a / at its end; or *"
+                )
+        return [origin.lower() for origin in value]
 
     @pydantic.field_validator("allowed_hosts")
     @classmethod
@@ -233,8 +242,8 @@ class Settings(EngineSettings):
         dotenv_settings: pydantic_settings.PydanticBaseSettingsSource,
         file_secret_settings: pydantic_settings.PydanticBaseSettingsSource,
     ) -> tuple[pydantic_settings.PydanticBaseSettingsSource, ...]:
-        toml = pydantic_settings.TomlConfigSettingsSource(settings_cls, _file())
-        return init_settings, env_settings, toml
+        toml = pydantic_settings.TomlConfigSettingsSource(settings_cls, file())
+        return init_settings, Environment(settings_cls), toml
 
     def fitted(self, context: int) -> Self:
         """For a model whose context has so many tokens."""
@@ -261,24 +270,23 @@ def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _file() -> str:
-    return os.environ.get(CONFIG, FILE)
-
-
 def read_settings(**overrides: Any) -> Settings:
     """Raises SettingsError."""
     for name in os.environ:
         is_known = name == CONFIG or name[len(PREFIX) :].lower() in Settings.model_fields
         if name.startswith(PREFIX) and not is_known:
             raise SettingsError(f"{name} in the environment is no setting of this server")
+    if CONFIG in os.environ and not os.path.isfile(file()):
+        raise SettingsError(f"{CONFIG} in the environment: there is no file {file()!r}")
     try:
         return Settings(**overrides)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            raise SettingsError(f"{name} in {_file()} is no setting of this server") from None
-        raise SettingsError(f"setting {name}: {message}") from None
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            place = "" if name in overrides else f" in {file()}"
+            raise SettingsError(f"{name}{place} is no setting of this server") from None
+        raise refusal(name, message, overrides) from None
     except (ValueError, OSError) as error:  # the file isn't TOML, or can't be read
-        raise SettingsError(f"{_file()}: {error}") from None
+        raise SettingsError(f"{file()}: {error}") from None

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pydantic
 import pydantic_settings
@@ -45,9 +45,7 @@ class EngineSettings(pydantic_settings.BaseSettings):
     rope_scale: float | None = _of_engine("rope_scale")
     rope_alpha: float | None = _of_engine("rope_alpha")
     cache_tokens: int | Literal["auto"] = _of_engine("cache_tokens")
-    cache_mode: Annotated[list[engine.CacheMode], pydantic_settings.NoDecode] = _of_engine(
-        "cache_mode"
-    )
+    cache_mode: list[engine.CacheMode] = _of_engine("cache_mode")
     gpu_reserve: float = _of_engine("gpu_reserve")
     gpu_split: list[float] = _of_engine("gpu_split")
     tensor_parallel: bool = _of_engine("tensor_parallel")
@@ -68,10 +66,12 @@ class EngineSettings(pydantic_settings.BaseSettings):
     default_frequency_penalty: float = _of_engine("default_frequency_penalty")
     default_stop_on_loop: bool = _of_engine("default_stop_on_loop")
 
-    @pydantic.field_validator("cache_mode", mode="before")
+    @pydantic.field_validator("model")
     @classmethod
-    def _split_at_commas(cls, value: object) -> object:
-        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    def _is_named(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("is empty: name a directory, or leave it out for the demo model")
+        return value
 
     @property
     def model_name(self) -> str:

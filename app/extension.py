@@ -16,7 +16,7 @@ from switchyard import engine
 from switchyard.app.blueprint import install, open_services
 from switchyard.app.chat.request import Chat
 from switchyard.app.chat.request import chat as parse_chat
-from switchyard.app.config import PREFIX, Settings, SettingsError, read_settings
+from switchyard.app.config import Settings, read_settings
 from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.framing import raise_failure
 from switchyard.app.delivery.reader import Reader, Submitted
@@ -25,6 +25,7 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
 from switchyard.app.http import origins
 from switchyard.app.services import KEY, Services, services
+from switchyard.app.sources import PREFIX, SettingsError
 
 # Parameters of requests that shape an answer into what `generate` doesn't return.
 MEANINGLESS = (

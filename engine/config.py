@@ -12,7 +12,7 @@ MAX_DRAFT_TOKENS = 7  # the generator's rows of logits for a step of a job, less
 MIN_GPU_RESERVE = 0.25  # GiB that exllamav2's loader keeps free itself
 
 Device = Literal["auto", "cuda", "cpu"]
-CacheMode = Literal["float16", "8bit", "Q8", "Q6", "Q4"]  # exllamav2's names
+CacheMode = Literal["float16", "Q8", "Q6", "Q4"]  # exllamav2's names
 LinkKind = Literal["auto", "thread", "process"]
 
 Value = TypeVar("Value")
@@ -73,8 +73,7 @@ class ModelConfig:
     cache_mode: tuple[CacheMode, ...] = _option(
         ("float16",),
         "How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`."
-        " Several: the first with which everything fits into memory. In the environment with"
-        " commas between them.",
+        " Several: the first with which everything fits into memory.",
     )
     gpu_reserve: float = _option(0.5, "GiB of each GPU that are left free, at least 0.25.")
     gpu_split: tuple[float, ...] = _option(
@@ -194,12 +193,6 @@ class ModelConfig:
         for name in ("rope_scale", "rope_alpha"):
             if not 0 < (getattr(self, name) or 1.0) < math.inf:
                 raise ModelError(f"{name} must be above 0", name)
-        if "8bit" in self.cache_mode:
-            raise ModelError(
-                "cache_mode 8bit: ExLlamaV2's dynamic generator can't work with this cache; Q8 is"
-                " as small",
-                "cache_mode",
-            )
         if not MIN_GPU_RESERVE <= self.gpu_reserve < math.inf:
             raise ModelError(f"gpu_reserve must be at least {MIN_GPU_RESERVE} GiB", "gpu_reserve")
         if not all(0 <= size < math.inf for size in self.gpu_split) or (

@@ -55,7 +55,7 @@ LAYERS = {
     "app": [
         {"parts", "exceptions"},
         {"request"},
-        {"http", "config", "engine_settings"},
+        {"http", "config", "engine_settings", "sources"},
         {"errors"},
         {"openapi"},
         {"delivery"},

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import click
 
 from switchyard import engine
-from switchyard.app import SettingsError, read_settings
+from switchyard.app import SettingsError
 from switchyard.app.config import Settings
 from switchyard.cli.estimate import usable
-from switchyard.cli.options import apply, with_settings
+from switchyard.cli.options import read, with_settings
 from switchyard.engine.memory.estimate import Memory
 from switchyard.engine.memory.gpus import gpus, has_gpu
 from switchyard.engine.model.footprint import measure
@@ -29,8 +29,7 @@ class Finding(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def check(as_json: bool, **given: Any) -> None:
     """Say what would keep a server from starting: settings, model, address."""
-    apply(**given)
-    findings = list(find())
+    findings = list(_find(**given))
     if as_json:
         click.echo(json.dumps([finding._asdict() for finding in findings]))
     else:
@@ -39,9 +38,9 @@ def check(as_json: bool, **given: Any) -> None:
     sys.exit(not all(finding.is_good for finding in findings))
 
 
-def find() -> Iterator[Finding]:
+def _find(**given: Any) -> Iterator[Finding]:
     try:
-        settings = read_settings()
+        settings = read(**given)
         config = settings.engine_config()
     except (SettingsError, engine.ModelError) as error:
         yield Finding("settings", False, str(error))

@@ -6,13 +6,14 @@ from typing import Any, TypeVar
 
 import click
 
-from switchyard.app.config import CONFIG, PREFIX, Settings
+from switchyard.app.config import Settings, read_settings
+from switchyard.app.sources import CONFIG, PREFIX, SettingsError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_settings(command: Command) -> Command:
-    """MODEL_DIR, --bind, --set and --config, which `apply` takes."""
+    """MODEL_DIR, --bind, --set and --config, which `read` takes."""
     for option in (
         click.argument("model_dir", required=False),
         click.option("--bind", help="Where to listen: HOST:PORT, or unix:PATH."),
@@ -29,19 +30,30 @@ def with_settings(command: Command) -> Command:
     return command
 
 
-def apply(
+def read(
     model_dir: str | None, bind: str | None, assigned: tuple[str, ...], config: str | None
-) -> None:
-    """Into the environment, which wins over the file. Raises click.UsageError."""
+) -> Settings:
+    """Also into the environment, which wins over the file. Raises click.UsageError, SettingsError
+    that names the option.
+    """
+    options = {}
     for item in assigned:
         name, is_given, value = item.partition("=")
         if not is_given or name not in Settings.model_fields:
             raise click.UsageError(f"--set {item}: must be NAME=VALUE, NAME one of the settings")
         os.environ[f"{PREFIX}{name.upper()}"] = value
+        options[name] = f"--set {name}"
     if config is not None:
         if not os.path.isfile(config):
             raise click.UsageError(f"--config {config}: there is no such file")
         os.environ[CONFIG] = os.path.abspath(config)
-    for name, given in (("MODEL", model_dir), ("BIND", bind)):
+    for name, option, given in (("model", "MODEL_DIR", model_dir), ("bind", "--bind", bind)):
         if given is not None:
-            os.environ[f"{PREFIX}{name}"] = given
+            os.environ[f"{PREFIX}{name.upper()}"] = given
+            options[name] = option
+    try:
+        return read_settings()
+    except SettingsError as error:
+        if error.name not in options:
+            raise
+        raise SettingsError(f"{options[error.name]}: {error.reason}") from None

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from switchyard.cli.options import apply, with_settings
+from switchyard.app import SettingsError
+from switchyard.cli.options import read, with_settings
 
 # Else glibc keeps up to 240 KB of freed memory for each of some hundred threads.
 TUNABLES = "glibc.malloc.tcache_count=0"
@@ -16,7 +17,11 @@ TUNABLES = "glibc.malloc.tcache_count=0"
 @with_settings
 def serve(**given: Any) -> None:
     """Serve the model in MODEL_DIR, or the demo, under gunicorn."""
-    apply(**given)
+    try:
+        read(**given)
+    except SettingsError as error:
+        click.echo(f"switchyard: {error}", err=True)
+        sys.exit(1)
     os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)
     command = [sys.executable, "-m", "gunicorn", "-c", "python:switchyard.server.conf"]
     os.execv(sys.executable, command)

@@ -34,16 +34,37 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
     ("name", "value", "message"),
     [
         ("SWITCHYARD_MAX_PENDNG", "1", "SWITCHYARD_MAX_PENDNG in the environment is no setting"),
-        ("SWITCHYARD_MAX_PENDING", "many", "setting max_pending: .*integer"),
-        ("SWITCHYARD_DEVICE", "tpu", "setting device: .*'cuda'"),
-        ("SWITCHYARD_HEARTBEAT", "0", "setting heartbeat: .*greater than 0"),
-        ("SWITCHYARD_GRACE", "nan", "setting grace: .*finite"),
-        ("SWITCHYARD_BIND", "127.0.0.1:99999", "setting bind: must be HOST:PORT"),
-        ("SWITCHYARD_BIND", "127.0.0.1:http", "setting bind: must be HOST:PORT"),
-        ("SWITCHYARD_BIND", "8000", "setting bind: must be HOST:PORT"),
-        ("SWITCHYARD_BIND", "", "setting bind: must be HOST:PORT"),
-        ("SWITCHYARD_MODEL_ALIASES", '{"a*b": "x"}', r"setting model_aliases: 'a\*b' must be"),
-        ("SWITCHYARD_MODEL_ALIASES", '{"": "x"}', "setting model_aliases: '' must be a name"),
+        ("SWITCHYARD_MAX_PENDING", "many", "SWITCHYARD_MAX_PENDING in the environment: .*integer"),
+        ("SWITCHYARD_DEVICE", "tpu", "SWITCHYARD_DEVICE in the environment: .*'cuda'"),
+        ("SWITCHYARD_HEARTBEAT", "0", "SWITCHYARD_HEARTBEAT in the environment: .*greater than 0"),
+        ("SWITCHYARD_GRACE", "nan", "SWITCHYARD_GRACE in the environment: .*finite"),
+        ("SWITCHYARD_BIND", "127.0.0.1:99999", "SWITCHYARD_BIND in the environment: must be HOST"),
+        ("SWITCHYARD_BIND", "127.0.0.1:http", "SWITCHYARD_BIND in the environment: must be HOST"),
+        ("SWITCHYARD_BIND", "8000", "SWITCHYARD_BIND in the environment: must be HOST"),
+        ("SWITCHYARD_BIND", "", "SWITCHYARD_BIND in the environment: must be HOST"),
+        (
+            "SWITCHYARD_MODEL_ALIASES",
+            '{"a*b": "x"}',
+            r"SWITCHYARD_MODEL_ALIASES in .*: 'a\*b' must be",
+        ),
+        ("SWITCHYARD_MODEL", "", "SWITCHYARD_MODEL in the environment: is empty: name a directory"),
+        ("SWITCHYARD_MODEL", " ", "SWITCHYARD_MODEL in the environment: is empty"),
+        ("SWITCHYARD_CONFIG", "gone.toml", "SWITCHYARD_CONFIG in .*: there is no file 'gone.toml'"),
+        ("SWITCHYARD_PRESETS", "calm", "SWITCHYARD_PRESETS in the environment: must be JSON"),
+        ("SWITCHYARD_LORAS", "a,b", "SWITCHYARD_LORAS in the environment: must be JSON"),
+        ("SWITCHYARD_LORAS", '[{"x": 1}]', r"SWITCHYARD_LORAS\.0\.path in the environment: "),
+        ("switchyard_grace", "x", "switchyard_grace in the environment: .*number"),
+        ("SWITCHYARD_LOG_LEVEL", "loud", "SWITCHYARD_LOG_LEVEL in .*'DEBUG', 'INFO', 'WARNING'"),
+        ("SWITCHYARD_CACHE_MODE", "8bit", "'float16', 'Q8', 'Q6' or 'Q4'$"),
+        ("SWITCHYARD_CORS_ORIGINS", "https://a.b/", "'https://a.b/' must be SCHEME://HOST"),
+        ("SWITCHYARD_CORS_ORIGINS", "https://a.b/c", "'https://a.b/c' must be SCHEME://HOST"),
+        ("SWITCHYARD_CORS_ORIGINS", "a.b", "'a.b' must be SCHEME://HOST"),
+        ("SWITCHYARD_CORS_ORIGINS", "localhost:3000", "'localhost:3000' must be SCHEME://HOST"),
+        (
+            "SWITCHYARD_MODEL_ALIASES",
+            '{"": "x"}',
+            "SWITCHYARD_MODEL_ALIASES in .*: '' must be a name",
+        ),
     ],
 )
 def test_a_wrong_variable_is_named(monkeypatch, name, value, message):
@@ -69,6 +90,51 @@ def test_the_longest_body_is_by_the_context_unless_it_is_set():
     assert read_settings(max_body_bytes=5).fitted(131_072).max_body_bytes == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("CORS_ORIGINS", "https://a.b, http://c:3000", ["https://a.b", "http://c:3000"]),
+        ("CORS_ORIGINS", '["https://a.b", "http://c:3000"]', ["https://a.b", "http://c:3000"]),
+        ("CORS_ORIGINS", "https://A.b", ["https://a.b"]),  # as browsers send it
+        ("CORS_ORIGINS", "*", ["*"]),
+        ("CORS_ORIGINS", "tauri://localhost", ["tauri://localhost"]),
+        ("CORS_ORIGINS", "", []),
+        ("ALLOWED_HOSTS", "a.example,b.example", ["a.example", "b.example"]),
+        ("FORMATS", "openai,anthropic", ["openai", "anthropic"]),
+        ("GPU_SPLIT", "20,24.5", [20.0, 24.5]),
+        ("GPU_SPLIT", "[20, 24.5]", [20.0, 24.5]),
+    ],
+)
+def test_lists_have_commas_or_are_json_in_the_environment(monkeypatch, name, value, expected):
+    monkeypatch.setenv(f"SWITCHYARD_{name}", value)
+    assert getattr(read_settings(), name.lower()) == expected
+
+
+@pytest.mark.parametrize("value", ["debug", "Debug", "DEBUG"])
+def test_log_levels_have_any_case(value):
+    assert read_settings(log_level=value).log_level == "DEBUG"
+
+
+def test_a_wrong_setting_is_told_by_where_it_stands(elsewhere, monkeypatch):
+    (elsewhere / "switchyard.toml").write_text("max_pending = 'x'")
+    (elsewhere / "other.toml").write_text("max_pending = 'x'")
+
+    def told(**overrides):
+        with pytest.raises(SettingsError) as caught:
+            read_settings(**overrides)
+        assert caught.value.name == "max_pending" and "integer" in caught.value.reason
+        return str(caught.value).partition(": ")[0]
+
+    assert told() == "max_pending in switchyard.toml"
+    monkeypatch.setenv("SWITCHYARD_CONFIG", "other.toml")
+    assert told() == "max_pending in other.toml"
+    monkeypatch.setenv("SWITCHYARD_MAX_PENDING", "y")
+    assert told() == "SWITCHYARD_MAX_PENDING in the environment"
+    assert told(max_pending="z") == "argument max_pending"
+    with pytest.raises(SettingsError, match=r"^maxpending is no setting"):
+        read_settings(maxpending=1, max_pending=1)
+
+
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "[::1]:80", "a.b:65535", "unix:/run/s", "fd://3"])
 def test_what_gunicorn_can_bind_is_taken(bind):
     assert read_settings(bind=bind).bind == bind
@@ -79,7 +145,7 @@ def test_what_gunicorn_can_bind_is_taken(bind):
     [
         ("max_pendng = 1", r"max_pendng in switchyard\.toml is no setting of this server"),
         ("[engine]\nname = 'x'", r"engine in switchyard\.toml is no setting of this server"),
-        ("max_pending = 'x'", "setting max_pending: "),
+        ("max_pending = 'x'", r"max_pending in switchyard\.toml: .*integer"),
         ("max_pending", r"switchyard\.toml: "),
     ],
 )
@@ -96,7 +162,6 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         {"cache_tokens": 0},
         {"cache_mode": []},
         {"cache_mode": ["Q4", "Q4"]},
-        {"cache_mode": ["Q8", "8bit"]},
         {"gpu_reserve": 0.1},
         {"loras": [{"path": "a/x"}, {"path": "b/x"}]},
         {"tensor_parallel": True, "loras": [{"path": "a"}]},

@@ -278,7 +278,7 @@ def test_a_preset_holds_where_the_request_says_nothing(make_client):
 def test_a_wrong_preset_is_named_at_start(tmp_path, monkeypatch, preset, message):
     (tmp_path / "switchyard.toml").write_text(f"[presets.mine]\n{preset}\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match=f"setting presets: mine: .*{message}"):
+    with pytest.raises(SettingsError, match=f"presets in switchyard.toml: mine: .*{message}"):
         read_settings()
 
 

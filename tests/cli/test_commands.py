@@ -67,6 +67,21 @@ def test_settings_come_by_argument_and_by_another_file(switchyard, model_path, t
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--set", "grace=long"], "--set grace: "),
+        (["--bind", "nowhere"], "--bind: must be HOST:PORT"),
+        ([""], "MODEL_DIR: is empty"),
+    ],
+)
+def test_a_wrong_value_is_told_by_its_option(switchyard, monkeypatch, arguments, says):
+    monkeypatch.setattr(os, "execv", None)  # serve ends before that
+    for command in ("check", "serve"):
+        done = switchyard(command, *arguments)
+        assert done.exit_code == 1 and says in done.output and "environment" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
         (["check", "a", "b"], "unexpected extra argument"),
         (["check", "--set", "nothing=1"], "NAME one of the settings"),
         (["check", "--set", "name"], "must be NAME=VALUE"),

@@ -1,0 +1,65 @@
+"""Where settings stand: arguments, the environment, a file; and what is said of wrong ones."""
+
+import json
+import os
+from collections.abc import Collection
+from typing import Any, get_args, get_origin
+
+import pydantic
+import pydantic_settings
+from pydantic.fields import FieldInfo
+
+PREFIX = "SWITCHYARD_"
+FILE = "switchyard.toml"  # in the working directory, unless the environment names another
+CONFIG = f"{PREFIX}CONFIG"  # by this variable
+
+
+class SettingsError(Exception):
+    """A setting is unknown or has a value that can't be honoured; the message says which, and where
+    it stands. `name` is the setting, if it is one, and `reason` the message without them.
+    """
+
+    def __init__(self, message: str, name: str | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+        self.reason = reason
+
+
+class Environment(pydantic_settings.EnvSettingsSource):
+    """Lists and tables are JSON there. Lists may have commas between their items instead."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: str) -> Any:
+        if _is_simple_list(field.annotation) and not value.lstrip().startswith("["):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        try:
+            return json.loads(value)
+        except ValueError as reason:
+            raise refusal(field_name, f"must be JSON: {reason}") from None
+
+
+def file() -> str:
+    return os.environ.get(CONFIG, FILE)
+
+
+def refusal(name: str, reason: str, arguments: Collection[str] = ()) -> SettingsError:
+    """`name`: of the setting, maybe with dots and what is inside. Its place goes first: that of
+    the `arguments` given to this process, then the environment.
+    """
+    setting, dot, inside = name.partition(".")
+    variables = {variable.upper(): variable for variable in os.environ}
+    variable = variables.get(f"{PREFIX}{setting.upper()}")
+    if setting in arguments:
+        place = f"argument {name}"
+    elif variable is not None:
+        place = f"{variable}{dot}{inside} in the environment"
+    else:
+        place = f"{name} in {file()}"
+    return SettingsError(f"{place}: {reason}", setting, reason)
+
+
+def _is_simple_list(annotation: Any) -> bool:
+    """Whether its items are no tables."""
+    if get_origin(annotation) is not list:
+        return False
+    [item] = get_args(annotation)
+    return not (isinstance(item, type) and issubclass(item, pydantic.BaseModel))
