@@ -3,11 +3,8 @@ installed: is there a model, in a format that can be read, and is the port free?
 wrong, and the exit status is 3.
 """
 
-import errno
 import os
 import pathlib
-import re
-import socket
 import sys
 import tomllib
 import types
@@ -48,23 +45,12 @@ def check_model(path: str) -> None:
 
 
 def check_port(bind: str) -> None:
-    address = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d+)", bind)
-    if address is None:  # a socket's path, or nothing that could be bound: the server says so
-        return
-    family = socket.AF_INET6 if ":" in address[1] else socket.AF_INET
-    with socket.socket(family) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((address[1], int(address[2])))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                fail(f"{bind} can't be listened on: {error.strerror}")
-            fail(
-                f"{bind} is taken by another program: end that, or choose another port, such as"
-                f" SWITCHYARD_BIND={address[1]}:{int(address[2]) + 1}"
-            )
-        except OverflowError:
-            return  # no port: the server says so
+    """In the words of the server."""
+    without_packages("switchyard", "switchyard.server")
+    from switchyard.server import address
+
+    if reason := address.refusal(bind):
+        fail(reason)
 
 
 def fail(reason: str, status: int = 3) -> None:
@@ -75,4 +61,6 @@ def fail(reason: str, status: int = 3) -> None:
 if __name__ == "__main__":
     if model := setting("model"):
         check_model(model)
+    elif os.environ.get("SWITCHYARD_MODEL") is not None:
+        fail("SWITCHYARD_MODEL is empty: name a directory, or leave it out for the demo model")
     check_port(setting("bind"))

@@ -1,5 +1,6 @@
 """What an engine thread may drive. Nothing heavy is imported before `make_backend` is called."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Literal
@@ -45,6 +46,9 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
     """
     import torch
 
+    if config.device == "cpu" or (config.device == "auto" and not has_gpu()):
+        # A torch with CUDA, asked, warns that it finds no driver.
+        warnings.filterwarnings("ignore", "CUDA initialization", UserWarning)
     if config.device == "cpu":
         return "cpu"
     if torch.cuda.is_available():

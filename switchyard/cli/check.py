@@ -1,7 +1,6 @@
 """`switchyard check`: could a server start with these settings? Without torch; loads nothing."""
 
 import json
-import socket
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from switchyard.cli.options import read, with_settings
 from switchyard.engine.memory.estimate import Memory
 from switchyard.engine.memory.gpus import gpus, has_gpu
 from switchyard.engine.model.footprint import measure
+from switchyard.server import address
 
 
 class Finding(NamedTuple):
@@ -47,7 +47,8 @@ def _find(**given: Any) -> Iterator[Finding]:
         return
     yield Finding("settings", True, "can be read")
     yield from _of_model(settings, config)
-    yield _of_address(settings.bind)
+    reason = address.refusal(settings.bind)
+    yield Finding("address", reason is None, reason or f"{settings.bind} is free")
 
 
 def _of_model(settings: Settings, config: engine.ModelConfig) -> Iterator[Finding]:
@@ -70,18 +71,3 @@ def _of_model(settings: Settings, config: engine.ModelConfig) -> Iterator[Findin
             yield Finding("memory", False, str(error))
         else:
             yield Finding("memory", True, f"there is room for {tokens} tokens of {mode} cache")
-
-
-def _of_address(bind: str) -> Finding:
-    host, colon, port = bind.rpartition(":")
-    if not colon or bind.startswith(("unix:", "fd://")):
-        return Finding("address", True, bind)
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, int(port)))
-        except OSError as error:
-            return Finding("address", False, f"{bind}: {error.strerror}; choose another by --bind")
-    return Finding("address", True, f"{bind} is free")

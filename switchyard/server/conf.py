@@ -1,5 +1,6 @@
 """gunicorn for Switchyard: one threaded worker, which holds the model. Settings: app/config.py."""
 
+import logging
 import math
 import os
 import shlex
@@ -9,11 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from switchyard import app, engine
-from switchyard.server import limits
+from switchyard.server import address, limits
 from switchyard.server.worker import BOOT_ERROR, LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
@@ -67,6 +68,7 @@ graceful_timeout = math.ceil(settings.grace + RELEASE + LAST_WRITES) + 10
 timeout = math.ceil(settings.hang_exit) + 60
 keepalive = 5
 forwarder_headers = ""  # no client says under which path the application lies
+umask = 0o177  # of a Unix socket: its owner's alone; `--umask 0o117` lets its group in
 control_socket_disable = True  # one path for all servers of a user, and a way to add workers
 loglevel = settings.log_level.lower()
 
@@ -78,6 +80,10 @@ def on_starting(server: Any) -> None:
         _stop(f"switchyard: its own worker class only, not {server.cfg.worker_class_str}")
     if server.cfg.preload_app:
         _stop("switchyard: no preload: threads and CUDA do not survive a fork")
+    is_inherited = "LISTEN_FDS" in os.environ  # by systemd: gunicorn binds nothing
+    for bind in () if is_inherited else server.cfg.bind:
+        if reason := address.refusal(bind):  # gunicorn tries for six seconds, two lines each
+            _stop(f"switchyard: {reason}")
     server.log.info(
         "Open files: %d (ulimit -n), for up to %d connections",
         num_files,
@@ -115,9 +121,17 @@ def when_ready(server: Any) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGRTMIN, drain)
+    server.log.error_log.addFilter(_is_news)
     server.murder_workers = Patience(server.murder_workers)
     server.handle_hup = lambda: server.log.error("SIGHUP" + RELOAD)
     server.handle_usr2 = lambda: server.log.error("SIGUSR2" + RELOAD)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """A worker that can't load has said why. gunicorn says twice that it has ended."""
+    is_exit = str(record.msg).startswith("Worker (pid:%s) exited") and record.args
+    is_boot_error = isinstance(is_exit, tuple) and is_exit[-1] == BOOT_ERROR
+    return not is_boot_error and record.args != ("Worker failed to boot.",)
 
 
 def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None:
@@ -129,7 +143,7 @@ def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None
 def post_worker_init(worker: Any) -> None:
     from switchyard.server import wsgi
 
-    args = (worker, wsgi.models, *_address(worker.sockets[0]))
+    args = (worker, wsgi, *_address(worker.sockets[0]))
     threading.Thread(target=_watch, args=args, name="watch", daemon=True).start()
 
 
@@ -161,10 +175,11 @@ def _address(listener: Any) -> tuple[str, str]:
     return where, where
 
 
-def _watch(worker: Worker, models: engine.Models, where: str, url: str) -> None:
+def _watch(worker: Worker, wsgi: ModuleType, where: str, url: str) -> None:
     """Say where once the model is warm. End the process when an engine is lost for good: for good
     if it could not even load, else for gunicorn to start another.
     """
+    models: engine.Models = wsgi.models
     if models.wait_until_loaded():
         print(
             f"Switchyard serves {', '.join(models.names)} at {where}\n"
@@ -176,8 +191,8 @@ def _watch(worker: Worker, models: engine.Models, where: str, url: str) -> None:
     else:
         status = BOOT_ERROR
     while (lost := models.wait_until_stopped()) is not None:
-        if lost.error is not None:  # else it was told to stop
-            print(f"switchyard: {lost.error}", file=sys.stderr, flush=True)
+        if lost.error is not None:  # else it was told to stop; the log says why
             if status == LOST:
                 worker.make_room(status)
+            wsgi.logs.stop()  # with the last line written
             os._exit(status)

@@ -42,7 +42,7 @@ class Worker(ThreadWorker):
         super().__init__(*args, **kwargs)
         self._request = threading.local()  # the alarm of its head, whether its answer has begun
         # Signals come while their handlers run: inside one, an Event's lock would wait for itself.
-        self._shall_drain: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._shall_drain: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._accept_from = 0.0  # by the monotonic clock
         # gunicorn is left what it reads in its own way.
         self._is_plain = not (self.cfg.is_ssl or "h2" in self.cfg.http_protocols)
@@ -90,7 +90,7 @@ class Worker(ThreadWorker):
         if getattr(self, "wsgi", None) is None:  # not loaded yet
             super().handle_exit(sig, frame)
         else:
-            self._shall_drain.put(None)
+            self._shall_drain.put(sig)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
         """SIGQUIT, which the master sends at the second SIGINT or SIGTERM: the end, now."""
@@ -238,8 +238,9 @@ class Worker(ThreadWorker):
     # Drain's thread
 
     def _drain(self) -> None:
-        self._shall_drain.get()
+        is_ctrl_c = self._shall_drain.get() == signal.SIGINT  # else the master's SIGTERM
         services = self.wsgi.extensions[KEY]
+        _announce(services.models, services.settings.grace, is_ctrl_c)
         deadline = time.monotonic() + services.settings.grace
         services.models.close(drain=services.settings.grace, timeout=RELEASE)
         super().handle_exit(None, None)  # until here, new requests got a 503 and probes an answer
@@ -305,6 +306,20 @@ def _stop_receiving(sock: socket.socket) -> None:
     """As if the client had sent its end of file."""
     with contextlib.suppress(OSError):  # closed already
         socket.socket.shutdown(sock, socket.SHUT_RD)
+
+
+def _announce(models: engine.Models, grace: float, is_ctrl_c: bool) -> None:
+    """What the end waits for."""
+    jobs = [job for name in models.names for job in models.get(name).jobs(timeout=0)]
+    if number := len({job.request_id for job in jobs}):
+        again = "; again to end now" if is_ctrl_c else ""
+        requests = f"{number} request{'s' * (number > 1)}"
+        with contextlib.suppress(OSError, ValueError):  # no stderr
+            print(
+                f"switchyard: finishing {requests}, {grace:g} s at most{again}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _exit_in(seconds: float, status: int = 0) -> None:

@@ -15,10 +15,10 @@ import sys
 import flask
 
 from switchyard import engine
-from switchyard.app import SettingsError, create_app, read_settings
+from switchyard.app import Settings, SettingsError, create_app, read_settings
 
 
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str) -> logging.handlers.QueueListener:
     """From a thread of its own: the engine thread must not wait for a terminal or a disk."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -30,17 +30,18 @@ def log_to_stderr(level: str) -> None:
     logger.propagate = False
     listener.start()
     atexit.register(listener.stop)
+    return listener
 
 
-def compose() -> tuple[engine.Models, flask.Flask]:
-    settings = read_settings()
-    log_to_stderr(settings.log_level)
+def compose(settings: Settings) -> tuple[engine.Models, flask.Flask]:
     opened = engine.open_engine(settings.engine_config())
     models = engine.Models([opened], settings.model_aliases)
-    is_gunicorn = os.environ.get("SERVER_SOFTWARE", "").startswith(
-        "gunicorn/"
-    )  # its master's doing
-    return models, create_app(settings, models, terminate if is_gunicorn else None)
+    return models, create_app(settings, models, terminate if has_master() else None)
+
+
+def has_master() -> bool:
+    """Whether gunicorn's master runs, which says so."""
+    return os.environ.get("SERVER_SOFTWARE", "").startswith("gunicorn/")
 
 
 def terminate() -> None:
@@ -50,12 +51,15 @@ def terminate() -> None:
 
 engine.keep_memory_small()  # before there are threads
 try:
-    models, app = compose()
+    settings = read_settings()
+    logs = log_to_stderr(settings.log_level)
+    models, app = compose(settings)
 except (SettingsError, engine.ModelError) as error:
     print(f"switchyard: {error}", file=sys.stderr, flush=True)
     sys.exit(3)  # gunicorn would start another worker after any other status
 # At the default of 700 objects, parsing a body of a million lists looks through all of them again
 # and again, half a second in which no other thread runs.
 gc.set_threshold(50_000)
-models.start()
+if has_master() or "switchyard.server.conf" not in sys.modules:  # else `gunicorn --check-config`
+    models.start()
 atexit.register(models.close)

@@ -1,6 +1,7 @@
 """Where an engine runs by default."""
 
 import ctypes
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -97,6 +98,21 @@ def test_a_gpu_that_torch_can_not_use_ends_the_start(
     monkeypatch.setattr(torch.version, "cuda", cuda)
     with pytest.raises(engine.ModelError, match=says):
         backends.make_backend(ModelConfig(model_path, "name", device=device))
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_where_a_cpu_is_meant_torch_warns_of_no_driver(monkeypatch, model_path, device):
+    """As torch with CUDA does when it is asked; the CPU backend asks it, too."""
+
+    def is_available():
+        warnings.warn("CUDA initialization: Found no NVIDIA driver on your system.", stacklevel=2)
+        return False
+
+    with warnings.catch_warnings():
+        monkeypatch.setattr(torch.cuda, "is_available", is_available)
+        monkeypatch.setattr(backends, "has_gpu", lambda: False)
+        assert backends._device(ModelConfig(model_path, "name", device=device)) == "cpu"
+        assert not torch.cuda.is_available()
 
 
 @pytest.mark.gpu

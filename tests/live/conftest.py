@@ -114,7 +114,7 @@ def checkout(tmp_path):
     path = tmp_path / "checkout"
     for part in ("scripts", "engine", "models/demo"):
         shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    (path / "switchyard").mkdir()
+    shutil.copytree(ROOT / "switchyard" / "server", path / "switchyard" / "server")
     for part in ("engine", "models"):
         (path / "switchyard" / part).symlink_to(f"../{part}")
     (path / "requirements.txt").write_text("")

@@ -5,15 +5,32 @@ and ours has to be there by then. The other modules of this package import exlla
 so they are imported after it.
 """
 
+import contextlib
 import importlib
 import importlib.metadata
+import io
 import os
 import sys
+import threading
 from typing import Any
 
 from switchyard.engine.errors import ModelError
 
 EXLLAMAV2_VERSION = "0.3.2"
+
+
+class _Without(io.TextIOBase):
+    """stdout without what one thread prints: exllamav2, imported, warns of a torch without CUDA."""
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+        self._out = sys.stdout
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._thread else self._out.write(text)
+
+    def flush(self) -> None:
+        self._out.flush()
 
 
 def install() -> None:
@@ -42,6 +59,7 @@ def install() -> None:
     # variants that only its own model uses.
     os.environ.setdefault("EXLLAMA_NO_SDPA", "1")
     sys.modules["exllamav2_ext"] = importlib.import_module(extension_name)
-    attention: Any = importlib.import_module("exllamav2.attn")
+    with contextlib.redirect_stdout(_Without(threading.get_ident())):
+        attention: Any = importlib.import_module("exllamav2.attn")
     # The generator asks for flash-attn because of its paged kernel; CpuLlama does the paging.
     attention.has_flash_attn_with_paged = True

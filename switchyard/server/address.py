@@ -1,0 +1,42 @@
+"""Can an address be listened on? With nothing but Python's own library: asked before any package is
+installed, too.
+"""
+
+import errno
+import re
+import socket
+
+
+def refusal(bind: str) -> str | None:
+    """Why not, and what to do. One that is not understood is let through."""
+    if bind.startswith("unix:"):
+        return _of_path(bind.removeprefix("unix:"))
+    address = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d+)", bind, re.ASCII)
+    if address is None or int(address[2]) > 65535:
+        return None
+    host, port = address[1], int(address[2])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return f"{bind} can't be listened on: {error.strerror}"
+            other = f"{bind.rpartition(':')[0]}:{port % 65535 + 1}"
+            return (
+                f"{bind} is taken by another program: end that, or choose another port, such as"
+                f" SWITCHYARD_BIND={other}"
+            )
+    return None
+
+
+def _of_path(path: str) -> str | None:
+    """gunicorn would take the place of another server's socket without a word."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(5)
+        try:
+            sock.connect(path)
+        except OSError:  # nothing is there, or nobody listens
+            return None
+    return f"unix:{path} is taken by another server: end that, or choose another path"

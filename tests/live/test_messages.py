@@ -1,0 +1,167 @@
+"""What a server says on its terminal: once, at once, and what to do."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from switchyard.server import address
+from tests.faults.conftest import SCRIPTED, worker_of
+from tests.live.conftest import GUNICORN, ROOT
+
+
+def wait_for_banner(server):
+    deadline = time.monotonic() + 60
+    while "Try: " not in server.output:
+        assert time.monotonic() < deadline and server.process.poll() is None, server.output
+        time.sleep(0.05)
+
+
+def test_a_taken_port_is_told_at_once_and_once(start):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = start(SCRIPTED, bind=f"127.0.0.1:{port}")
+        assert server.process.wait(60) == 1
+    said = f"switchyard: 127.0.0.1:{port} is taken by another program"
+    assert server.output.count(said) == 1 and server.output.count(f"{port} is") == 1
+    assert "Connection in use" not in server.output  # gunicorn's, six times in six seconds
+    assert f"such as SWITCHYARD_BIND=127.0.0.1:{port + 1}" in server.output
+
+
+@pytest.mark.parametrize(
+    ("bind", "says"),
+    [
+        ("192.0.2.1:80", "can't be listened on: Cannot assign requested address"),
+        ("[::1]:{}", "[::1]:{} is taken by another program"),
+        ("127.0.0.1:70000", None),  # the settings' to refuse
+        ("fd://3", None),
+        ("nonsense", None),
+        ("unix:/nowhere/at/all", None),
+    ],
+)
+def test_what_can_not_be_listened_on(bind, says):
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+        port = listener.getsockname()[1]
+        refusal = address.refusal(bind.format(port))
+    assert (refusal is None) == (says is None)
+    assert says is None or says.format(port) in refusal
+
+
+def test_a_unix_socket_is_its_owners_alone_and_no_second_server_takes_it(start, tmp_path):
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as left_over:  # by a server that was killed
+        left_over.bind(str(path))
+    server = start(SCRIPTED, bind=f"unix:{path}")
+    wait_for_banner(server)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    second = start(SCRIPTED, bind=f"unix:{path}")
+    assert second.process.wait(60) == 1
+    assert f"switchyard: unix:{path} is taken by another server" in second.output
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    assert server.stop() == 0
+    shared = start([*SCRIPTED, "--umask", "0o117"], bind=f"unix:{path}")
+    wait_for_banner(shared)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+
+@pytest.mark.parametrize("option", ["--check-config", "--print-config"])
+def test_a_check_of_the_configuration_loads_no_model(model_path, tmp_path, option):
+    def check(**settings):
+        """With a torch that says so."""
+        (tmp_path / "torch.py").write_text("print('torch is imported')\nraise SystemExit(9)")
+        environment = {**os.environ, "SWITCHYARD_MODEL": model_path, **settings}
+        environment["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
+        command = [*GUNICORN, option]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    done = check()
+    assert done.returncode == 0 and "torch" not in done.stdout and done.stderr == ""
+    done = check(SWITCHYARD_GRACE="long")
+    assert done.returncode == 1 and "SWITCHYARD_GRACE in the environment" in done.stderr
+
+
+def test_a_model_that_can_not_be_loaded_is_said_once(start, model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    (path / "model.safetensors").write_bytes(b"no weights")
+    server = start(model=path)
+    assert server.process.wait(60) == 3
+    errors = [line for line in server.output.splitlines() if "ERROR" in line]
+    assert len(errors) == 2 and "model.safetensors can't be read" in errors[0]
+    assert errors[1].endswith("Shutting down: Master")
+    assert server.output.count("can't be read") == 1
+    assert "failed to boot" not in server.output
+
+
+def test_where_a_cpu_is_meant_nothing_warns_of_cuda(start):
+    server = start().wait_until_ready()
+    assert server.stop() == 0
+    assert "CUDA" not in server.output and "Warning" not in server.output
+
+
+def test_all_else_that_is_printed_while_the_library_is_imported_is_seen():
+    """By other threads: here it prints as it is imported, and another thread does."""
+    code = """
+import sys, threading
+from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.backends.exl2.cpu import importlib
+real = importlib.import_module
+def import_module(name):
+    if name == "exllamav2.attn":
+        print("unseen")
+        other = threading.Thread(target=print, args=("seen",))
+        other.start()
+        other.join()
+    return real(name)
+importlib.import_module = import_module
+cpu.install()
+print("after")
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "seen\nafter\n", done
+
+
+@pytest.mark.parametrize(
+    ("number", "how", "says"),
+    [
+        (1, "Ctrl-C", "switchyard: finishing 1 request, 30 s at most; again to end now\n"),
+        (2, "Ctrl-C", "switchyard: finishing 2 requests, 30 s at most; again to end now\n"),
+        (1, "SIGTERM", "switchyard: finishing 1 request, 30 s at most\n"),
+        (0, "Ctrl-C", None),
+    ],
+)
+def test_the_end_says_what_it_waits_for(start, number, how, says):
+    server = start(SCRIPTED, grace=30).wait_until_ready()
+    texts, started = [], threading.Semaphore(0)
+
+    def read():
+        body = {"prompt": "x", "max_tokens": 300, "n": 2, "stream": True}
+        with server.post("/v1/completions", body, stream=True) as response:
+            lines = response.iter_lines()
+            texts.append(next(lines))
+            started.release()
+            texts.extend(lines)
+
+    threads = [threading.Thread(target=read) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+        assert started.acquire(timeout=30)
+    if how == "Ctrl-C":  # a terminal's, for all processes of the group: the master's comes later
+        os.kill(worker_of(server), signal.SIGINT)
+    server.process.send_signal(signal.SIGINT if how == "Ctrl-C" else signal.SIGTERM)
+    for thread in threads:
+        thread.join(60)
+    assert server.process.wait(60) == 0
+    assert server.output.count("finishing") == (says is not None)
+    assert says is None or says in server.output
+    assert texts.count(b"data: [DONE]") == number
+    assert all(json.loads(text[6:]) for text in texts if text.startswith(b"data: {"))
