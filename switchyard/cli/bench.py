@@ -6,13 +6,12 @@ import statistics
 import sys
 import threading
 import time
-import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import click
 
-from switchyard.app.config import read_settings
+from switchyard.cli.server import connect, url_of_settings
 
 PROMPT = "Once upon a time there was a lighthouse, and the keeper of it said:"
 PATIENCE = 300.0  # seconds without a byte
@@ -42,7 +41,8 @@ def bench(url: str | None, key: str | None, streams: str, tokens: int, as_json: 
         raise click.UsageError("--streams: must be numbers with commas between them") from None
     if min(numbers) < 1 or tokens < 1:
         raise click.UsageError("--streams and --tokens must be above 0")
-    base = url or f"http://{read_settings().bind}"
+    base = url or url_of_settings()
+    connect(base, PATIENCE)  # which refuses what is no URL
     rows = []
     if not as_json:
         click.echo("streams     tok/s  first p50  first p99    gap p50    gap p99  errors")
@@ -79,9 +79,7 @@ def _measure(base: str, key: str | None, number: int, tokens: int) -> list[Measu
 
 def _stream(measured: Measured, base: str, key: str | None, prompt: str, tokens: int) -> None:
     """Raises OSError, ValueError or HTTPException."""
-    parts = urllib.parse.urlsplit(base)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.netloc, timeout=PATIENCE)
+    connection, prefix = connect(base, PATIENCE)
     body = {"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True}
     body |= {"temperature": 0, "stream_options": {"include_usage": True}}
     headers = {"Content-Type": "application/json"}
@@ -89,7 +87,7 @@ def _stream(measured: Measured, base: str, key: str | None, prompt: str, tokens:
         headers["Authorization"] = f"Bearer {key}"
     measured.begin = time.monotonic()
     try:
-        connection.request("POST", f"{parts.path}/v1/completions", json.dumps(body), headers)
+        connection.request("POST", f"{prefix}/v1/completions", json.dumps(body), headers)
         response = connection.getresponse()
         if response.status != 200:
             raise ValueError(f"{response.status}: {response.read(300).decode(errors='replace')}")
