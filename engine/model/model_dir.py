@@ -59,7 +59,9 @@ class ModelDir:
         check_files(root)
         for name in ("config.json", "tokenizer.json"):
             if not (root / name).is_file():
-                raise ModelError(f"model directory {path} has no {name}")
+                raise ModelError(
+                    f"model directory {path} has no {name}: copy it from the original's files"
+                )
         if not any(root.glob("*.safetensors")):
             raise ModelError(f"model directory {path} has no .safetensors file")
         config = _read_json(root / "config.json")

@@ -73,7 +73,7 @@ def estimate(
         click.echo(f"switchyard: {error}", err=True)
         sys.exit(CANNOT_LOAD)
     tokens = lengths.max_seq_len
-    rows = list(_rows(config, footprint, tokens, jobs, free))
+    rows = list(each_mode(config, footprint, tokens, jobs, free))
     if as_json:
         told = {"model": model_dir, "format": found.format, "context": tokens, "jobs": jobs}
         modes = [row._asdict() for row in rows]
@@ -91,7 +91,7 @@ def usable(found: Sequence[Gpu]) -> list[int]:
     return [max(gpu.free - CONTEXT, 0) for gpu in found]
 
 
-def _rows(
+def each_mode(
     config: engine.ModelConfig, footprint: Footprint, context: int, jobs: int, free: Sequence[int]
 ) -> Iterator[Row]:
     tokens = jobs * context

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 import unittest.mock
@@ -9,6 +10,7 @@ import unittest.mock
 import pytest
 from click.testing import CliRunner
 
+from scripts import model_table
 from switchyard import engine
 from switchyard.cli import main
 from switchyard.engine.config import ModelConfig
@@ -161,3 +163,19 @@ def test_check_finds_a_download_that_was_cut_off(check, tmp_path):
     file.write_bytes(file.read_bytes()[:-1])
     status, output = check(20, str(path))
     assert status == 1 and "✗ model" in output and "it is cut off" in output
+
+
+def test_the_table_of_the_documentation_is_what_is_estimated():
+    page = model_table.PAGE.read_text()
+    assert page == model_table.write(page, model_table.text()), (
+        "run .venv/bin/python scripts/model_table.py"
+    )
+
+
+@pytest.mark.parametrize("name", model_table.SHAPES)
+def test_a_shape_has_as_many_weights_as_its_name_says(name):
+    _, numbers, more = model_table.SHAPES[name]
+    config = dict(zip(model_table.NAMES, numbers, strict=True)) | more
+    number = sum(number for _, number in model_table.matrices(config)) / 1e9
+    said = float(re.search(r"(\d+)B", name)[1])
+    assert number == pytest.approx(said, rel=0.08)

@@ -1,0 +1,125 @@
+"""Write the table of docs/models.md: what fits on which GPU, as `switchyard estimate` says it.
+
+Usage: .venv/bin/python scripts/model_table.py
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from switchyard import engine  # noqa: E402
+from switchyard.cli.estimate import CONTEXT, each_mode  # noqa: E402
+from switchyard.engine.memory.estimate import GIB, Footprint  # noqa: E402
+from switchyard.engine.model.footprint import measure  # noqa: E402
+
+PAGE = ROOT / "docs" / "models.md"
+BEGIN, END = "<!-- what fits -->\n", "<!-- end of what fits -->\n"
+GPUS = (8, 12, 16, 24, 48, 80)
+BITS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5)
+HEAD_BITS = 6.0  # of the matrix that makes logits, as ExLlamaV2 converts it by default
+TOKENS = 16384
+
+# By their config.json: hidden and inner size, layers, heads, key/value heads, numbers of a head,
+# vocabulary, context; what else differs.
+LLAMA, MISTRAL, QWEN = "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"
+GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096}
+EXPERTS = {"num_experts": 128, "moe_intermediate_size": 768, "norm_topk_prob": True}
+SHAPES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    "Llama 3.2 3B": (LLAMA, (3072, 8192, 28, 24, 8, 128, 128256, 131072), {}),
+    "Mistral 7B v0.3": (MISTRAL, (4096, 14336, 32, 32, 8, 128, 32768, 32768), {}),
+    "Llama 3.1 8B": (LLAMA, (4096, 14336, 32, 32, 8, 128, 128256, 131072), {}),
+    "Mistral Nemo 12B": (MISTRAL, (5120, 14336, 40, 32, 8, 128, 131072, 131072), {}),
+    "Qwen 2.5 14B": (QWEN, (5120, 13824, 48, 40, 8, 128, 152064, 32768), {}),
+    "Mistral Small 24B": (MISTRAL, (5120, 32768, 40, 32, 8, 128, 131072, 32768), {}),
+    "Gemma 2 27B": ("Gemma2ForCausalLM", (4608, 36864, 46, 32, 16, 128, 256000, 8192), GEMMA),
+    "Qwen 3 30B-A3B": (
+        "Qwen3MoeForCausalLM",
+        (2048, 6144, 48, 32, 4, 128, 151936, 40960),
+        EXPERTS,
+    ),
+    "Qwen 2.5 32B": (QWEN, (5120, 27648, 64, 40, 8, 128, 152064, 32768), {}),
+    "Llama 3.1 70B": (LLAMA, (8192, 28672, 80, 64, 8, 128, 128256, 131072), {}),
+}
+NAMES = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings"),
+)
+
+
+def matrices(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Tensors of EXL2 and how many weights each has: those of a layer's parts as one."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    queries = config["num_attention_heads"] * config["head_dim"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    inner = config.get("num_experts", 1) * config.get("moe_intermediate_size", inner)
+    for i in range(config["num_hidden_layers"]):
+        yield f"model.layers.{i}.self_attn.q_proj", 2 * hidden * (queries + keys)
+        yield f"model.layers.{i}.mlp.up_proj", 3 * hidden * inner
+    yield "lm_head", hidden * config["vocab_size"]
+
+
+def make(root: pathlib.Path, config: dict[str, Any], bits: float) -> None:
+    """A model's directory whose weights are a hole in the file."""
+    told = {**config, "quantization_config": {"quant_method": "exl2", "bits": bits}}
+    (root / "config.json").write_text(json.dumps(told))
+    (root / "tokenizer.json").write_text("{}")
+    header, end = {}, 0
+    for name, number in matrices(config):
+        size = int(number * (HEAD_BITS if name == "lm_head" else bits) / 8)
+        offsets = [end, end + size]
+        header[f"{name}.q_weight"] = {"dtype": "I32", "shape": [size // 4], "data_offsets": offsets}
+        end += size
+    data = json.dumps(header).encode()
+    with (root / "output.safetensors").open("wb") as file:
+        file.write(len(data).to_bytes(8, "little") + data)
+        file.truncate(8 + len(data) + end)
+
+
+def footprints(name: str) -> Iterator[tuple[float, engine.ModelConfig, Footprint]]:
+    architecture, numbers, more = SHAPES[name]
+    config = {"architectures": [architecture], **dict(zip(NAMES, numbers, strict=True)), **more}
+    for bits in BITS:
+        with tempfile.TemporaryDirectory() as root:
+            make(pathlib.Path(root), config, bits)
+            tokens = min(TOKENS, config["max_position_embeddings"])
+            model_config = engine.ModelConfig(root, name, max_seq_len=tokens)
+            [footprint], _ = measure(model_config)
+            yield bits, model_config, footprint
+
+
+def best(name: str, models: list[tuple[float, engine.ModelConfig, Footprint]], gpu: int) -> str:
+    """The most bits with which a whole context fits, in the first cache mode that does."""
+    free = [gpu * GIB - CONTEXT]
+    for bits, config, footprint in models:
+        assert config.max_seq_len is not None
+        for row in each_mode(config, footprint, config.max_seq_len, 1, free):
+            if row.fits:
+                mode = "" if row.cache_mode == "float16" else f", {row.cache_mode}"
+                return f"{bits:g}{mode}"
+    return "none"
+
+
+def text() -> str:
+    lines = ["| model | GB at 4 bits |" + "".join(f" {gpu} GB |" for gpu in GPUS)]
+    lines.append("|---" * (len(GPUS) + 2) + "|")
+    for name in SHAPES:
+        models = list(footprints(name))
+        [weights] = [footprint.weights for bits, _, footprint in models if bits == 4]
+        cells = [name, f"{weights / 1e9:.1f}", *(best(name, models, gpu) for gpu in GPUS)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(page: str, table: str) -> str:
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}{table}{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(write(PAGE.read_text(), text()))
