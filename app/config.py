@@ -279,7 +279,7 @@ def read_settings(**overrides: Any) -> Settings:
     if CONFIG in os.environ and not os.path.isfile(file()):
         raise SettingsError(f"{CONFIG} in the environment: there is no file {file()!r}")
     try:
-        return Settings(**overrides)
+        return Settings(**overrides).given_by({name: f"argument {name}" for name in overrides})
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))

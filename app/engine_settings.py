@@ -3,13 +3,15 @@
 import dataclasses
 import os
 import pathlib
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 import pydantic
 import pydantic_settings
 from pydantic import Field
 
 from switchyard import engine
+from switchyard.app.sources import place
 
 DEFAULT_MODEL = str(pathlib.Path(__file__).parent.parent / "models" / "demo")
 
@@ -31,6 +33,9 @@ class LoraSettings(pydantic.BaseModel, extra="forbid"):
 
 class EngineSettings(pydantic_settings.BaseSettings):
     """Each option of a `ModelConfig` stands here, by its name; `path` is called `model`."""
+
+    # Of settings that came neither from the file nor, as far as the operator knows, by a variable.
+    _places: dict[str, str] = pydantic.PrivateAttr(default_factory=dict)
 
     model: str = Field(
         DEFAULT_MODEL,
@@ -73,26 +78,30 @@ class EngineSettings(pydantic_settings.BaseSettings):
             raise ValueError("is empty: name a directory, or leave it out for the demo model")
         return value
 
+    def given_by(self, places: Mapping[str, str]) -> Self:
+        """Remember where some settings stand, for what is said of them."""
+        self._places.update(places)
+        return self
+
     @property
     def model_name(self) -> str:
         return self.name or _name_of(self.model)
 
     def engine_config(self) -> engine.ModelConfig:
-        """Raises engine.ModelError."""
+        """Raises engine.ModelError, which says where a wrong setting stands."""
         options = {name: getattr(self, name) for name in _OPTIONS if name != "path"}
         loras = tuple(
             engine.Lora(one.path, one.name or _name_of(one.path), one.scaling) for one in self.loras
         )
-        return engine.ModelConfig(
-            **{
-                **options,
-                "path": self.model,
-                "name": self.model_name,
-                "cache_mode": tuple(self.cache_mode),
-                "gpu_split": tuple(self.gpu_split),
-                "loras": loras,
-            }
-        )
+        options |= {"path": self.model, "name": self.model_name, "loras": loras}
+        options |= {name: tuple(getattr(self, name)) for name in ("cache_mode", "gpu_split")}
+        try:
+            return engine.ModelConfig(**options)
+        except engine.ModelError as error:
+            if error.param not in self.model_fields_set:
+                raise
+            where = self._places.get(error.param) or place(error.param)
+            raise engine.ModelError(f"{where}: {error}", error.param) from None
 
 
 def _name_of(path: str) -> str:

@@ -42,19 +42,20 @@ def file() -> str:
 
 
 def refusal(name: str, reason: str, arguments: Collection[str] = ()) -> SettingsError:
-    """`name`: of the setting, maybe with dots and what is inside. Its place goes first: that of
-    the `arguments` given to this process, then the environment.
-    """
+    """`name`: of the setting, maybe with dots and what is inside. Its place goes first."""
+    return SettingsError(f"{place(name, arguments)}: {reason}", name.partition(".")[0], reason)
+
+
+def place(name: str, arguments: Collection[str] = ()) -> str:
+    """Where a setting stands: the `arguments` given to this process win, then the environment."""
     setting, dot, inside = name.partition(".")
     variables = {variable.upper(): variable for variable in os.environ}
     variable = variables.get(f"{PREFIX}{setting.upper()}")
     if setting in arguments:
-        place = f"argument {name}"
-    elif variable is not None:
-        place = f"{variable}{dot}{inside} in the environment"
-    else:
-        place = f"{name} in {file()}"
-    return SettingsError(f"{place}: {reason}", setting, reason)
+        return f"argument {name}"
+    if variable is not None:
+        return f"{variable}{dot}{inside} in the environment"
+    return f"{name} in {file()}"
 
 
 def _is_simple_list(annotation: Any) -> bool:

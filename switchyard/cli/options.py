@@ -52,7 +52,7 @@ def read(
             os.environ[f"{PREFIX}{name.upper()}"] = given
             options[name] = option
     try:
-        return read_settings()
+        return read_settings().given_by(options)
     except SettingsError as error:
         if error.name not in options:
             raise

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from switchyard import engine
 from switchyard.app import SettingsError
 from switchyard.cli.options import read, with_settings
 
@@ -18,8 +19,8 @@ TUNABLES = "glibc.malloc.tcache_count=0"
 def serve(**given: Any) -> None:
     """Serve the model in MODEL_DIR, or the demo, under gunicorn."""
     try:
-        read(**given)
-    except SettingsError as error:
+        read(**given).engine_config()
+    except (SettingsError, engine.ModelError) as error:
         click.echo(f"switchyard: {error}", err=True)
         sys.exit(1)
     os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)

@@ -135,6 +135,21 @@ def test_a_wrong_setting_is_told_by_where_it_stands(elsewhere, monkeypatch):
         read_settings(maxpending=1, max_pending=1)
 
 
+def test_what_the_engine_cannot_honour_is_told_by_where_it_stands(elsewhere, monkeypatch):
+    def told(**overrides):
+        with pytest.raises(engine.ModelError) as caught:
+            read_settings(**overrides).engine_config()
+        assert "cache_tokens must be a multiple of 256" in str(caught.value)
+        assert caught.value.param == "cache_tokens"
+        return str(caught.value).partition(": ")[0]
+
+    (elsewhere / "switchyard.toml").write_text("cache_tokens = 1")
+    assert told() == "cache_tokens in switchyard.toml"
+    monkeypatch.setenv("SWITCHYARD_CACHE_TOKENS", "1")
+    assert told() == "SWITCHYARD_CACHE_TOKENS in the environment"
+    assert told(cache_tokens=1) == "argument cache_tokens"
+
+
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "[::1]:80", "a.b:65535", "unix:/run/s", "fd://3"])
 def test_what_gunicorn_can_bind_is_taken(bind):
     assert read_settings(bind=bind).bind == bind

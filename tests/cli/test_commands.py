@@ -70,6 +70,7 @@ def test_settings_come_by_argument_and_by_another_file(switchyard, model_path, t
         (["--set", "grace=long"], "--set grace: "),
         (["--bind", "nowhere"], "--bind: must be HOST:PORT"),
         ([""], "MODEL_DIR: is empty"),
+        (["--set", "cache_tokens=1"], "--set cache_tokens: cache_tokens must be a multiple"),
     ],
 )
 def test_a_wrong_value_is_told_by_its_option(switchyard, monkeypatch, arguments, says):
