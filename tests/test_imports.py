@@ -55,9 +55,10 @@ LAYERS = {
     "app": [
         {"parts", "exceptions"},
         {"request"},
-        {"http", "config", "engine_settings"},
+        {"http", "config", "engine_settings", "operation_settings"},
         {"errors"},
         {"openapi"},
+        {"operations"},
         {"delivery"},
         {"chat"},
         {"services"},

@@ -11,6 +11,7 @@ import click
 from switchyard import engine
 from switchyard.app import SettingsError, read_settings
 from switchyard.app.config import Settings
+from switchyard.app.operations.keys import read_keys
 from switchyard.cli.options import apply, with_settings
 
 
@@ -24,7 +25,7 @@ class Finding(NamedTuple):
 @with_settings
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def check(as_json: bool, **given: Any) -> None:
-    """Say what would keep a server from starting: settings, model, address."""
+    """Say what would keep a server from starting: settings, keys, model, address."""
     apply(**given)
     findings = list(find())
     if as_json:
@@ -42,8 +43,18 @@ def find() -> Iterator[Finding]:
         yield Finding("settings", False, str(error))
         return
     yield Finding("settings", True, "can be read")
+    if settings.keys_file:
+        yield _of_keys(settings)
     yield _of_model(settings)
     yield _of_address(settings.bind)
+
+
+def _of_keys(settings: Settings) -> Finding:
+    try:
+        table = read_keys(settings.keys_file, settings.max_priority)
+    except SettingsError as error:
+        return Finding("keys", False, str(error))
+    return Finding("keys", True, f"{len(table.by_name)} in {settings.keys_file}")
 
 
 def _of_model(settings: Settings) -> Finding:

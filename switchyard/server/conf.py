@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from switchyard import app, engine
+from switchyard.app.operations.keys import read_keys
 from switchyard.server import limits
 from switchyard.server.worker import BOOT_ERROR, LAST_WRITES, RELEASE, Worker
 
@@ -42,6 +43,8 @@ except OSError as error:
 try:
     settings = app.read_settings()
     engine.ModelDir.read(settings.engine_config().path)
+    if settings.keys_file:
+        read_keys(settings.keys_file, settings.max_priority)
 except (app.SettingsError, engine.ModelError) as error:
     _stop(f"switchyard: {error}")
 
@@ -78,11 +81,25 @@ def on_starting(server: Any) -> None:
         _stop(f"switchyard: its own worker class only, not {server.cfg.worker_class_str}")
     if server.cfg.preload_app:
         _stop("switchyard: no preload: threads and CUDA do not survive a fork")
+    open_to_all = [address for address in server.cfg.address if not _is_private(address)]
+    if open_to_all and not settings.keys_file:
+        server.log.warning(
+            "No API keys are asked for, and whoever reaches %s may use the model, see and end all"
+            " requests: docs/operations.md, keys_file",
+            ", ".join(f"{host}:{port}" for host, port, *_ in open_to_all),
+        )
     server.log.info(
         "Open files: %d (ulimit -n), for up to %d connections",
         num_files,
         server.cfg.worker_connections,
     )
+
+
+def _is_private(address: Any) -> bool:
+    """Whether only this machine reaches it: loopback, a Unix socket, an inherited one."""
+    if not isinstance(address, tuple):
+        return True
+    return address[0] in ("localhost", "::1") or address[0].startswith("127.")
 
 
 class Patience:

@@ -16,6 +16,7 @@ import flask
 
 from switchyard import engine
 from switchyard.app import SettingsError, create_app, read_settings
+from switchyard.app.services import KEY, Services
 
 
 def log_to_stderr(level: str) -> None:
@@ -40,7 +41,11 @@ def compose() -> tuple[engine.Models, flask.Flask]:
     is_gunicorn = os.environ.get("SERVER_SOFTWARE", "").startswith(
         "gunicorn/"
     )  # its master's doing
-    return models, create_app(settings, models, terminate if is_gunicorn else None)
+    app = create_app(settings, models, terminate if is_gunicorn else None)
+    services: Services = app.extensions[KEY]
+    if services.checks is not None:
+        services.checks.keyring.watch()
+    return models, app
 
 
 def terminate() -> None:

@@ -42,6 +42,8 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
         ("SWITCHYARD_BIND", "127.0.0.1:http", "setting bind: must be HOST:PORT"),
         ("SWITCHYARD_BIND", "8000", "setting bind: must be HOST:PORT"),
         ("SWITCHYARD_BIND", "", "setting bind: must be HOST:PORT"),
+        ("SWITCHYARD_TRUSTED_PROXIES", '["10.0.0.1/8"]', "trusted_proxies: .*host bits set"),
+        ("SWITCHYARD_TRUSTED_PROXIES", '["nginx"]', "trusted_proxies: .*must be networks, or unix"),
         ("SWITCHYARD_MODEL_ALIASES", '{"a*b": "x"}', r"setting model_aliases: 'a\*b' must be"),
         ("SWITCHYARD_MODEL_ALIASES", '{"": "x"}', "setting model_aliases: '' must be a name"),
     ],
@@ -170,7 +172,7 @@ def test_the_documentation_lists_every_setting_with_its_default():
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
     defaults = {name: field.default for name, field in Settings.model_fields.items()}
     defaults["model"] = "models/demo"
-    shown = {name: "" if d is None else f"`{d}`" for name, d in defaults.items()}
+    shown = {name: "" if d in (None, "") else f"`{d}`" for name, d in defaults.items()}
     assert rows == shown
     for field in Settings.model_fields.values():
         assert field.description in text
