@@ -7,6 +7,7 @@ from switchyard.cli.bench import bench
 from switchyard.cli.check import check
 from switchyard.cli.doctor import doctor
 from switchyard.cli.drain import drain
+from switchyard.cli.keys import keys
 from switchyard.cli.serve import serve
 
 
@@ -16,5 +17,5 @@ def main() -> None:
     """Serve ExLlamaV2 models, and look after the server."""
 
 
-for command in (serve, check, doctor, bench, drain):
+for command in (serve, check, doctor, keys, bench, drain):
     main.add_command(command)
