@@ -1,6 +1,7 @@
-"""The settings of operations: keys, addresses."""
+"""The settings of operations: keys, addresses, logs."""
 
 import ipaddress
+from typing import Literal
 
 import pydantic
 from pydantic import Field
@@ -21,6 +22,15 @@ class OperationSettings(EngineSettings):
         description="Networks of proxies whose `X-Forwarded-For` is believed, such as"
         ' `["10.0.0.0/8"]`; `unix` for one behind a Unix socket. A client is the rightmost address'
         " in it that is none of theirs.",
+    )
+
+    access_log: str = Field(
+        "",
+        description="One line for each request: `-` to standard error, else a path, which may be"
+        " renamed while the server runs. Empty: none.",
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="Of all that the server prints: `text`, or `json`, an object a line."
     )
 
     @pydantic.field_validator("trusted_proxies")

@@ -38,6 +38,7 @@ class JobState:
     priority: int
     request_id: str
     owner: str
+    client: str
 
 
 class Held:
@@ -66,7 +67,8 @@ class Held:
             self.stream.on_use(self._used(event))
 
     def _used(self, event: JobEvent) -> Used:
-        num_prompt, cached = len(self.job.prompt), self.cached_tokens
+        num_prompt = event.prompt_tokens if isinstance(event, Finished) else len(self.job.prompt)
+        cached = self.cached_tokens
         return Used(
             identifier=event.identifier,
             prompt_tokens=num_prompt,
@@ -98,6 +100,7 @@ class Held:
             priority=job.priority,
             request_id=job.request_id,
             owner=job.owner,
+            client=job.client,
         )
 
 

@@ -35,6 +35,7 @@ class Account:
         "identifiers",
         "is_streamed",
         "model",
+        "num_bytes",
         "num_jobs",
         "quota",
         "said",
@@ -53,6 +54,7 @@ class Account:
         self.num_jobs = 1  # of each prompt
         self.used: dict[str, engine.Used] = {}  # by job, the latest
         self.said: dict[str, Any] = {}  # what else the access log tells
+        self.num_bytes = 0  # of the answer's body
         self._on_close = on_close
         self._is_inside = False
         self._lock = threading.Lock()  # guards what follows
@@ -67,9 +69,7 @@ class Account:
 
     def another(self) -> "Account":
         """Of one generation of a connection that has several; its key is still to be found."""
-        account = Account(self._on_close)
-        account.said = dict(self.said)
-        return account
+        return Account(self._on_close)
 
     def enter(self) -> None:
         """Take a place among the requests of its key, which is given back in the end. Raises
@@ -99,6 +99,10 @@ class Account:
         with self._lock:
             self._num_left -= len(self.identifiers)
         self.identifiers = ()
+
+    def sent(self, num_bytes: int) -> None:
+        """Of the body."""
+        self.num_bytes = num_bytes
 
     def answered(self) -> None:
         """Nothing more is written. Harmless when called again."""

@@ -61,4 +61,4 @@ class Failures:
                 return
             count, failed.untold, failed.told_at = failed.untold, 0, now
         refused = f", which is refused for {PERIOD:.0f} seconds" if is_refused else ""
-        audit.warning("%s: %d wrong API keys%s", address, count, refused)
+        audit.warning("address:%s: wrong API keys: %d%s", address, count, refused)

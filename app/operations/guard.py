@@ -2,18 +2,27 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeGuard
 
 import flask
 
+from switchyard import engine
 from switchyard.app.config import Settings
-from switchyard.app.exceptions import NotPermitted, Unauthorized
+from switchyard.app.errors import describe
+from switchyard.app.exceptions import (
+    BadRequest,
+    LimitReached,
+    NotPermitted,
+    TimedOut,
+    Unauthorized,
+)
 from switchyard.app.http.identity import ADDRESS, CALLER, Caller, address_of, is_operator
 from switchyard.app.http.proxies import Proxies
 from switchyard.app.openapi.contract import COUNTS, WHO, Who
+from switchyard.app.operations import access
 from switchyard.app.operations.account import ACCOUNT, Account, account_of
 from switchyard.app.operations.credentials import given_key
 from switchyard.app.operations.failures import Failures
@@ -59,12 +68,10 @@ class Guard:
         self,
         settings: Settings,
         checks: Checks | None,
-        on_close: Callable[[Account], None] | None = None,
     ) -> None:
-        """`on_close` is told of each request's account."""
         self._checks = checks
         self._proxies = Proxies(settings.trusted_proxies) if settings.trusted_proxies else None
-        self._on_close = on_close
+        self._on_close = access.write if settings.access_log else None
 
     def register(
         self, target: flask.Flask | flask.Blueprint, routes: flask.Flask | flask.Blueprint
@@ -90,12 +97,15 @@ class Guard:
             yield None
             return
         account = environ[ACCOUNT] = of_connection.another()
+        self._say(account, 200)
         try:
             if self._checks is not None and of_connection.key is not None:
                 account.quota = self._quota_again(of_connection.key)
                 account.enter()
             yield account
-        except BaseException:
+        except BaseException as error:
+            if account.said:
+                account.said["status"] = describe(error)[0].status if _is_told(error) else 500
             account.answered()
             raise
         finally:
@@ -153,8 +163,12 @@ class Guard:
         if account is not None:
             if account.quota is not None:
                 response.headers.update(dict(_told(account.quota, flask.request)))
+            self._say(account, _status(flask.request, response))
             if not _is_websocket(flask.request):  # whose response is never closed
                 account.has_response = True
+                account.sent(_length(flask.request, response))
+                if hasattr(response, "on_sent"):
+                    response.on_sent = account.sent
                 response.call_on_close(account.answered)
         return response
 
@@ -162,11 +176,38 @@ class Guard:
         """Where no response is written."""
         account = account_of(flask.request.environ)
         if account is not None and not account.has_response:
+            if error is not None and not account.said:
+                self._say(account, 500)
             account.answered()
+
+    def _say(self, account: Account, status: int) -> None:
+        if self._on_close is not None:
+            account.said = access.said(flask.request, status)
+
+
+def _is_told(error: BaseException) -> TypeGuard[Exception]:
+    """Whether it is one that clients are told, and no fault of ours."""
+    kinds = (BadRequest, LimitReached, TimedOut, Unauthorized, engine.EngineError)
+    return isinstance(error, kinds)
 
 
 def _is_websocket(request: flask.Request) -> bool:
     return request.url_rule is not None and request.url_rule.websocket
+
+
+def _status(request: flask.Request, response: flask.Response) -> int:
+    """A WebSocket has sent its own, and gets a response for nobody."""
+    is_websocket = _is_websocket(request) and response.status_code < 400
+    return 101 if is_websocket else response.status_code
+
+
+def _length(request: flask.Request, response: flask.Response) -> int:
+    """Of a body that is there in whole, in bytes."""
+    if request.method == "HEAD":
+        return 0
+    if response.is_sequence:
+        return sum(map(len, response.iter_encoded()))
+    return response.content_length or 0
 
 
 def _told(quota: Quota, request: flask.Request) -> Iterator[tuple[str, str]]:

@@ -116,4 +116,4 @@ def _tell(before: KeyTable, after: KeyTable) -> None:
     }
     names = {"added": added, "removed": removed, "changed": changed}
     said = [f"{what} {', '.join(sorted(found))}" for what, found in names.items() if found]
-    audit.warning("keys reloaded: %s", "; ".join(said) or "as they were")
+    audit.warning("server: keys reloaded: %s", "; ".join(said) or "as they were")

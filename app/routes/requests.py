@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import caller_of, is_operator, owner_of
+from switchyard.app.http.identity import caller_of, is_operator, owner_of, share_of
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 
@@ -74,7 +74,7 @@ def cancel_request(identifier: str) -> flask.Response:
     models = services().models
     asker, may_end_all = owner_of(flask.request), is_operator(flask.request)
     num_cancelled = 0
-    told: set[str] = set()
+    others: set[str] = set()  # whose share it is
     for model in map(models.get, models.names):
         for job in model.jobs(timeout=0):
             of, _ = _request_of(job)
@@ -82,9 +82,9 @@ def cancel_request(identifier: str) -> flask.Response:
             if is_own or (may_end_all and identifier in (of, _name_of(of))):
                 num_cancelled += model.cancel(job.identifier)
                 if not is_own:
-                    told.add(job.owner)
-    for owner in told:
-        audit.warning("%s cancelled a request of %s: %s", asker, owner, identifier[:100])
+                    others.add(job.client)
+    for other in others:
+        audit.warning("%s: cancel of %s of %s", share_of(flask.request), identifier, other)
     if not num_cancelled:
         raise werkzeug.exceptions.NotFound(
             f"no request {identifier[:100]!r} of this client waits or runs"

@@ -12,9 +12,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+from gunicorn.glogging import Logger
+
 from switchyard import app, engine
+from switchyard.app.operations import logs
 from switchyard.app.operations.keys import read_keys
 from switchyard.server import limits
+from switchyard.server.logger import JsonLogger
 from switchyard.server.worker import BOOT_ERROR, LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
@@ -31,10 +35,11 @@ LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 def _stop(message: str) -> NoReturn:
     """At once: with --preload torch is half imported, and says so at an orderly end."""
-    print(message, file=sys.stderr, flush=True)
+    logs.say(message, log_format, is_error=True)
     os._exit(1)
 
 
+log_format: logs.LogFormat = "text"  # until the settings are read
 limits.open_standard_streams()
 try:
     limits.check_temporary_directory(None)  # gunicorn's and the libraries'
@@ -42,6 +47,7 @@ except OSError as error:
     _stop(f"switchyard: no temporary directory can be written to: {error}")
 try:
     settings = app.read_settings()
+    log_format = settings.log_format
     engine.ModelDir.read(settings.engine_config().path)
     if settings.keys_file:
         read_keys(settings.keys_file, settings.max_priority)
@@ -72,6 +78,7 @@ keepalive = 5
 forwarder_headers = ""  # no client says under which path the application lies
 control_socket_disable = True  # one path for all servers of a user, and a way to add workers
 loglevel = settings.log_level.lower()
+logger_class = JsonLogger if settings.log_format == "json" else Logger
 
 
 def on_starting(server: Any) -> None:
@@ -183,18 +190,19 @@ def _watch(worker: Worker, models: engine.Models, where: str, url: str) -> None:
     if it could not even load, else for gunicorn to start another.
     """
     if models.wait_until_loaded():
-        print(
+        key = "-H 'Authorization: Bearer KEY' " if settings.keys_file else ""
+        logs.say(
             f"Switchyard serves {', '.join(models.names)} at {where}\n"
-            f"Try: curl -N {url}/v1/completions -H 'Content-Type: application/json'"
+            f"Try: curl -N {url}/v1/completions {key}-H 'Content-Type: application/json'"
             ' -d \'{"prompt": "Once upon a time", "max_tokens": 32, "stream": true}\'',
-            flush=True,
+            log_format,
         )
         status = LOST
     else:
         status = BOOT_ERROR
     while (lost := models.wait_until_stopped()) is not None:
         if lost.error is not None:  # else it was told to stop
-            print(f"switchyard: {lost.error}", file=sys.stderr, flush=True)
+            logs.say(f"switchyard: {lost.error}", log_format, is_error=True)
             if status == LOST:
                 worker.make_room(status)
             os._exit(status)

@@ -5,37 +5,20 @@ Importing this module starts to load the model, on its engine thread, in the imp
 
 import atexit
 import gc
-import logging
-import logging.handlers
 import os
-import queue
 import signal
 import sys
 
 import flask
 
 from switchyard import engine
-from switchyard.app import SettingsError, create_app, read_settings
+from switchyard.app import Settings, SettingsError, create_app, read_settings
+from switchyard.app.operations.logs import LogFormat, listen, say
 from switchyard.app.services import KEY, Services
 
 
-def log_to_stderr(level: str) -> None:
-    """From a thread of its own: the engine thread must not wait for a terminal or a disk."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    listener = logging.handlers.QueueListener(records, handler)
-    logger = logging.getLogger("switchyard")
-    logger.setLevel(level)
-    logger.addHandler(logging.handlers.QueueHandler(records))
-    logger.propagate = False
-    listener.start()
-    atexit.register(listener.stop)
-
-
-def compose() -> tuple[engine.Models, flask.Flask]:
-    settings = read_settings()
-    log_to_stderr(settings.log_level)
+def compose(settings: Settings) -> tuple[engine.Models, flask.Flask]:
+    listen(settings.log_level, settings.log_format, settings.access_log)
     opened = engine.open_engine(settings.engine_config())
     models = engine.Models([opened], settings.model_aliases)
     is_gunicorn = os.environ.get("SERVER_SOFTWARE", "").startswith(
@@ -54,10 +37,13 @@ def terminate() -> None:
 
 
 engine.keep_memory_small()  # before there are threads
+log_format: LogFormat = "text"  # until the settings are read
 try:
-    models, app = compose()
+    settings = read_settings()
+    log_format = settings.log_format
+    models, app = compose(settings)
 except (SettingsError, engine.ModelError) as error:
-    print(f"switchyard: {error}", file=sys.stderr, flush=True)
+    say(f"switchyard: {error}", log_format, is_error=True)
     sys.exit(3)  # gunicorn would start another worker after any other status
 # At the default of 700 objects, parsing a body of a million lists looks through all of them again
 # and again, half a second in which no other thread runs.

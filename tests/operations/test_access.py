@@ -188,8 +188,9 @@ def test_browsers_ask_without_a_key_whether_they_may(make_keyed):
     assert "anthropic-ratelimit-tokens-reset" in exposed["Access-Control-Expose-Headers"]
 
 
-def test_a_process_of_the_servers_machine_drains_without_a_key(make_keyed):
+def test_a_process_of_the_servers_machine_drains_without_a_key(make_keyed, caplog):
     drained = []
+    caplog.set_level(logging.WARNING, "switchyard.audit")
     client = make_keyed(ScriptedBackend(), terminate=lambda: drained.append(True))
     elsewhere = {"environ_overrides": {"REMOTE_ADDR": "10.0.0.7"}}
     assert client.post("/admin/drain", **elsewhere).status_code == 401
@@ -199,6 +200,8 @@ def test_a_process_of_the_servers_machine_drains_without_a_key(make_keyed):
     assert client.post("/admin/drain").status_code == 202
     assert client.post("/admin/drain", headers=bearer("root"), **elsewhere).status_code == 202
     assert drained == [True, True]
+    told = [message for message in caplog.messages if "drain" in message]
+    assert told == ["address:127.0.0.1: drain", "key:root: drain"]
 
 
 def test_tabbys_clients_are_told_their_role(client):
@@ -244,8 +247,8 @@ def test_twenty_wrong_keys_of_one_address_are_enough_for_a_minute(
     assert client.get("/v1/models", headers=bearer("ann")).status_code == 200  # from another
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        "10.0.0.7: 1 wrong API keys",
-        "10.0.0.7: 19 wrong API keys, which is refused for 60 seconds",
+        "address:10.0.0.7: wrong API keys: 1",
+        "address:10.0.0.7: wrong API keys: 19, which is refused for 60 seconds",
     ]
     assert not any("sk-sy" in line or "no" in line.split() for line in told)
 

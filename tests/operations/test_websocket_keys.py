@@ -6,8 +6,10 @@ import os
 import pytest
 import websocket
 
-from tests.live.conftest import GUNICORN, Server
+from tests.live.conftest import GUNICORN, Server, start
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
+
+__all__ = ["start"]
 
 KEY = f"openai-insecure-api-key.{KEYS['ann']}"
 
@@ -113,3 +115,24 @@ def test_a_key_that_is_removed_begins_nothing_more(connect, keys_file):
         assert (message["status"], message["error"]["code"]) == (401, "invalid_api_key")
     finally:
         keys_file.write(text)
+
+
+def test_each_generation_has_a_line_and_so_has_the_connection(start, keys_file, tmp_path):
+    path = tmp_path / "access.log"
+    server = start(keys_file=keys_file.path, access_log=path, log_format="json")
+    server.wait_until_ready()
+    url = server.url.replace("http", "ws") + "/v1/stream"
+    connection = websocket.create_connection(url, timeout=30, header=bearer("ann"))
+    for id, max_tokens in ((1, 2), (2, 3)):
+        generate(connection, id, max_tokens=max_tokens)
+        assert until(connection, "end")["id"] == id
+    generate(connection, 3, max_tokens=1, model="none")
+    until(connection, "error")
+    connection.close()
+    assert server.stop() == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    told = [(line["status"], line["completion_tokens"], line["key"]) for line in lines]
+    assert sorted(told, key=str) == [
+        *((101, None, "ann"), (200, 2, "ann"), (200, 3, "ann"), (404, None, "ann"))
+    ]
+    assert {line["route"] for line in lines} == {"/v1/stream"}
