@@ -14,6 +14,7 @@ HEADERS = (
     "x-admin-key",  # TabbyAPI's
     "x-goog-api-key",  # Google's
 )
+VARIABLES = tuple(f"HTTP_{name.upper().replace('-', '_')}" for name in HEADERS)  # of WSGI
 SUBPROTOCOL = "openai-insecure-api-key."  # of a browser's WebSocket, which can't set headers
 
 
@@ -31,8 +32,8 @@ def _keys(request: flask.Request) -> Iterator[bytes]:
     token = token.strip()
     if scheme.lower() == "bearer" and token:
         yield _bytes(token)
-    for name in HEADERS:
-        if value := environ.get(f"HTTP_{name.upper().replace('-', '_')}", "").strip():
+    for name in VARIABLES:
+        if value := environ.get(name, "").strip():
             yield _bytes(value)
     if scheme.lower() == "basic" and (password := _password(token)):
         yield password

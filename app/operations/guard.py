@@ -162,7 +162,8 @@ class Guard:
         account = account_of(flask.request.environ)
         if account is not None:
             if account.quota is not None:
-                response.headers.update(dict(_told(account.quota, flask.request)))
+                for name, value in _told(account.quota, flask.request):
+                    response.headers.add(name, value)
             self._say(account, _status(flask.request, response))
             if not _is_websocket(flask.request):  # whose response is never closed
                 account.has_response = True
