@@ -149,7 +149,11 @@ def document(app: flask.Flask) -> dict[str, Any]:
         },
         "tags": [{"name": tag} for tag in tags],
         "paths": dict(sorted(paths.items(), key=lambda item: _place(item, tags))),
-        "components": {"schemas": definitions["$defs"]},
+        "security": [{}, {"key": []}],  # where the server asks for keys
+        "components": {
+            "schemas": definitions["$defs"],
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
@@ -188,6 +192,8 @@ def _operation(
         ],
         "responses": dict(_responses(contract, schemas)),
     }
+    if contract.who == "nobody":
+        operation["security"] = []
     if description.strip():
         operation["description"] = description.strip()
     return operation

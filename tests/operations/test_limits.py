@@ -62,9 +62,12 @@ def test_a_level_may_fall_below_0_and_recovers():
 def test_what_is_owed_counts_from_when_it_was_owed():
     clock = Clock()
     bucket = Bucket(60, clock)
-    bucket.owe(30)  # looked at much later
+    clock.now += 10  # in which a full bucket gains nothing
+    bucket.owe(30)
+    assert bucket.level().remaining == 30
+    bucket.owe(10)  # looked at later
     clock.now += 10
-    assert bucket.level().remaining == 40
+    assert bucket.level().remaining == 30
     bucket.owe(1)
     clock.now += 3600
     assert bucket.level().remaining == 60
