@@ -169,6 +169,17 @@ def test_two_commands_at_once_lose_nothing(keys, path):
     assert len(table(path)) == 9
 
 
+def test_the_command_check_tells_of_the_file(keys, path, model_path, monkeypatch):
+    keys("add", "ann")
+    monkeypatch.setenv("SWITCHYARD_KEYS_FILE", str(path))
+    monkeypatch.setenv("SWITCHYARD_BIND", "127.0.0.1:0")
+    done = CliRunner().invoke(main, ["check", model_path])
+    assert done.exit_code == 0 and f"✓ keys: 1 in {path}" in done.output
+    path.chmod(0o644)
+    done = CliRunner().invoke(main, ["check", model_path])
+    assert done.exit_code == 1 and f"✗ keys: keys_file {path} is open to others" in done.output
+
+
 def test_the_file_is_the_settings_one_unless_it_is_given(path, monkeypatch):
     monkeypatch.setenv("SWITCHYARD_KEYS_FILE", str(path))
     assert CliRunner().invoke(main, ["keys", "add", "ann"]).exit_code == 0

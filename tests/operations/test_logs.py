@@ -304,7 +304,7 @@ def by_torch(line):
 
 def test_a_log_that_is_renamed_goes_on_in_another_file(start_logged, tmp_path):
     path = tmp_path / "access.log"
-    server = start_logged(access_log=str(path))
+    server = start_logged(access_log=str(path), log_level="ERROR")
     assert post(server).status_code == 200
     wait_for_lines(path, 1)
     path.rename(tmp_path / "access.log.1")
@@ -314,6 +314,15 @@ def test_a_log_that_is_renamed_goes_on_in_another_file(start_logged, tmp_path):
     assert line.startswith("127.0.0.1 - ann [") and "completion_tokens=3" in line
     assert server.stop() == 0
     assert "completion_tokens" not in server.output
+
+
+def test_the_audit_goes_to_stderr_whatever_the_level(start_logged):
+    server = start_logged(log_level="ERROR")
+    for headers in (bearer("wrong"), {}):
+        url = f"{server.url}/v1/models"
+        assert requests.get(url, headers=headers, timeout=60).status_code == 401
+    assert server.stop() == 0
+    assert "switchyard.audit: address:127.0.0.1: wrong API keys: 1\n" in server.output
 
 
 def wait_for_lines(path, count):
