@@ -284,7 +284,8 @@ def post(server, **more):
 def test_all_that_a_server_prints_is_json(start_logged):
     server = start_logged(log_format="json", access_log="-")
     assert post(server).status_code == 200
-    assert post(server, stream=True).status_code == 200
+    streamed = post(server, stream=True)
+    assert streamed.status_code == 200
     server.process.send_signal(signal.SIGHUP)  # refused, in gunicorn's own log
     assert server.stop() == 0
     lines = [json.loads(line) for line in server.output.splitlines() if not by_torch(line)]
@@ -292,7 +293,9 @@ def test_all_that_a_server_prints_is_json(start_logged):
     loggers = {line["logger"] for line in lines}
     assert {"gunicorn.error", "switchyard.server", "switchyard.access"} <= loggers
     told = [line for line in lines if line["logger"] == "switchyard.access"]
+    told.sort(key=lambda line: line["stream"])  # one may end while the other begins
     assert [line["stream"] for line in told] == [False, True]
+    assert told[1]["bytes"] == len(streamed.content)  # written by the sender, in part
     assert all(line["key"] == "ann" and line["completion_tokens"] == 3 for line in told)
     assert SECRET not in server.output and KEYS["ann"] not in server.output
 
