@@ -108,6 +108,7 @@ def test_a_prompt_of_several_choices_counts_once(make_keyed, lines):
         usage = response.json["usage"]
     fields, _ = lines()
     assert fields["completion_tokens"] == usage["completion_tokens"] == 12
+    assert fields["prompt_tokens"] == usage["prompt_tokens"] == 2 * 4
 
 
 def test_a_request_that_was_cancelled_is_told_once_with_what_it_used(make_keyed, lines, gate):
