@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,10 @@ from switchyard.app.http import ignored, origins, request_id
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
 from switchyard.app.openapi import page
+from switchyard.app.operations.account import account_of
+from switchyard.app.operations.guard import Guard, open_checks
 from switchyard.app.routes import admin, health, probes, requests, streams
-from switchyard.app.services import KEY, Services
+from switchyard.app.services import KEY, SHOWN, Services
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +37,19 @@ def install(
     url_prefix: str | None = None,
     before_request: Sequence[Callable[[], Any]] = (),
     is_own: bool = False,
+    check_host: Callable[[], Any] | None = None,
 ) -> None:
     """Add the API over models that the caller starts. Handles the errors of its own routes only.
-    `is_own`: the application is the server's. To a host application's root no short name is added,
-    since the host may have it, too.
+    `check_host` comes before keys are looked at, `before_request` after that. `is_own`: the
+    application is the server's. To a host application's root no short name is added, since the host
+    may have it, too.
     """
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
+    if check_host is not None:
+        api.before_request(check_host)
+    services.guard.register(app if is_own else api, api)
+    if services.checks is not None:
+        api.before_request(partial(_show_models, services))
     for call in before_request:
         api.before_request(call)
     for blueprint in services.blueprints:
@@ -87,7 +97,10 @@ def _make_unprefixed() -> flask.Blueprint:
 def open_services(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
 ) -> Services:
-    """`terminate` does what SIGTERM does, at once or soon."""
+    """`terminate` does what SIGTERM does, at once or soon. Raises SettingsError for a file of keys
+    that can't be used.
+    """
+    checks = open_checks(settings)
     settings = settings.fitted(max((models.get(name).context for name in models.names), default=0))
     templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
     websockets = Places(settings.max_websockets)
@@ -104,7 +117,20 @@ def open_services(
         templates,
         websockets,
         terminate,
+        checks,
+        Guard(settings, checks),
     )
+
+
+def _show_models(services: Services) -> None:
+    """Those that the key of the current request may use, and no others."""
+    account = account_of(flask.request.environ)
+    if account is None or account.quota is None:
+        return
+    key = account.quota.key
+    names = [name for name in services.models.names if key.may_use(name)]
+    if len(names) < len(services.models.names):
+        setattr(flask.g, SHOWN, replace(services, models=services.models.only(names)))
 
 
 def _leave(error: BaseException | None) -> None:

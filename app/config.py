@@ -8,8 +8,8 @@ import pydantic
 import pydantic_settings
 from pydantic import Field
 
-from switchyard.app.engine_settings import EngineSettings
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.operation_settings import OperationSettings
 from switchyard.app.parts.call_formats import FORMATS
 from switchyard.app.request.sampling import Sampled
 from switchyard.app.request.validation import validate
@@ -28,7 +28,7 @@ WireFormat = Literal[
 ]
 
 
-class Settings(EngineSettings):
+class Settings(OperationSettings):
     """Each can stand in switchyard.toml by its name, or in the environment as SWITCHYARD_NAME."""
 
     model_config = pydantic_settings.SettingsConfigDict(

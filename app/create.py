@@ -19,9 +19,10 @@ def create_app(
     server as SIGTERM does, for `POST /admin/drain`; without it there is no such thing.
     """
     app = flask.Flask("switchyard", static_folder=None)
-    app.before_request(functools.partial(origins.check_host, settings.allowed_hosts))
     services = open_services(settings, models, terminate)
+    check_host = functools.partial(origins.check_host, settings.allowed_hosts)
     install(app, services, is_own=True)
+    app.before_request(check_host)
     errors.register(app, services.describe)
     request_id.register(app)
     ignored.register(app, services.settings.takes_unknown)

@@ -13,7 +13,15 @@ import werkzeug.routing
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.exceptions import BadRequest, BodyTimeout, ClientGone, TimedOut
+from switchyard.app.exceptions import (
+    BadRequest,
+    BodyTimeout,
+    ClientGone,
+    LimitReached,
+    NotPermitted,
+    TimedOut,
+    Unauthorized,
+)
 from switchyard.app.http.body import json_response
 from switchyard.app.http.request_id import request_id
 
@@ -44,6 +52,7 @@ Describe = Callable[[Exception], Described]
 
 # The client retries 429 and 5xx by itself. Not where the model has worked on the job already.
 _NO_RETRY = {"x-should-retry": "false"}
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="switchyard"'}
 
 KINDS: dict[type[engine.EngineError], Kind] = {
     engine.ModelNotFound: Kind(404, "invalid_request_error", "model_not_found"),
@@ -80,6 +89,12 @@ def describe(error: Exception) -> Described:
         case BadRequest():
             kind = Kind(400, "invalid_request_error", error.code)
             param = error.param
+        case Unauthorized():
+            kind = Kind(401, "invalid_request_error", "invalid_api_key", _NO_RETRY | _CHALLENGE)
+        case NotPermitted():
+            kind = Kind(403, "permission_error", "insufficient_permissions", _NO_RETRY)
+        case LimitReached():
+            kind = Kind(429, "rate_limit_error", error.code, _wait(error.retry_after))
         case BodyTimeout():
             kind = Kind(408, "timeout_error", "body_timeout")
         case TimedOut():
@@ -128,6 +143,14 @@ def _too_long(error: engine.PromptTooLong) -> str:
         f"This model's maximum context length is {error.limit} tokens. However, {asked}. Please"
         " reduce their number."
     )
+
+
+def _wait(seconds: float) -> dict[str, str]:
+    """Also in milliseconds, which OpenAI's and Anthropic's clients go by if they are there."""
+    return {
+        "Retry-After": str(max(math.ceil(seconds), 1)),
+        "retry-after-ms": str(max(math.ceil(seconds * 1000), 1)),
+    }
 
 
 def _whole_seconds(seconds: float) -> str:

@@ -2,6 +2,9 @@
 
     Exception
     ├── BadRequest       what it asks for can't be understood or honoured
+    ├── Unauthorized     it has no API key that is valid
+    ├── NotPermitted     its API key's role may not ask for this
+    ├── LimitReached     a limit of its API key, or too many wrong ones from its address
     ├── BodyTimeout      its body took too long to arrive
     ├── TimedOut         one of its deadlines has passed
     └── ClientGone       its client has left; a ConnectionResetError
@@ -36,6 +39,26 @@ class ClientGone(ConnectionResetError):
 
     def __init__(self) -> None:
         super().__init__(errno.ECONNRESET, "the client has left")
+
+
+class Unauthorized(Exception):
+    """No API key that is valid: one text for all reasons, which would tell of keys that exist."""
+
+    def __init__(self) -> None:
+        super().__init__("the API key is missing or not valid")
+
+
+class NotPermitted(Exception):
+    """The role of the request's API key may not ask for this."""
+
+
+class LimitReached(Exception):
+    """Not now, by what the API key may use. `retry_after` in seconds."""
+
+    def __init__(self, message: str, retry_after: float, code: str = "rate_limit_exceeded") -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.code = code
 
 
 class BodyTimeout(Exception):

@@ -112,8 +112,8 @@ class Switchyard:
             self.init_app(app)
 
     def init_app(self, app: flask.Flask) -> None:
-        """Raises SettingsError, or engine.ModelError if there is no model where there should be.
-        Nothing is loaded yet.
+        """Raises SettingsError, also for a file of keys, or engine.ModelError if there is no model
+        where there should be. Nothing is loaded yet.
         """
         settings = read_settings(**(_settings_of(app.config) | self._settings))
         opened = engine.open_engine(settings.engine_config())
@@ -122,10 +122,11 @@ class Switchyard:
         before_request: list[Callable[[], Any]] = [starter]
         if self._before_request is not None:
             before_request.insert(0, self._before_request)
+        check_host = None
         if settings.allowed_hosts:  # else it is the host application's business
-            check = functools.partial(origins.check_host, settings.allowed_hosts)
-            before_request.insert(0, check)
-        install(app, open_services(settings, models, None), self._url_prefix, before_request)
+            check_host = functools.partial(origins.check_host, settings.allowed_hosts)
+        services = open_services(settings, models, None)
+        install(app, services, self._url_prefix, before_request, check_host=check_host)
         app.extensions[f"{KEY}_starter"] = starter
         self._app = app
 

@@ -16,8 +16,10 @@ from switchyard.app.errors import Describe
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
 from switchyard.app.openapi.contract import REPEATABLE
+from switchyard.app.operations.guard import Checks, Guard
 
 KEY = "switchyard"
+SHOWN = "switchyard_services"  # in flask.g, where a key may not use all
 
 Arguments = ParamSpec("Arguments")
 View = Callable[Arguments, flask.Response]
@@ -34,6 +36,8 @@ class Services:
     chat_templates: dict[str, ChatTemplate]  # by model name
     websockets: Places  # for each that may be open
     terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon
+    checks: Checks | None  # of API keys, where they are asked for
+    guard: Guard
 
     def prompts(self, model: engine.Engine) -> Prompts:
         """What makes a model's prompts of conversations."""
@@ -41,8 +45,8 @@ class Services:
 
 
 def services() -> Services:
-    """Those of the application that serves the current request."""
-    found: Services = flask.current_app.extensions[KEY]
+    """Those of the application that serves the current request, as far as its key may use them."""
+    found: Services = flask.g.get(SHOWN) or flask.current_app.extensions[KEY]
     return found
 
 

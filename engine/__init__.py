@@ -39,6 +39,7 @@ from switchyard.engine.messages import (
     Started,
     Timings,
     TokenLogprob,
+    Used,
 )
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
@@ -102,6 +103,7 @@ __all__ = [
     "Timings",
     "TokenLogprob",
     "Tokenizer",
+    "Used",
     "constraints",
     "give_memory_back",
     "keep_memory_small",

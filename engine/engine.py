@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import EngineError, InvalidJob
 from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.held import Batches, HeldJobs, JobState
+from switchyard.engine.held import Batches, HeldJobs, JobState, Phase
 from switchyard.engine.job import Constraint, Job
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.messages import (
@@ -15,7 +15,6 @@ from switchyard.engine.messages import (
     Cancel,
     Chunk,
     Event,
-    Failed,
     Hanging,
     ModelInfo,
     PendingList,
@@ -24,6 +23,7 @@ from switchyard.engine.messages import (
     Stopped,
     Submit,
     ThreadEvent,
+    Used,
 )
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
@@ -177,15 +177,18 @@ class Engine:
         """
         return admission.most_tokens(self.info)
 
-    def submit(self, jobs: Sequence[Job], wake: Callable[[], None] | None = None) -> Stream:
-        """Take all of `jobs`, or none: raises Refused or Rejected. Close the stream in the end.
-        `wake` is the stream's.
-        """
+    def submit(
+        self,
+        jobs: Sequence[Job],
+        wake: Callable[[], None] | None = None,
+        on_use: Callable[[Used], None] | None = None,
+    ) -> Stream:
+        """Take all of `jobs`, or none: raises Refused or Rejected. Close the stream in the end."""
         for job in jobs:
             admission.check(job, self.info, self.config)
             if job.constraint is not None:
                 self.check_constraint(job.constraint)
-        stream = Stream([job.identifier for job in jobs], self._cancel, wake)
+        stream = Stream([job.identifier for job in jobs], self._cancel, wake, on_use)
         with self._changed:
             refusal = self._refusal(len(jobs), sum(len(job.prompt) for job in jobs))
             if refusal is not None:
@@ -268,7 +271,7 @@ class Engine:
         if isinstance(event, PendingList):
             self._places.note(event)
         elif self._standing.note(event):
-            self._end_all(batches)
+            self._held.fail_all(self._end, batches)
         if isinstance(event, Hanging):
             self._link.send(Abandon())
         if isinstance(event, Stopped):
@@ -288,12 +291,9 @@ class Engine:
             prompt_tokens,
         )
 
-    def _end_all(self, batches: Batches) -> None:
-        """No job will be told anything any more."""
-        for held in self._held.take_all():
-            error = admission.end(held.state, self.state, self.error, self.config.name)
-            event = Failed(held.job.identifier, error)
-            batches[held.stream] = (*batches.get(held.stream, ()), event)
+    def _end(self, phase: Phase) -> EngineError:
+        """Why a job is told nothing any more."""
+        return admission.end(phase, self.state, self.error, self.config.name)
 
     def _cancel(self, identifier: str) -> None:
         self._link.send(Cancel(identifier))

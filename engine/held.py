@@ -1,19 +1,23 @@
 """The jobs that an engine holds: what it knows of them from their events."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from switchyard.engine.errors import EngineError
 from switchyard.engine.job import Job
 from switchyard.engine.messages import (
     Chunk,
     Failed,
     Finished,
+    FinishReason,
     JobEvent,
     ModelInfo,
+    Prefill,
     PutBack,
     Started,
+    Used,
 )
 from switchyard.engine.rate import CompletionRate
 from switchyard.engine.stream import Stream
@@ -34,12 +38,13 @@ class JobState:
     priority: int
     request_id: str
     owner: str
+    client: str
 
 
 class Held:
     """One job from `submit` to its end. Its engine's lock guards it."""
 
-    __slots__ = ("job", "new_tokens", "state", "stream", "submitted")
+    __slots__ = ("cached_tokens", "job", "new_tokens", "state", "stream", "submitted")
 
     def __init__(self, job: Job, stream: Stream) -> None:
         self.job = job
@@ -47,6 +52,35 @@ class Held:
         self.submitted = time.monotonic()
         self.state: Phase = "pending"
         self.new_tokens = 0
+        self.cached_tokens: int | None = None  # once its prompt was looked up in the cache
+
+    def account(self, event: JobEvent) -> None:
+        """Tell the stream what the job has used, at the events that change it."""
+        if self.stream.on_use is None:
+            return
+        is_lookup = isinstance(event, Prefill) and self.cached_tokens is None
+        is_end = isinstance(event, Finished | Failed)
+        if isinstance(event, Prefill | Finished) and self.cached_tokens is None:
+            has_started = is_lookup or self.state != "pending" or bool(self._new_tokens(event))
+            self.cached_tokens = event.cached_tokens if has_started else None
+        if is_lookup or is_end:
+            self.stream.on_use(self._used(event))
+
+    def _used(self, event: JobEvent) -> Used:
+        num_prompt = event.prompt_tokens if isinstance(event, Finished) else len(self.job.prompt)
+        cached = self.cached_tokens
+        return Used(
+            identifier=event.identifier,
+            prompt_tokens=num_prompt,
+            cached_tokens=cached or 0,
+            computed_tokens=0 if cached is None else num_prompt - cached,
+            new_tokens=self._new_tokens(event),
+            reason=_reason(event),
+            timings=event.timings if isinstance(event, Finished) else None,
+        )
+
+    def _new_tokens(self, event: JobEvent) -> int:
+        return event.new_tokens if isinstance(event, Finished) else self.new_tokens
 
     def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
         """`info` of a model that is loaded: before that, jobs have no pages. `now`, by the
@@ -66,7 +100,17 @@ class Held:
             priority=job.priority,
             request_id=job.request_id,
             owner=job.owner,
+            client=job.client,
         )
+
+
+def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:
+    match event:
+        case Finished():
+            return event.finish_reason
+        case Failed():
+            return "failed"
+    return None
 
 
 class HeldJobs:
@@ -112,6 +156,9 @@ class HeldJobs:
         elif isinstance(event, Finished | Failed):
             del self._held[event.identifier]
             self.rate.note(time.monotonic())
+            held.account(event)
+        elif isinstance(event, Prefill):
+            held.account(event)
         elif isinstance(event, PutBack):
             held.state = "pending"
         elif isinstance(event, Started):
@@ -119,8 +166,10 @@ class HeldJobs:
         stream = held.stream
         batches[stream] = (*batches.get(stream, ()), event)
 
-    def take_all(self) -> list[Held]:
-        """They are held no more."""
-        taken = list(self._held.values())
+    def fail_all(self, error: Callable[[Phase], EngineError], batches: Batches) -> None:
+        """End all, each with the error for where it stands."""
+        for held in self._held.values():
+            event = Failed(held.job.identifier, error(held.state))
+            held.account(event)
+            batches[held.stream] = (*batches.get(held.stream, ()), event)
         self._held.clear()
-        return taken

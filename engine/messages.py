@@ -214,6 +214,21 @@ class Failed:
     error: EngineError
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What one job has used so far, for the application's accounts: told once its prompt has been
+    looked up in the cache, and at its end. A job that never starts has computed nothing.
+    """
+
+    identifier: str
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int  # of the prompt, not found in the cache
+    new_tokens: int
+    reason: FinishReason | Literal["failed"] | None = None  # None: it goes on
+    timings: Timings | None = None  # of a job that has finished
+
+
 JobEvent = Started | PutBack | Queued | Prefill | PromptLogprobs | Chunk | Finished | Failed
 # Of the engine thread itself
 ThreadEvent = (

@@ -1,10 +1,11 @@
 """Which engine serves which model name."""
 
+import copy
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from switchyard.engine.backends import make_backend
@@ -87,14 +88,22 @@ class Models:
 
     def get(self, name: str | None = None) -> Engine:
         """The engine of that name, or alias, or the default one. Raises ModelNotFound."""
-        if name is None:
+        if name is None and self._engines:
             return next(iter(self._engines.values()))
+        name = name or ""
         engine = self._engines.get(name) or self._engines.get(self._aliased(name))
         if engine is None:
             raise ModelNotFound(
-                f"model {name[:100]!r} does not exist; there is: {', '.join(self.names)}", "model"
+                f"model {name[:100]!r} does not exist; there is: {', '.join(self.names) or 'none'}",
+                "model",
             )
         return engine
+
+    def only(self, names: Collection[str]) -> "Models":
+        """As if there were no others; the engines are the same."""
+        some = copy.copy(self)
+        some._engines = {name: e for name, e in self._engines.items() if name in names}
+        return some
 
     def _aliased(self, name: str) -> str:
         """What the alias stands for that is `name`, or else the longest whose `*` fits it."""

@@ -3,7 +3,7 @@
 import queue
 from collections.abc import Callable, Iterable, Sequence
 
-from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent
+from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent, Used
 
 
 class Stream:
@@ -21,6 +21,7 @@ class Stream:
         "_queue",
         "_unfinished",
         "is_patient",
+        "on_use",
         "wake",
     )
 
@@ -29,9 +30,13 @@ class Stream:
         identifiers: Iterable[str],
         cancel: Callable[[str], None],
         wake: Callable[[], None] | None = None,
+        on_use: Callable[[Used], None] | None = None,
     ) -> None:
-        """`wake`, if given, is as for `poll`."""
+        """`wake`, if given, is as for `poll`. `on_use` is told what each job uses, also once the
+        stream is closed, on the link's thread: it must not block.
+        """
         self.wake = wake
+        self.on_use = on_use
         self.is_patient = False  # whether who waits is left asleep when tokens come
         self._is_polled = wake is not None
         self._unfinished = set(identifiers)

@@ -55,9 +55,10 @@ LAYERS = {
     "app": [
         {"parts", "exceptions"},
         {"request"},
-        {"http", "config", "engine_settings", "sources"},
+        {"http", "config", "engine_settings", "operation_settings", "sources"},
         {"errors"},
         {"openapi"},
+        {"operations"},
         {"delivery"},
         {"chat"},
         {"services"},

@@ -200,6 +200,7 @@ class Streamed(flask.Response):
     def __init__(self, output: Output, sender: Sender, send_timeout: float, mimetype: str) -> None:
         self._output = output
         self._pieces = self._write(sender, send_timeout)
+        self.on_sent: Callable[[int], None] | None = None  # told the body's bytes at the end
         self._server: Any = None  # gunicorn's end of this response, if that is on a plain socket
         super().__init__(self._pieces, mimetype=mimetype)
 
@@ -214,21 +215,28 @@ class Streamed(flask.Response):
 
     def _write(self, sender: Sender, send_timeout: float) -> Iterator[bytes]:
         output = self._output
-        while True:
-            piece = output.take(time.monotonic())
-            if piece is not None:
-                yield piece  # the first has the head written, even if it is empty
-            if output.is_finished:
-                return
-            if self._server is not None and output.has_begun:
-                outlet = Outlet(output, send_timeout)
-                try:
-                    if sender.send(outlet):
-                        return
-                finally:
-                    self._server.sent += outlet.num_bytes  # for its access log
-                self._server = None
-            output.wait()
+        num_bytes = 0
+        try:
+            while True:
+                piece = output.take(time.monotonic())
+                if piece is not None:
+                    num_bytes += len(piece)
+                    yield piece  # the first has the head written, even if it is empty
+                if output.is_finished:
+                    return
+                if self._server is not None and output.has_begun:
+                    outlet = Outlet(output, send_timeout)
+                    try:
+                        if sender.send(outlet):
+                            return
+                    finally:
+                        self._server.sent += outlet.num_bytes  # for its access log
+                        num_bytes += outlet.num_bytes
+                    self._server = None
+                output.wait()
+        finally:
+            if self.on_sent is not None:
+                self.on_sent(num_bytes)
 
 
 def _plain_server(start_response: "StartResponse", client: Client) -> Any:

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,8 +20,11 @@ from switchyard.app.http import origins
 from switchyard.app.http.body import check_values, parse_json, read_bytes
 from switchyard.app.http.client import Client
 from switchyard.app.http.gate import Gate, Place
-from switchyard.app.http.identity import owner_of, share_of
+from switchyard.app.http.identity import HOST, caller_of, owner_of, share_of
 from switchyard.app.http.request_id import request_id
+from switchyard.app.operations.account import Account, account_of
+from switchyard.app.operations.keys import ApiKey
+from switchyard.app.operations.limits import most_tokens, priority_of
 from switchyard.app.request import neutral
 from switchyard.app.request.generation import Generation
 from switchyard.app.request.validation import Request
@@ -120,12 +124,13 @@ def submit(
             f" {settings.total_timeout:g} that this server allows",
             "timeout",
         )
-    limits = [max_new_tokens(request, model, len(prompt), settings) for prompt in prompts]
-    jobs = _jobs(request, model, prompts, limits, identifiers)
+    account = account_of(environ())
+    key = account.key if account is not None else None
+    jobs = _jobs(request, model, prompts, identifiers, settings, key)
     if fit is not None:
         jobs = [fit(job) for job in jobs]
     interval = settings.heartbeat / NEWS
-    stream = model.submit(jobs, wake)
+    stream = _submit(jobs, model, request, is_streamed, account, wake)
     place = leave()
     submitted = Submitted(
         stream,
@@ -151,13 +156,41 @@ def submit(
     return submitted
 
 
+def _submit(
+    jobs: Sequence[engine.Job],
+    model: engine.Engine,
+    request: Generation,
+    is_streamed: bool,
+    account: Account | None,
+    wake: Callable[[], None] | None,
+) -> engine.Stream:
+    """On the account of the request, if it has one."""
+    if account is None:
+        return model.submit(jobs, wake)
+    account.check_tokens()
+    account.expect(
+        model.config.name, [job.identifier for job in jobs], request.num_jobs, is_streamed
+    )
+    try:
+        return model.submit(jobs, wake, account.note)
+    except BaseException:
+        account.withdraw()
+        raise
+
+
 def max_new_tokens(
-    request: Generation, model: engine.Engine, prompt_tokens: int, settings: Settings
+    request: Generation,
+    model: engine.Engine,
+    prompt_tokens: int,
+    settings: Settings,
+    most: int | None = None,
 ) -> int:
     """New tokens for a prompt of so many: those that are asked for, cut to what fits and told, or
-    else the default. Raises PromptTooLong.
+    else the default. `most`: that the API key may have. Raises PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
+    if most is not None and asked is not None and asked > most:
+        asked = _cut(request, most, settings)
     limit, name = request.max_context or (model.max_tokens, "prompt")
     room = min(limit, model.max_tokens) - prompt_tokens
     clamps = settings.clamp_max_tokens and neutral.is_telling()
@@ -165,6 +198,8 @@ def max_new_tokens(
         asked = room
         neutral.note(request.names["max_new_tokens"])
     wanted = model.max_new_tokens(prompt_tokens, asked)
+    if most is not None:
+        wanted = min(wanted, most)
     if asked is None and room > 0:
         return min(wanted, room)
     if wanted > room:
@@ -179,36 +214,52 @@ def max_new_tokens(
     return wanted
 
 
+def _cut(request: Generation, most: int, settings: Settings) -> int:
+    """What a request asks for beyond what its API key may have."""
+    name = request.names["max_new_tokens"]
+    if not (settings.clamp_max_tokens and neutral.is_telling()):
+        raise BadRequest(f"{name}: this API key may have {most} new tokens at the most", name)
+    neutral.note(name)
+    return most
+
+
 def _jobs(
     request: Generation,
     model: engine.Engine,
     prompts: Sequence[tuple[int, ...]],
-    limits: Sequence[int],
     identifiers: Sequence[str],
+    settings: Settings,
+    key: ApiKey | None,
 ) -> list[engine.Job]:
-    """`limits`: most new tokens for each prompt. What the host application asks for by itself is
-    "local".
-    """
-    has_request = flask.has_request_context()
-    client = share_of(flask.request) if has_request else "local"
-    owner = owner_of(flask.request) if has_request else "local"
+    """Those of each prompt in a row. Raises PromptTooLong, BadRequest."""
+    priority = request.priority
+    most = None
+    if key is not None:
+        priority = priority_of(key, request.asked_priority)
+        most = most_tokens(key, len(identifiers))
+    limits = [max_new_tokens(request, model, len(prompt), settings, most) for prompt in prompts]
+    client, owner = _whose(bool(settings.keys_file))
     jobs = []
     for i, identifier in enumerate(identifiers):
         prompt = prompts[i // request.num_jobs]
         choice = i % request.num_jobs
-        jobs.append(
-            request.job(
-                identifier,
-                prompt,
-                limits[i // request.num_jobs],
-                choice,
-                model.config,
-                client,
-                owner,
-                request_id(),
-            )
+        limit = limits[i // request.num_jobs]
+        job = request.job(
+            identifier, prompt, limit, choice, model.config, client, owner, request_id()
         )
+        jobs.append(replace(job, priority=priority) if priority != job.priority else job)
     return [request.tokenized(job, model.tokenizer, model.info.max_seq_len) for job in jobs]
+
+
+def _whose(has_keys: bool) -> tuple[str, str]:
+    """The share and the owner of jobs. What the host application asks for by itself is "local", or
+    its own where there are keys.
+    """
+    if not flask.has_request_context():
+        return (HOST, HOST) if has_keys else ("local", "local")
+    if has_keys and caller_of(flask.request) is None:
+        return HOST, HOST
+    return share_of(flask.request), owner_of(flask.request)
 
 
 def environ() -> Mapping[str, Any]:

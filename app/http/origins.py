@@ -12,6 +12,20 @@ from switchyard.app.http.client import is_unix
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 PORT = re.compile(r":\d*$", re.ASCII)
 ANY = "*"
+EXPOSED = (
+    "Retry-After",
+    "X-Request-Id",
+    *(
+        f"{prefix}{kind}"
+        for kind in ("requests", "tokens")
+        for prefix in ("x-ratelimit-limit-", "x-ratelimit-remaining-", "x-ratelimit-reset-")
+    ),
+    *(
+        f"anthropic-ratelimit-{kind}-{what}"
+        for kind in ("requests", "tokens")
+        for what in ("limit", "remaining", "reset")
+    ),
+)
 
 
 def register(target: flask.Flask | flask.Blueprint, allowed: Collection[str]) -> None:
@@ -66,7 +80,7 @@ def _allow(allowed: Collection[str], response: flask.Response) -> flask.Response
     if origin is None or not _is_one_of(origin, allowed):
         return response
     response.headers["Access-Control-Allow-Origin"] = origin
-    response.headers["Access-Control-Expose-Headers"] = "Retry-After, X-Request-Id"
+    response.headers["Access-Control-Expose-Headers"] = ", ".join(EXPOSED)
     if flask.request.method == "OPTIONS":
         response.headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE"
         if asked := flask.request.headers.get("Access-Control-Request-Headers"):

@@ -17,7 +17,10 @@ class Places:
             if self._taken.total() >= self.number:
                 return f"{self.number} WebSockets are open, as many as this server takes"
             if self._taken.get(client, 0) >= self.most:
-                return f"{self.most} WebSockets are open from this address, as many as one may have"
+                return (
+                    f"{self.most} WebSockets are open from this address, or with this API key, as"
+                    " many as one may have"
+                )
             self._taken[client] += 1
             return None
 

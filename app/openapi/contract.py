@@ -5,7 +5,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import flask
 import werkzeug.routing
@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from switchyard.app.errors import ErrorBody
+from switchyard.app.openapi.meanings import IGNORED, MEANINGS, REQUEST_ID, RETRY_AFTER
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -21,43 +22,13 @@ PATH_ARGUMENT = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 REPEATABLE = "switchyard_repeatable"  # an attribute of views with two more statuses
 BODY = (400, 408, 413, 415, 429, 499)  # of every route that reads one
 QUERY = (400, 414)
+KEYS = (401, 429)  # of every route that may ask for an API key
 GENERATION = (404, 408, 429, 499, 503)  # of every route that submits jobs
 
-MEANINGS = {
-    204: "There is nothing more.",
-    400: "A parameter, or the body, can't be understood or honoured; `param` names it.",
-    403: "Not under this `Host`, from another machine, or by a web page of another origin.",
-    404: "There is no such thing, or no such model.",
-    408: "The body, or the generation, took longer than it may.",
-    413: "The body is longer than this server takes.",
-    414: "The query string is longer than the HTTP server takes, which says so in HTML.",
-    415: "The body's content type is another one.",
-    422: "The Idempotency-Key has come with another request.",
-    429: "Too much waits already.",
-    499: "The client has ended its side of the connection before the answer.",
-    500: "The server, or the generation, failed.",
-    501: "This server doesn't do that.",
-    503: "The model is loading, shutting down or gone.",
-    529: "The model is loading, hanging or shutting down: Anthropic's word for that 503.",
-}
-REQUEST_ID = {
-    "X-Request-Id": {
-        "description": "The request's own, if it had a sane one, else one that the server made.",
-        "schema": {"type": "string"},
-    }
-}
-IGNORED = {
-    "X-Switchyard-Ignored": {
-        "description": "Fields that were taken and asked for nothing, with commas between them.",
-        "schema": {"type": "string"},
-    }
-}
-RETRY_AFTER = {
-    "Retry-After": {
-        "description": "Seconds, by the present pace.",
-        "schema": {"type": "integer", "minimum": 1},
-    }
-}
+Who = Literal["nobody", "metrics", "user", "admin", "operator"]  # that a route needs, at least
+# Attributes of views, for where the server asks for API keys
+WHO = "switchyard_who"
+COUNTS = "switchyard_counts"  # whether limits of requests hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +41,15 @@ class Contract:
     errors: Collection[int] = ()
     error: Any = ErrorBody
     example: Mapping[str, Any] | None = None
+    who: Who = "user"
 
     @property
     def statuses(self) -> list[int]:
         """Of all errors."""
         body = BODY if self.body is not None else ()
         query = QUERY if self.query is not None else ()
-        return sorted({*self.errors, *body, *query, 403, 500} - self.answers.keys())
+        keys = () if self.who == "nobody" else KEYS
+        return sorted({*self.errors, *body, *query, *keys, 403, 500} - self.answers.keys())
 
     def types(self) -> Iterator[tuple[Any, Any]]:
         """Each with whether it is "validation" or "serialization"."""
@@ -99,25 +72,40 @@ def declares(
     errors: Collection[int] = (),
     error: Any = ErrorBody,
     example: Mapping[str, Any] | None = None,
+    who: Who = "user",
+    counts: bool = True,
 ) -> Callable[[View], View]:
     """What a view takes and answers; below the blueprint's decorator. Its docstring is the text.
 
     `answers`: the types of the JSON bodies by status, other than errors; None for no body. `body`:
     a model, or a union of them. `streams`: the types of
     the items of the 200 by media type, `str` for bare text. `body` may also come as a form if
-    `is_form`. `errors`: statuses whose body is an `error`; 403, 500, and those of reading a
-    body, go without saying. `example`: of the body, or the query string, for who tries the route.
+    `is_form`. `errors`: statuses whose body is an `error`; 401, 403, 429, 500, and those of reading
+    a body, go without saying. `example`: of the body, or the query string, for who tries the route.
+    `who` may ask. `counts`: a request with a body, or a query string, is one of those that limits
+    of its API key are about.
     """
-    contract = Contract(answers, body, query, is_form, streams or {}, errors, error, example)
+    contract = Contract(answers, body, query, is_form, streams or {}, errors, error, example, who)
 
     def declare(view: View) -> View:
         own = contract
         if getattr(view, REPEATABLE, False):
             own = replace(contract, answers={**answers, 204: None}, errors=(*errors, 422))
         setattr(view, CONTRACT, own)
-        return view
+        setattr(view, COUNTS, counts and (body is not None or query is not None))
+        return needs(who)(view)
 
     return declare
+
+
+def needs(who: Who) -> Callable[[View], View]:
+    """Who may ask for a view that has no contract. One that says nothing is an admin's."""
+
+    def mark(view: View) -> View:
+        setattr(view, WHO, who)
+        return view
+
+    return mark
 
 
 def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract]]:
@@ -161,7 +149,11 @@ def document(app: flask.Flask) -> dict[str, Any]:
         },
         "tags": [{"name": tag} for tag in tags],
         "paths": dict(sorted(paths.items(), key=lambda item: _place(item, tags))),
-        "components": {"schemas": definitions["$defs"]},
+        "security": [{}, {"key": []}],  # where the server asks for keys
+        "components": {
+            "schemas": definitions["$defs"],
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
@@ -200,6 +192,8 @@ def _operation(
         ],
         "responses": dict(_responses(contract, schemas)),
     }
+    if contract.who == "nobody":
+        operation["security"] = []
     if description.strip():
         operation["description"] = description.strip()
     return operation

@@ -210,6 +210,11 @@ class Generation(Constrained, Sampled):
         }
 
     @property
+    def asked_priority(self) -> int | None:
+        """None if the request doesn't say."""
+        return self.priority if "priority" in self.model_fields_set else None
+
+    @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 

@@ -1,5 +1,6 @@
 """How to end the server: for operators."""
 
+import logging
 from typing import Literal
 
 import flask
@@ -7,9 +8,11 @@ import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import is_operator
+from switchyard.app.http.identity import is_operator, share_of
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
+
+audit = logging.getLogger("switchyard.audit")
 
 blueprint = flask.Blueprint("switchyard_admin", __name__)
 
@@ -19,7 +22,7 @@ class DrainBegun(TypedDict):
 
 
 @blueprint.post("/admin/drain")
-@declares({202: DrainBegun}, errors=(501,))
+@declares({202: DrainBegun}, errors=(501,), who="operator")
 def drain() -> flask.Response:
     """Take no more work, finish what runs within the grace, end the server; as SIGTERM does."""
     if not is_operator(flask.request):
@@ -27,6 +30,7 @@ def drain() -> flask.Response:
     terminate = services().terminate
     if terminate is None:
         raise werkzeug.exceptions.NotImplemented("this server ends by a signal only")
+    audit.warning("%s: drain", share_of(flask.request))
     services().models.drain()
     terminate()
     return json_response({"status": "draining"}, 202)

@@ -53,14 +53,14 @@ class UnavailableBody(TypedDict):
 
 
 @blueprint.get("/health/live")
-@declares({200: Live})
+@declares({200: Live}, who="nobody")
 def live() -> flask.Response:
     """200 as long as the process answers."""
     return json_response({"status": "live"})
 
 
 @blueprint.get("/health/ready")
-@declares({200: Ready, 503: Unready})
+@declares({200: Ready, 503: Unready}, who="nobody")
 def ready() -> flask.Response:
     """200 once every model is warm and takes jobs, else 503 and the reasons."""
     models = services().models

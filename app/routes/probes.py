@@ -41,7 +41,7 @@ class Server(TypedDict):
 
 
 @short.get("/health")
-@declares({200: Healthy, 503: UnavailableBody})
+@declares({200: Healthy, 503: UnavailableBody}, who="nobody")
 def health() -> flask.Response:
     """200 when `/health/ready` says so, else 503, as llama.cpp's server has it."""
     reason = why_unready()
@@ -49,7 +49,7 @@ def health() -> flask.Response:
 
 
 @short.get("/ping")
-@declares({200: None, 503: None})
+@declares({200: None, 503: None}, who="nobody")
 def ping() -> flask.Response:
     """The same status without a body, as SageMaker and vLLM have it."""
     return flask.Response(status=200 if why_unready() is None else 503, mimetype="text/plain")
@@ -63,14 +63,14 @@ def version() -> flask.Response:
 
 
 @blueprint.get("/v1/health/live")
-@declares({200: NimHealth})
+@declares({200: NimHealth}, who="nobody")
 def nim_live() -> flask.Response:
     """200 as long as the process answers, as NVIDIA's NIM has it."""
     return _nim("live")
 
 
 @blueprint.get("/v1/health/ready")
-@declares({200: NimHealth, 503: UnavailableBody})
+@declares({200: NimHealth, 503: UnavailableBody}, who="nobody")
 def nim_ready() -> flask.Response:
     """200 when `/health/ready` says so, else 503, as NVIDIA's NIM has it."""
     reason = why_unready()
@@ -78,14 +78,14 @@ def nim_ready() -> flask.Response:
 
 
 @blueprint.get("/v2/health/live")
-@declares({200: KServeLive})
+@declares({200: KServeLive}, who="nobody")
 def kserve_live() -> flask.Response:
     """200 as long as the process answers, as KServe's protocol has it."""
     return json_response({"live": True})
 
 
 @blueprint.get("/v2/health/ready")
-@declares({200: KServeReady, 503: KServeReady})
+@declares({200: KServeReady, 503: KServeReady}, who="nobody")
 def kserve_ready() -> flask.Response:
     """200 when `/health/ready` says so, else 503, as KServe's protocol has it."""
     is_ready = why_unready() is None
@@ -94,14 +94,14 @@ def kserve_ready() -> flask.Response:
 
 
 @root.get("/")
-@declares({200: Server})
+@declares({200: Server}, who="nobody")
 def server() -> flask.Response:
     """What this server is, for clients that ask by `HEAD` whether there is one."""
     return json_response({"name": "switchyard", "version": __version__})
 
 
 @root.get("/favicon.ico")
-@declares({204: None})
+@declares({204: None}, who="nobody")
 def favicon() -> flask.Response:
     """None: a browser asks for it by itself."""
     return flask.Response(status=204)

@@ -1,6 +1,7 @@
 """What the server is at work on, and how to end it: for operators."""
 
 import hashlib
+import logging
 from typing import Literal
 
 import flask
@@ -9,9 +10,11 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import is_operator, owner_of
+from switchyard.app.http.identity import caller_of, is_operator, owner_of, share_of
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
+
+audit = logging.getLogger("switchyard.audit")
 
 blueprint = flask.Blueprint("switchyard_jobs", __name__, url_prefix="/v1")
 
@@ -45,10 +48,18 @@ class Cancelled(TypedDict):
 @blueprint.get("/requests")
 @declares({200: RequestList})
 def list_requests() -> flask.Response:
-    """A row for each choice of each request that has not ended, the oldest first."""
+    """A row for each choice of each request that has not ended, the oldest first; where API keys
+    are asked for, those of one's own, and for an admin's all.
+    """
     models = services().models
     asker = owner_of(flask.request)
-    data = [_describe(name, job, asker) for name in models.names for job in models.get(name).jobs()]
+    sees_all = caller_of(flask.request) is None or is_operator(flask.request)
+    data = [
+        _describe(name, job, asker)
+        for name in models.names
+        for job in models.get(name).jobs()
+        if sees_all or job.owner == asker
+    ]
     return json_response({"object": "list", "data": data})
 
 
@@ -58,17 +69,22 @@ def cancel_request(identifier: str) -> flask.Response:
     """End all choices of a request. Its client gets what there is, finish_reason "cancelled".
 
     `identifier` is the `id` of the response, for who has asked for it; or for processes of the
-    server's own machine that of the list.
+    server's own machine that of the list. With an admin's API key any, too.
     """
     models = services().models
     asker, may_end_all = owner_of(flask.request), is_operator(flask.request)
     num_cancelled = 0
+    others: set[str] = set()  # whose share it is
     for model in map(models.get, models.names):
         for job in model.jobs(timeout=0):
             of, _ = _request_of(job)
             is_own = of == identifier and job.owner == asker
             if is_own or (may_end_all and identifier in (of, _name_of(of))):
                 num_cancelled += model.cancel(job.identifier)
+                if not is_own:
+                    others.add(job.client)
+    for other in others:
+        audit.warning("%s: cancel of %s of %s", share_of(flask.request), identifier, other)
     if not num_cancelled:
         raise werkzeug.exceptions.NotFound(
             f"no request {identifier[:100]!r} of this client waits or runs"

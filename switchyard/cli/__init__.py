@@ -10,6 +10,7 @@ from switchyard.cli.check import check
 from switchyard.cli.doctor import doctor
 from switchyard.cli.drain import drain
 from switchyard.cli.estimate import estimate
+from switchyard.cli.keys import keys
 from switchyard.cli.serve import serve
 
 
@@ -19,5 +20,5 @@ def main() -> None:
     """Serve ExLlamaV2 models, and look after the server."""
 
 
-for command in (serve, check, doctor, estimate, bench, drain):
+for command in (serve, check, doctor, estimate, keys, bench, drain):
     main.add_command(command)

@@ -10,6 +10,7 @@ import click
 from switchyard import engine
 from switchyard.app import SettingsError
 from switchyard.app.config import Settings
+from switchyard.app.operations.keys import read_keys
 from switchyard.cli.estimate import usable
 from switchyard.cli.options import read, with_settings
 from switchyard.engine.memory.estimate import Memory
@@ -28,7 +29,7 @@ class Finding(NamedTuple):
 @with_settings
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def check(as_json: bool, **given: Any) -> None:
-    """Say what would keep a server from starting: settings, model, address."""
+    """Say what would keep a server from starting: settings, keys, model, address."""
     findings = list(_find(**given))
     if as_json:
         click.echo(json.dumps([finding._asdict() for finding in findings]))
@@ -46,9 +47,19 @@ def _find(**given: Any) -> Iterator[Finding]:
         yield Finding("settings", False, str(error))
         return
     yield Finding("settings", True, "can be read")
+    if settings.keys_file:
+        yield _of_keys(settings)
     yield from _of_model(settings, config)
     reason = address.refusal(settings.bind)
     yield Finding("address", reason is None, reason or f"{settings.bind} is free")
+
+
+def _of_keys(settings: Settings) -> Finding:
+    try:
+        table = read_keys(settings.keys_file, settings.max_priority)
+    except SettingsError as error:
+        return Finding("keys", False, str(error))
+    return Finding("keys", True, f"{len(table.by_name)} in {settings.keys_file}")
 
 
 def _of_model(settings: Settings, config: engine.ModelConfig) -> Iterator[Finding]:

@@ -13,8 +13,13 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
+from gunicorn.glogging import Logger
+
 from switchyard import app, engine
+from switchyard.app.operations import logs
+from switchyard.app.operations.keys import read_keys
 from switchyard.server import address, limits
+from switchyard.server.logger import JsonLogger
 from switchyard.server.worker import BOOT_ERROR, LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
@@ -31,10 +36,11 @@ LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 def _stop(message: str) -> NoReturn:
     """At once: with --preload torch is half imported, and says so at an orderly end."""
-    print(message, file=sys.stderr, flush=True)
+    logs.say(message, log_format, is_error=True)
     os._exit(1)
 
 
+log_format: logs.LogFormat = "text"  # until the settings are read
 limits.open_standard_streams()
 try:
     limits.check_temporary_directory(None)  # gunicorn's and the libraries'
@@ -42,7 +48,10 @@ except OSError as error:
     _stop(f"switchyard: no temporary directory can be written to: {error}")
 try:
     settings = app.read_settings()
+    log_format = settings.log_format
     engine.ModelDir.read(settings.engine_config().path)
+    if settings.keys_file:
+        read_keys(settings.keys_file, settings.max_priority)
 except (app.SettingsError, engine.ModelError) as error:
     _stop(f"switchyard: {error}")
 
@@ -71,6 +80,7 @@ forwarder_headers = ""  # no client says under which path the application lies
 umask = 0o177  # of a Unix socket: its owner's alone; `--umask 0o117` lets its group in
 control_socket_disable = True  # one path for all servers of a user, and a way to add workers
 loglevel = settings.log_level.lower()
+logger_class = JsonLogger if settings.log_format == "json" else Logger
 
 
 def on_starting(server: Any) -> None:
@@ -84,11 +94,25 @@ def on_starting(server: Any) -> None:
     for bind in () if is_inherited else server.cfg.bind:
         if reason := address.refusal(bind):  # gunicorn tries for six seconds, two lines each
             _stop(f"switchyard: {reason}")
+    open_to_all = [place for place in server.cfg.address if not _is_private(place)]
+    if open_to_all and not settings.keys_file:
+        server.log.warning(
+            "No API keys are asked for, and whoever reaches %s may use the model, see and end all"
+            " requests: docs/operations.md, keys_file",
+            ", ".join(f"{host}:{port}" for host, port, *_ in open_to_all),
+        )
     server.log.info(
         "Open files: %d (ulimit -n), for up to %d connections",
         num_files,
         server.cfg.worker_connections,
     )
+
+
+def _is_private(address: Any) -> bool:
+    """Whether only this machine reaches it: loopback, a Unix socket, an inherited one."""
+    if not isinstance(address, tuple):
+        return True
+    return address[0] in ("localhost", "::1") or address[0].startswith("127.")
 
 
 class Patience:
@@ -181,11 +205,12 @@ def _watch(worker: Worker, wsgi: ModuleType, where: str, url: str) -> None:
     """
     models: engine.Models = wsgi.models
     if models.wait_until_loaded():
-        print(
+        key = "-H 'Authorization: Bearer KEY' " if settings.keys_file else ""
+        logs.say(
             f"Switchyard serves {', '.join(models.names)} at {where}\n"
-            f"Try: curl -N {url}/v1/completions -H 'Content-Type: application/json'"
+            f"Try: curl -N {url}/v1/completions {key}-H 'Content-Type: application/json'"
             ' -d \'{"prompt": "Once upon a time", "max_tokens": 32, "stream": true}\'',
-            flush=True,
+            log_format,
         )
         status = LOST
     else:

@@ -22,9 +22,11 @@ from typing import Any
 from gunicorn.workers.gthread import ThreadWorker
 
 from switchyard import engine
+from switchyard.app.operations.logs import say
 from switchyard.app.services import KEY
 from switchyard.server import limits
 from switchyard.server.connection import Connection
+from switchyard.server.logger import JsonLogger
 from switchyard.server.request_threads import RequestThreads
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
@@ -78,7 +80,8 @@ class Worker(ThreadWorker):
             engine.ALARMS.set(math.inf, lambda: None)  # their thread runs while there are any
         except RuntimeError as error:
             message = f"{error} beside {threading.active_count()}; see the limits above, or memory"
-            print(f"switchyard: {message}", file=sys.stderr, flush=True)
+            is_json = isinstance(self.log, JsonLogger)
+            say(f"switchyard: {message}", "json" if is_json else "text", is_error=True)
             sys.exit(BOOT_ERROR)
         super().load_wsgi()
         self._settings = self.wsgi.extensions[KEY].settings

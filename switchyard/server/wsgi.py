@@ -5,10 +5,7 @@ Importing this module starts to load the model, on its engine thread, in the imp
 
 import atexit
 import gc
-import logging
-import logging.handlers
 import os
-import queue
 import signal
 import sys
 
@@ -16,27 +13,18 @@ import flask
 
 from switchyard import engine
 from switchyard.app import Settings, SettingsError, create_app, read_settings
-
-
-def log_to_stderr(level: str) -> logging.handlers.QueueListener:
-    """From a thread of its own: the engine thread must not wait for a terminal or a disk."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    listener = logging.handlers.QueueListener(records, handler)
-    logger = logging.getLogger("switchyard")
-    logger.setLevel(level)
-    logger.addHandler(logging.handlers.QueueHandler(records))
-    logger.propagate = False
-    listener.start()
-    atexit.register(listener.stop)
-    return listener
+from switchyard.app.operations.logs import LogFormat, listen, say
+from switchyard.app.services import KEY, Services
 
 
 def compose(settings: Settings) -> tuple[engine.Models, flask.Flask]:
     opened = engine.open_engine(settings.engine_config())
     models = engine.Models([opened], settings.model_aliases)
-    return models, create_app(settings, models, terminate if has_master() else None)
+    app = create_app(settings, models, terminate if has_master() else None)
+    services: Services = app.extensions[KEY]
+    if services.checks is not None:
+        services.checks.keyring.watch()
+    return models, app
 
 
 def has_master() -> bool:
@@ -50,12 +38,14 @@ def terminate() -> None:
 
 
 engine.keep_memory_small()  # before there are threads
+log_format: LogFormat = "text"  # until the settings are read
 try:
     settings = read_settings()
-    logs = log_to_stderr(settings.log_level)
+    log_format = settings.log_format
+    logs = listen(settings.log_level, settings.log_format, settings.access_log)
     models, app = compose(settings)
 except (SettingsError, engine.ModelError) as error:
-    print(f"switchyard: {error}", file=sys.stderr, flush=True)
+    say(f"switchyard: {error}", log_format, is_error=True)
     sys.exit(3)  # gunicorn would start another worker after any other status
 # At the default of 700 objects, parsing a body of a million lists looks through all of them again
 # and again, half a second in which no other thread runs.

@@ -132,7 +132,7 @@ def test_every_parameter_reaches_the_job(make_client):
         ignore_eos=True,
         request_id="mine",
         priority=3,
-        client="address-127.0.0.1",
+        client="address:127.0.0.1",
         owner="key-ba7816bf8f01cfea@127.0.0.1",
     )
 
@@ -151,7 +151,7 @@ def test_whose_share_a_request_takes_is_its_addresss_whatever_its_key(make_clien
         client.post(URL, json={"prompt": "x"}, headers=headers)
     client.post(URL, json={"prompt": "x"}, environ_overrides={"REMOTE_ADDR": "192.0.2.7"})
     addresses = ["127.0.0.1"] * 3 + ["192.0.2.7"]
-    assert [job.client for job in backend.enqueued] == [f"address-{each}" for each in addresses]
+    assert [job.client for job in backend.enqueued] == [f"address:{each}" for each in addresses]
 
 
 @pytest.mark.parameter("user")

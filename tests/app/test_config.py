@@ -65,6 +65,8 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
             '{"": "x"}',
             "SWITCHYARD_MODEL_ALIASES in .*: '' must be a name",
         ),
+        ("SWITCHYARD_TRUSTED_PROXIES", '["10.0.0.1/8"]', "TRUSTED_PROXIES in .*: .*host bits set"),
+        ("SWITCHYARD_TRUSTED_PROXIES", "nginx", "TRUSTED_PROXIES in .*: .*be networks, or unix"),
     ],
 )
 def test_a_wrong_variable_is_named(monkeypatch, name, value, message):
@@ -250,7 +252,7 @@ def test_the_documentation_lists_every_setting_with_its_default():
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
     defaults = {name: field.default for name, field in Settings.model_fields.items()}
     defaults["model"] = "models/demo"
-    shown = {name: "" if d is None else f"`{d}`" for name, d in defaults.items()}
+    shown = {name: "" if d in (None, "") else f"`{d}`" for name, d in defaults.items()}
     assert rows == shown
     for field in Settings.model_fields.values():
         assert field.description in text

@@ -3,6 +3,9 @@
 import os
 import resource
 import runpy
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,3 +43,52 @@ def test_one_worker_of_as_many_threads_as_jobs_and_some_in_reserve(configure):
     assert values["threads"] == 4 + 10 + 3 + 8
     assert values["worker_connections"] > values["threads"]
     assert values["forwarder_headers"] == "" and values["control_socket_disable"] is True
+
+
+def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text("")
+    keys.chmod(0o600)
+    every = [("0.0.0.0", 80), ("::", 80, 0, 0), ("127.0.0.2", 80), "/run/socket", 3]
+    for addresses, settings, count in (
+        (every, {}, 1),
+        (every, {"keys_file": keys}, 0),
+        (every[2:], {}, 0),
+    ):
+        values = configure(**settings)
+        warnings = []
+        log = SimpleNamespace(info=lambda *_: None, warning=lambda *a, w=warnings: w.append(a))
+        cfg = SimpleNamespace(
+            workers=1,
+            worker_class=values["worker_class"],
+            preload_app=False,
+            bind=[],
+            address=addresses,
+            worker_connections=1,
+        )
+        values["on_starting"](SimpleNamespace(cfg=cfg, log=log))
+        assert len(warnings) == count
+        if count:
+            assert warnings[0][1] == "0.0.0.0:80, :::80"
+
+
+def test_a_wrong_file_of_keys_ends_the_start(model_path, tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[[keys]]\nname = "ann"\nrmp = 5\n')
+    keys.chmod(0o600)
+    done = subprocess.run(
+        [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")],
+        env={
+            **os.environ,
+            "SWITCHYARD_MODEL": model_path,
+            "SWITCHYARD_KEYS_FILE": str(keys),
+            "SWITCHYARD_BIND": "127.0.0.1:0",
+        },
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("switchyard: ")]
+    assert f"keys_file {keys}: ann: " in line

@@ -93,7 +93,7 @@ def stream() -> flask.Response:
 
 
 @blueprint.post("/api/extra/abort")
-@declares({200: Success}, body=parse.Key, example={"genkey": "KCPP1234"})
+@declares({200: Success}, body=parse.Key, example={"genkey": "KCPP1234"}, counts=False)
 def abort() -> flask.Response:
     """End the same client's generations of a `genkey`, which then have what there is."""
     key = _receive(parse.Key)

@@ -13,11 +13,22 @@ from switchyard.app.formats.websocket.connection import Connection, SharedSocket
 from switchyard.app.formats.websocket.session import Session
 from switchyard.app.http import origins
 from switchyard.app.http.client import Client
+from switchyard.app.http.identity import share_of
+from switchyard.app.openapi.contract import needs
 from switchyard.app.services import services
 
+SUBPROTOCOL = "realtime"
 RETRY = 10.0  # seconds; nobody knows when another client leaves
 
 blueprint = flask.Blueprint("switchyard_websocket", __name__, url_prefix="/v1")
+
+
+@blueprint.record
+def _offer(state: flask.blueprints.BlueprintSetupState) -> None:
+    """The one that browsers offer beside their API key, and have a connection fail without. The key
+    is never told back.
+    """
+    state.app.config.setdefault("SOCK_SERVER_OPTIONS", {}).setdefault("subprotocols", [SUBPROTOCOL])
 
 
 @blueprint.before_request
@@ -30,7 +41,7 @@ def _admit() -> None:
     if name is None:
         raise werkzeug.exceptions.NotImplemented("the server under this one shows no socket")
     services().models.get().check_room(0)
-    address = flask.request.remote_addr or ""
+    address = share_of(flask.request)
     if (refusal := services().websockets.take(address)) is not None:
         raise engine.Full(refusal, RETRY)
     flask.g.websocket_of = address
@@ -53,6 +64,7 @@ def _refuse(error: wsproto.utilities.RemoteProtocolError) -> flask.Response:
 
 
 @flask_sock.Sock().route("/stream", bp=blueprint)  # type: ignore[untyped-decorator]
+@needs("user")
 def stream(websocket: simple_websocket.Server) -> None:
     settings = services().settings
     connection = Connection(websocket, settings.max_body_bytes, settings.heartbeat)

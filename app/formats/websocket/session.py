@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import flask
+
 from switchyard import engine
 from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery import submit as generation
@@ -20,6 +22,7 @@ from switchyard.app.formats.shapes import delta, ending, usage
 from switchyard.app.formats.text.answer import tokens_of
 from switchyard.app.formats.websocket import parse
 from switchyard.app.formats.websocket.connection import Connection
+from switchyard.app.operations.account import Account
 from switchyard.app.parts.parts import Part, Text
 from switchyard.app.request import neutral
 from switchyard.app.services import services
@@ -39,6 +42,12 @@ class Running:
     model: engine.Engine
     answer: Answer | None  # of a chat
     ignored: str  # names of what asked for nothing
+    account: Account | None
+
+    def close(self) -> None:
+        self.reader.close()
+        if self.account is not None:
+            self.account.answered()
 
 
 class Session:
@@ -72,7 +81,7 @@ class Session:
             code, reason = INTERNAL_ERROR, "the server failed in an unexpected way"
         finally:
             for running in self._running.values():
-                running.reader.close()
+                running.close()
             self._connection.close(code, reason)
 
     def _has_drained(self) -> bool:
@@ -108,13 +117,17 @@ class Session:
                 if envelope.id in self._running:
                     raise BadRequest(f"id {envelope.id!r} is in use", "id")
                 identifier = envelope.id  # from here on it is this one's end
-                self._running[identifier] = self._start(parse.generate(message))
+                request = parse.generate(message)
+                with services().guard.generation(flask.request.environ) as account:
+                    self._running[identifier] = self._start(request, account)
         except ClientGone:
             raise
         except Exception as error:
             self._send_error(identifier, error)
 
-    def _start(self, request: parse.SpokenText | parse.SpokenChat) -> Running:
+    def _start(
+        self, request: parse.SpokenText | parse.SpokenChat, account: Account | None
+    ) -> Running:
         if len(self._running) >= MAX_GENERATIONS:
             message = f"{MAX_GENERATIONS} generations run on this connection, the most that may"
             raise engine.Full(message)
@@ -140,7 +153,7 @@ class Session:
                 fit=fit,
                 wake=self._connection.wake,
             )
-        return Running(identifier, Reader(submitted), model, answer, neutral.told())
+        return Running(identifier, Reader(submitted), model, answer, neutral.told(), account)
 
     def _cancel(self, identifier: parse.Identifier) -> None:
         """Its end follows, and says so."""
@@ -173,7 +186,7 @@ class Session:
                     self._send_error(identifier, event.error)
 
     def _end(self, identifier: parse.Identifier) -> None:
-        self._running.pop(identifier).reader.close()
+        self._running.pop(identifier).close()
 
     def _send_error(self, identifier: parse.Identifier | None, error: Exception) -> None:
         kind, body = describe(error)

@@ -1,0 +1,45 @@
+"""The settings of operations: keys, addresses, logs."""
+
+import ipaddress
+from typing import Literal
+
+import pydantic
+from pydantic import Field
+
+from switchyard.app.engine_settings import EngineSettings
+
+UNIX = "unix"  # among `trusted_proxies`: the one behind a Unix socket, which has no address
+
+
+class OperationSettings(EngineSettings):
+    keys_file: str = Field(
+        "",
+        description="TOML file of API keys, their roles and limits: [operations](operations.md)."
+        " Empty: no key is asked for.",
+    )
+    trusted_proxies: list[str] = Field(
+        [],
+        description="Networks of proxies whose `X-Forwarded-For` is believed, such as"
+        ' `["10.0.0.0/8"]`; `unix` for one behind a Unix socket. A client is the rightmost address'
+        " in it that is none of theirs.",
+    )
+
+    access_log: str = Field(
+        "",
+        description="One line for each request: `-` to standard error, else a path, which may be"
+        " renamed while the server runs. Empty: none.",
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="Of all that the server prints: `text`, or `json`, an object a line."
+    )
+
+    @pydantic.field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: list[str]) -> list[str]:
+        for network in value:
+            if network != UNIX:
+                try:
+                    ipaddress.ip_network(network)
+                except ValueError as reason:
+                    raise ValueError(f"{reason}: must be networks, or {UNIX}") from None
+        return value

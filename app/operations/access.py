@@ -1,0 +1,119 @@
+"""The access log: one line for each request, once it has ended. No text, key or query string."""
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import flask
+
+from switchyard.app.http.identity import address_of, caller_of
+from switchyard.app.http.request_id import request_id
+from switchyard.app.operations.account import Account
+from switchyard.app.operations.trace import parse_trace
+
+logger = logging.getLogger("switchyard.access")
+
+HEALTH = "switchyard_health"  # what the blueprints of routes that aren't told begin with
+MAX_AGENT = 200  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLine:
+    """Formatted where it is written, by the listener's thread."""
+
+    fields: dict[str, Any]
+    protocol: str
+    time: float  # of the end, by the wall clock
+
+    def __str__(self) -> str:
+        """nginx's combined format, and all else behind it."""
+        told = self.fields
+        when = time.strftime("%d/%b/%Y:%H:%M:%S %z", time.localtime(self.time))
+        head = ("remote", "key", "method", "route", "status", "bytes", "user_agent")
+        rest = " ".join(f"{k}={_text(v)}" for k, v in told.items() if k not in head)
+        request = f"{told['method']} {told['route']} {self.protocol}"
+        return (
+            f"{told['remote'] or '-'} - {told['key'] or '-'} [{when}] {json.dumps(request)}"
+            f' {told["status"]} {told["bytes"]} "-" {json.dumps(told["user_agent"] or "-")} {rest}'
+        )
+
+    @property
+    def summary(self) -> str:
+        return f"{self.fields['method']} {self.fields['route']} {self.fields['status']}"
+
+
+def said(request: flask.Request, status: int) -> dict[str, Any]:
+    """What the log tells of a request beside its account; nothing of one that it leaves out. The
+    route, not the path: there is no telling what clients have in that.
+    """
+    if HEALTH in (request.endpoint or ""):
+        return {}
+    caller, trace = caller_of(request), parse_trace(request.headers.get("traceparent"))
+    return {
+        "request_id": request_id(),
+        "remote": address_of(request),
+        "key": None if caller is None else caller.name,
+        "method": request.method,
+        "route": "other" if request.url_rule is None else request.url_rule.rule,
+        "status": status,
+        "protocol": request.environ.get("SERVER_PROTOCOL", "-"),
+        "trace_id": None if trace is None else trace.trace_id,
+        "span_id": None if trace is None else trace.span_id,
+        "user_agent": request.headers.get("User-Agent", "")[:MAX_AGENT] or None,
+    }
+
+
+def write(account: Account) -> None:
+    """The line of a request that has ended."""
+    if not account.said:
+        return
+    head = dict(account.said)
+    protocol, tail = head.pop("protocol"), {k: head.pop(k) for k in ("trace_id", "span_id")}
+    agent = head.pop("user_agent")
+    fields = {
+        **head,
+        "duration_ms": _ms(account.ended - account.begun),
+        **_usage(account),
+        "bytes": account.num_bytes,
+        **tail,
+        "user_agent": agent,
+    }
+    logger.info(AccessLine(fields, protocol, time.time()))
+
+
+def _usage(account: Account) -> dict[str, Any]:
+    """As the answer tells it: the prompt of several choices counts once."""
+    used = [account.used.get(identifier) for identifier in account.identifiers]
+    known = [each for each in used if each is not None]
+    prompts = [each for each in used[:: account.num_jobs] if each is not None]
+    timings = [each.timings for each in known if each.timings is not None]
+    first = [
+        each.timings.queue + each.timings.prefill
+        for each in known
+        if each.timings is not None and each.new_tokens
+    ]
+    reasons = dict.fromkeys(each.reason for each in known if each.reason is not None)
+    return {
+        "queue_ms": _ms(max((t.queue for t in timings), default=None)),
+        "ttft_ms": _ms(min(first, default=None)),
+        "model": account.model or None,
+        "stream": account.is_streamed,
+        "prompt_tokens": sum(each.prompt_tokens for each in prompts) if known else None,
+        "cached_tokens": sum(each.cached_tokens for each in prompts) if known else None,
+        "completion_tokens": sum(each.new_tokens for each in known) if known else None,
+        "finish_reason": ",".join(reasons) or None,
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str) and value.isascii() and value.isprintable() and " " not in value:
+        return value
+    return json.dumps(value)

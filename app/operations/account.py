@@ -1,0 +1,143 @@
+"""One request's account: which key pays for it, what its jobs have used, and when it is over."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from switchyard import engine
+from switchyard.app.operations.keys import ApiKey
+from switchyard.app.operations.limits import Quota
+
+ACCOUNT = "switchyard.account"  # in the environ of its request
+
+
+def account_of(environ: Mapping[str, Any]) -> "Account | None":
+    """Of the current request, if requests have accounts here at all."""
+    account: Account | None = environ.get(ACCOUNT)
+    return account
+
+
+class Account:
+    """It is closed once the answer has ended and all jobs have, whichever comes last: those of a
+    client that has left end later.
+    """
+
+    __slots__ = (
+        "_is_answered",
+        "_is_inside",
+        "_lock",
+        "_num_left",
+        "_on_close",
+        "begun",
+        "ended",
+        "has_response",
+        "identifiers",
+        "is_streamed",
+        "model",
+        "num_bytes",
+        "num_jobs",
+        "quota",
+        "said",
+        "used",
+    )
+
+    def __init__(self, on_close: "Callable[[Account], None] | None" = None) -> None:
+        """`on_close` is called once, on a request thread or the alarms'."""
+        self.begun = time.monotonic()
+        self.ended = 0.0
+        self.has_response = False  # that will be closed
+        self.quota: Quota | None = None  # of its key
+        self.model = ""
+        self.is_streamed = False
+        self.identifiers: Sequence[str] = ()  # of its jobs
+        self.num_jobs = 1  # of each prompt
+        self.used: dict[str, engine.Used] = {}  # by job, the latest
+        self.said: dict[str, Any] = {}  # what else the access log tells
+        self.num_bytes = 0  # of the answer's body
+        self._on_close = on_close
+        self._is_inside = False
+        self._lock = threading.Lock()  # guards what follows
+        self._num_left = 0  # jobs that have not ended
+        self._is_answered = False
+
+    # Request thread
+
+    @property
+    def key(self) -> ApiKey | None:
+        return None if self.quota is None else self.quota.key
+
+    def another(self) -> "Account":
+        """Of one generation of a connection that has several; its key is still to be found."""
+        return Account(self._on_close)
+
+    def enter(self) -> None:
+        """Take a place among the requests of its key, which is given back in the end. Raises
+        LimitReached.
+        """
+        assert self.quota is not None
+        self.quota.enter()
+        self._is_inside = True
+        self.quota.count_request()
+
+    def check_tokens(self) -> None:
+        """Raises LimitReached."""
+        if self._is_inside and self.quota is not None:
+            self.quota.check_tokens()
+
+    def expect(
+        self, model: str, identifiers: Sequence[str], num_jobs: int, is_streamed: bool
+    ) -> None:
+        """Jobs, before they are submitted: `num_jobs` of each prompt, in a row."""
+        self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs
+        self.is_streamed = is_streamed
+        with self._lock:
+            self._num_left += len(identifiers)
+
+    def withdraw(self) -> None:
+        """They were refused."""
+        with self._lock:
+            self._num_left -= len(self.identifiers)
+        self.identifiers = ()
+
+    def sent(self, num_bytes: int) -> None:
+        """Of the body."""
+        self.num_bytes = num_bytes
+
+    def answered(self) -> None:
+        """Nothing more is written. Harmless when called again."""
+        with self._lock:
+            was_answered, self._is_answered = self._is_answered, True
+            is_over = not (was_answered or self._num_left)
+        if not was_answered:
+            self.ended = time.monotonic()
+        if is_over:
+            self._close()
+
+    # Link's thread
+
+    def note(self, used: engine.Used) -> None:
+        """Never waits for more than a few instructions of a request thread."""
+        before = self.used.get(used.identifier)
+        self.used[used.identifier] = used
+        bucket = self.quota.tokens if self.quota is not None else None
+        if bucket is not None:
+            owed = used.computed_tokens + used.new_tokens
+            if before is not None:
+                owed -= before.computed_tokens + before.new_tokens
+            bucket.owe(owed)
+        if used.reason is not None:
+            with self._lock:
+                self._num_left -= 1
+                is_over = self._is_answered and not self._num_left
+            if is_over:
+                engine.ALARMS.set(0.0, self._close)
+
+    # Alarms' thread, or a request thread
+
+    def _close(self) -> None:
+        if self._is_inside and self.quota is not None:
+            self._is_inside = False
+            self.quota.leave()
+        if self._on_close is not None:
+            self._on_close(self)

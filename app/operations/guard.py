@@ -1,0 +1,237 @@
+"""What stands before the routes: keys, roles, limits. Request threads."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeGuard
+
+import flask
+
+from switchyard import engine
+from switchyard.app.config import Settings
+from switchyard.app.errors import describe
+from switchyard.app.exceptions import (
+    BadRequest,
+    LimitReached,
+    NotPermitted,
+    TimedOut,
+    Unauthorized,
+)
+from switchyard.app.http.identity import ADDRESS, CALLER, Caller, address_of, is_operator
+from switchyard.app.http.proxies import Proxies
+from switchyard.app.openapi.contract import COUNTS, WHO, Who
+from switchyard.app.operations import access
+from switchyard.app.operations.account import ACCOUNT, Account, account_of
+from switchyard.app.operations.credentials import given_key
+from switchyard.app.operations.failures import Failures
+from switchyard.app.operations.keyring import Keyring
+from switchyard.app.operations.keys import ApiKey, KeyTable, Role
+from switchyard.app.operations.limits import Quota, Quotas
+
+# Which roles may, by what a route says. A route that says nothing is an admin's.
+ROLES: dict[Who, tuple[Role, ...]] = {
+    "metrics": ("metrics", "admin"),
+    "user": ("user", "admin"),
+    "admin": ("admin",),
+    "operator": ("admin",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Of one application that has a file of keys."""
+
+    keyring: Keyring
+    quotas: Quotas
+    failures: Failures
+
+
+def open_checks(settings: Settings) -> Checks | None:
+    """None without a file of keys. Raises KeysError."""
+    if not settings.keys_file:
+        return None
+    quotas = Quotas()
+
+    def forget(table: KeyTable) -> None:
+        quotas.keep(table.by_name.keys())
+
+    keyring = Keyring(settings.keys_file, settings.max_priority, forget)
+    return Checks(keyring, quotas, Failures())
+
+
+class Guard:
+    """Of one application: registers nothing where nothing is asked for."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        checks: Checks | None,
+    ) -> None:
+        self._checks = checks
+        self._proxies = Proxies(settings.trusted_proxies) if settings.trusted_proxies else None
+        self._on_close = access.write if settings.access_log else None
+
+    def register(
+        self, target: flask.Flask | flask.Blueprint, routes: flask.Flask | flask.Blueprint
+    ) -> None:
+        """`target`: whose requests have accounts. `routes`: whose are guarded."""
+        if self._proxies is not None:
+            target.before_request(self._note_address)
+        if self._checks is not None or self._on_close is not None:
+            target.before_request(self._open)
+            target.after_request(self._answer)
+            target.teardown_request(self._leave)
+        if self._checks is not None:
+            routes.before_request(self._check)
+
+    @contextlib.contextmanager
+    def generation(self, environ: dict[str, Any]) -> Iterator[Account | None]:
+        """An account of its own for one of the generations of a connection, whose key must be valid
+        still; it ends with what is raised inside. None where there are no accounts. Raises
+        Unauthorized, LimitReached.
+        """
+        of_connection = account_of(environ)
+        if of_connection is None:
+            yield None
+            return
+        account = environ[ACCOUNT] = of_connection.another()
+        self._say(account, 200)
+        try:
+            if self._checks is not None and of_connection.key is not None:
+                account.quota = self._quota_again(of_connection.key)
+                account.enter()
+            yield account
+        except BaseException as error:
+            if account.said:
+                account.said["status"] = describe(error)[0].status if _is_told(error) else 500
+            account.answered()
+            raise
+        finally:
+            environ[ACCOUNT] = of_connection
+
+    def _quota_again(self, key: ApiKey) -> Quota:
+        assert self._checks is not None
+        entry = self._checks.keyring.find_again(key)
+        if entry is None:
+            raise Unauthorized
+        return self._checks.quotas.of(entry)
+
+    def _note_address(self) -> None:
+        assert self._proxies is not None
+        flask.request.environ[ADDRESS] = self._proxies.client_of(flask.request)
+
+    def _open(self) -> None:
+        flask.request.environ[ACCOUNT] = Account(self._on_close)
+
+    def _check(self) -> None:
+        """Raises Unauthorized, NotPermitted, LimitReached, or BadRequest for two keys."""
+        request = flask.request
+        view = flask.current_app.view_functions.get(request.endpoint or "")
+        who: Who = getattr(view, WHO, "admin")
+        if who == "nobody" or request.method == "OPTIONS":  # which browsers send without a key
+            return
+        key = given_key(request)
+        if key is None and who == "operator" and is_operator(request):
+            return
+        entry = self._find(key, address_of(request))
+        request.environ[CALLER] = Caller(entry.name, entry.role == "admin")
+        if entry.role not in ROLES[who]:
+            raise NotPermitted(
+                f"the API key {entry.name} has the role {entry.role}, which may not ask for this"
+            )
+        account = account_of(request.environ)
+        assert account is not None and self._checks is not None
+        account.quota = self._checks.quotas.of(entry)
+        if getattr(view, COUNTS, False):
+            account.enter()
+
+    def _find(self, key: bytes | None, address: str) -> ApiKey:
+        assert self._checks is not None
+        if key is None:
+            raise Unauthorized
+        self._checks.failures.check(address)
+        entry = self._checks.keyring.find(key)
+        if entry is None:
+            self._checks.failures.note(address)
+            raise Unauthorized
+        return entry
+
+    def _answer(self, response: flask.Response) -> flask.Response:
+        account = account_of(flask.request.environ)
+        if account is not None:
+            if account.quota is not None:
+                for name, value in _told(account.quota, flask.request):
+                    response.headers.add(name, value)
+            self._say(account, _status(flask.request, response))
+            if not _is_websocket(flask.request):  # whose response is never closed
+                account.has_response = True
+                account.sent(_length(flask.request, response))
+                if hasattr(response, "on_sent"):
+                    response.on_sent = account.sent
+                response.call_on_close(account.answered)
+        return response
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Where no response is written."""
+        account = account_of(flask.request.environ)
+        if account is not None and not account.has_response:
+            if error is not None and not account.said:
+                self._say(account, 500)
+            account.answered()
+
+    def _say(self, account: Account, status: int) -> None:
+        if self._on_close is not None:
+            account.said = access.said(flask.request, status)
+
+
+def _is_told(error: BaseException) -> TypeGuard[Exception]:
+    """Whether it is one that clients are told, and no fault of ours."""
+    kinds = (BadRequest, LimitReached, TimedOut, Unauthorized, engine.EngineError)
+    return isinstance(error, kinds)
+
+
+def _is_websocket(request: flask.Request) -> bool:
+    return request.url_rule is not None and request.url_rule.websocket
+
+
+def _status(request: flask.Request, response: flask.Response) -> int:
+    """A WebSocket has sent its own, and gets a response for nobody."""
+    is_websocket = _is_websocket(request) and response.status_code < 400
+    return 101 if is_websocket else response.status_code
+
+
+def _length(request: flask.Request, response: flask.Response) -> int:
+    """Of a body that is there in whole, in bytes."""
+    if request.method == "HEAD":
+        return 0
+    if response.is_sequence:
+        return sum(map(len, response.iter_encoded()))
+    return response.content_length or 0
+
+
+def _told(quota: Quota, request: flask.Request) -> Iterator[tuple[str, str]]:
+    """Headers that tell how much a key may still use, as OpenAI's clients read them, or
+    Anthropic's.
+    """
+    is_anthropic = "anthropic-version" in request.headers or "/v1/messages" in request.path
+    for name, level in quota.levels():
+        yield f"x-ratelimit-limit-{name}", str(level.limit)
+        yield f"x-ratelimit-remaining-{name}", str(level.remaining)
+        yield f"x-ratelimit-reset-{name}", duration(level.reset)
+        if is_anthropic:
+            when = datetime.now(UTC) + timedelta(seconds=level.reset)
+            yield f"anthropic-ratelimit-{name}-limit", str(level.limit)
+            yield f"anthropic-ratelimit-{name}-remaining", str(level.remaining)
+            yield f"anthropic-ratelimit-{name}-reset", when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI's headers have it: 12ms, 6.5s, 1m3s."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    if seconds < 60:
+        return f"{math.ceil(seconds * 10) / 10:g}s"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes}m{rest}s"

@@ -1,0 +1,225 @@
+"""The file of API keys: names, hashes, roles and limits."""
+
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import pydantic
+from pydantic import Field
+
+from switchyard.app.sources import SettingsError
+
+Role = Literal["user", "metrics", "admin"]
+
+MAX_BYTES = 64 << 20  # of a file
+OTHERS = 0o007  # may not even read it
+RESERVED = ("host", "none", "other")  # names that accounts have for what is no key's
+
+_BEGIN = re.compile(r"^(?=[ \t]*\[\[[ \t]*keys[ \t]*\]\])", re.MULTILINE)
+_MULTILINE = re.compile(r"'''|\"\"\"")
+
+Signature = tuple[int, int, int]  # by which a file is known to have changed
+
+
+class KeysError(SettingsError):
+    """The file of keys can't be used; the message names it, and the entry at fault."""
+
+
+class ApiKey(pydantic.BaseModel):
+    """One entry. The key itself is nowhere."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str = Field(pattern="^[a-z0-9][a-z0-9_.-]{0,63}$")
+    hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
+    role: Role = "user"
+    models: list[str] = ["*"]
+    rpm: int | None = Field(None, ge=1)
+    tpm: int | None = Field(None, ge=1)
+    concurrency: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
+    max_priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    expires: pydantic.AwareDatetime | None = None
+    disabled: bool = False
+    note: str = ""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _has_no_budget(cls, value: Any) -> Any:
+        for name in ("budget_tokens", "budget_period"):
+            if isinstance(value, dict) and name in value:
+                raise ValueError(f"{name} needs a ledger of usage, which this version has not")
+        return value
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def _is_free(cls, value: str) -> str:
+        if value in RESERVED:
+            raise ValueError(f"{value!r} is what the server calls something else")
+        return value
+
+    @pydantic.field_validator("models")
+    @classmethod
+    def _are_names(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not name or "*" in name[:-1]:
+                raise ValueError(f"{name!r} must be a name, with a * at its end at the most")
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _may_have_its_own_priority(self) -> "ApiKey":
+        if self.max_priority is not None and self.priority > self.max_priority:
+            raise ValueError(f"priority {self.priority} is above max_priority {self.max_priority}")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """In hexadecimal digits."""
+        return self.hash.removeprefix("sha256:")
+
+    def is_valid(self, now: datetime) -> bool:
+        return not self.disabled and (self.expires is None or now < self.expires)
+
+    def may_use(self, model: str) -> bool:
+        return any(
+            model.startswith(name[:-1]) if name.endswith("*") else model == name
+            for name in self.models
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTable:
+    """The entries of one reading of a file."""
+
+    signature: Signature
+    by_digest: Mapping[str, ApiKey]
+    by_name: Mapping[str, ApiKey]
+    by_text: Mapping[str, ApiKey] = field(repr=False)  # so that the same entry isn't read twice
+
+
+def digest_of(key: bytes) -> str:
+    """Plain SHA-256, not a slow hash: keys are random, of 256 bits, and checked at each request."""
+    return hashlib.sha256(key).hexdigest()
+
+
+def signature_of(path: str) -> Signature:
+    """Raises OSError."""
+    return _signature(os.stat(path))
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def read_keys(path: str, max_priority: int, before: KeyTable | None = None) -> KeyTable:
+    """`max_priority`: the server's own, within which those of keys are. Entries that are as they
+    were `before` are not read again. Raises KeysError.
+    """
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            text = file.read(MAX_BYTES + 1).decode()
+    except (OSError, UnicodeDecodeError) as reason:
+        raise KeysError(f"keys_file {path}: {reason}") from None
+    if status.st_mode & OTHERS:
+        mode = f"{status.st_mode & 0o777:04o}"
+        raise KeysError(f"keys_file {path} is open to others, by its mode {mode}: chmod o= {path}")
+    if len(text) > MAX_BYTES:
+        raise KeysError(f"keys_file {path} is longer than {MAX_BYTES} bytes")
+    try:
+        return parse_keys(text, max_priority, _signature(status), before)
+    except KeysError as reason:
+        raise KeysError(f"keys_file {path}: {reason}") from None
+
+
+def parse_keys(
+    text: str,
+    max_priority: int,
+    signature: Signature = (0, 0, 0),
+    before: KeyTable | None = None,
+) -> KeyTable:
+    """Raises KeysError."""
+    entries = _entries(text, before.by_text if before is not None else {})
+    by_name: dict[str, ApiKey] = {}
+    by_digest: dict[str, ApiKey] = {}
+    for _, key in entries:
+        if key.name in by_name:
+            raise KeysError(f"{key.name}: there are two entries of this name")
+        if key.digest in by_digest:
+            raise KeysError(f"{key.name} and {by_digest[key.digest].name} have the same hash")
+        if max(key.priority, key.max_priority or 0) > max_priority:
+            raise KeysError(
+                f"{key.name}: its priority, or max_priority, is above the server's setting"
+                f" max_priority, {max_priority}"
+            )
+        by_name[key.name] = by_digest[key.digest] = key
+    return KeyTable(signature, by_digest, by_name, dict(entries))
+
+
+def blocks(text: str) -> list[str]:
+    """The head, and each entry's own text: from its `[[keys]]` up to the next. They are the file
+    when they are joined. A file with strings of several lines is one block.
+    """
+    return [text] if _MULTILINE.search(text) else _BEGIN.split(text)
+
+
+def _entries(text: str, known: Mapping[str, ApiKey]) -> list[tuple[str, ApiKey]]:
+    """Each with its text. tomllib takes 20 us for an entry, which a large file would cost anew at
+    each change.
+    """
+    head, *others = blocks(text)
+    found = [("", _check(entry, i)) for i, entry in enumerate(_parse(head, text), 1)]
+    for part in others:
+        key = known.get(part)
+        if key is None:
+            [entry] = _parse(part, text)
+            key = _check(entry, len(found) + 1)
+        found.append((part, key))
+    return found
+
+
+def _parse(part: str, text: str) -> list[Any]:
+    try:
+        values = tomllib.loads(part)
+    except tomllib.TOMLDecodeError as reason:
+        raise KeysError(_reason(text) or str(reason)) from None
+    for name in values:
+        if name != "keys":
+            raise KeysError(f"{name} is unknown; entries are tables [[keys]]")
+    entries = values.get("keys", [])
+    if not isinstance(entries, list):
+        raise KeysError("entries are tables [[keys]], not [keys]")
+    return entries
+
+
+def _reason(text: str) -> str:
+    """Why a file is no TOML, with the line in it."""
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as reason:
+        return str(reason)
+    return ""
+
+
+def _check(entry: Any, number: int) -> ApiKey:
+    try:
+        return ApiKey.model_validate(entry)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field_name = ".".join(map(str, first["loc"]))
+        name = entry.get("name") if isinstance(entry, dict) else None
+        where = name if isinstance(name, str) and name else f"entry {number}"
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            message = "is unknown"
+        raise KeysError(": ".join(filter(None, (where[:64], field_name, message)))) from None
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,195 @@
+"""What each API key may still use: requests and tokens a minute, requests at once."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from switchyard.app.exceptions import BadRequest, LimitReached
+from switchyard.app.operations.keys import ApiKey
+
+RETRY_CONCURRENCY = 1.0  # seconds; nobody knows when one of the others ends
+
+Clock = Callable[[], float]
+
+
+class Level(NamedTuple):
+    limit: int
+    remaining: int
+    reset: float  # seconds until all is there again
+
+
+class Bucket:
+    """A token bucket of a minute's size. Its level may fall below 0, and recovers."""
+
+    def __init__(self, size: int, clock: Clock) -> None:
+        self.size = size
+        self._clock = clock
+        self._debts: deque[tuple[float, float]] = deque()  # when, how much
+        self._lock = threading.Lock()  # guards what follows
+        self._level = float(size)
+        self._time = clock()
+
+    # Any thread
+
+    def owe(self, amount: float) -> None:
+        """Pay afterwards. Never waits: the link's thread calls it."""
+        self._debts.append((self._clock(), amount))
+
+    def take(self) -> float:
+        """One, if there is one. Else the seconds until there is."""
+        with self._lock:
+            self._settle()
+            if self._level >= 1:
+                self._level -= 1
+                return 0.0
+            return self._seconds(1 - self._level)
+
+    def wait(self) -> float:
+        """Seconds until the level is above 0; 0 if it is."""
+        with self._lock:
+            self._settle()
+            return 0.0 if self._level > 0 else max(self._seconds(-self._level), 0.001)
+
+    def level(self) -> Level:
+        with self._lock:
+            self._settle()
+            left = max(math.floor(self._level), 0)
+            return Level(self.size, left, self._seconds(self.size - self._level))
+
+    def resize(self, size: int) -> None:
+        """A change of the limit: what was used stays used."""
+        with self._lock:
+            self._settle()
+            self._level = min(self._level + size - self.size, float(size))
+            self.size = size
+
+    # Under the lock
+
+    def _settle(self) -> None:
+        while self._debts:
+            when, amount = self._debts.popleft()
+            self._fill(when)
+            self._level -= amount
+        self._fill(self._clock())
+
+    def _fill(self, now: float) -> None:
+        if now > self._time:
+            self._level = min(self._level + (now - self._time) * self.size / 60, float(self.size))
+            self._time = now
+
+    def _seconds(self, amount: float) -> float:
+        return amount * 60 / self.size
+
+
+class Quota:
+    """Of one key, for as long as the server runs, whatever becomes of its limits meanwhile."""
+
+    def __init__(self, key: ApiKey, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self.requests: Bucket | None = None
+        self.tokens: Bucket | None = None
+        self._lock = threading.Lock()  # guards what follows
+        self._num_requests = 0
+        self.adapt(key)
+
+    def adapt(self, key: ApiKey) -> None:
+        """The limits of the entry as it is now."""
+        self.key = key
+        self.requests = self._resized(self.requests, key.rpm)
+        self.tokens = self._resized(self.tokens, key.tpm)
+
+    def enter(self) -> None:
+        """A request, which `leave`s in the end. Raises LimitReached."""
+        most = self.key.concurrency
+        with self._lock:
+            if most is not None and self._num_requests >= most:
+                raise self._reached(f"{most} requests at once", RETRY_CONCURRENCY)
+            self._num_requests += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._num_requests -= 1
+
+    def count_request(self) -> None:
+        """Raises LimitReached."""
+        if self.requests is not None and (seconds := self.requests.take()):
+            raise self._reached(f"{self.requests.size} requests a minute", seconds)
+
+    def check_tokens(self) -> None:
+        """Before jobs are submitted. Raises LimitReached."""
+        if self.tokens is not None and (seconds := self.tokens.wait()):
+            raise self._reached(f"{self.tokens.size} tokens a minute", seconds)
+
+    def levels(self) -> Iterator[tuple[str, Level]]:
+        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
+            if bucket is not None:
+                yield name, bucket.level()
+
+    def _reached(self, limit: str, seconds: float) -> LimitReached:
+        return LimitReached(
+            f"the API key {self.key.name} is at its limit of {limit}; try again in"
+            f" {seconds:.3g} seconds",
+            seconds,
+        )
+
+    def _resized(self, bucket: Bucket | None, size: int | None) -> Bucket | None:
+        if size is None:
+            return None
+        if bucket is None:
+            return Bucket(size, self._clock)
+        if bucket.size != size:
+            bucket.resize(size)
+        return bucket
+
+
+class Quotas:
+    """Of the keys that have come, by name. Any thread."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()  # guards what follows
+        self._by_name: dict[str, Quota] = {}
+
+    def of(self, key: ApiKey) -> Quota:
+        with self._lock:
+            quota = self._by_name.get(key.name)
+            if quota is None:
+                quota = self._by_name[key.name] = Quota(key, self._clock)
+            elif quota.key is not key:  # the file has been read again
+                quota.adapt(key)
+            return quota
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget the others, whose keys are gone. Requests at work keep the quota they have."""
+        with self._lock:
+            for name in self._by_name.keys() - set(names):
+                del self._by_name[name]
+
+
+def most_tokens(key: ApiKey, num_jobs: int) -> int | None:
+    """New tokens that each job of a request may have, all of which its key bounds together. Raises
+    BadRequest.
+    """
+    if key.max_tokens is None:
+        return None
+    if num_jobs > key.max_tokens:
+        raise BadRequest(
+            f"n: {num_jobs} choices are more than the {key.max_tokens} tokens that this API key may"
+            " have of a request",
+            "n",
+        )
+    return key.max_tokens // num_jobs
+
+
+def priority_of(key: ApiKey, asked: int | None) -> int:
+    """Of a request that asks for this, or for none. Raises BadRequest."""
+    if asked is None:
+        return key.priority
+    if key.max_priority is not None and asked > key.max_priority:
+        raise BadRequest(
+            f"priority {asked} is above the highest of this API key, {key.max_priority}", "priority"
+        )
+    return asked

@@ -1,0 +1,143 @@
+"""Where log records go, and how they look: from a thread of its own, since the engine thread must
+not wait for a terminal or a disk.
+"""
+
+import atexit
+import json
+import logging
+import logging.handlers
+import queue
+import sys
+import threading
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from switchyard.app.http.request_id import request_id
+from switchyard.app.operations.access import AccessLine
+from switchyard.app.sources import SettingsError
+
+ACCESS = "switchyard.access"
+AUDIT = "switchyard.audit"
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+LogFormat = Literal["text", "json"]
+
+
+class TextFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        if isinstance(record.msg, AccessLine):
+            return str(record.msg)
+        return super().format(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+        }
+        if isinstance(record.msg, AccessLine):
+            return json.dumps({**line, "message": record.msg.summary, **record.msg.fields})
+        line["message"] = record.getMessage()
+        if of_request := getattr(record, "request_id", ""):
+            line["request_id"] = of_request
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_text:
+            line["exception"] = record.exc_text
+        return json.dumps(line)
+
+
+class _ToListener(logging.handlers.QueueHandler):
+    """Takes out of a record what the thread alone knows that has made it."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        if isinstance(record.msg, AccessLine):
+            return record
+        record.msg, record.args = record.getMessage(), None
+        record.request_id = request_id()
+        if record.exc_info:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+            record.exc_info = None
+        return record
+
+
+def listen(level: str, log_format: LogFormat, access_log: str) -> logging.handlers.QueueListener:
+    """Have the records of this process written, until it ends. Raises SettingsError for an access
+    log that can't be opened.
+    """
+    formatter = make_formatter(log_format)
+    stderr = logging.StreamHandler()
+    stderr.addFilter(lambda record: access_log == "-" or record.name != ACCESS)
+    handlers: list[logging.Handler] = [stderr]
+    if access_log not in ("", "-"):
+        handlers.append(_file(access_log))
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    listener = logging.handlers.QueueListener(records, *handlers)
+    to_listener = _ToListener(records)
+    logger = logging.getLogger("switchyard")
+    logger.setLevel(level)
+    logger.addHandler(to_listener)
+    logger.propagate = False
+    # Whatever the level of all others.
+    logging.getLogger(ACCESS).setLevel(logging.INFO)
+    logging.getLogger(AUDIT).setLevel(logging.INFO)
+    if log_format == "json":
+        _catch_others(to_listener)
+    listener.start()
+    atexit.register(listener.stop)
+    return listener
+
+
+def make_formatter(log_format: LogFormat) -> logging.Formatter:
+    return JsonFormatter() if log_format == "json" else TextFormatter()
+
+
+def say(message: str, log_format: LogFormat, is_error: bool = False) -> None:
+    """A line of the server's own, beside the logs: it may be its last."""
+    if log_format == "json":
+        level = logging.ERROR if is_error else logging.INFO
+        record = logging.LogRecord("switchyard.server", level, "", 0, message, None, None)
+        message = JsonFormatter().format(record)
+    print(message, file=sys.stderr if is_error else sys.stdout, flush=True)
+
+
+def _file(path: str) -> logging.Handler:
+    """It may be renamed meanwhile: the next line opens another."""
+    try:
+        handler = logging.handlers.WatchedFileHandler(path)
+    except OSError as reason:
+        raise SettingsError(f"setting access_log: {reason}") from None
+    handler.addFilter(lambda record: record.name == ACCESS)
+    return handler
+
+
+def _catch_others(handler: logging.Handler) -> None:
+    """What libraries log and warn of, and what nobody catches."""
+    logging.getLogger().addHandler(handler)
+    logging.captureWarnings(True)
+    logger = logging.getLogger("switchyard.uncaught")
+
+    def tell(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+        logger.critical("uncaught: %s", error, exc_info=(kind, error, traceback))
+
+    def tell_of_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit and args.exc_value is not None:
+            tell(args.exc_type, args.exc_value, args.exc_traceback)
+
+    sys.excepthook = tell
+    threading.excepthook = tell_of_thread
+
+
+def _time(seconds: float) -> str:
+    """RFC 3339, in milliseconds."""
+    when = datetime.fromtimestamp(seconds, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,23 @@
+"""W3C's `traceparent`: which trace a request belongs to. Pure."""
+
+import re
+from typing import NamedTuple
+
+_PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.ASCII)
+
+
+class Trace(NamedTuple):
+    trace_id: str
+    span_id: str
+
+
+def parse_trace(header: str | None) -> Trace | None:
+    """None for a header that is missing or that the specification has ignored."""
+    match = _PARENT.fullmatch(header.strip()) if header else None
+    if match is None:
+        return None
+    version, trace_id, span_id, rest = match.groups()
+    is_zero = trace_id == "0" * 32 or span_id == "0" * 16
+    if version == "ff" or is_zero or (version == "00" and rest):
+        return None
+    return Trace(trace_id, span_id)

@@ -1,0 +1,162 @@
+"""`switchyard keys`: make, list and take back API keys."""
+
+import hashlib
+import json
+import os
+import secrets
+import sys
+import tomllib
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from switchyard.app.config import read_settings
+from switchyard.app.operations.keys import blocks, read_keys
+from switchyard.app.sources import CONFIG, SettingsError
+from switchyard.cli.keys_file import Failed, block, edit, place, read
+
+PREFIX = "sk-sy-"
+NUM_BYTES = 32
+MIN_GIVEN = 20  # characters of a key that the operator makes
+
+HEAD = "# API keys of Switchyard: docs/operations.md. Never the keys themselves, only hashes.\n"
+
+
+@click.group()
+@click.option("--file", help="Of the keys. Default: the setting keys_file.")
+@click.option("--config", help="File of settings, in place of ./switchyard.toml.")
+@click.pass_context
+def keys(context: click.Context, file: str | None, config: str | None) -> None:
+    """Make, list and take back API keys."""
+    if config is not None:
+        os.environ[CONFIG] = os.path.abspath(config)
+    try:
+        path = file or read_settings().keys_file
+    except SettingsError as error:
+        raise Failed(str(error)) from None
+    if not path:
+        raise click.UsageError("no file of keys: give --file, or the setting keys_file")
+    context.obj = os.path.realpath(path)  # or a link would be replaced by what it stands for
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice(["user", "metrics", "admin"]), help="Default: user.")
+@click.option("--model", "models", multiple=True, help="It may use; any number of times.")
+@click.option("--rpm", type=int, help="Requests a minute.")
+@click.option("--tpm", type=int, help="Tokens a minute: computed prompt, and new ones.")
+@click.option("--concurrency", type=int, help="Requests at once.")
+@click.option("--max-tokens", type=int, help="Most new tokens of a request.")
+@click.option("--priority", type=int, help="Of requests that don't say.")
+@click.option("--max-priority", type=int, help="Highest that it may ask for.")
+@click.option("--expires", help="Such as 2027-01-01T00:00:00Z.")
+@click.option("--note", help="For whom, for what.")
+@click.option("--stdin", "is_given", is_flag=True, help="Take the key from standard input.")
+@click.option("--json", "as_json", is_flag=True, help="As an object.")
+@click.pass_obj
+def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -> None:
+    """Add a key, and show it: this once."""
+    key = _given() if is_given else _made()
+    values = {k: list(v) if k == "models" else v for k, v in limits.items() if v not in (None, ())}
+    entry = block({"name": name, "hash": _hash(key), **values})
+    edit(path, lambda text: (text or HEAD).rstrip("\n") + f"\n\n{entry}", expected={name})
+    _show(name, None if is_given else key, as_json)
+
+
+@keys.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
+@click.pass_obj
+def list_keys(path: str, as_json: bool) -> None:
+    """List the keys, without their hashes."""
+    entries = list(read(path).by_name.values())
+    if as_json:
+        shown = [e.model_dump(mode="json", exclude={"hash"}, exclude_none=True) for e in entries]
+        click.echo(json.dumps(shown))
+        return
+    for entry in entries:
+        told = entry.model_dump(
+            mode="json", exclude={"name", "hash", "role"}, exclude_defaults=True
+        )
+        limits = " ".join(f"{k}={json.dumps(v)}" for k, v in told.items())
+        state = "" if entry.is_valid(datetime.now(UTC)) else "  (not valid)"
+        click.echo(f"{entry.name}  {entry.role}  {limits}{state}".rstrip())
+
+
+@keys.command()
+@click.argument("name")
+@click.pass_obj
+def remove(path: str, name: str) -> None:
+    """Take a key back. Its requests at work go on to their end."""
+
+    def without(text: str) -> str:
+        parts = blocks(text)
+        return "".join(part for i, part in enumerate(parts) if i != place(parts, name, path))
+
+    edit(path, without, expected={name})
+    click.echo(f"{name} is removed")
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--stdin", "is_given", is_flag=True, help="Take the key from standard input.")
+@click.option("--json", "as_json", is_flag=True, help="As an object.")
+@click.pass_obj
+def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
+    """Another key for a name, in place of the one it has; limits stay."""
+    key = _given() if is_given else _made()
+
+    def rotated(text: str) -> str:
+        parts = blocks(text)
+        i = place(parts, name, path)
+        [entry] = tomllib.loads(parts[i])["keys"]
+        parts[i] = parts[i].replace(entry["hash"], _hash(key))
+        return "".join(parts)
+
+    edit(path, rotated, expected={name})
+    _show(name, None if is_given else key, as_json)
+
+
+@keys.command()
+@click.option("--json", "as_json", is_flag=True, help="As an object.")
+@click.pass_obj
+def check(path: str, as_json: bool) -> None:
+    """Say whether a server could read the file."""
+    try:
+        settings = read_settings()
+        message, is_good = f"{len(read_keys(path, settings.max_priority).by_name)} keys", True
+    except SettingsError as error:
+        message, is_good = str(error), False
+    if as_json:
+        click.echo(json.dumps({"is_good": is_good, "message": message}))
+    else:
+        click.echo(f"{'✓' if is_good else '✗'} {path}: {message}")
+    sys.exit(not is_good)
+
+
+def _made() -> str:
+    return PREFIX + secrets.token_urlsafe(NUM_BYTES)
+
+
+def _given() -> str:
+    key = sys.stdin.readline().strip()
+    if len(key) < MIN_GIVEN or not key.isascii() or not key.isprintable() or " " in key:
+        raise click.UsageError(
+            f"--stdin: a key has at least {MIN_GIVEN} printable ASCII characters, without blanks"
+        )
+    return key
+
+
+def _hash(key: str) -> str:
+    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _show(name: str, key: str | None, as_json: bool) -> None:
+    """`key`: None where the operator has it already."""
+    if as_json:
+        click.echo(json.dumps({"name": name} | ({} if key is None else {"key": key})))
+    elif key is None:
+        click.echo(f"{name} has the key that was given", err=True)
+    else:
+        click.echo(f"The key of {name}, which nothing can show again:", err=True)
+        click.echo(key)

@@ -1,0 +1,124 @@
+"""Changes of the file of API keys, of which a running server never sees half. Its owner's comments
+stay: the standard library reads TOML and writes none, so that entries are changed as text.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from switchyard.app.operations.keys import (
+    OTHERS,
+    ApiKey,
+    KeysError,
+    KeyTable,
+    parse_keys,
+    read_keys,
+)
+
+MAX_PRIORITY = 2**31 - 1  # the server's own is looked at where it reads the file
+
+
+class Failed(click.ClickException):
+    def show(self, file: Any = None) -> None:
+        click.echo(f"switchyard: {self.message}", err=True)
+
+
+def read(path: str) -> KeyTable:
+    try:
+        return read_keys(path, MAX_PRIORITY)
+    except KeysError as error:
+        raise Failed(str(error)) from None
+
+
+def block(values: dict[str, Any]) -> str:
+    """JSON's strings, numbers and lists are TOML's, too."""
+    try:
+        expires = values.get("expires")
+        when = None if expires is None else datetime.fromisoformat(expires)
+    except ValueError as reason:
+        raise click.UsageError(f"--expires: {reason}") from None
+    lines = [
+        f"{name} = {when.isoformat() if name == 'expires' and when else json.dumps(value)}"
+        for name, value in values.items()
+    ]
+    return "\n".join(["[[keys]]", *lines, ""])
+
+
+def place(parts: list[str], name: str, path: str) -> int:
+    """Which of the blocks is the entry's."""
+    for i, part in enumerate(parts):
+        entries = tomllib.loads(part).get("keys", [])
+        if any(entry["name"] == name for entry in entries):
+            if len(entries) == 1:
+                return i
+            raise Failed(f"{path} can't be edited where it has strings of several lines, or lists")
+    raise Failed(f"{path} has no key called {name}")
+
+
+def edit(path: str, change: Callable[[str], str], expected: set[str]) -> None:
+    """In one step, and only if the result can be read, and differs in the entries `expected`."""
+    with _locked(os.path.dirname(path)):
+        before = read(path) if os.path.exists(path) else None
+        text = pathlib.Path(path).read_text() if before is not None else ""
+        changed = change(text)
+        try:
+            after = parse_keys(changed, MAX_PRIORITY)
+        except KeysError as error:
+            raise Failed(f"{path}: {error}") from None
+        known = {} if before is None else before.by_name
+        if not _differ(known, after.by_name) <= expected:
+            raise Failed(f"{path} can't be edited safely: change it by hand")
+        _replace(path, changed)
+
+
+def _differ(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> set[str]:
+    names = before.keys() | after.keys()
+    return {name for name in names if before.get(name) != after.get(name)}
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Against another of these commands."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise Failed(f"{directory}: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: str, text: str) -> None:
+    """Owner and mode stay as they were, without others' rights; of a new file the mode is 0600."""
+    directory = os.path.dirname(path)
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".keys-")
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+                if os.path.exists(path):
+                    status = os.stat(path)
+                    os.fchmod(file.fileno(), status.st_mode & 0o777 & ~OTHERS)
+                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        folder = os.open(directory, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+    except OSError as error:
+        raise Failed(f"{path}: {error.strerror}") from None

@@ -1,0 +1,189 @@
+"""`switchyard keys`, on real files."""
+
+import hashlib
+import json
+import os
+import stat
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from switchyard.app.operations.keys import read_keys
+from switchyard.cli import main
+from switchyard.cli.keys_file import block, edit
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("SWITCHYARD_")]:
+        monkeypatch.delenv(name)
+    return tmp_path / "keys.toml"
+
+
+@pytest.fixture
+def keys(path):
+    return lambda *args, input=None: CliRunner().invoke(
+        main, ["keys", "--file", str(path), *args], input=input
+    )
+
+
+def table(path):
+    return read_keys(str(path), 0).by_name
+
+
+def hashed(key):
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def test_a_key_is_made_shown_once_and_kept_as_a_hash(keys, path):
+    done = keys("add", "ann", "--rpm", "60", "--tpm", "1000", "--model", "demo", "--note", 'a "b"')
+    assert done.exit_code == 0, done.output
+    [key] = [line for line in done.output.splitlines() if line.startswith("sk-sy-")]
+    assert len(key) == len("sk-sy-") + 43
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    [entry] = table(path).values()
+    assert (entry.digest, entry.rpm, entry.tpm) == (hashed(key), 60, 1000)
+    assert (entry.models, entry.note) == (["demo"], 'a "b"')
+    assert key not in path.read_text()
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_another_is_appended_and_all_else_stays(keys, path):
+    keys("add", "ann")
+    text = path.read_text() + "# mine\n"
+    path.write_text(text)
+    assert keys("add", "bob", "--role", "admin", "--expires", "2027-01-01T00:00:00Z").exit_code == 0
+    assert path.read_text().startswith(text)
+    assert table(path)["bob"].role == "admin"
+    assert table(path)["bob"].expires.year == 2027
+
+
+def test_a_key_may_be_given(keys, path):
+    given = "my-own-key-of-some-length"
+    done = keys("add", "ann", "--stdin", input=given + "\n")
+    assert done.exit_code == 0 and given not in done.output
+    assert table(path)["ann"].digest == hashed(given)
+
+
+def test_a_key_is_rotated_with_its_limits(keys, path):
+    keys("add", "ann", "--rpm", "5")
+    keys("add", "bob")
+    before = table(path)
+    done = keys("rotate", "ann", "--json")
+    told = json.loads(done.output)
+    after = table(path)
+    assert after["ann"].digest == hashed(told["key"]) != before["ann"].digest
+    assert after["ann"].rpm == 5
+    assert after["bob"] == before["bob"]
+
+
+def test_a_key_is_removed_with_its_own_lines_alone(keys, path):
+    for name in ("ann", "bob", "eve"):
+        keys("add", name)
+    assert keys("remove", "bob").exit_code == 0
+    assert list(table(path)) == ["ann", "eve"]
+    assert path.read_text().count("[[keys]]") == 2
+
+
+def test_the_list_shows_limits_and_no_hash(keys, path):
+    keys("add", "ann", "--rpm", "5")
+    keys("add", "old", "--expires", "2020-01-01T00:00:00Z")
+    shown = keys("list").output
+    assert "ann  user  rpm=5" in shown and "(not valid)" in shown
+    assert table(path)["ann"].digest[:8] not in shown
+    rows = json.loads(keys("list", "--json").output)
+    assert [row["name"] for row in rows] == ["ann", "old"]
+    assert "hash" not in rows[0] and rows[0]["rpm"] == 5
+
+
+def test_check_says_whether_a_server_could_read_it(keys, path):
+    keys("add", "ann")
+    assert keys("check").exit_code == 0
+    path.chmod(0o644)
+    done = keys("check", "--json")
+    assert done.exit_code == 1
+    assert "chmod o=" in json.loads(done.output)["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["add", "Ann"], 1, "Ann: name"),
+        (["add", "ann"], 1, "two entries of this name"),
+        (["add", "eve", "--rpm", "0"], 1, "eve: rpm"),
+        (["add", "eve", "--expires", "soon"], 2, "--expires"),
+        (["add", "eve", "--role", "owner"], 2, "--role"),
+        (["add", "eve", "--stdin"], 2, "at least 20 printable"),
+        (["remove", "eve"], 1, "no key called eve"),
+        (["rotate", "eve"], 1, "no key called eve"),
+    ],
+)
+def test_what_cannot_be_done_changes_nothing(keys, path, arguments, status, says):
+    keys("add", "ann")
+    text = path.read_text()
+    done = keys(*arguments, input="short\n")
+    assert (done.exit_code, says in done.output) == (status, True), done.output
+    assert path.read_text() == text
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_file_that_cannot_be_edited_safely_is_left(keys, path):
+    keys("add", "ann")
+    keys("add", "bob")
+    text = path.read_text() + 'note = """\nlong\n"""\n'
+    path.write_text(text)
+    done = keys("remove", "ann")
+    assert done.exit_code == 1 and "can't be edited" in done.output
+    assert path.read_text() == text
+
+
+def test_links_and_the_rights_of_a_group_stay(keys, path, tmp_path):
+    target = tmp_path / "secret" / "keys.toml"
+    target.parent.mkdir()
+    path.symlink_to(target)
+    keys("add", "ann")
+    target.chmod(0o640)
+    inode = target.stat().st_ino
+    keys("add", "bob")
+    assert path.is_symlink()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert target.stat().st_ino != inode  # another file has taken its place
+    assert list(table(target)) == ["ann", "bob"]
+
+
+def test_two_commands_at_once_lose_nothing(keys, path):
+    keys("add", "ann")
+
+    # Not by CliRunner, whose calls take the standard streams of the process from each other.
+    def add(i):
+        entry = block({"name": f"key{i}", "hash": f"sha256:{hashed(str(i))}"})
+        edit(str(path), lambda text: f"{text}\n{entry}", expected={f"key{i}"})
+
+    threads = [threading.Thread(target=add, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(table(path)) == 9
+
+
+def test_the_command_check_tells_of_the_file(keys, path, model_path, monkeypatch):
+    keys("add", "ann")
+    monkeypatch.setenv("SWITCHYARD_KEYS_FILE", str(path))
+    monkeypatch.setenv("SWITCHYARD_BIND", "127.0.0.1:0")
+    done = CliRunner().invoke(main, ["check", model_path])
+    assert done.exit_code == 0 and f"✓ keys: 1 in {path}" in done.output
+    path.chmod(0o644)
+    done = CliRunner().invoke(main, ["check", model_path])
+    assert done.exit_code == 1 and f"✗ keys: keys_file {path} is open to others" in done.output
+
+
+def test_the_file_is_the_settings_one_unless_it_is_given(path, monkeypatch):
+    monkeypatch.setenv("SWITCHYARD_KEYS_FILE", str(path))
+    assert CliRunner().invoke(main, ["keys", "add", "ann"]).exit_code == 0
+    assert list(table(path)) == ["ann"]
+    monkeypatch.delenv("SWITCHYARD_KEYS_FILE")
+    done = CliRunner().invoke(main, ["keys", "list"])
+    assert done.exit_code == 2 and "give --file, or the setting keys_file" in done.output

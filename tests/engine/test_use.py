@@ -1,0 +1,104 @@
+"""What jobs have used, as the application's accounts are told."""
+
+import threading
+
+import pytest
+
+from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started, Timings
+from tests.scripted import Gate, ScriptedBackend, endless, finished, job
+
+
+def looked_up(job):
+    yield Started(job.identifier)
+    yield Prefill(job.identifier, 2, 3, 1)
+    yield Prefill(job.identifier, 3, 3, 1)
+    yield Chunk(job.identifier, "x", (0,))
+    yield Finished(job.identifier, "stop", 3, 1, 1)
+
+
+class Account:
+    """Told by `on_use`; `wait` for a job's end."""
+
+    def __init__(self):
+        self.told = []
+        self.ended = threading.Event()
+
+    def __call__(self, used):
+        self.told.append(used)
+        if used.reason is not None:
+            self.ended.set()
+
+    def wait(self):
+        assert self.ended.wait(20)
+        return [(u.computed_tokens, u.cached_tokens, u.new_tokens, u.reason) for u in self.told]
+
+
+@pytest.fixture
+def account():
+    return Account()
+
+
+def test_the_prompt_is_told_once_and_all_at_the_end(make_engine, account):
+    model = make_engine(ScriptedBackend(looked_up))
+    stream = model.submit([job()], on_use=account)
+    while not stream.is_finished:
+        stream.take(20)
+    assert account.wait() == [(2, 1, 0, None), (2, 1, 1, "stop")]
+    assert account.told[0].prompt_tokens == 3
+    assert isinstance(account.told[1].timings, Timings)
+
+
+def test_a_job_whose_stream_is_closed_is_told_all_the_same(make_engine, account):
+    model = make_engine(ScriptedBackend(endless))
+    stream = model.submit([job()], on_use=account)
+    while not any(isinstance(event, Chunk) for event in stream.take(20)):
+        pass
+    stream.close()
+    [(computed, cached, new_tokens, reason)] = account.wait()
+    assert (computed, cached, reason) == (3, 0, "cancelled")
+    assert new_tokens >= 1
+
+
+def test_a_job_that_never_started_has_computed_nothing(make_engine, account):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate, max_active=1))
+    first = model.submit([job("a")])
+    gate.wait_until_held()
+    model.submit([job("b")], on_use=account).close()
+    gate.open()
+    assert account.wait() == [(0, 0, 0, "cancelled")]
+    first.close()
+
+
+def test_a_job_that_fails_is_told_with_what_it_had(make_engine, account):
+    def failing(job):
+        yield Prefill(job.identifier, 3, 3, 1)
+        yield Chunk(job.identifier, "x", (0, 1))
+        yield Failed(job.identifier, RuntimeError("broken"))
+
+    model = make_engine(ScriptedBackend(failing))
+    model.submit([job()], on_use=account)
+    assert account.wait()[-1] == (2, 1, 2, "failed")
+
+
+def test_jobs_of_an_engine_that_stops_are_told(make_engine, account):
+    model = make_engine(ScriptedBackend(endless))
+    stream = model.submit([job()], on_use=account)
+    while not any(isinstance(event, Chunk) for event in stream.take(20)):
+        pass
+    model.close(timeout=20)
+    assert account.wait()[-1][3] == "failed"
+
+
+def test_a_job_that_is_put_back_pays_for_its_prompt_once(make_engine, account):
+    def once_broken(job):
+        yield Started(job.identifier)
+        yield Prefill(job.identifier, 3, 3, 0)
+        if backend.iterate_errors is not None and not backend.recoveries:
+            raise RuntimeError("broken")
+        yield finished(job, 0)
+
+    backend = ScriptedBackend(once_broken)
+    model = make_engine(backend)
+    model.submit([job()], on_use=account)
+    assert account.wait() == [(3, 0, 0, None), (3, 0, 0, "length")]

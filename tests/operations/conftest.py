@@ -1,0 +1,74 @@
+"""Servers with a file of keys, over the scripted backend."""
+
+import hashlib
+import json
+
+import pytest
+
+from switchyard.app.operations.keyring import LOOK
+from tests.app.conftest import ask, gate, make_client, way
+
+__all__ = ["ask", "gate", "make_client", "way"]
+
+KEYS = {name: f"sk-sy-{name}-0123456789abcdef" for name in ("ann", "bob", "root", "prom")}
+ROLES = {"root": "admin", "prom": "metrics"}
+
+
+def bearer(name):
+    return {"Authorization": f"Bearer {KEYS.get(name, name)}"}
+
+
+def entry(name, **more):
+    """As TOML."""
+    hashed = f"sha256:{hashlib.sha256(KEYS.get(name, name).encode()).hexdigest()}"
+    values = {"name": name, "hash": hashed, "role": ROLES.get(name, "user"), **more}
+    lines = (
+        f"{key} = {value if key == 'expires' else json.dumps(value)}"
+        for key, value in values.items()
+    )
+    return "\n".join(["[[keys]]", *lines, "", ""])
+
+
+class KeysFile:
+    def __init__(self, path):
+        self.path = path
+
+    def write(self, *entries, mode=0o600):
+        self.path.write_text("".join(entries))
+        self.path.chmod(mode)
+        return self
+
+
+@pytest.fixture
+def keys_file(tmp_path):
+    """Of a user ann, another bob, an admin root, and prom, for metrics."""
+    return KeysFile(tmp_path / "keys.toml").write(*map(entry, KEYS))
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    """Of the limits, the failures and the looks at the file of `make_keyed`'s client."""
+    return Clock()
+
+
+@pytest.fixture
+def make_keyed(make_client, keys_file, clock):
+    """As `make_client`, with the file of keys and `clock`."""
+
+    def make(backend, **settings):
+        client = make_client(backend, **{"keys_file": str(keys_file.path), **settings})
+        checks = client.application.extensions["switchyard"].checks
+        for part in (checks.keyring, checks.quotas, checks.failures):
+            part._clock = clock
+        checks.keyring._next_look = clock() + LOOK
+        return client
+
+    return make

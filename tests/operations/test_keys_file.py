@@ -1,0 +1,122 @@
+"""What a file of keys may say, and what is said of one that can't be used."""
+
+import hashlib
+from datetime import UTC, datetime
+
+import pytest
+
+from switchyard.app.operations.keys import KeysError, blocks, parse_keys, read_keys
+from tests.operations.conftest import KEYS, KeysFile, entry
+
+HASH = "sha256:" + "0" * 64
+
+
+def test_an_entry_is_read_with_all_that_it_may_have():
+    text = entry(
+        "ann",
+        models=["demo", "llama-*"],
+        rpm=60,
+        tpm=1000,
+        concurrency=4,
+        max_tokens=4096,
+        priority=-1,
+        max_priority=2,
+        expires="2027-01-01T00:00:00Z",
+        disabled=False,
+        note="laptop",
+    )
+    [key] = parse_keys(text, 2).by_name.values()
+    assert key.digest == hashlib.sha256(KEYS["ann"].encode()).hexdigest()
+    assert (key.rpm, key.tpm, key.concurrency, key.max_tokens) == (60, 1000, 4, 4096)
+    assert (key.priority, key.max_priority, key.role) == (-1, 2, "user")
+    assert key.expires == datetime(2027, 1, 1, tzinfo=UTC)
+    assert [key.may_use(name) for name in ("demo", "llama-3", "llama", "demo2")] == [
+        *(True, True, False, False)
+    ]
+
+
+def test_what_is_not_given_is_no_limit():
+    [key] = parse_keys(f'[[keys]]\nname = "a"\nhash = "{HASH}"\n', 0).by_name.values()
+    assert {key.rpm, key.tpm, key.concurrency, key.max_tokens, key.expires} == {None}
+    assert key.may_use("anything") and key.is_valid(datetime.now(UTC))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[keys]]\nname = 1", "entry 1: name: .*string"),
+        (entry("Ann"), "Ann: name: .*pattern"),
+        (entry("a" * 65), "name: .*pattern"),
+        (entry("host"), "host: name: 'host' is what the server calls something else"),
+        ('[[keys]]\nname = "a"', "a: hash: .*required"),
+        (f'[[keys]]\nhash = "{HASH}"', "entry 1: name: .*required"),
+        ('[[keys]]\nname = "a"\nhash = "sk-sy-secret"', "a: hash: .*pattern"),
+        (entry("ann", role="owner"), "ann: role: .*'admin'"),
+        (entry("ann", rpm=0), "ann: rpm: .*greater than or equal to 1"),
+        (entry("ann", rpm=True), "ann: rpm: .*integer"),
+        (entry("ann", tpm="1000"), "ann: tpm: .*integer"),
+        (entry("ann", rmp=1), "ann: rmp: is unknown"),
+        (entry("ann", models="demo"), "ann: models: .*list"),
+        (entry("ann", models=["a*b"]), r"ann: models: 'a\*b' must be a name"),
+        (entry("ann", budget_tokens=5), "ann: budget_tokens needs a ledger of usage"),
+        (entry("ann", budget_period="day"), "ann: budget_period needs a ledger"),
+        (entry("ann", expires="2027-01-01T00:00:00"), "ann: expires: .*timezone"),
+        (entry("ann", expires="2027-01-01"), "ann: expires: "),
+        (entry("ann", max_priority=1), "ann: its priority, or max_priority, is above the server's"),
+        (entry("ann", priority=1), "ann: its priority, or max_priority, is above"),
+        (entry("ann", priority=0, max_priority=-1), "ann: priority 0 is above max_priority -1"),
+        (entry("ann") + entry("ann"), "ann: there are two entries of this name"),
+        (entry("ann") + entry("ann").replace("ann", "bob"), "bob and ann have the same hash"),
+        ("[keys]\n", r"entries are tables \[\[keys\]\]"),
+        ("keys = 5\n", r"entries are tables \[\[keys\]\]"),
+        ("[other]\n", "other is unknown"),
+        (entry("ann") + "[other]\n", "other is unknown"),
+        (entry("ann") + "[[keys]]\nname =\n", "line 7"),
+        ("[[keys]]\nnote = '''\n[[keys]]\n'''\n", "entry 1: name: .*required"),
+    ],
+)
+def test_an_entry_that_cannot_be_honoured_is_named(text, message):
+    with pytest.raises(KeysError, match=message) as raised:
+        parse_keys(text, 0)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o601, 0o644])
+def test_a_file_that_others_may_read_is_refused(tmp_path, mode):
+    path = KeysFile(tmp_path / "keys").write(entry("ann"), mode=mode).path
+    with pytest.raises(KeysError, match=f"keys_file {path} is open to others"):
+        read_keys(str(path), 0)
+
+
+def test_a_group_may_read_it(tmp_path):
+    path = KeysFile(tmp_path / "keys").write(entry("ann"), mode=0o640).path
+    assert "ann" in read_keys(str(path), 0).by_name
+
+
+@pytest.mark.parametrize("content", [None, b"\xff"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(0o600)
+    with pytest.raises(KeysError, match=f"keys_file {path}: "):
+        read_keys(str(path), 0)
+
+
+def test_an_empty_file_has_no_keys():
+    assert parse_keys("# nothing yet\n", 0).by_name == {}
+
+
+def test_entries_that_have_not_changed_are_the_same_again():
+    before = parse_keys("# mine\n" + entry("ann") + entry("bob"), 0)
+    after = parse_keys("# ours\n" + entry("bob") + entry("ann", rpm=1), 0, before=before)
+    assert after.by_name["bob"] is before.by_name["bob"]
+    assert after.by_name["ann"].rpm == 1
+
+
+def test_strings_of_several_lines_hide_no_entry():
+    text = entry("ann") + 'note = """\n[[keys]]\n"""\n' + entry("bob")
+    table = parse_keys(text, 0)
+    assert list(table.by_name) == ["ann", "bob"]
+    assert list(parse_keys(text, 0, before=table).by_name) == ["ann", "bob"]
+    assert "".join(blocks(text)) == text

@@ -1,0 +1,369 @@
+"""What each key may use: by a clock of its own, and as clients are told."""
+
+import itertools
+import re
+import time
+
+import pytest
+
+from switchyard.app.exceptions import LimitReached
+from switchyard.app.operations.guard import duration
+from switchyard.app.operations.keys import parse_keys
+from switchyard.app.operations.limits import Bucket, Quotas
+from switchyard.engine.messages import Chunk, Finished, Prefill, Started
+from tests.app.conftest import wait_until_empty
+from tests.operations.conftest import Clock, bearer, entry
+from tests.scripted import ScriptedBackend, endless
+
+URL = "/v1/completions"
+BODY = {"prompt": "x", "max_tokens": 1}
+ANTHROPIC = {"anthropic-version": "2023-06-01"}
+
+
+def looked_up(job):
+    """Of a prompt all but two tokens are in the cache."""
+    total = len(job.prompt)
+    cached = max(total - 2, 0)
+    yield Started(job.identifier)
+    yield Prefill(job.identifier, total, total, cached)
+    for i in range(job.max_new_tokens):
+        yield Chunk(job.identifier, f"{i} ", (i,))
+    yield Finished(job.identifier, "length", total, job.max_new_tokens, cached)
+
+
+# Buckets
+
+
+def test_a_bucket_fills_by_its_size_in_a_minute():
+    clock = Clock()
+    bucket = Bucket(60, clock)
+    assert [bucket.take() for _ in range(60)] == [0] * 60
+    assert bucket.take() == pytest.approx(1)
+    clock.now += 0.75
+    assert bucket.take() == pytest.approx(0.25)
+    clock.now += 0.25
+    assert bucket.take() == 0
+    clock.now += 3600
+    assert bucket.level() == (60, 60, 0)
+
+
+def test_a_level_may_fall_below_0_and_recovers():
+    clock = Clock()
+    bucket = Bucket(600, clock)
+    bucket.owe(700)
+    assert bucket.wait() == pytest.approx(10)
+    assert bucket.level() == (600, 0, pytest.approx(70))
+    clock.now += 10
+    assert bucket.wait() == 0.001  # above 0, not at it
+    clock.now += 1
+    assert bucket.wait() == 0
+
+
+def test_what_is_owed_counts_from_when_it_was_owed():
+    clock = Clock()
+    bucket = Bucket(60, clock)
+    clock.now += 10  # in which a full bucket gains nothing
+    bucket.owe(30)
+    assert bucket.level().remaining == 30
+    bucket.owe(10)  # looked at later
+    clock.now += 10
+    assert bucket.level().remaining == 30
+    bucket.owe(1)
+    clock.now += 3600
+    assert bucket.level().remaining == 60
+
+
+def test_in_an_hour_it_lets_through_what_it_says():
+    clock = Clock()
+    bucket = Bucket(90, clock)
+    taken = 0
+    while clock.now < 1000 + 3600:
+        taken += bucket.take() == 0
+        clock.now += 0.1
+    assert 90 * 60 <= taken <= 90 * 61
+
+
+def test_what_was_used_stays_used_when_a_limit_changes():
+    clock = Clock()
+    quotas = Quotas(clock)
+    [key] = parse_keys(entry("ann", rpm=10), 0).by_name.values()
+    [other] = parse_keys(entry("ann", rpm=4), 0).by_name.values()
+    for _ in range(8):
+        quotas.of(key).count_request()
+    with pytest.raises(LimitReached, match="4 requests a minute"):
+        quotas.of(other).count_request()
+    assert quotas.of(key).requests.level().remaining == 2
+    quotas.keep(())
+    assert quotas.of(key).requests.level().remaining == 10
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0, "0ms"), (0.0115, "12ms"), (6.5, "6.5s"), (6, "6s"), (63, "1m3s"), (3600, "60m0s")],
+)
+def test_a_duration_is_told_as_openai_does(seconds, told):
+    assert duration(seconds) == told
+
+
+# Requests
+
+
+def test_requests_a_minute(make_keyed, keys_file, clock):
+    keys_file.write(entry("ann", rpm=2), entry("bob"))
+    client = make_keyed(ScriptedBackend())
+    remaining = []
+    for _ in range(2):
+        response = client.post(URL, json=BODY, headers=bearer("ann"))
+        assert response.status_code == 200
+        remaining.append(response.headers["x-ratelimit-remaining-requests"])
+    assert remaining == ["1", "0"]
+    response = client.post(URL, json=BODY, headers=bearer("ann"))
+    assert response.status_code == 429
+    error = response.json["error"]
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+    assert error["message"] == (
+        "the API key ann is at its limit of 2 requests a minute; try again in 30 seconds"
+    )
+    assert response.headers["Retry-After"] == "30"
+    assert response.headers["retry-after-ms"] == "30000"
+    assert response.headers["x-ratelimit-limit-requests"] == "2"
+    assert response.headers["x-ratelimit-remaining-requests"] == "0"
+    assert response.headers["x-ratelimit-reset-requests"] == "1m0s"
+    assert "x-ratelimit-limit-tokens" not in response.headers
+    assert client.post(URL, json=BODY, headers=bearer("bob")).status_code == 200
+    clock.now += 30
+    assert client.post(URL, json=BODY, headers=bearer("ann")).status_code == 200
+
+
+def test_what_asks_for_no_work_counts_as_no_request(make_keyed, keys_file):
+    keys_file.write(entry("ann", rpm=1, concurrency=1))
+    client = make_keyed(ScriptedBackend())
+    for path in ("/v1/models", "/v1/requests", "/health/ready", "/version"):
+        for _ in range(2):
+            assert client.get(path, headers=bearer("ann")).status_code == 200
+    assert client.post("/api/extra/abort", json={}, headers=bearer("ann")).status_code == 200
+    assert client.post("/tokenize", json={"content": "x"}, headers=bearer("ann")).status_code == 200
+    assert client.post("/tokenize", json={"content": "x"}, headers=bearer("ann")).status_code == 429
+
+
+def test_anthropics_clients_are_told_under_their_names(make_keyed, keys_file):
+    keys_file.write(entry("ann", rpm=1, tpm=100))
+    client = make_keyed(ScriptedBackend())
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    headers = {**ANTHROPIC, **bearer("ann")}
+    response = client.post("/v1/messages", json=body, headers=headers)
+    assert response.status_code == 200
+    for kind, limit in (("requests", "1"), ("tokens", "100")):
+        assert response.headers[f"anthropic-ratelimit-{kind}-limit"] == limit
+        assert response.headers[f"anthropic-ratelimit-{kind}-remaining"].isdigit()
+        reset = response.headers[f"anthropic-ratelimit-{kind}-reset"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", reset)
+    response = client.post("/v1/messages", json=body, headers=headers)
+    assert (response.status_code, response.json["error"]["type"]) == (429, "rate_limit_error")
+    assert response.headers["retry-after-ms"] == "60000"
+
+
+# Requests at once
+
+
+def ask_held(client, ask, gate, name, **more):
+    """A request that is at work until the gate is opened."""
+    answer = ask(client, {**BODY, **more}, headers=bearer(name))
+    gate.wait_until_held()
+    return answer
+
+
+def test_requests_at_once(make_keyed, keys_file, ask, gate):
+    keys_file.write(entry("ann", concurrency=1), entry("bob"))
+    client = make_keyed(ScriptedBackend(gate=gate))
+    answer = ask_held(client, ask, gate, "ann")
+    response = client.post(URL, json=BODY, headers=bearer("ann"))
+    assert response.status_code == 429
+    assert "ann is at its limit of 1 requests at once" in response.json["error"]["message"]
+    assert response.headers["Retry-After"] == "1"
+    gate.open()
+    assert answer.get(timeout=20).status_code == 200
+    assert client.post(URL, json=BODY, headers=bearer("bob")).status_code == 200
+
+
+ENDS = {
+    "refused": (400, {"temperature": -1}),
+    "no model": (404, {"model": "none"}),
+    "too long": (400, {"prompt": "x " * 3000}),
+    "served": (200, {}),
+    "streamed": (200, {"stream": True}),
+}
+
+
+@pytest.mark.parametrize("way", ["iterator", "gunicorn"], indirect=True)
+@pytest.mark.parametrize(("status", "more"), ENDS.values(), ids=ENDS)
+def test_a_place_is_given_back_however_a_request_ends(make_keyed, keys_file, status, more):
+    keys_file.write(entry("ann", concurrency=1))
+    client = make_keyed(ScriptedBackend())
+    for _ in range(3):
+        response = client.post(URL, json={**BODY, **more}, headers=bearer("ann"))
+        assert response.status_code == status
+        response.get_data()
+        response.close()
+
+
+def test_a_place_is_given_back_where_the_next_limit_refuses(make_keyed, keys_file, clock):
+    keys_file.write(entry("ann", concurrency=1, rpm=1))
+    client = make_keyed(ScriptedBackend())
+    for status in (200, 429, 429):
+        with client.post(URL, json=BODY, headers=bearer("ann")) as response:
+            assert response.status_code == status
+    clock.now += 60
+    with client.post(URL, json=BODY, headers=bearer("ann")) as response:
+        assert response.status_code == 200
+
+
+def test_a_place_is_given_back_when_a_failure_has_no_answer(make_keyed, keys_file, monkeypatch):
+    class Panic(BaseException):
+        pass
+
+    def panic(*args):
+        raise Panic
+
+    keys_file.write(entry("ann", concurrency=1))
+    client = make_keyed(ScriptedBackend())
+    monkeypatch.setattr("switchyard.app.delivery.submit.read_bytes", panic)
+    for _ in range(2):
+        with pytest.raises(Panic):
+            client.post(URL, json=BODY, headers=bearer("ann"))
+
+
+def test_a_client_that_left_has_its_place_until_its_jobs_have_ended(make_keyed, keys_file, gate):
+    keys_file.write(entry("ann", concurrency=1), entry("bob"))
+    client = make_keyed(ScriptedBackend(endless, gate=gate))
+    gate.step(3)
+    streamed = client.post(URL, json={**BODY, "stream": True}, headers=bearer("ann"))
+    next(iter(streamed.response))
+    streamed.close()
+    assert client.post(URL, json=BODY, headers=bearer("ann")).status_code == 429
+    quota = client.application.extensions["switchyard"].checks.quotas._by_name["ann"]
+    assert quota._num_requests == 1
+    gate.open()
+    wait_until_empty(client)
+    wait_until(lambda: quota._num_requests == 0)
+
+
+def wait_until(is_so):
+    """By the alarms' thread, which no event tells of."""
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# Tokens
+
+
+def test_tokens_a_minute_are_those_that_were_computed(make_keyed, keys_file, clock):
+    keys_file.write(entry("ann", tpm=60))
+    client = make_keyed(ScriptedBackend(looked_up))
+    prompt = list(range(3, 23))
+    levels = []
+    for max_tokens in (8, 40, 30):
+        body = {"prompt": prompt, "max_tokens": max_tokens}
+        response = client.post(URL, json=body, headers=bearer("ann"))
+        assert response.status_code == 200, response.json
+        levels.append(response.headers["x-ratelimit-remaining-tokens"])
+    # Of each prompt of 20 tokens two were computed.
+    assert levels == ["50", "8", "0"]
+    response = client.post(URL, json=body, headers=bearer("ann"))
+    assert response.status_code == 429
+    assert "ann is at its limit of 60 tokens a minute" in response.json["error"]["message"]
+    assert response.headers["retry-after-ms"] == "24000"
+    clock.now += 24.1
+    assert client.post(URL, json=body, headers=bearer("ann")).status_code == 200
+
+
+def test_what_was_cancelled_is_paid_for(make_keyed, keys_file, gate):
+    keys_file.write(entry("ann", tpm=1000))
+    client = make_keyed(ScriptedBackend(endless, gate=gate))
+    gate.step(4)  # the start, and three tokens
+    streamed = client.post(
+        URL, json={"prompt": [3, 4, 5], "max_tokens": 500, "stream": True}, headers=bearer("ann")
+    )
+    next(iter(streamed.response))
+    assert streamed.headers["x-ratelimit-remaining-tokens"] == "1000"
+    for _ in range(4):
+        gate.wait_until_held()
+    streamed.close()
+    gate.open()
+    wait_until_empty(client)
+    tokens = client.application.extensions["switchyard"].checks.quotas._by_name["ann"].tokens
+    [(_, owed)] = tokens._debts
+    [chunks] = client.models.get()._link._make_backend().num_chunks.values()
+    assert owed == 3 + chunks
+
+
+def test_several_choices_are_paid_for_each(make_keyed, keys_file):
+    keys_file.write(entry("ann", tpm=100))
+    client = make_keyed(ScriptedBackend(looked_up))
+    body = {"prompt": [3, 4, 5, 6], "max_tokens": 5, "n": 3}
+    response = client.post(URL, json=body, headers=bearer("ann"))
+    assert response.headers["x-ratelimit-remaining-tokens"] == str(100 - 3 * (2 + 5))
+
+
+# What a request may ask for
+
+
+@pytest.mark.parametrize(
+    ("asked", "n", "given"), [(None, 1, 6), (5, 1, 5), (50, 1, 6), (50, 2, 3), (None, 4, 1)]
+)
+def test_new_tokens_of_a_request(make_keyed, keys_file, asked, n, given):
+    keys_file.write(entry("ann", max_tokens=6))
+    backend = ScriptedBackend()
+    client = make_keyed(backend)
+    body = {"prompt": "x", "max_tokens": asked, "n": n}
+    response = client.post(URL, json=body, headers=bearer("ann"))
+    assert response.status_code == 200
+    assert [job.max_new_tokens for job in backend.enqueued] == [given] * n
+    is_cut = (asked or 16) > given  # which /v1/completions asks for by itself
+    assert response.headers.get("X-Switchyard-Ignored") == ("max_tokens" if is_cut else None)
+
+
+def test_new_tokens_beyond_the_limit_are_refused_where_nothing_is_cut(make_keyed, keys_file):
+    keys_file.write(entry("ann", max_tokens=6))
+    client = make_keyed(ScriptedBackend(), clamp_max_tokens=False)
+    body = {"prompt": "x", "max_tokens": 7}
+    error = client.post(URL, json=body, headers=bearer("ann")).json["error"]
+    assert error["message"] == "max_tokens: this API key may have 6 new tokens at the most"
+    assert error["param"] == "max_tokens"
+    body = {"prompt": "x", "max_tokens": 1, "n": 7}
+    response = client.post(URL, json=body, headers=bearer("ann"))
+    assert (response.status_code, response.json["error"]["param"]) == (400, "n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "given"),
+    [(None, 200, -2), (-5, 200, -5), (1, 200, 1), (2, 400, None)],
+)
+def test_priorities(make_keyed, keys_file, asked, status, given):
+    keys_file.write(entry("ann", priority=-2, max_priority=1), entry("bob"))
+    backend = ScriptedBackend()
+    client = make_keyed(backend, max_priority=3)
+    body = {**BODY, **({} if asked is None else {"priority": asked})}
+    response = client.post(URL, json=body, headers=bearer("ann"))
+    assert response.status_code == status
+    if given is None:
+        assert response.json["error"]["param"] == "priority"
+    else:
+        assert backend.enqueued[-1].priority == given
+    response = client.post(URL, json={**BODY, "priority": 3}, headers=bearer("bob"))
+    assert (response.status_code, backend.enqueued[-1].priority) == (200, 3)
+
+
+def test_every_second_request_of_a_crowd_is_refused_and_none_is_lost(make_keyed, keys_file, clock):
+    keys_file.write(entry("ann", rpm=60, concurrency=2))
+    client = make_keyed(ScriptedBackend())
+    counts = {200: 0, 429: 0}
+    for i in itertools.count():
+        if i == 400:
+            break
+        with client.post(URL, json=BODY, headers=bearer("ann")) as response:
+            counts[response.status_code] += 1
+        clock.now += 0.5
+    assert counts[200] == pytest.approx(60 + 400 / 2, abs=2)
