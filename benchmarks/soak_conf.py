@@ -28,7 +28,7 @@ def _state(model):
     own_threads = sum(not t.name.startswith("ThreadPool") for t in threading.enumerate())
     return {
         "jobs": model.num_jobs,
-        "zombies": model.num_zombies,
+        "zombies": model.standing.num_zombies,
         "threads": own_threads + sum(len(os.listdir(f"/proc/{pid}/task")) for pid in others),
         "files": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in ("self", *others)),
         "rss_mb": sum(map(_rss_mb, ("self", *others))),

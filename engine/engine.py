@@ -84,9 +84,9 @@ class Engine:
         return len(self._held)
 
     @property
-    def num_zombies(self) -> int:
-        """Jobs so far that the generator and this engine did not agree on. They were ended."""
-        return self._standing.num_zombies
+    def standing(self) -> Standing:
+        """What its thread has told of itself: to be read."""
+        return self._standing
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
         """What has become of the jobs that have not ended. Places in the queue are asked of the

@@ -19,7 +19,7 @@ from switchyard.engine.messages import (
     Started,
     Used,
 )
-from switchyard.engine.rate import CompletionRate
+from switchyard.engine.schedule.rate import CompletionRate
 from switchyard.engine.stream import Stream
 
 Phase = Literal["pending", "prefill", "decode"]

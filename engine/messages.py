@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from switchyard.engine.errors import EngineError
 from switchyard.engine.job import Job
+from switchyard.engine.stats import Stats
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -241,5 +242,6 @@ ThreadEvent = (
     | Hanging
     | Zombies
     | PendingList
+    | Stats
 )
 Event = ThreadEvent | JobEvent

@@ -1,6 +1,7 @@
 """How an engine stands, by what its thread has told. Its engine's lock guards it."""
 
 import logging
+from collections import deque
 
 from switchyard.engine.errors import BatchFailed, EngineError
 from switchyard.engine.messages import (
@@ -16,8 +17,11 @@ from switchyard.engine.messages import (
     Zombies,
 )
 from switchyard.engine.schedule.admission import State, Trouble
+from switchyard.engine.stats import Rates, Stats
 
 logger = logging.getLogger(__name__)
+
+RECENT = 10.0  # seconds over which rates are told
 
 
 class Standing:
@@ -25,7 +29,11 @@ class Standing:
         """`name`: of the model, for the log."""
         self.info: ModelInfo | None = None  # None: it was never loaded
         self.error: EngineError | None = None  # of a trouble, of the load that follows, of the end
-        self.num_zombies = 0
+        # Jobs that the generator and the engine did not agree on; they were ended.
+        self.num_zombies = self.num_hangs = self.num_restarts = 0
+        self.stats: Stats | None = None  # with those of threads before this one
+        self._before: Stats | None = None
+        self._recent: deque[Stats] = deque()  # of the last seconds, and one from before
         self._name = name
         self._state: State = "loading"
         self._trouble: Trouble | None = None
@@ -54,6 +62,20 @@ class Standing:
         """Of a load, from 0 to 1. None where nothing is known of it."""
         return self._progress if self.is_loading else None
 
+    def rates(self, now: float) -> Rates:
+        """Of the last seconds; `now` by the monotonic clock."""
+        self._forget(now)
+        if not self._recent:
+            return Rates()
+        first, last = self._recent[0], self._recent[-1]
+        seconds = now - first.time
+        if last is first or seconds <= 0:
+            return Rates()
+        return Rates(
+            (last.totals.new_tokens - first.totals.new_tokens) / seconds,
+            (last.totals.prompt_tokens - first.totals.prompt_tokens) / seconds,
+        )
+
     def drain(self) -> None:
         if self._state in ("loading", "ready"):
             self._state = "draining"
@@ -71,7 +93,10 @@ class Standing:
                 self._trouble, self.error = "recovering", BatchFailed(reason)
             case Recovered():
                 self._trouble = self.error = None
+            case Stats():
+                self._count(event)
             case Hanging(reason):
+                self.num_hangs += 1
                 self._trouble, self.error = "hanging", BatchFailed(reason)
                 logger.error("model %s: %s", self._name, reason)
                 return True
@@ -92,7 +117,18 @@ class Standing:
             self._state = "ready"
         logger.info("model %s is loaded, on %s", self._name, info.device)
 
+    def _count(self, stats: Stats) -> None:
+        self.stats = stats.after(self._before)
+        self._recent.append(self.stats)
+        self._forget(stats.time)
+
+    def _forget(self, now: float) -> None:
+        while len(self._recent) > 1 and self._recent[1].time <= now - RECENT:
+            self._recent.popleft()
+
     def _restart(self, reason: str) -> None:
+        self.num_restarts += 1
+        self._before = self.stats
         self._trouble, self.error = None, BatchFailed(reason)
         self._progress = None
         if self.is_ready:

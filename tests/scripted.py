@@ -18,6 +18,7 @@ from switchyard.engine.messages import (
     ModelInfo,
     Started,
 )
+from switchyard.engine.stats import Occupancy, Work
 
 
 class Panic(BaseException):
@@ -104,6 +105,8 @@ class ScriptedBackend:
         info: ModelInfo | None = None,
     ) -> None:
         self.made_of = (script, gate, open_error, max_active, info)
+        self.work = Work()
+        self.used = Occupancy()
         self.calls: list[tuple[str, int]] = []
         self.active: dict[str, Iterable[JobEvent]] = {}
         self.enqueued: list[Job] = []
@@ -171,6 +174,10 @@ class ScriptedBackend:
     @property
     def num_jobs(self) -> int:
         return len(self.active)
+
+    def occupancy(self) -> Occupancy:
+        self._note("occupancy")
+        return self.used
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
         self._note("reconcile")

@@ -43,10 +43,10 @@ HOMES = {
 # set may import each other.
 LAYERS = {
     "engine": [
-        {"errors", "config", "job", "memory", "panics", "sampling"},
+        {"errors", "config", "job", "memory", "panics", "sampling", "stats"},
         {"messages"},
         {"model"},
-        {"stream", "held", "rate", "grammar", "schedule", "standing"},
+        {"stream", "held", "grammar", "schedule", "standing"},
         {"backends"},
         {"links"},
         {"engine"},

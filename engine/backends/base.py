@@ -5,14 +5,19 @@ from typing import Protocol
 
 from switchyard.engine.job import Job
 from switchyard.engine.messages import JobEvent, ModelInfo
+from switchyard.engine.stats import Occupancy, Work
 
 
 class Backend(Protocol):
     """A generator with its model. One thread makes all calls, from `open` to `close`.
 
+    `work` is what it has done since it was made.
+
     A failure that concerns one job is an event of that job; what is raised concerns all of them:
     DeviceLost if only another process can go on, OutOfMemory if fewer jobs might.
     """
+
+    work: Work
 
     def open(self) -> ModelInfo:
         """Load and warm up. Raises ModelError, or whatever the libraries do."""
@@ -36,6 +41,9 @@ class Backend(Protocol):
     @property
     def num_jobs(self) -> int:
         """How many it works on. Cheap: asked after every iteration."""
+
+    def occupancy(self) -> Occupancy:
+        """What it holds now. Takes up to a millisecond."""
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
         """Forget all jobs but `known`, how many they were; and those of `known` that it hasn't."""

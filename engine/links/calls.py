@@ -37,5 +37,18 @@ def enqueue(backend: Backend, job: Job) -> EngineError | None:
     return None
 
 
+def recover(how: Callable[[], None]) -> str | None:
+    """Why it didn't help, if it didn't. Raises ModelError."""
+    logger.warning("recovery: %s", how.__name__)
+    try:
+        how()
+    except ModelError:
+        raise
+    except BaseException as reason:
+        logger.exception("recovery: %s failed", how.__name__)
+        return cause_of(reason)
+    return None
+
+
 def cause_of(reason: BaseException) -> str:
     return f"{type(reason).__name__}: {reason}"

@@ -17,7 +17,7 @@ from switchyard.engine.errors import (
     ModelError,
     OutOfMemory,
 )
-from switchyard.engine.links.calls import cause_of, enqueue, open_backend
+from switchyard.engine.links.calls import cause_of, enqueue, open_backend, recover
 from switchyard.engine.messages import (
     Abandon,
     Cancel,
@@ -39,9 +39,10 @@ from switchyard.engine.messages import (
     Zombies,
 )
 from switchyard.engine.schedule.batch import Batch
+from switchyard.engine.schedule.counters import Counters
 from switchyard.engine.schedule.pending import Pending
 from switchyard.engine.schedule.stopwatch import Stopwatch
-from switchyard.engine.schedule.watchdog import Watchdog
+from switchyard.engine.schedule.watchdog import Watchdog, stuck
 
 logger = logging.getLogger(__name__)
 
@@ -68,16 +69,17 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._pending = Pending(config.fair_wait_factor)
         self._batch = Batch(config.max_batch_size)
-        self._stopwatch = Stopwatch()
+        self._counters = Counters()
+        self._stopwatch = Stopwatch(self._counters)
         self._num_recoveries = 0  # since a token came
         self._busy_since: float | None = None  # None: waits, or loads
         self._watchdog = Watchdog(
             config.name,
             lambda: self._busy_since,
             config.hang_timeout,
-            self._tell_hang,
+            lambda seconds: deliver([Hanging(stuck(seconds))]),
             config.hang_exit,
-            self._tell_lost,
+            lambda seconds: deliver([Stopped(DeviceLost(stuck(seconds)))]),
         )
         self._thread = threading.Thread(target=self._run, name=f"engine-{config.name}", daemon=True)
 
@@ -100,22 +102,14 @@ class EngineThread:
         self._watchdog.join()
         return True
 
-    # Watchdog's thread
-
-    def _tell_hang(self, seconds: float) -> None:
-        self._deliver([Hanging(f"a step of the generator does not return, since {seconds:.0f} s")])
-
-    def _tell_lost(self, seconds: float) -> None:
-        reason = f"a step of the generator does not return, since {seconds:.0f} s"
-        self._deliver([Stopped(DeviceLost(reason))])
-
     # Engine thread
 
     def _run(self) -> None:
         backend: Backend | None = None
         error: EngineError | None = None
         try:
-            backend = self._open()
+            backend, info = open_backend(self._make_backend)
+            self._deliver([Loaded(info)])
             self._loop(backend)
         except ModelError as reason:
             error = reason
@@ -131,11 +125,6 @@ class EngineThread:
             except BaseException:
                 logger.exception("release of the model")
 
-    def _open(self) -> Backend:
-        backend, info = open_backend(self._make_backend)
-        self._deliver([Loaded(info)])
-        return backend
-
     def _loop(self, backend: Backend) -> None:
         is_running = True
         while is_running:
@@ -147,6 +136,7 @@ class EngineThread:
                     self._admit(backend)
                     if self._batch:
                         self._iterate(backend)
+                        self._tell_stats(backend)
             except ModelError as reason:  # another process might go on, this one can't
                 self._tell(self._batch.fail(str(reason)))
                 raise
@@ -159,21 +149,33 @@ class EngineThread:
     def _tell(self, events: Sequence[JobEvent]) -> None:
         self._deliver(self._stopwatch.stamp(events))
 
+    def _tell_stats(self, backend: Backend) -> None:
+        stats = self._counters.tell(backend, len(self._batch), len(self._pending))
+        if stats is not None:
+            self._deliver([stats])
+
+    def _wait(self, backend: Backend) -> Command:
+        """Idle, until something is to be done."""
+        self._busy_since = None
+        while True:
+            try:
+                return self._inbox.get(timeout=self._counters.wait())
+            except queue.Empty:
+                self._tell_stats(backend)
+
     def _take_commands(self, backend: Backend) -> bool:
         """Obey all that has arrived; wait for something if idle. False once told to stop."""
         is_idle = not self._batch and not self._pending
         while True:
-            if is_idle:
-                self._busy_since = None
             try:
-                command = self._inbox.get(block=is_idle)
+                command = self._wait(backend) if is_idle else self._inbox.get_nowait()
             except queue.Empty:
                 return True
             if is_idle:
                 self._busy_since, is_idle = time.monotonic(), False
             match command:
                 case Submit(job, submitted):
-                    self._stopwatch.submit(job.identifier, submitted)
+                    self._stopwatch.submit(job, submitted)
                     self._pending.push(job)
                 case Cancel(identifier):
                     self._cancel(backend, identifier)
@@ -182,7 +184,7 @@ class EngineThread:
                 case Abandon():
                     self._pending = Pending(self._config.fair_wait_factor)
                     self._batch = Batch(self._config.max_batch_size)
-                    self._stopwatch = Stopwatch()
+                    self._stopwatch.drop_all()
                     self._recover(backend, "a step of the generator did not return in time")
                 case Stop():
                     return False
@@ -225,12 +227,15 @@ class EngineThread:
                 self._tell([event])
 
     def _iterate(self, backend: Backend) -> None:
+        begin, batch_size = time.monotonic(), len(self._batch)
+        num_tokens = self._batch.num_tokens
         events = [self._without_memory(event) for event in backend.iterate()]
         events, loops = self._batch.cut_loops(events)
         if self._batch.note(events):
             self._num_recoveries = 0
         if events:
             self._tell(events)
+        self._counters.iterate(begin, batch_size, self._batch.num_tokens - num_tokens)
         for loop in loops:
             identifier = loop.job.identifier
             # What it tells beside its end has been drawn behind the loop.
@@ -253,18 +258,22 @@ class EngineThread:
         """A job for whose prompt there was no memory waits until there is less to do."""
         if not (isinstance(event, Failed) and isinstance(event.error, OutOfMemory)):
             return event
-        self._batch.halve()
+        self._halve()
         job = self._batch.put_back(event.identifier)
         if job is None:
             return event
         self._pending.push(job, is_due=True)
         return PutBack(event.identifier)
 
+    def _halve(self) -> None:
+        self._batch.halve()
+        self._counters.totals.out_of_memory += 1
+
     def _fail_batch(self, reason: BaseException) -> None:
         """End the active jobs, but for those that can start over."""
         logger.error("iteration failed with %d active jobs", len(self._batch), exc_info=reason)
         if isinstance(reason, OutOfMemory):
-            self._batch.halve()
+            self._halve()
         events: list[JobEvent] = []
         for identifier in self._batch.identifiers:
             job = self._batch.put_back(identifier)
@@ -276,18 +285,13 @@ class EngineThread:
     def _recover(self, backend: Backend, cause: str) -> None:
         """Each way only if those before it have not brought a token since."""
         self._deliver([Recovering(cause)])
-        for recover in (backend.reset, backend.rebuild, backend.reload)[self._num_recoveries :]:
+        told: str | None = cause
+        for how in (backend.reset, backend.rebuild, backend.reload)[self._num_recoveries :]:
             self._num_recoveries += 1
-            logger.warning("recovery: %s", recover.__name__)
-            self._busy_since = None if recover == backend.reload else time.monotonic()
-            try:
-                recover()
-            except ModelError:
-                raise
-            except BaseException as error:
-                logger.exception("recovery: %s failed", recover.__name__)
-                cause = cause_of(error)
-            else:
+            self._counters.recover(how.__name__)
+            self._busy_since = None if how == backend.reload else time.monotonic()
+            told = recover(how)
+            if told is None:
                 self._deliver([Recovered()])
                 return
-        raise ModelError(f"the generator can't be brought back: {cause}")
+        raise ModelError(f"the generator can't be brought back: {told}")

@@ -19,7 +19,7 @@ from switchyard.engine.errors import (
 from switchyard.engine.held import Held, Phase
 from switchyard.engine.job import Job
 from switchyard.engine.messages import ModelInfo
-from switchyard.engine.rate import CompletionRate
+from switchyard.engine.schedule.rate import CompletionRate
 
 SHUT_DOWN = "the server has shut down"
 

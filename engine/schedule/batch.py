@@ -51,6 +51,7 @@ class Batch:
         self._max_size = max_size
         self._limit = max_size
         self._num_good = 0
+        self.num_tokens = 0  # told so far, of all jobs
         self._jobs: dict[str, Job] = {}
         self._emitted: set[str] = set()
         self._put_back: set[str] = set()  # also while they wait
@@ -91,6 +92,7 @@ class Batch:
                     self._emitted.add(identifier)
                 case Chunk(identifier):
                     self._emitted.add(identifier)
+                    self.num_tokens += len(event.token_ids)
                     is_good = True
                 case Finished(identifier):
                     self.end(identifier)

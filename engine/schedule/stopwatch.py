@@ -4,7 +4,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent, PutBack, Timings
+from switchyard.engine.job import Job
+from switchyard.engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    JobEvent,
+    Prefill,
+    PutBack,
+    Timings,
+)
+from switchyard.engine.schedule.counters import Counters
 
 
 @dataclass(slots=True)
@@ -12,18 +22,22 @@ class _Times:
     submitted: float
     started: float | None = None
     first_token: float | None = None
+    prompt_tokens: int | None = None  # computed so far, or found in the cache
 
 
 class Stopwatch:
     """Of all jobs of an engine. A job that was put back waits again, and its queue time goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Counters) -> None:
+        """`counters`: are told what jobs went through."""
+        self._counters = counters
         self._times: dict[str, _Times] = {}
         self._untold: set[str] = set()  # jobs without a token so far
 
-    def submit(self, identifier: str, submitted: float) -> None:
-        self._times[identifier] = _Times(submitted)
-        self._untold.add(identifier)
+    def submit(self, job: Job, submitted: float) -> None:
+        self._times[job.identifier] = _Times(submitted)
+        self._untold.add(job.identifier)
+        self._counters.submit(job)
 
     def start(self, identifier: str) -> None:
         self._times[identifier].started = time.monotonic()
@@ -46,14 +60,28 @@ class Stopwatch:
             case Chunk():
                 times.first_token = now
                 self._untold.discard(event.identifier)
+                self._counters.first_token(now - times.submitted)
+            case Prefill():
+                self._counters.prefill(event, times.prompt_tokens)
+                times.prompt_tokens = event.done_tokens
             case PutBack():
                 times.started = None
+                self._counters.totals.put_back += 1
             case Failed() | Finished():
                 del self._times[event.identifier]
                 self._untold.discard(event.identifier)
+        if isinstance(event, Failed):
+            self._counters.fail()
         if isinstance(event, Finished):
-            return replace(event, timings=_timings(times, now))
+            event = replace(event, timings=_timings(times, now))
+            self._counters.finish(event, times.started is not None)
         return event
+
+    def drop_all(self) -> None:
+        """The jobs have been ended, as failed."""
+        self._counters.fail(len(self._times))
+        self._times.clear()
+        self._untold.clear()
 
 
 def _timings(times: _Times, now: float) -> Timings:

@@ -15,6 +15,10 @@ def interval_of(hang_timeout: float) -> float:
     return min(hang_timeout / CHECKS, 1.0)
 
 
+def stuck(seconds: float) -> str:
+    return f"a step of the generator does not return, since {seconds:.0f} s"
+
+
 class Watchdog:
     """Reads since when the engine thread is busy, and nothing else of it. Times in seconds."""
 

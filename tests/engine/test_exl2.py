@@ -14,6 +14,7 @@ import torch
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from switchyard.engine.sampling import Sampling
+from switchyard.engine.stats import Occupancy
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import Panic, job
 
@@ -199,6 +200,26 @@ def test_a_prompt_seen_before_is_not_computed_again(backend):
     assert (second.prompt_tokens, second.cached_tokens) == (900, 899)
 
 
+def test_what_it_does_and_holds_is_told(model_path, is_overlapping):
+    backend = exl2_backend(model_path, is_overlapping=is_overlapping)
+    backend.open()
+    before = replace(backend.work)
+    one = job("a", 5, prompt=prompt(61, 600), sampling=GREEDY, ignore_eos=True)
+    backend.enqueue(one)
+    while backend.work.rows == before.rows:
+        backend.iterate()
+    assert backend.occupancy().referenced_pages == one.num_pages(256, 0)
+    while backend.num_jobs:
+        backend.iterate()
+    rows = backend.work.rows - before.rows
+    assert rows == backend.work.computed_rows - before.computed_rows
+    assert rows == 5
+    assert backend.occupancy() == Occupancy(referenced_pages=0, cached_pages=2)
+    backend.rebuild()
+    assert backend.occupancy() == Occupancy() and backend.work.rows > before.rows
+    backend.close()
+
+
 def test_one_newcomer_at_a_time_is_in_prefill(backend):
     backend.enqueue(job("long", 2, prompt=prompt(70, 1500)))
     assert not backend.has_room(job("next"))
@@ -360,6 +381,7 @@ def test_a_failed_step_is_repaired_and_tried_again_also_at_a_page_border(
         for i in range(3)
     ]
     expected = {j.identifier: ending(run(faulty_backend, j)[j.identifier]).text for j in jobs}
+    before = faulty_backend.work.retries
     for fail_at in (3, 12, 17):  # the third step, and the steps before and at a border
         waiting, events = list(jobs), {j.identifier: [] for j in jobs}
         for step in range(200):
@@ -370,6 +392,7 @@ def test_a_failed_step_is_repaired_and_tried_again_also_at_a_page_border(
             for event in faulty_backend.iterate():
                 events[event.identifier].append(event)
         assert {i: ending(e).text for i, e in events.items()} == expected
+    assert faulty_backend.work.retries == before + 3 * times
 
 
 def test_no_token_is_lost_where_those_behind_a_launched_pass_do_not_come(backend, monkeypatch):

@@ -10,6 +10,7 @@ from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule.repetition import MAX_PERIOD, MIN_REPEATS, MIN_TOKENS, LoopDetector
 from tests.conftest import DEMO
 from tests.engine.forced import exl2_backend
+from tests.engine.test_counters import stats_of
 from tests.engine.test_engine import take_all, text
 from tests.scripted import ScriptedBackend, finished, job
 
@@ -148,6 +149,8 @@ def test_a_loop_of_the_real_generator_ends_the_same_with_guesses_and_costs_nobod
             for name in ("neighbour", "loop", "held")
         }
         assert (mine["loop"][-1].accepted_tokens > 0) == ngram_draft
+        work = stats_of(model, lambda stats: stats.totals.cut + stats.totals.stopped == 3).work
+        assert (work.drafts > 0) == ngram_draft
         told.append(
             [(text(those), those[-1].stop_reason, those[-1].new_tokens) for those in mine.values()]
         )

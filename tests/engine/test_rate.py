@@ -1,6 +1,6 @@
 import pytest
 
-from switchyard.engine.rate import MEMORY, CompletionRate
+from switchyard.engine.schedule.rate import MEMORY, CompletionRate
 
 
 def rate_of(*times):

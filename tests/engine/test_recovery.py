@@ -264,7 +264,7 @@ def test_zombies_are_ended_and_counted(make_engine):
     assert isinstance(end.error, engine.BatchFailed) and "lost" in str(end.error)
     gate.open()
     assert text(take_all(streams[1])).endswith("49 ")
-    assert model.num_zombies == 3 and [n for n, _ in backend.calls].count("reconcile") == 1
+    assert model.standing.num_zombies == 3 and [n for n, _ in backend.calls].count("reconcile") == 1
 
 
 # Memory

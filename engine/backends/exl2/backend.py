@@ -15,6 +15,7 @@ from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.config import read_config
 from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import LoadedModel
+from switchyard.engine.backends.exl2.load.occupancy import occupancy
 from switchyard.engine.backends.exl2.load.progress import Callback, Progress
 from switchyard.engine.backends.exl2.speculation import SpeculativeGenerator
 from switchyard.engine.backends.sampling.forcing import Forcing
@@ -30,6 +31,7 @@ from switchyard.engine.messages import JobEvent, ModelInfo, Started
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.pieces import read_pieces
 from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.stats import Occupancy, Work
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +66,14 @@ class Exl2Backend:
         self._newline_ids: list[int] = []
         self._jobs: dict[str, Exl2Job] = {}
         self._num_failures = 0
+        self.work = Work()
         self._chunk_size = config.max_chunk_size or CHUNK_SIZES[device]
 
     def open(self) -> ModelInfo:
         try:
             return self._open()
         except BaseException:
-            self.close()  # what there is of it by then
+            self.close()  # what there is of it
             raise
 
     def _open(self) -> ModelInfo:
@@ -86,8 +89,7 @@ class Exl2Backend:
         self._eos_token_ids = model_dir.eos_token_ids
         if not self._eos_token_ids and self._tokenizer.eos_token_id is not None:
             self._eos_token_ids = (self._tokenizer.eos_token_id,)
-        if self._grammars is None:
-            self._grammars = Grammars(Tokenizer(model_dir))
+        self._grammars = self._grammars or Grammars(Tokenizer(model_dir))
         self._generator = self._make_generator()
         self._prove()
         self._masks = start_masks(self._config.name)
@@ -115,7 +117,7 @@ class Exl2Backend:
         chunk_size = generator.max_chunk_size if is_alone else self._chunk_size
         prefill = sum(len(other.job.prompt) for other in newcomers)
         size, num_drafts = generator.page_size, generator.num_draft_tokens
-        starting = (job, *(other.job for other in pending))
+        starting = [job, *(other.job for other in pending)]
         num_pages = sum(one.num_pages(size, num_drafts) for one in starting)
         num_sequences = sum(len(other.sequences) for other in (*pending, *active))
         return (
@@ -139,8 +141,7 @@ class Exl2Backend:
         self._jobs[job.identifier] = exl2_job
 
     def cancel(self, identifier: str) -> list[JobEvent]:
-        job = self._release(identifier)
-        return [] if job is None else events.cancelled(job)
+        return [] if (job := self._release(identifier)) is None else events.cancelled(job)
 
     def iterate(self) -> list[JobEvent]:
         """One step. If it raises, it is tried again, twice, before the error goes on."""
@@ -154,19 +155,21 @@ class Exl2Backend:
             self._num_failures += 1
             if self._num_failures > MAX_RETRIES:
                 raise fault from error
+            self.work.retries += 1
             logger.warning("iteration failed, trying again", exc_info=True)
             if isinstance(fault, OutOfMemory):
                 torch.cuda.empty_cache()  # it may have been in pieces only
             return self._lost_events()
-        if any(
-            isinstance(result, results.TokenTold) for result in told
-        ):  # others don't prove a step
+        if any(type(result) is results.TokenTold for result in told):  # others prove no step
             self._num_failures = 0
         return [event for result in told for event in self._events(result)]
 
     @property
     def num_jobs(self) -> int:
         return len(self._generator.active_jobs) + len(self._generator.pending_jobs)
+
+    def occupancy(self) -> Occupancy:
+        return occupancy(self._generator)
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
         held = [*self._generator.active_jobs, *self._generator.pending_jobs]
@@ -212,18 +215,18 @@ class Exl2Backend:
 
     def _prove(self) -> None:
         """Generate something, so that no job has to find out. Leaves the page table empty."""
-        job = Job("warm-up", tuple(range(WARM_UP)), max_new_tokens=WARM_UP, ignore_eos=True)
+        job = Job("warm-up", tuple(range(WARM_UP)), WARM_UP, ignore_eos=True)
         sampler = Sampler(job, (), self._pieces, ())
         self._generator.prove(Exl2Job(job, (), sampler, self._tokenizer, self._chunk_size))
 
     def _make_generator(self) -> Any:
-        loaded = self._loaded
-        assert loaded is not None
+        loaded: Any = self._loaded  # by now
         make = SpeculativeGenerator if self._config.has_draft else Generator
         generator = make(
             device=torch.device(self._device),
             vocab_size=self._tokenizer.get_vocab_size(),
             passes=loaded.passes,
+            work=self.work,
             model=loaded.model,
             cache=loaded.cache,
             tokenizer=self._tokenizer,
@@ -263,12 +266,11 @@ class Exl2Backend:
         """What became of jobs whose results went down with an iteration that raised: a failure of
         their own, or a token that was sampled and never told.
         """
-        lost: list[JobEvent] = []
-        for identifier, job in list(self._jobs.items()):
-            if job.error is not None or job.num_sampled != job.num_told:
-                self._release(identifier)
-                lost.append(events.failed(identifier, job.error))
-        return lost
+        jobs = self._jobs.values()
+        lost = [j for j in jobs if j.error is not None or j.num_sampled != j.num_told]
+        for job in lost:
+            self._release(job.identifier)
+        return [events.failed(job.identifier, job.error) for job in lost]
 
     def _events(self, result: results.Result) -> list[JobEvent]:
         identifier = result.identifier

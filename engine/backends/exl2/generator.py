@@ -18,6 +18,7 @@ from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
 from switchyard.engine.backends.exl2.results import JobBroken, Result, of_library
 from switchyard.engine.backends.sampling.draw import NOT_NUMBERS, Draw, Drawing, Drawn
 from switchyard.engine.backends.sampling.transfer import upload
+from switchyard.engine.stats import Work
 
 
 class _Step(NamedTuple):
@@ -42,10 +43,18 @@ class Generator(PromptGenerator):
     """
 
     def __init__(
-        self, device: torch.device, vocab_size: int, passes: Passes | None, **settings: Any
+        self,
+        device: torch.device,
+        vocab_size: int,
+        passes: Passes | None,
+        work: Work,
+        **settings: Any,
     ) -> None:
-        """`vocab_size`: of the tokenizer. `settings`: the library's."""
+        """`vocab_size`: of the tokenizer; `work`: what is done is added there; `settings`: the
+        library's.
+        """
         super().__init__(device, passes, **settings)
+        self._work = work
         self._is_plain = self.paged and not self.num_draft_tokens
         # The library's own step hands out logits on the host.
         draws_on = device if self._is_plain else torch.device("cpu")
@@ -58,6 +67,8 @@ class Generator(PromptGenerator):
 
     def iterate(self) -> list[Result]:
         if not self._is_plain:
+            num_rows = sum(len(job.sequences) for job in self._decoding())
+            self._work.note_pass(num_rows, num_rows)
             results: list[dict[str, Any] | Result] = super().iterate()
             return [*map(of_library, results)]
         try:
@@ -231,6 +242,7 @@ class Generator(PromptGenerator):
         """`token_ids`, (rows,), wherever they are."""
         num_rows, width = len(positions), max(positions) // self.page_size + 1
         logits = self._forward(token_ids, positions, self._table[:num_rows, :width])
+        self._work.note_pass(num_rows, self._graphs.num_rows if self._graphs else num_rows)
         return _Step(jobs, logits[:, 0])
 
     def _takes_from_device(self) -> bool:

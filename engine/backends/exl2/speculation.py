@@ -17,7 +17,12 @@ class SpeculativeGenerator(Generator):
     """
 
     def iterate_ngram_gen(self, results: list[dict[str, Any]]) -> torch.Tensor | None:
-        return super().iterate_ngram_gen(results) if self._can_guess() else None
+        guesses: torch.Tensor | None = None
+        if self._can_guess():
+            guesses = super().iterate_ngram_gen(results)
+        if guesses is not None:
+            self._work.drafts += len(guesses)
+        return guesses
 
     def iterate_draftmodel_gen(self, results: list[dict[str, Any]]) -> torch.Tensor | None:
         sequences = [s for job in self._decoding() for s in job.sequences]
@@ -27,6 +32,7 @@ class SpeculativeGenerator(Generator):
             self._follow(sequences)
             return None
         guesses: torch.Tensor = super().iterate_draftmodel_gen(results)
+        self._work.drafts += len(guesses)
         # A draft model may have more rows of logits than the model has tokens.
         return guesses.clamp_(0, self.model.config.vocab_size - 1)
 

@@ -93,6 +93,7 @@ class CapturedPasses:
         self._device = torch.device("cuda", self._index)
         num_pages = -(-model.config.max_seq_len // page_size)
         self._max_rows = max_rows
+        self.num_rows = 0
         most = graph_rows(max_rows)[-1]
         self._token_ids = torch.zeros(most, dtype=torch.long, device=self._device)
         self._positions = torch.zeros(most, dtype=torch.int32, device=self._device)
@@ -205,6 +206,7 @@ class CapturedPasses:
         width = next(w for w in self._widths if w >= pages.shape[1])
         shortest = positions.index(min(positions))
         size = self._sizes.fit(rows, positions[shortest])
+        self.num_rows = size
         fill = size - rows  # rows that fill it up do what the one with the shortest context does
         self._token_ids[:rows].copy_(token_ids, non_blocking=True)
         if fill:

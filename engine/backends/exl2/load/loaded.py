@@ -14,6 +14,8 @@ logger = logging.getLogger(__name__)
 class Passes(Protocol):
     """A faster way than the model's own to a pass of few tokens."""
 
+    num_rows: int  # that the last `run` computed, with those that filled it up
+
     def capture(self) -> None:
         """Get ready, while nothing of the cache is in use."""
 

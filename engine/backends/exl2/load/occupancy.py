@@ -1,0 +1,33 @@
+"""What a generator and its model hold now."""
+
+from typing import Any
+
+import torch
+
+from switchyard.engine.stats import DeviceMemory, Occupancy
+
+
+def occupancy(generator: Any) -> Occupancy:
+    """Of the library's generator or one derived from it."""
+    free = generator.unreferenced_pages.values()
+    cached = sum(page.kv_position == generator.page_size for page in free)
+    return Occupancy(len(generator.referenced_pages), cached, _memory())
+
+
+def _memory() -> tuple[DeviceMemory, ...]:
+    """Of the GPUs of which this process has some, by torch: others' bytes are not free either."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ()
+    used = [i for i in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(i)]
+    return tuple(_memory_of(i) for i in used)
+
+
+def _memory_of(index: int) -> DeviceMemory:
+    free, total = torch.cuda.mem_get_info(index)
+    return DeviceMemory(
+        f"{index}: {torch.cuda.get_device_name(index)}",
+        torch.cuda.memory_allocated(index),
+        torch.cuda.memory_reserved(index),
+        free,
+        total,
+    )

@@ -1,0 +1,175 @@
+"""What an engine thread has counted, and how it stands: plain numbers, for whoever exports them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+
+_WAITS = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+)
+_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+_TIMES = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0)
+_STEPS = (
+    0.0005,
+    0.001,
+    0.002,
+    0.004,
+    0.008,
+    0.016,
+    0.032,
+    0.064,
+    0.128,
+    0.256,
+    0.512,
+    1.0,
+    2.0,
+    5.0,
+)
+_TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+
+# What is counted by size, and the upper bounds of its buckets: seconds, tokens, jobs.
+BOUNDS: Mapping[str, tuple[float, ...]] = {
+    "time_to_first_token_seconds": (*_WAITS, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+    "inter_token_latency_seconds": (*_GAPS, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+    **dict.fromkeys(
+        (
+            "e2e_request_latency_seconds",
+            "request_queue_time_seconds",
+            "request_prefill_time_seconds",
+            "request_decode_time_seconds",
+            "request_inference_time_seconds",
+        ),
+        (*_TIMES, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+    ),
+    **dict.fromkeys(
+        ("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens"),
+        (*_TOKENS, 1e6),
+    ),
+    "iteration_tokens": (1.0, 8.0, *(float(2**power) for power in range(4, 15))),
+    "iteration_seconds": _STEPS,
+    "batch_size": tuple(float(2**power) for power in range(9)),
+}
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the engine thread began. Jobs, but where the name says otherwise."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of them
+    new_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0  # of them
+    stopped: int = 0
+    cut: int = 0  # by a limit of tokens
+    cancelled: int = 0
+    failed: int = 0
+    put_back: int = 0
+    resets: int = 0  # of the generator, as the next two
+    rebuilds: int = 0
+    reloads: int = 0
+    out_of_memory: int = 0  # times
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts`: of values up to each of the bounds and above the one before, and of those beyond
+    the last; `total`: of all values.
+    """
+
+    counts: tuple[int, ...]
+    total: float
+
+    def __add__(self, other: "Histogram") -> "Histogram":
+        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
+        return Histogram(counts, self.total + other.total)
+
+
+@dataclass(slots=True)
+class Work:
+    """What a backend has done since it was made."""
+
+    rows: int = 0  # sequences in passes of a token each
+    computed_rows: int = 0  # with those that fill captured passes up
+    drafts: int = 0  # times that tokens of a sequence were guessed
+    retries: int = 0  # iterations that failed, and were tried again
+
+    def note_pass(self, rows: int, computed_rows: int) -> None:
+        self.rows += rows
+        self.computed_rows += computed_rows
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes. `allocated`, `reserved`: by this engine's process; `free`, `total`: of the device."""
+
+    device: str
+    allocated: int
+    reserved: int
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What a backend holds now."""
+
+    referenced_pages: int = 0  # of jobs
+    cached_pages: int = 0  # of nobody, with a text that may come again
+    memory: tuple[DeviceMemory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Tokens a second, of all jobs together."""
+
+    new_tokens: float = 0.0
+    prompt_tokens: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """An event of the engine thread: at most four a second, and only where something changed."""
+
+    time: float  # by the monotonic clock
+    totals: Totals = field(default_factory=Totals)
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    work: Work = field(default_factory=Work)
+    num_active: int = 0
+    num_pending: int = 0
+    occupancy: Occupancy = Occupancy()
+
+    def after(self, before: "Stats | None") -> "Stats":
+        """With what engine threads have counted that were there before this one."""
+        if before is None:
+            return self
+        histograms = {
+            name: one + before.histograms[name] if name in before.histograms else one
+            for name, one in self.histograms.items()
+        }
+        return replace(
+            self,
+            totals=self.totals + before.totals,
+            histograms=histograms,
+            work=self.work + before.work,
+        )

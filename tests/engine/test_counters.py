@@ -1,0 +1,228 @@
+"""What an engine thread counts, and what is told of it."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Prefill, Restarting, Started
+from switchyard.engine.schedule import counters
+from switchyard.engine.schedule.counters import INTERVAL, OCCUPANCY_INTERVAL, Counters
+from switchyard.engine.standing import RECENT, Standing
+from switchyard.engine.stats import BOUNDS, Histogram, Occupancy, Rates, Stats, Totals, Work
+from tests.engine.conftest import over_both_links
+from tests.engine.test_engine import take_all
+from tests.engine.test_pipe import child_of
+from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
+
+PROMPT, CACHED = 100, 60  # tokens
+
+
+def story(told):
+    """A prompt in two pieces, two tokens at once, others alone, and an end with guesses."""
+    yield Started(told.identifier)
+    yield Prefill(told.identifier, 80, PROMPT, CACHED)
+    yield Prefill(told.identifier, PROMPT, PROMPT, CACHED)
+    yield Chunk(told.identifier, "a b ", (1, 2))
+    for i in range(told.max_new_tokens - 2):
+        yield Chunk(told.identifier, "c ", (i,))
+    end = finished(told, told.max_new_tokens)
+    yield replace(
+        end, prompt_tokens=PROMPT, cached_tokens=CACHED, draft_tokens=4, accepted_tokens=1
+    )
+
+
+def stats_of(model, is_right):
+    """Once they are as they should be."""
+    deadline = time.monotonic() + 20
+    while not ((stats := model.standing.stats) and is_right(stats)):
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.01)
+    return stats
+
+
+def number(histogram):
+    return sum(histogram.counts)
+
+
+@over_both_links
+def test_what_jobs_went_through_is_counted(make_engine):
+    model = make_engine(ScriptedBackend(story))
+    for stream in [model.submit([job(f"job{i}", 5 + i)]) for i in range(4)]:
+        take_all(stream)
+    stats = stats_of(model, lambda stats: stats.totals.cut == 4)
+    assert stats.totals == Totals(
+        prompt_tokens=4 * PROMPT,
+        cached_tokens=4 * CACHED,
+        new_tokens=5 + 6 + 7 + 8,
+        draft_tokens=16,
+        accepted_tokens=4,
+        cut=4,
+    )
+    sizes = stats.histograms
+    assert sizes.keys() == BOUNDS.keys()
+    assert all(len(one.counts) == len(BOUNDS[name]) + 1 for name, one in sizes.items())
+    for name in BOUNDS:
+        if name.startswith(("request_", "e2e_")) or name == "time_to_first_token_seconds":
+            assert number(sizes[name]) == 4, name
+    assert number(sizes["inter_token_latency_seconds"]) == 26 - 4
+    assert sizes["iteration_tokens"].total == 26 + 4 * (PROMPT - CACHED)
+    assert sizes["request_params_max_tokens"].total == 26
+    assert sizes["request_prompt_tokens"].total == 4 * PROMPT
+    assert sizes["request_generation_tokens"].total == 26
+    assert number(sizes["batch_size"]) == number(sizes["iteration_seconds"])
+    assert (stats.num_active, stats.num_pending) == (0, 0)
+
+
+def test_jobs_that_run_and_wait_are_told_and_how_each_ends(make_engine):
+    model = make_engine(ScriptedBackend(endless), max_batch_size=2)
+    streams = [model.submit([job(str(i), 99)]) for i in range(5)]
+    stats_of(model, lambda stats: (stats.num_active, stats.num_pending) == (2, 3))
+    for stream in streams:
+        stream.close()
+    stats = stats_of(model, lambda stats: stats.totals.cancelled == 5)
+    assert number(stats.histograms["request_queue_time_seconds"]) == 5
+    assert number(stats.histograms["request_prompt_tokens"]) <= 4  # of those that had begun
+
+
+def test_recoveries_and_what_they_end_are_counted(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(count, gate=gate)
+    model = make_engine(backend)
+    streams = [model.submit([job("told", 9)])]
+    gate.step(3)
+    for _ in range(4):
+        gate.wait_until_held()
+    streams.append(model.submit([job("untold", 9)]))
+    gate.step()
+    gate.wait_until_held()
+    backend.iterate_errors = [engine.OutOfMemory("full")]
+    backend.recovery_errors = {"reset": RuntimeError("in vain")}
+    gate.open()
+    for stream in streams:
+        take_all(stream)
+    totals = stats_of(model, lambda stats: stats.totals.cut == 1).totals
+    assert (totals.failed, totals.put_back, totals.out_of_memory) == (1, 1, 1)
+    assert (totals.resets, totals.rebuilds, totals.reloads) == (1, 1, 0)
+
+
+def test_jobs_that_a_hang_has_ended_count_as_failed(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(count, gate=gate), hang_timeout=0.2, hang_exit=60.0)
+    stream = model.submit([job("stuck", 9)])
+    take_all(stream)
+    gate.open()
+    assert stats_of(model, lambda stats: stats.totals.failed == 1).totals.resets == 1
+    assert model.standing.num_hangs == 1
+
+
+@pytest.mark.parametrize("link", ["process"], indirect=True)
+def test_nothing_that_was_counted_is_lost_with_its_process(make_engine):
+    model = make_engine(ScriptedBackend(story))
+    for i in range(2):
+        take_all(model.submit([job(f"job{i}", 5)]))
+        before = stats_of(model, lambda stats, i=i: stats.totals.cut == i + 1)
+        if i == 0:
+            os.kill(child_of(model), signal.SIGKILL)
+            deadline = time.monotonic() + 20
+            while not model.standing.num_restarts or model.state != "ready":
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+    assert before.totals.new_tokens == 10
+    assert number(before.histograms["request_prompt_tokens"]) == 2
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 50.0
+        monkeypatch.setattr(counters, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+def measured():
+    return SimpleNamespace(work=Work(), occupancy=Occupancy)
+
+
+def test_no_more_is_told_than_four_times_a_second_and_the_last_always(monkeypatch):
+    clock, told, counts, backend = Clock(monkeypatch), [], Counters(), measured()
+    for _ in range(1000):
+        begin, clock.now = clock.now, clock.now + 0.001
+        counts.iterate(begin, 1, 1)
+        told.append(counts.tell(backend, 1, 0))
+    told = [stats for stats in told if stats]
+    assert [stats.totals.new_tokens for stats in told] == [1, 252, 503, 754]  # of sums of floats
+    left = counts.wait()
+    assert 0 < left <= INTERVAL
+    clock.now += left
+    assert counts.wait() == 0 and counts.tell(backend, 0, 0).totals.new_tokens == 1000
+    clock.now += 1
+    assert counts.wait() is None and counts.tell(backend, 0, 0) is None
+
+
+def test_gaps_are_those_of_a_batch_that_goes_on(monkeypatch):
+    clock, counts = Clock(monkeypatch), Counters()
+    for pause in (0.02, 0.02, 100.0, 0.02):
+        if pause > 1:
+            counts.wait()
+        clock.now += pause
+        counts.iterate(clock.now - 0.02, 2, 2)
+    gaps = counts.tell(measured(), 0, 0).histograms["inter_token_latency_seconds"]
+    assert number(gaps) == 4 and gaps.total == pytest.approx(4 * 0.02)
+
+
+def test_what_takes_time_to_find_out_is_asked_for_every_other_second(monkeypatch):
+    clock, counts, asked = Clock(monkeypatch), Counters(), []
+    backend = SimpleNamespace(work=Work(), occupancy=lambda: asked.append(clock.now) or Occupancy())
+    for _ in range(12):
+        clock.now += INTERVAL
+        counts.iterate(clock.now, 1, 1)
+        assert counts.tell(backend, 1, 0) is not None
+    assert len(asked) == 2 and asked[1] - asked[0] == OCCUPANCY_INTERVAL
+
+
+def test_a_copy_is_told_that_nobody_changes_afterwards(monkeypatch):
+    clock, counts, backend = Clock(monkeypatch), Counters(), measured()
+    counts.iterate(clock.now, 1, 1)
+    stats = counts.tell(backend, 1, 0)
+    counts.iterate(clock.now, 1, 1)
+    backend.work.note_pass(3, 4)
+    assert (stats.totals.new_tokens, stats.work.rows) == (1, 0)
+    assert number(stats.histograms["batch_size"]) == 1
+
+
+def test_rates_are_of_the_last_seconds():
+    standing = Standing("model")
+    assert standing.rates(0.0) == Rates()
+    for second in range(21):
+        standing.note(Stats(float(second), Totals(new_tokens=10 * second, prompt_tokens=second)))
+    assert standing.rates(20.0) == Rates(10.0, 1.0)
+    assert standing.rates(25.0) == Rates(5.0, 0.5)
+    assert standing.rates(20.0 + RECENT) == standing.rates(1000.0) == Rates()
+
+
+def test_rates_go_on_over_a_restart():
+    standing = Standing("model")
+    standing.note(Stats(0.0, Totals(new_tokens=50)))
+    standing.note(Restarting("killed"))
+    standing.note(Stats(5.0, Totals(new_tokens=5)))
+    assert standing.stats.totals.new_tokens == 55
+    assert standing.rates(5.0) == Rates(1.0, 0.0)
+
+
+def test_a_value_on_a_bound_is_below_it():
+    counts = counters._Counts((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.5):
+        counts.add(value, 2)
+    assert counts.copy() == Histogram((4, 2, 2), 11.0)
+
+
+def test_nobody_but_the_engine_thread_asks_the_backend(make_engine):
+    backend = ScriptedBackend(story)
+    model = make_engine(backend)
+    take_all(model.submit([job("one", 5)]))
+    stats_of(model, lambda stats: stats.totals.cut == 1)
+    assert {ident for _, ident in backend.calls} == {backend.calls[0][1]}
+    assert "occupancy" in dict(backend.calls)
