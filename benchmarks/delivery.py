@@ -64,7 +64,7 @@ class Backend(TokenBackend):
         now = (self._num_tokens, self._cpu, time.process_time())
         tokens, engine_cpu, cpu = (a - b for a, b in zip(now, self._last, strict=True))
         self._last = now
-        work, self.work = self.work, []
+        work, self.busy = self.busy, []
         return {"tokens": tokens, "cpu": cpu - engine_cpu, "work": work}
 
 

@@ -41,9 +41,9 @@ class TellingBackend(TokenBackend):
         events = super().iterate()
         if not self._jobs:
             path = pathlib.Path(os.environ[STATS])
-            path.with_suffix(".new").write_text(json.dumps([self.work, self.lateness]))
+            path.with_suffix(".new").write_text(json.dumps([self.busy, self.lateness]))
             path.with_suffix(".new").rename(path)
-            self.work, self.lateness = [], []
+            self.busy, self.lateness = [], []
         return events
 
 

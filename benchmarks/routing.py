@@ -31,6 +31,7 @@ from switchyard import engine  # noqa: E402
 from switchyard.engine.config import ModelConfig  # noqa: E402
 from switchyard.engine.links.thread import EngineThread  # noqa: E402
 from switchyard.engine.messages import Chunk, Finished, ModelInfo, Started  # noqa: E402
+from switchyard.engine.stats import Occupancy, Work  # noqa: E402
 
 MODEL = str(ROOT / "models" / "demo")  # for its tokenizer
 MAX_JOBS = 256
@@ -42,7 +43,8 @@ class TokenBackend:
 
     def __init__(self, tick=0.0):
         self.lateness = []  # of iterations, in seconds
-        self.work = []  # of the engine thread between two iterations, in seconds
+        self.busy = []  # of the engine thread between two iterations, in seconds
+        self.work = Work()
         self._tick = tick
         self._next = 0.0
         self._returned = 0.0
@@ -82,6 +84,9 @@ class TokenBackend:
     def num_jobs(self):
         return len(self._jobs)
 
+    def occupancy(self):
+        return Occupancy()
+
     def reset(self):
         self._jobs.clear()
 
@@ -98,7 +103,7 @@ class TokenBackend:
         now = time.perf_counter()
         if now - self._next < 1.0:  # else it was idle
             self.lateness.append(now - self._next)
-            self.work.append(called - self._returned)
+            self.busy.append(called - self._returned)
         self._next = now + self._tick
 
 
@@ -153,7 +158,7 @@ def make_app(tick):
     @app.get("/benchmark")
     def benchmark():
         lateness, backend.lateness = backend.lateness, []
-        work, backend.work = backend.work, []
+        work, backend.busy = backend.busy, []
         status = pathlib.Path("/proc/self/status").read_text()
         return flask.jsonify(
             lateness=lateness,
