@@ -10,10 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
 import zipfile
 
-import pip
 import pytest
 
 from tests.live.conftest import run_script
@@ -131,7 +131,8 @@ def environment(checkout):
     venv = checkout / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     [site] = venv.glob("lib/python*/site-packages")
-    (site / "pip").symlink_to(pathlib.Path(pip.__file__).parent)
+    # Not by an import, behind which setuptools leaves distutils to Python, and its warning to us.
+    (site / "pip").symlink_to(pathlib.Path(sysconfig.get_path("purelib"), "pip"))
     (venv / ".place").write_text(f"{checkout}\n")
 
 
