@@ -7,6 +7,7 @@ import pytest
 from switchyard.engine.errors import JobFailed
 from switchyard.engine.messages import Chunk, Failed, Finished, PutBack, Started, Timings
 from switchyard.engine.schedule import stopwatch as module
+from switchyard.engine.schedule.counters import Counters
 from switchyard.engine.schedule.stopwatch import Stopwatch
 from tests.scripted import Gate, ScriptedBackend, job
 
@@ -31,8 +32,8 @@ def clock(monkeypatch):
 
 def run(clock, *steps):
     """Timings of a job that was submitted at 90; each step is a time and what happened then."""
-    stopwatch = Stopwatch()
-    stopwatch.submit("a", 90.0)
+    stopwatch = Stopwatch(Counters())
+    stopwatch.submit(job("a"), 90.0)
     for clock.now, event in steps:
         if event == "start":
             stopwatch.start("a")
@@ -61,9 +62,9 @@ def test_a_job_that_ends_while_it_waits_has_only_waited(clock):
 
 
 def test_what_has_ended_is_forgotten(clock):
-    stopwatch = Stopwatch()
+    stopwatch = Stopwatch(Counters())
     for end in (END, Failed("a", JobFailed("no"))):
-        stopwatch.submit("a", 90.0)
+        stopwatch.submit(job("a"), 90.0)
         stopwatch.stamp([end])
         [again] = stopwatch.stamp([END])
         assert again is END
