@@ -248,7 +248,7 @@ def test_newcomers_whose_prompts_are_one_chunk_together_start_together(backend):
 def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(model_path):
     backend = exl2_backend(model_path, cache_tokens=1024, max_batch_size=2)
     backend.open()
-    big = job("big", 512 - 3)
+    big = job("big", 512 - 3, ignore_eos=True)
     pair = job("pair", negative_prompt=(1, 2))  # of two places, and two pages
     assert backend.has_room(big) and backend.has_room(pair)
     backend.enqueue(big)
@@ -256,7 +256,7 @@ def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(model_path):
         assert backend.has_room(job("a", 512 - 3)) and not backend.has_room(job("a", 513 - 3))
         assert not backend.has_room(pair)
         backend.iterate()
-    backend.enqueue(job("a"))
+    backend.enqueue(job("a", ignore_eos=True))
     for _ in range(2):
         assert not backend.has_room(job("b"))
         backend.iterate()

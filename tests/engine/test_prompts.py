@@ -18,6 +18,7 @@ class Rows:
     """`Passes` of rows of these lengths; a prompt may not be computed in any other way."""
 
     def __init__(self, backend):
+        self.num_rows = 0  # of a pass of a token each
         self._generator = backend._generator
         self._forward_chunk = self._generator.model.forward_chunk
         self._generator.model.forward_chunk = self._refuse
