@@ -22,6 +22,8 @@ HEAD = re.compile(r"(?:^|\.)(?:lm_head|output)\.")
 
 MAX_UNPACKED = 2**29  # numbers of a matrix that exllamav2 unpacks at once
 BUFFER = 128  # bytes that it adds to each of its buffers
+# Bytes that torch keeps for each stream on which matrices were multiplied: an H200's, the most.
+WORKSPACE = 32 * 2**20
 
 
 def measure(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
@@ -78,7 +80,9 @@ def _modules(root: Path, shape: Shape, sizes: Mapping[str, int]) -> tuple[tuple[
 
 
 def _fixed(shape: Shape, found: Lengths) -> int:
-    """Work space as exllamav2 allocates it, tables of sine and cosine, activations, logits."""
+    """Work space as exllamav2 and torch allocate it, tables of sine and cosine, activations,
+    logits.
+    """
     rows = found.max_input_len * found.max_batch_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     hidden, inner = shape.hidden_size, shape.inner_size
@@ -90,15 +94,19 @@ def _fixed(shape: Shape, found: Lengths) -> int:
         _unpacked(hidden, queries), _unpacked(hidden, keys), _unpacked(queries, hidden)
     )
     feed_forward = max(_unpacked(hidden, inner), _unpacked(inner, hidden))
+    activations = 2 * rows * (4 * hidden + queries + 2 * keys)
     if shape.num_experts:
         feed_forward += buffers(hidden, hidden, inner, inner, shape.num_experts)
+        activations += 2 * rows * 4 * inner  # one expert may get all
     else:
         feed_forward += buffers(hidden, max(hidden, inner), max(hidden, inner))
     rotary = 2 * 2 * found.max_seq_len * shape.head_dim * shape.num_tables
-    activations = 2 * rows * (4 * hidden + queries + 2 * keys)
-    logits = 2 * found.max_input_len * shape.vocab_size
+    logits = 2 * max(found.max_input_len, found.num_kept_logits) * shape.vocab_size
     work_space = max(attention, feed_forward, _unpacked(hidden, shape.vocab_size))
-    return work_space + rotary + activations + logits
+    # Graphs are captured on one stream, and passes without run on another; experts of long prompts
+    # on a third.
+    num_streams = 3 if shape.num_experts else 2
+    return work_space + num_streams * WORKSPACE + rotary + activations + logits
 
 
 def _unpacked(num_in: int, num_out: int) -> int:

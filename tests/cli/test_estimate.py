@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from scripts import model_table
 from switchyard import engine
 from switchyard.cli import main
+from switchyard.cli.estimate import CONTEXT
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.memory.gpus import Gpu
@@ -66,7 +67,7 @@ def test_what_fits_is_what_the_loader_takes(switchyard):
     found, status = told(switchyard, *jobs, "--gpu", 2)
     config = ModelConfig(DEMO_EXL2, "name", max_seq_len=2048, max_batch_size=1000)
     footprints, _ = measure(config)
-    memory = Memory(config, footprints, [int(1.5 * GIB)], 2048)
+    memory = Memory(config, footprints, [2 * GIB - CONTEXT], 2048)
     assert status == 1
     for row in found["cache_modes"]:
         assert row["fits"] is False and 0 < row["most_tokens"] < 2_048_000
@@ -81,7 +82,7 @@ def test_the_conclusion_says_what_to_do(switchyard):
     fits = switchyard("estimate", DEMO_EXL2, "--gpu", 24, "--context", 1024, "--jobs", 3).output
     setting = 'max_seq_len = 1024, cache_tokens = 3072, cache_mode = ["float16"]'
     assert "LlamaForCausalLM, EXL2 of 4.0 bits; 3 x 1024 tokens" in fits and setting in fits
-    less = switchyard("estimate", DEMO_EXL2, "--gpu", 1.1, "--jobs", 300).output
+    less = switchyard("estimate", DEMO_EXL2, "--gpu", 1.3, "--jobs", 300).output
     assert "✗ too large: up to" in less and "a smaller --context, or fewer --jobs" in less
     none = switchyard("estimate", DEMO_EXL2, "--gpu", 1).output
     assert "no room for any" in none and "Not even the weights fit" in none
@@ -92,9 +93,9 @@ def test_gpus_of_this_machine_count_where_none_is_given(switchyard, monkeypatch)
         ESTIMATE, "gpus", lambda: [Gpu("A GPU", (9, 0), 24 * GIB, 20 * GIB, "570.1")]
     )
     found, _ = told(switchyard)
-    assert found["gpus"] == [int(19.5 * GIB)]
+    assert found["gpus"] == [20 * GIB - CONTEXT]
     found, _ = told(switchyard, "--gpu", 8)
-    assert found["gpus"] == [int(7.5 * GIB)]
+    assert found["gpus"] == [8 * GIB - CONTEXT]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_check_says_whether_there_is_room_in_the_loaders_words(check):
     status, output = check(1, DEMO_EXL2, "--set", "cache_tokens=4096")
     with pytest.raises(engine.ModelError) as refusal:
         config = ModelConfig(DEMO_EXL2, "name", cache_tokens=4096)
-        Memory(config, measure(config)[0], [GIB // 2], 2048).caches()
+        Memory(config, measure(config)[0], [GIB - CONTEXT], 2048).caches()
     assert status == 1 and f"✗ memory: {refusal.value}" in output
     status, output = check(1, DEMO_EXL2, "--set", "device=cpu")
     assert status == 0 and "memory" not in output

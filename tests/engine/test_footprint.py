@@ -53,11 +53,15 @@ def compare(path):
     assert cached == pytest.approx([size for size, is_cached in sizes if is_cached], rel=0.02)
     rows, queries = 1024, config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
-    beside = (
-        2 * 2 * shape.max_seq_len * config.head_dim * shape.num_tables + 2 * 512 * config.vocab_size
-    )
-    beside += 2 * rows * (4 * config.hidden_size + queries + 2 * keys)
-    assert found.fixed == scratch + beside
+    tables = 2 * 2 * shape.max_seq_len * config.head_dim * shape.num_tables
+    # Those of 65 places, with graphs for three lengths of context.
+    logits = 2 * 3 * (1 + 2 + 4 + 8 + 12 + 16 + 24 + 32 + 48 + 64 + 65 + 96) * config.vocab_size
+    activations = 2 * rows * (4 * config.hidden_size + queries + 2 * keys)
+    workspaces = 2 * 32 * 2**20
+    if shape.num_experts:
+        activations += 2 * rows * 4 * shape.inner_size
+        workspaces += 32 * 2**20
+    assert found.fixed == scratch + tables + logits + activations + workspaces
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.memory.lengths import graph_rows
 from tests.gpu.architectures.specs import SPECS
 
 
 @pytest.mark.parametrize("max_rows", [1, 3, 32, 100, 128, 129, 256, 300, 512])
 def test_a_graph_is_tried_for_every_batch_and_one_above(max_rows):
-    cpu.install()
-    from switchyard.engine.backends.exl2.cuda.sizes import graph_rows
-
     sizes = graph_rows(max_rows)
     assert sizes[:1] == [1] and sorted(set(sizes)) == sizes
     assert sizes[-2] == max_rows < sizes[-1]

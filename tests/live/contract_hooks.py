@@ -189,7 +189,7 @@ def fit(body, limit="max_tokens", others=()):
     meant = sorted(MEANING & body.keys())
     kept = zlib.crc32(repr(sorted(body.items())).encode()) % (len(meant) + 1)
     # The first takes the place of others, the second depends on the prompt's last token.
-    for name in ("mirostat_mode", "token_healing", *PAIRS):
+    for name in ("mirostat", "mirostat_mode", "token_healing", *PAIRS):
         body.pop(name, None)
     dropped = {*meant} - {*meant[kept : kept + 1]}
     if len(meant) > len(dropped):

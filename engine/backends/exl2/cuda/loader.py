@@ -181,6 +181,7 @@ def _load(
             reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
             model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
         set_tables(model)
+    torch.cuda.empty_cache()  # what only loading needed, which graphs can't use
     model, cache = models[-1], caches[-1]
     loaded = LoadedModel(model, cache, mode, is_paged=has_pages(configs[-1]))
     if has_passes and can_capture(model):

@@ -27,14 +27,12 @@ from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings, learned
 from switchyard.engine.backends.exl2.cuda.experts import MAX_DENSE_TOKENS, is_dense
 from switchyard.engine.backends.exl2.cuda.graphs import record
 from switchyard.engine.backends.exl2.cuda.prompts import PromptPasses
-from switchyard.engine.backends.exl2.cuda.sizes import Sizes, graph_rows
+from switchyard.engine.backends.exl2.cuda.sizes import Sizes
+from switchyard.engine.memory.lengths import SHORT_CONTEXTS, graph_rows
 
 logger = logging.getLogger(__name__)
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
-# Tokens: texts up to these have graphs of their own, with less work in attention, which is divided
-# by how long the longest may be.
-SHORT = (512, 2048)
 
 NUM_TIMES, NUM_TIMED = 3, 5  # runs, and passes of each, by which sizes are compared
 
@@ -97,7 +95,9 @@ class CapturedPasses:
         most = graph_rows(max_rows)[-1]
         self._token_ids = torch.zeros(most, dtype=torch.long, device=self._device)
         self._positions = torch.zeros(most, dtype=torch.int32, device=self._device)
-        self._widths = sorted({num_pages, *(min(n // page_size, num_pages) for n in SHORT)})
+        self._widths = sorted(
+            {num_pages, *(min(n // page_size, num_pages) for n in SHORT_CONTEXTS)}
+        )
         self._pages = {
             width: torch.zeros((most, width), dtype=torch.int32, device=self._device)
             for width in self._widths
@@ -172,7 +172,7 @@ class CapturedPasses:
 
     def _seconds_a_token(self) -> float:
         """That attention takes for each token that a row sees."""
-        short = SHORT[-1] // self._page_size
+        short = SHORT_CONTEXTS[-1] // self._page_size
         width: int = max(w for w in self._widths if w == self._widths[0] or w <= short)
         rows, position = self._sizes.used[-1], width * self._page_size - NUM_TIMED
         more = self._seconds(width, rows, position) - self._seconds(width, rows, 0)

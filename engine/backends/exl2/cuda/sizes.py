@@ -2,19 +2,7 @@
 
 from collections.abc import Mapping
 
-# Rows that are tried, and then every 64; a smaller batch is filled up, to the size that was
-# measured to be the fastest. From 33 on or so exllamav2 unpacks the weights first, which takes the
-# same time for any number.
-GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
-MORE_ROWS = 64
 NOISE = 0.02  # of a time: a larger size must be that much faster to be taken
-
-
-def graph_rows(max_rows: int) -> list[int]:
-    """Of the batches that are tried: up to `max_rows`, that, and one more, which may be faster."""
-    sizes = (*GRAPH_ROWS, *range(2 * MORE_ROWS, max_rows + 2 * MORE_ROWS, MORE_ROWS))
-    above = next(rows for rows in sizes if rows > max_rows)
-    return sorted({max_rows, above, *(rows for rows in sizes if rows < max_rows)})
 
 
 class Sizes:
