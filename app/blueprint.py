@@ -20,7 +20,8 @@ from switchyard.app.http import ignored, origins, request_id
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
 from switchyard.app.openapi import page
-from switchyard.app.operations.account import account_of
+from switchyard.app.operations.access import AccessLog
+from switchyard.app.operations.account import Recorder, account_of
 from switchyard.app.operations.guard import Guard, open_checks
 from switchyard.app.routes import admin, health, probes, requests, streams
 from switchyard.app.services import KEY, SHOWN, Services
@@ -101,6 +102,9 @@ def open_services(
     that can't be used.
     """
     checks = open_checks(settings)
+    recorders: list[Recorder] = []
+    if settings.access_log:
+        recorders.append(AccessLog())
     settings = settings.fitted(max((models.get(name).context for name in models.names), default=0))
     templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
     websockets = Places(settings.max_websockets)
@@ -118,7 +122,7 @@ def open_services(
         websockets,
         terminate,
         checks,
-        Guard(settings, checks),
+        Guard(settings, checks, recorders),
     )
 
 

@@ -172,10 +172,12 @@ def _submit(
         model.config.name, [job.identifier for job in jobs], request.num_jobs, is_streamed
     )
     try:
-        return model.submit(jobs, wake, account.note)
+        stream = model.submit(jobs, wake, account.note)
     except BaseException:
         account.withdraw()
         raise
+    account.submitted()
+    return stream
 
 
 def max_new_tokens(

@@ -15,7 +15,7 @@ from switchyard.app.operations.trace import parse_trace
 
 logger = logging.getLogger("switchyard.access")
 
-HEALTH = "switchyard_health"  # what the blueprints of routes that aren't told begin with
+OTHER = "other"  # in place of the route of a path that has none
 MAX_AGENT = 200  # characters
 
 
@@ -45,18 +45,16 @@ class AccessLine:
 
 
 def said(request: flask.Request, status: int) -> dict[str, Any]:
-    """What the log tells of a request beside its account; nothing of one that it leaves out. The
-    route, not the path: there is no telling what clients have in that.
+    """What is told of a request beside its account. The route, not the path: there is no telling
+    what clients have in that.
     """
-    if HEALTH in (request.endpoint or ""):
-        return {}
     caller, trace = caller_of(request), parse_trace(request.headers.get("traceparent"))
     return {
         "request_id": request_id(),
         "remote": address_of(request),
         "key": None if caller is None else caller.name,
         "method": request.method,
-        "route": "other" if request.url_rule is None else request.url_rule.rule,
+        "route": OTHER if request.url_rule is None else request.url_rule.rule,
         "status": status,
         "protocol": request.environ.get("SERVER_PROTOCOL", "-"),
         "trace_id": None if trace is None else trace.trace_id,
@@ -65,45 +63,40 @@ def said(request: flask.Request, status: int) -> dict[str, Any]:
     }
 
 
-def write(account: Account) -> None:
-    """The line of a request that has ended."""
-    if not account.said:
-        return
-    head = dict(account.said)
-    protocol, tail = head.pop("protocol"), {k: head.pop(k) for k in ("trace_id", "span_id")}
-    agent = head.pop("user_agent")
-    fields = {
-        **head,
-        "duration_ms": _ms(account.ended - account.begun),
-        **_usage(account),
-        "bytes": account.num_bytes,
-        **tail,
-        "user_agent": agent,
-    }
-    logger.info(AccessLine(fields, protocol, time.time()))
+class AccessLog:
+    """A line of each request that has ended."""
+
+    def begin(self, account: Account) -> None:
+        pass
+
+    def end(self, account: Account) -> None:
+        if not account.said or account.is_health:
+            return
+        head = dict(account.said)
+        protocol, tail = head.pop("protocol"), {k: head.pop(k) for k in ("trace_id", "span_id")}
+        agent = head.pop("user_agent")
+        fields = {
+            **head,
+            "duration_ms": _ms(account.ended - account.begun),
+            **_usage(account),
+            "bytes": account.num_bytes,
+            **tail,
+            "user_agent": agent,
+        }
+        logger.info(AccessLine(fields, protocol, time.time()))
 
 
 def _usage(account: Account) -> dict[str, Any]:
-    """As the answer tells it: the prompt of several choices counts once."""
-    used = [account.used.get(identifier) for identifier in account.identifiers]
-    known = [each for each in used if each is not None]
-    prompts = [each for each in used[:: account.num_jobs] if each is not None]
-    timings = [each.timings for each in known if each.timings is not None]
-    first = [
-        each.timings.queue + each.timings.prefill
-        for each in known
-        if each.timings is not None and each.new_tokens
-    ]
-    reasons = dict.fromkeys(each.reason for each in known if each.reason is not None)
+    usage = account.consumption
     return {
-        "queue_ms": _ms(max((t.queue for t in timings), default=None)),
-        "ttft_ms": _ms(min(first, default=None)),
+        "queue_ms": _ms(usage.queue),
+        "ttft_ms": _ms(usage.first_token),
         "model": account.model or None,
         "stream": account.is_streamed,
-        "prompt_tokens": sum(each.prompt_tokens for each in prompts) if known else None,
-        "cached_tokens": sum(each.cached_tokens for each in prompts) if known else None,
-        "completion_tokens": sum(each.new_tokens for each in known) if known else None,
-        "finish_reason": ",".join(reasons) or None,
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.new_tokens,
+        "finish_reason": usage.finish_reason,
     }
 
 

@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from switchyard import engine
 from switchyard.app.operations.keys import ApiKey
@@ -18,6 +19,28 @@ def account_of(environ: Mapping[str, Any]) -> "Account | None":
     return account
 
 
+class Recorder(Protocol):
+    """What keeps something of each request that has an account."""
+
+    def begin(self, account: "Account") -> None:
+        """Its jobs have been submitted. Request thread."""
+
+    def end(self, account: "Account") -> None:
+        """It is closed. Request thread or alarms'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """Of all jobs of a request, as its answer tells it. None where nothing is known. Seconds."""
+
+    queue: float | None = None  # the longest
+    first_token: float | None = None  # until the first of all, from the submission on
+    prompt_tokens: int | None = None  # the prompt of several choices counts once
+    cached_tokens: int | None = None  # of them
+    new_tokens: int | None = None
+    finish_reason: str | None = None  # with commas between those of several choices
+
+
 class Account:
     """It is closed once the answer has ended and all jobs have, whichever comes last: those of a
     client that has left end later.
@@ -28,11 +51,12 @@ class Account:
         "_is_inside",
         "_lock",
         "_num_left",
-        "_on_close",
+        "_recorders",
         "begun",
         "ended",
         "has_response",
         "identifiers",
+        "is_health",
         "is_streamed",
         "model",
         "num_bytes",
@@ -42,8 +66,7 @@ class Account:
         "used",
     )
 
-    def __init__(self, on_close: "Callable[[Account], None] | None" = None) -> None:
-        """`on_close` is called once, on a request thread or the alarms'."""
+    def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
         self.begun = time.monotonic()
         self.ended = 0.0
         self.has_response = False  # that will be closed
@@ -53,9 +76,10 @@ class Account:
         self.identifiers: Sequence[str] = ()  # of its jobs
         self.num_jobs = 1  # of each prompt
         self.used: dict[str, engine.Used] = {}  # by job, the latest
-        self.said: dict[str, Any] = {}  # what else the access log tells
+        self.said: dict[str, Any] = {}  # of the request, for the recorders
+        self.is_health = False  # a probe's
         self.num_bytes = 0  # of the answer's body
-        self._on_close = on_close
+        self._recorders = recorders
         self._is_inside = False
         self._lock = threading.Lock()  # guards what follows
         self._num_left = 0  # jobs that have not ended
@@ -69,7 +93,7 @@ class Account:
 
     def another(self) -> "Account":
         """Of one generation of a connection that has several; its key is still to be found."""
-        return Account(self._on_close)
+        return Account(self._recorders)
 
     def enter(self) -> None:
         """Take a place among the requests of its key, which is given back in the end. Raises
@@ -94,6 +118,11 @@ class Account:
         with self._lock:
             self._num_left += len(identifiers)
 
+    def submitted(self) -> None:
+        """Those jobs, in fact."""
+        for recorder in self._recorders:
+            recorder.begin(self)
+
     def withdraw(self) -> None:
         """They were refused."""
         with self._lock:
@@ -113,6 +142,25 @@ class Account:
             self.ended = time.monotonic()
         if is_over:
             self._close()
+
+    @property
+    def consumption(self) -> Consumption:
+        found = [self.used.get(identifier) for identifier in self.identifiers]
+        known = [each for each in found if each is not None]
+        if not known:
+            return Consumption()
+        prompts = [each for each in found[:: self.num_jobs] if each is not None]
+        times = [(each.timings, each.new_tokens) for each in known if each.timings is not None]
+        first = [timings.queue + timings.prefill for timings, num in times if num]
+        reasons = dict.fromkeys(each.reason for each in known if each.reason is not None)
+        return Consumption(
+            max((timings.queue for timings, _ in times), default=None),
+            min(first, default=None),
+            sum(each.prompt_tokens for each in prompts),
+            sum(each.cached_tokens for each in prompts),
+            sum(each.new_tokens for each in known),
+            ",".join(reasons) or None,
+        )
 
     # Link's thread
 
@@ -139,5 +187,5 @@ class Account:
         if self._is_inside and self.quota is not None:
             self._is_inside = False
             self.quota.leave()
-        if self._on_close is not None:
-            self._on_close(self)
+        for recorder in self._recorders:
+            recorder.end(self)

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeGuard
@@ -23,7 +23,7 @@ from switchyard.app.http.identity import ADDRESS, CALLER, Caller, address_of, is
 from switchyard.app.http.proxies import Proxies
 from switchyard.app.openapi.contract import COUNTS, WHO, Who
 from switchyard.app.operations import access
-from switchyard.app.operations.account import ACCOUNT, Account, account_of
+from switchyard.app.operations.account import ACCOUNT, Account, Recorder, account_of
 from switchyard.app.operations.credentials import given_key
 from switchyard.app.operations.failures import Failures
 from switchyard.app.operations.keyring import Keyring
@@ -37,6 +37,9 @@ ROLES: dict[Who, tuple[Role, ...]] = {
     "admin": ("admin",),
     "operator": ("admin",),
 }
+
+
+HEALTH = "switchyard_health"  # what the names of probes' blueprints begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,11 @@ class Guard:
         self,
         settings: Settings,
         checks: Checks | None,
+        recorders: Sequence[Recorder],
     ) -> None:
         self._checks = checks
+        self._recorders = recorders
         self._proxies = Proxies(settings.trusted_proxies) if settings.trusted_proxies else None
-        self._on_close = access.write if settings.access_log else None
 
     def register(
         self, target: flask.Flask | flask.Blueprint, routes: flask.Flask | flask.Blueprint
@@ -79,7 +83,7 @@ class Guard:
         """`target`: whose requests have accounts. `routes`: whose are guarded."""
         if self._proxies is not None:
             target.before_request(self._note_address)
-        if self._checks is not None or self._on_close is not None:
+        if self._checks is not None or self._recorders:
             target.before_request(self._open)
             target.after_request(self._answer)
             target.teardown_request(self._leave)
@@ -123,7 +127,7 @@ class Guard:
         flask.request.environ[ADDRESS] = self._proxies.client_of(flask.request)
 
     def _open(self) -> None:
-        flask.request.environ[ACCOUNT] = Account(self._on_close)
+        flask.request.environ[ACCOUNT] = Account(self._recorders)
 
     def _check(self) -> None:
         """Raises Unauthorized, NotPermitted, LimitReached, or BadRequest for two keys."""
@@ -182,8 +186,9 @@ class Guard:
             account.answered()
 
     def _say(self, account: Account, status: int) -> None:
-        if self._on_close is not None:
+        if self._recorders:
             account.said = access.said(flask.request, status)
+            account.is_health = HEALTH in (flask.request.endpoint or "")
 
 
 def _is_told(error: BaseException) -> TypeGuard[Exception]:
