@@ -19,11 +19,12 @@ from switchyard.app.formats.models import make_blueprint
 from switchyard.app.http import ignored, origins, request_id
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
+from switchyard.app.metrics.metrics import Metrics
 from switchyard.app.openapi import page
 from switchyard.app.operations.access import AccessLog
 from switchyard.app.operations.account import Recorder, account_of
 from switchyard.app.operations.guard import Guard, open_checks
-from switchyard.app.routes import admin, health, probes, requests, streams
+from switchyard.app.routes import admin, health, metrics, probes, requests, status, streams
 from switchyard.app.services import KEY, SHOWN, Services
 
 logger = logging.getLogger(__name__)
@@ -57,8 +58,10 @@ def install(
         api.register_blueprint(blueprint)
     if not page.ASSETS:
         logger.warning("the page /docs/ is left out: install switchyard[docs]")
-    for part in (requests, streams, health, probes, page):  # in the document in this order
+    for part in (requests, streams, status, health, probes, page):  # in the document in this order
         api.register_blueprint(part.blueprint)
+    if services.metrics is not None:
+        api.register_blueprint(metrics.make_blueprint(services.settings.metrics == "key"))
     if is_own or url_prefix:
         api.register_blueprint(probes.short)
         api.register_blueprint(_make_unprefixed())
@@ -111,18 +114,24 @@ def open_services(
     max_jobs = settings.max_batch_size + settings.max_pending
     gate = Gate(settings.max_pending, max_jobs, lambda: models.num_jobs)
     formats = load(settings.formats)
+    answers = Answers(settings)
+    numbers = None
+    if settings.metrics != "off":
+        numbers = Metrics(models, answers, websockets, checks)
+        recorders.append(numbers.requests)
     return Services(
         settings,
         models,
         (*(format.blueprint for format in formats), make_blueprint(formats)),
         partial(describe, formats),
-        Answers(settings),
+        answers,
         gate,
         templates,
         websockets,
         terminate,
         checks,
         Guard(settings, checks, recorders),
+        numbers,
     )
 
 

@@ -50,6 +50,9 @@ class Kind(NamedTuple):
 Described = tuple[Kind, dict[str, Any]]
 Describe = Callable[[Exception], Described]
 
+CODE = "switchyard_error_code"  # in flask.g, once a request was answered with an error
+INTERNAL = Kind(500, "server_error", "internal_error")
+
 # The client retries 429 and 5xx by itself. Not where the model has worked on the job already.
 _NO_RETRY = {"x-should-retry": "false"}
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="switchyard"'}
@@ -125,7 +128,7 @@ def describe(error: Exception) -> Described:
             message = error.description or error.name
         case _:
             logger.error("unexpected, request %s", request_id(), exc_info=error)
-            kind = Kind(500, "server_error", "internal_error")
+            kind = INTERNAL
             message = "the server failed in an unexpected way; its log says how"
     body = {"message": message, "type": kind.type, "param": param, "code": kind.code, **more}
     return kind, {"error": body}
@@ -160,6 +163,7 @@ def _whole_seconds(seconds: float) -> str:
 
 def respond(describe: Describe, error: Exception) -> flask.Response:
     kind, body = describe(error)
+    setattr(flask.g, CODE, kind.code)
     return json_response(body, kind.status, kind.headers)
 
 

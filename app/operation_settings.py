@@ -1,7 +1,7 @@
 """The settings of operations: keys, addresses, logs."""
 
 import ipaddress
-from typing import Literal
+from typing import Literal, Self
 
 import pydantic
 from pydantic import Field
@@ -32,6 +32,20 @@ class OperationSettings(EngineSettings):
     log_format: Literal["text", "json"] = Field(
         "text", description="Of all that the server prints: `text`, or `json`, an object a line."
     )
+
+    metrics: Literal["off", "open", "key"] = Field(
+        "open",
+        description="Who may read `/metrics`: nobody (`off`), everybody, or keys of the roles"
+        " `metrics` and `admin`. With a `keys_file` the default is `key`.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _ask_for_keys(self) -> Self:
+        if self.metrics == "key" and not self.keys_file:
+            raise ValueError("metrics: key needs a keys_file")
+        if self.keys_file and "metrics" not in self.model_fields_set:
+            self.__dict__["metrics"] = "key"
+        return self
 
     @pydantic.field_validator("trusted_proxies")
     @classmethod

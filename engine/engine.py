@@ -31,6 +31,7 @@ from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.schedule.places import QueuePlaces
 from switchyard.engine.standing import Standing
+from switchyard.engine.stats import Rates
 from switchyard.engine.stream import Stream
 
 MAX_TOLD = 65_536  # tokens of a text that any model takes apart
@@ -88,6 +89,11 @@ class Engine:
         """What its thread has told of itself: to be read."""
         return self._standing
 
+    @property
+    def rates(self) -> Rates:
+        with self._changed:
+            return self._standing.rates(time.monotonic())
+
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
         """What has become of the jobs that have not ended. Places in the queue are asked of the
         engine thread, and None if it doesn't answer within `timeout` seconds.
@@ -140,6 +146,7 @@ class Engine:
         return max(2 * self.context, MAX_TOLD)
 
     def start(self) -> None:
+        self._standing.begin_load()
         self._link.start()
 
     def on_stopped(self, call: Callable[["Engine"], None]) -> None:

@@ -1,6 +1,7 @@
 """How an engine stands, by what its thread has told. Its engine's lock guards it."""
 
 import logging
+import time
 from collections import deque
 
 from switchyard.engine.errors import BatchFailed, EngineError
@@ -21,6 +22,7 @@ from switchyard.engine.stats import Rates, Stats
 
 logger = logging.getLogger(__name__)
 
+ITERATION = "iteration_seconds"
 RECENT = 10.0  # seconds over which rates are told
 
 
@@ -32,12 +34,14 @@ class Standing:
         # Jobs that the generator and the engine did not agree on; they were ended.
         self.num_zombies = self.num_hangs = self.num_restarts = 0
         self.stats: Stats | None = None  # with those of threads before this one
+        self.load_seconds: float | None = None  # that the latest load took
         self._before: Stats | None = None
         self._recent: deque[Stats] = deque()  # of the last seconds, and one from before
         self._name = name
         self._state: State = "loading"
         self._trouble: Trouble | None = None
         self._progress: float | None = None
+        self._load_begun = time.monotonic()
 
     @property
     def state(self) -> State:
@@ -63,7 +67,7 @@ class Standing:
         return self._progress if self.is_loading else None
 
     def rates(self, now: float) -> Rates:
-        """Of the last seconds; `now` by the monotonic clock."""
+        """`now` by the monotonic clock."""
         self._forget(now)
         if not self._recent:
             return Rates()
@@ -74,7 +78,11 @@ class Standing:
         return Rates(
             (last.totals.new_tokens - first.totals.new_tokens) / seconds,
             (last.totals.prompt_tokens - first.totals.prompt_tokens) / seconds,
+            last.histograms[ITERATION].mean_since(first.histograms[ITERATION]),
         )
+
+    def begin_load(self) -> None:
+        self._load_begun = time.monotonic()
 
     def drain(self) -> None:
         if self._state in ("loading", "ready"):
@@ -112,6 +120,7 @@ class Standing:
 
     def _load(self, info: ModelInfo) -> None:
         self.info = info
+        self.load_seconds = time.monotonic() - self._load_begun
         self._trouble = self.error = None
         if self.is_loading:
             self._state = "ready"
@@ -131,6 +140,7 @@ class Standing:
         self._before = self.stats
         self._trouble, self.error = None, BatchFailed(reason)
         self._progress = None
+        self.begin_load()
         if self.is_ready:
             self._state = "loading"
         logger.error("model %s: %s; it is loaded anew", self._name, reason)

@@ -97,6 +97,11 @@ class Histogram:
     counts: tuple[int, ...]
     total: float
 
+    def mean_since(self, before: "Histogram") -> float | None:
+        """None: no value has come since."""
+        number = sum(self.counts) - sum(before.counts)
+        return (self.total - before.total) / number if number else None
+
     def __add__(self, other: "Histogram") -> "Histogram":
         counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
         return Histogram(counts, self.total + other.total)
@@ -141,10 +146,11 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Tokens a second, of all jobs together."""
+    """Of the last seconds: tokens a second, of all jobs together."""
 
     new_tokens: float = 0.0
     prompt_tokens: float = 0.0
+    iteration_seconds: float | None = None  # the mean; None: there was none
 
 
 @dataclass(frozen=True, slots=True)

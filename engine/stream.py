@@ -72,6 +72,12 @@ class Stream:
         return not self._unfinished
 
     @property
+    def num_behind(self) -> int:
+        """Tokens that wait to be taken. Any thread."""
+        batches = list(self._batches)
+        return sum(len(e.token_ids) for batch in batches for e in batch if isinstance(e, Chunk))
+
+    @property
     def has_events(self) -> bool:
         """Whether some wait to be taken."""
         return bool(self._batches)

@@ -34,6 +34,7 @@ HOMES = {
     "jinja2": ("app/chat/template.py", "app/chat/sandbox.py"),
     "flask": ("app/", "switchyard/server/wsgi.py"),
     "werkzeug": "app/",
+    "prometheus_client": "app/metrics/",
     "pydantic": "app/",
     "gunicorn": "switchyard/",
     "training": (),  # nowhere: the service doesn't know how its model was made
@@ -60,7 +61,7 @@ LAYERS = {
         {"openapi"},
         {"operations"},
         {"delivery"},
-        {"chat"},
+        {"chat", "metrics"},
         {"services"},
         {"routes", "formats"},
         {"blueprint"},

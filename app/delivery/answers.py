@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import flask
 import werkzeug.exceptions
@@ -20,6 +21,7 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.http.body import dumps, read_bytes
 from switchyard.app.http.client import Client
 from switchyard.app.http.identity import key_of, owner_of
+from switchyard.app.operations.account import Account, account_of
 
 MAX_KEY = 255  # characters of an Idempotency-Key
 CLAIM = "switchyard.claim"  # in the environ of a request with one
@@ -66,6 +68,7 @@ class Answers:
 
     def __init__(self, settings: Settings) -> None:
         self.transcripts = Transcripts()
+        self.streams: set[Output] = set()  # that are open; a set's own methods need no lock
         self._settings = settings
         self._sender = Sender()
 
@@ -152,8 +155,16 @@ class Answers:
         response.headers["X-Accel-Buffering"] = "no"
         # Not a finally where it is written: if the client leaves before the first byte, that never
         # begins, and its finally never runs.
-        response.call_on_close(output.close)
+        self.streams.add(output)
+        account = account_of(flask.request.environ)
+        response.call_on_close(partial(self._close, output, account))
         return response
+
+    def _close(self, output: Output, account: Account | None) -> None:
+        self.streams.discard(output)
+        if account is not None and output.is_cut_off:
+            account.leave(output.has_begun)
+        output.close()
 
     def _answer_once(self, key: str, view: Callable[[], flask.Response]) -> flask.Response:
         if not self._settings.idempotency_timeout:

@@ -53,6 +53,16 @@ class Output:
         return self._transcript.has_begun
 
     @property
+    def num_behind(self) -> int:
+        """Tokens that were generated and not written. Any thread."""
+        return self._transcript.num_behind
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether there would be more to write, but for the client."""
+        return not (self.is_finished or self._transcript.has_ended)
+
+    @property
     def patience(self) -> float:
         """Seconds until there may be something to write whatever comes."""
         return min(self._interval, self._heartbeat / NEWS)

@@ -101,6 +101,11 @@ class Reader:
         """Whether every job's last event has been taken."""
         return self._stream.is_finished
 
+    @property
+    def num_behind(self) -> int:
+        """Tokens that were generated and not taken. Any thread."""
+        return self._stream.num_behind
+
     def take_events(self, timeout: float) -> Sequence[engine.JobEvent]:
         """Wait for events, at most `timeout` seconds. None also when a deadline has come, which is
         told the next time. Raises TimedOut.

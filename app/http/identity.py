@@ -23,7 +23,11 @@ class Caller(NamedTuple):
     """The API key of a request, once it is known to be valid."""
 
     name: str
-    is_admin: bool
+    role: str
+
+    @property
+    def is_admin(self) -> bool:
+        return self.role == "admin"
 
 
 def caller_of(request: flask.Request) -> Caller | None:

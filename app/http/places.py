@@ -11,6 +11,11 @@ class Places:
         self._lock = threading.Lock()  # guards what follows
         self._taken: Counter[str] = Counter()  # by client
 
+    @property
+    def num_taken(self) -> int:
+        with self._lock:
+            return self._taken.total()
+
     def take(self, client: str) -> str | None:
         """Give it back later. Else why there is none."""
         with self._lock:

@@ -25,7 +25,8 @@ QUERY = (400, 414)
 KEYS = (401, 429)  # of every route that may ask for an API key
 GENERATION = (404, 408, 429, 499, 503)  # of every route that submits jobs
 
-Who = Literal["nobody", "metrics", "user", "admin", "operator"]  # that a route needs, at least
+# That a route needs, at least; `any`: of those with a key.
+Who = Literal["nobody", "any", "metrics", "user", "admin", "operator"]
 # Attributes of views, for where the server asks for API keys
 WHO = "switchyard_who"
 COUNTS = "switchyard_counts"  # whether limits of requests hold

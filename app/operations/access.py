@@ -70,11 +70,12 @@ class AccessLog:
         pass
 
     def end(self, account: Account) -> None:
-        if not account.said or account.is_health:
+        if not account.said or account.is_quiet:
             return
         head = dict(account.said)
         protocol, tail = head.pop("protocol"), {k: head.pop(k) for k in ("trace_id", "span_id")}
         agent = head.pop("user_agent")
+        head.pop("code", None)
         fields = {
             **head,
             "duration_ms": _ms(account.ended - account.begun),

@@ -4,11 +4,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from switchyard import engine
 from switchyard.app.operations.keys import ApiKey
 from switchyard.app.operations.limits import Quota
+
+Phase = Literal["pending", "prefill", "decode"]
 
 ACCOUNT = "switchyard.account"  # in the environ of its request
 
@@ -54,9 +56,10 @@ class Account:
         "_recorders",
         "begun",
         "ended",
+        "gone",
         "has_response",
         "identifiers",
-        "is_health",
+        "is_quiet",
         "is_streamed",
         "model",
         "num_bytes",
@@ -77,8 +80,9 @@ class Account:
         self.num_jobs = 1  # of each prompt
         self.used: dict[str, engine.Used] = {}  # by job, the latest
         self.said: dict[str, Any] = {}  # of the request, for the recorders
-        self.is_health = False  # a probe's
+        self.is_quiet = False  # a probe, which nothing is told of
         self.num_bytes = 0  # of the answer's body
+        self.gone: Phase | None = None  # what its jobs were at when its client left
         self._recorders = recorders
         self._is_inside = False
         self._lock = threading.Lock()  # guards what follows
@@ -132,6 +136,10 @@ class Account:
     def sent(self, num_bytes: int) -> None:
         """Of the body."""
         self.num_bytes = num_bytes
+
+    def leave(self, has_begun: bool) -> None:
+        """The client has, before the end. `has_begun`: the answer."""
+        self.gone = "decode" if has_begun else "prefill" if self.used else "pending"
 
     def answered(self) -> None:
         """Nothing more is written. Harmless when called again."""

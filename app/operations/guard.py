@@ -11,7 +11,7 @@ import flask
 
 from switchyard import engine
 from switchyard.app.config import Settings
-from switchyard.app.errors import describe
+from switchyard.app.errors import CODE, INTERNAL, describe
 from switchyard.app.exceptions import (
     BadRequest,
     LimitReached,
@@ -32,6 +32,7 @@ from switchyard.app.operations.limits import Quota, Quotas
 
 # Which roles may, by what a route says. A route that says nothing is an admin's.
 ROLES: dict[Who, tuple[Role, ...]] = {
+    "any": ("user", "metrics", "admin"),
     "metrics": ("metrics", "admin"),
     "user": ("user", "admin"),
     "admin": ("admin",),
@@ -39,7 +40,7 @@ ROLES: dict[Who, tuple[Role, ...]] = {
 }
 
 
-HEALTH = "switchyard_health"  # what the names of probes' blueprints begin with
+QUIET = ("switchyard_health", "switchyard_metrics")  # what names of probes' blueprints begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ class Guard:
             yield account
         except BaseException as error:
             if account.said:
-                account.said["status"] = describe(error)[0].status if _is_told(error) else 500
+                kind = describe(error)[0] if _is_told(error) else INTERNAL
+                account.said |= {"status": kind.status, "code": kind.code}
             account.answered()
             raise
         finally:
@@ -140,7 +142,7 @@ class Guard:
         if key is None and who == "operator" and is_operator(request):
             return
         entry = self._find(key, address_of(request))
-        request.environ[CALLER] = Caller(entry.name, entry.role == "admin")
+        request.environ[CALLER] = Caller(entry.name, entry.role)
         if entry.role not in ROLES[who]:
             raise NotPermitted(
                 f"the API key {entry.name} has the role {entry.role}, which may not ask for this"
@@ -188,7 +190,9 @@ class Guard:
     def _say(self, account: Account, status: int) -> None:
         if self._recorders:
             account.said = access.said(flask.request, status)
-            account.is_health = HEALTH in (flask.request.endpoint or "")
+            account.said["code"] = flask.g.get(CODE)
+            endpoint = flask.request.endpoint or ""
+            account.is_quiet = any(name in endpoint for name in QUIET)
 
 
 def _is_told(error: BaseException) -> TypeGuard[Exception]:

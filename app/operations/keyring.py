@@ -47,6 +47,7 @@ class Keyring:
         self._reading = threading.Lock()  # held while the file is read
         self._next_look = clock() + LOOK
         self._is_closed = False
+        self.num_reloads = self.num_failed = 0
         on_change(self._table)
         logger.info("%d API keys in %s", len(self._table.by_name), self._path)
 
@@ -98,8 +99,10 @@ class Keyring:
         try:
             table = read_keys(self._path, self._max_priority, self._table)
         except KeysError as reason:
+            self.num_failed += 1
             logger.error("the API keys stay as they were: %s", reason)
             return
+        self.num_reloads += 1
         before, self._table = self._table, table
         self._seen = table.signature
         self._on_change(table)

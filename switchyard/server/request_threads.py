@@ -11,10 +11,15 @@ class RequestThreads:
     """
 
     def __init__(self, number: int, num_reserved: int) -> None:
+        self.number = number
         self._max_reading = number - num_reserved
         self._max_waiting = number // 2
         self._busy: set[object] = set()  # connections; a set's own methods need no lock
         self._waiting: set[object] = set()
+
+    @property
+    def num_busy(self) -> int:
+        return len(self._busy)
 
     def enter(self, connection: object) -> None:
         self._busy.add(connection)

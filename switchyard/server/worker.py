@@ -86,7 +86,10 @@ class Worker(ThreadWorker):
         super().load_wsgi()
         self._settings = self.wsgi.extensions[KEY].settings
         # As many have readers of answers that another reads, too.
-        self._threads = RequestThreads(num_threads, self._settings.reserve_threads // 2)
+        threads = self._threads = RequestThreads(num_threads, self._settings.reserve_threads // 2)
+        metrics = self.wsgi.extensions[KEY].metrics
+        if metrics is not None:
+            metrics.server.threads = lambda: (threads.num_busy, threads.number)
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
         """SIGTERM and SIGINT. gunicorn's own stops accepting at once and cuts off what is left."""

@@ -7,6 +7,7 @@ import http.client
 import itertools
 import json
 import os
+import pathlib
 import re
 import select
 import selectors
@@ -58,7 +59,9 @@ def small(tmp_path_factory, model_path):
 
 @pytest.fixture
 def opened(small):
-    """Makes connections on which some bytes have been sent; they are closed in the end."""
+    """Makes connections on which some bytes have been sent; they are closed in the end, and the
+    server has no more to do with them.
+    """
     with contextlib.ExitStack() as stack:
 
         def make(data=b""):
@@ -68,6 +71,19 @@ def opened(small):
             return connection
 
         yield make
+    deadline = time.monotonic() + 60
+    while connections_of(small.port):
+        assert time.monotonic() < deadline, "the server keeps connections that clients have closed"
+        time.sleep(0.01)
+
+
+def connections_of(port):
+    """Sockets at this end that are neither listening nor only remembered."""
+    lines = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
+    ours = (line.split()[1:4] for line in lines)
+    return sum(
+        local.endswith(f":{port:04X}") and state not in ("0A", "06") for local, _, state in ours
+    )
 
 
 def head(*lines, length=None):

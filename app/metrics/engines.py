@@ -1,0 +1,238 @@
+"""What engine threads have counted, read as it is asked for."""
+
+import functools
+import time
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from switchyard import engine
+from switchyard.app.metrics.names import ENGINE, LABELS
+from switchyard.engine.config import PAGE_SIZE
+from switchyard.engine.schedule.admission import State
+from switchyard.engine.stats import BOUNDS, Histogram, Stats
+
+STATES: tuple[State, ...] = get_args(State)
+NOTHING = Stats(0.0)
+OWN = ("iteration_seconds", "batch_size")  # histograms that vLLM has none of
+
+# By vLLM's name: what it counts, and where that stands in Stats.
+COUNTERS = {
+    "vllm:prompt_tokens": ("Prompt tokens, with those that the cache had.", "totals.prompt_tokens"),
+    "vllm:generation_tokens": ("Tokens generated.", "totals.new_tokens"),
+    "vllm:prefix_cache_queries": ("Prompt tokens looked up.", "totals.prompt_tokens"),
+    "vllm:prefix_cache_hits": ("Prompt tokens that the cache had.", "totals.cached_tokens"),
+    "vllm:num_preemptions": ("Jobs put back into the queue.", "totals.put_back"),
+    "vllm:spec_decode_num_drafts": ("Times that tokens were guessed.", "work.drafts"),
+    "vllm:spec_decode_num_draft_tokens": ("Tokens guessed.", "totals.draft_tokens"),
+    "vllm:spec_decode_num_accepted_tokens": ("Guesses that held.", "totals.accepted_tokens"),
+    "switchyard_out_of_memory": ("Times that a GPU had no memory left.", "totals.out_of_memory"),
+}
+REASONS = {"stop": "stopped", "length": "cut", "abort": "cancelled"}
+RECOVERIES = {
+    "retry": "work.retries",
+    "reset": "totals.resets",
+    "rebuild": "totals.rebuilds",
+    "reload": "totals.reloads",
+}
+ROWS = {"used": "work.rows", "computed": "work.computed_rows"}
+
+
+class EngineCollector(Collector):
+    def __init__(self, models: engine.Models) -> None:
+        self._models = models
+
+    def describe(self) -> list[Metric]:
+        return []  # nothing is asked of the engines to find out that no two names are the same
+
+    def collect(self) -> Iterator[Metric]:
+        models = [self._models.get(name) for name in self._models.names]
+        yield from _of_jobs(models)
+        yield from _of_states(models)
+        yield from _of_memory(models)
+        yield from _counters(models)
+        yield from _recoveries(models)
+        yield from _histograms(models)
+
+
+def _stats(model: engine.Engine) -> Stats:
+    return model.standing.stats or NOTHING
+
+
+def _labels(model: engine.Engine) -> list[str]:
+    return [model.config.name, ENGINE]
+
+
+def _number(stats: Stats, path: str) -> int:
+    part, name = path.split(".")
+    number: int = getattr(getattr(stats, part), name)
+    return number
+
+
+def _of_jobs(models: Sequence[engine.Engine]) -> Iterator[Metric]:
+    running = GaugeMetricFamily("vllm:num_requests_running", "Jobs in the batch.", labels=LABELS)
+    waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Jobs that wait.", labels=LABELS)
+    age = GaugeMetricFamily(
+        "switchyard_last_iteration_age_seconds",
+        "Since the engine thread has told of a step, while jobs are in the batch; else 0.",
+        labels=["model_name"],
+    )
+    for model in models:
+        stats = _stats(model)
+        running.add_metric(_labels(model), stats.num_active)
+        waiting.add_metric(_labels(model), max(model.num_jobs - stats.num_active, 0))
+        age.add_metric([model.config.name], last_iteration_age(model))
+    yield from (running, waiting, age)
+
+
+def last_iteration_age(model: engine.Engine) -> float:
+    """Seconds since it has told of a step, while jobs are in the batch; else 0."""
+    stats = _stats(model)
+    return max(time.monotonic() - stats.time, 0.0) if stats.num_active else 0.0
+
+
+def _of_states(models: Sequence[engine.Engine]) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        "switchyard_model_state", "1 for the state that it is in.", labels=["model_name", "state"]
+    )
+    progress = GaugeMetricFamily(
+        "switchyard_model_load_progress", "Of a load, from 0 to 1.", labels=["model_name"]
+    )
+    seconds = GaugeMetricFamily(
+        "switchyard_model_load_seconds", "That the latest load took.", labels=["model_name"]
+    )
+    for model in models:
+        name = model.config.name
+        for each in STATES:
+            state.add_metric([name, each], model.state == each)
+        is_loaded = model.standing.info is not None and model.state != "loading"
+        progress.add_metric([name], 1.0 if is_loaded else model.progress or 0.0)
+        if model.standing.load_seconds is not None:
+            seconds.add_metric([name], model.standing.load_seconds)
+    yield from (state, progress, seconds)
+
+
+def _of_memory(models: Sequence[engine.Engine]) -> Iterator[Metric]:
+    usage = GaugeMetricFamily(
+        "vllm:kv_cache_usage_perc", "Pages of jobs, of all; from 0 to 1.", labels=LABELS
+    )
+    cache = GaugeMetricFamily(
+        "vllm:cache_config_info",
+        "1; labels say what the cache is like.",
+        labels=[*LABELS, "block_size", "num_gpu_blocks", "cache_dtype"],
+    )
+    pages = GaugeMetricFamily(
+        "switchyard_pages", "Pages of the cache, by state.", labels=["model_name", "state"]
+    )
+    memory = GaugeMetricFamily(
+        "switchyard_gpu_memory_bytes",
+        "allocated, reserved: by the engine's process; free, total: of the device.",
+        labels=["model_name", "device", "kind"],
+    )
+    for model in models:
+        info, held = model.standing.info, _stats(model).occupancy
+        name = model.config.name
+        if info is not None:
+            usage.add_metric(_labels(model), held.referenced_pages / info.num_pages)
+            told = [str(PAGE_SIZE), str(info.num_pages), info.cache_mode]
+            cache.add_metric([*_labels(model), *told], 1)
+            free = info.num_pages - held.referenced_pages - held.cached_pages
+            pages.add_metric([name, "referenced"], held.referenced_pages)
+            pages.add_metric([name, "cached"], held.cached_pages)
+            pages.add_metric([name, "free"], free)
+        for gpu in held.memory:
+            for kind in ("allocated", "reserved", "free", "total"):
+                memory.add_metric([name, gpu.device, kind], getattr(gpu, kind))
+    yield from (usage, cache, pages, memory)
+
+
+def _counters(models: Sequence[engine.Engine]) -> Iterator[Metric]:
+    for name, (meaning, path) in COUNTERS.items():
+        counter = CounterMetricFamily(name, meaning, labels=LABELS)
+        for model in models:
+            counter.add_metric(_labels(model), _number(_stats(model), path))
+        yield counter
+    ends = CounterMetricFamily(
+        "vllm:request_success",
+        "Jobs that have finished; abort: cancelled.",
+        labels=[*LABELS, "finished_reason"],
+    )
+    rows = CounterMetricFamily(
+        "switchyard_batch_rows",
+        "Rows of passes of a token each: used by jobs, and computed with those that fill up.",
+        labels=["model_name", "kind"],
+    )
+    failed = CounterMetricFamily(
+        "switchyard_jobs_failed", "Jobs that ended with an error.", labels=["model_name"]
+    )
+    for model in models:
+        stats, name = _stats(model), model.config.name
+        for reason, total in REASONS.items():
+            ends.add_metric([*_labels(model), reason], getattr(stats.totals, total))
+        for kind, path in ROWS.items():
+            rows.add_metric([name, kind], _number(stats, path))
+        failed.add_metric([name], stats.totals.failed)
+    yield from (ends, rows, failed)
+
+
+def _recoveries(models: Sequence[engine.Engine]) -> Iterator[Metric]:
+    counter = functools.partial(CounterMetricFamily, labels=["model_name"])
+    recoveries = CounterMetricFamily(
+        "switchyard_recoveries", "By what brought it back.", labels=["model_name", "kind"]
+    )
+    hangs = counter("switchyard_hangs", "Steps of the generator that did not return in time.")
+    zombies = counter("switchyard_zombies", "Jobs that were found in the generator alone.")
+    for model in models:
+        name, standing, stats = model.config.name, model.standing, _stats(model)
+        for kind, path in RECOVERIES.items():
+            recoveries.add_metric([name, kind], _number(stats, path))
+        recoveries.add_metric([name, "restart"], standing.num_restarts)
+        hangs.add_metric([name], standing.num_hangs)
+        zombies.add_metric([name], standing.num_zombies)
+    yield from (recoveries, hangs, zombies)
+
+
+def _histograms(models: Sequence[engine.Engine]) -> Iterator[Metric]:
+    for name, bounds in BOUNDS.items():
+        is_own = name in OWN
+        labels = LABELS[:1] if is_own else LABELS
+        full = f"switchyard_{name}" if is_own else f"vllm:{name}"
+        if name == "iteration_tokens":
+            full += "_total"
+        family = HistogramMetricFamily(full, MEANINGS[name], labels=labels)
+        for model in models:
+            one = _stats(model).histograms.get(name, Histogram((0,) * (len(bounds) + 1), 0.0))
+            family.add_metric(
+                _labels(model)[: len(labels)], buckets=_buckets(bounds, one), sum_value=one.total
+            )
+        yield family
+
+
+def _buckets(bounds: Sequence[float], histogram: Histogram) -> list[tuple[str, float]]:
+    """Those of Prometheus count all values up to their bound."""
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip((*bounds, float("inf")), histogram.counts, strict=True):
+        below += count
+        buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), below))
+    return buckets
+
+
+MEANINGS = {
+    "time_to_first_token_seconds": "From the submission to the first token.",
+    "inter_token_latency_seconds": "From a token to the next one of its job.",
+    "e2e_request_latency_seconds": "From the submission to the end.",
+    "request_queue_time_seconds": "From the submission to the start.",
+    "request_prefill_time_seconds": "From the start to the first token.",
+    "request_decode_time_seconds": "From the first token to the end.",
+    "request_inference_time_seconds": "From the start to the end.",
+    "request_prompt_tokens": "Of a job that has finished.",
+    "request_generation_tokens": "Of a job that has finished.",
+    "request_params_max_tokens": "That a job may have.",
+    "iteration_tokens": "Prompt and new tokens of a step.",
+    "iteration_seconds": "Of a step of the generator.",
+    "batch_size": "Jobs in a step.",
+}

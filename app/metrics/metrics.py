@@ -1,0 +1,109 @@
+"""All numbers of one application, in a registry of their own: a host application has its own."""
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterator
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    Metric,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from switchyard import engine
+from switchyard.app.delivery.answers import Answers
+from switchyard.app.http.places import Places
+from switchyard.app.metrics.engines import EngineCollector
+from switchyard.app.metrics.requests import RequestMetrics
+from switchyard.app.operations.guard import Checks
+
+# Not what else clients may accept: under OpenMetrics `vllm:` would become `vllm_`.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LIBRARIES = ("exllamav2", "torch")
+
+Threads = Callable[[], tuple[int, int]]  # busy, all
+
+
+class Metrics:
+    def __init__(
+        self, models: engine.Models, answers: Answers, websockets: Places, checks: Checks | None
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = RequestMetrics(self.registry)
+        self.server = ServerCollector(answers, websockets, checks)
+        self.registry.register(EngineCollector(models))
+        self.registry.register(self.server)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class ServerCollector(Collector):
+    """What is read as it is asked for, of the application and its server."""
+
+    def __init__(self, answers: Answers, websockets: Places, checks: Checks | None) -> None:
+        self.threads: Threads | None = None  # of a server that tells
+        self._answers = answers
+        self._websockets = websockets
+        self._checks = checks
+        self._build = {"version": engine_version("switchyard"), "python": platform.python_version()}
+        self._build |= {name: engine_version(name) for name in LIBRARIES}
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._answers.streams)
+
+    @property
+    def num_websockets(self) -> int:
+        return self._websockets.num_taken
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily(
+            "switchyard_build_info", "1; labels say what runs.", labels=list(self._build)
+        )
+        build.add_metric(list(self._build.values()), 1)
+        yield build
+        lags = [output.num_behind for output in list(self._answers.streams)]
+        lag = GaugeMetricFamily(
+            "switchyard_stream_lag_tokens",
+            "Tokens generated and not yet written, over open streams.",
+            labels=["stat"],
+        )
+        lag.add_metric(["max"], max(lags, default=0))
+        lag.add_metric(["mean"], sum(lags) / len(lags) if lags else 0.0)
+        yield lag
+        yield GaugeMetricFamily("switchyard_streams_open", "Answers being streamed.", len(lags))
+        websockets = self.num_websockets
+        yield GaugeMetricFamily("switchyard_websockets_open", "WebSockets.", websockets)
+        if self.threads is not None:
+            busy, number = self.threads()
+            threads = GaugeMetricFamily(
+                "switchyard_request_threads", "Request threads.", labels=["state"]
+            )
+            threads.add_metric(["busy"], busy)
+            threads.add_metric(["all"], number)
+            yield threads
+        if self._checks is not None:
+            keyring = self._checks.keyring
+            reloads = CounterMetricFamily(
+                "switchyard_keys_reloads", "Of the file of keys.", labels=["result"]
+            )
+            reloads.add_metric(["done"], keyring.num_reloads)
+            reloads.add_metric(["failed"], keyring.num_failed)
+            yield reloads
+
+
+def engine_version(name: str) -> str:
+    """Empty for what isn't installed as a package."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,125 @@
+"""What is counted of requests, as their accounts end."""
+
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from switchyard.app.metrics.names import ENGINE, LABELS
+from switchyard.app.operations.account import Account, Phase
+from switchyard.engine.stats import BOUNDS
+
+MAX_KEYS = 1000  # with a label of their own; the rest are OTHER
+OTHER = "other"
+NO_KEY = "none"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class _Tokens(NamedTuple):
+    prompt: Counter
+    cached: Counter
+    completion: Counter
+
+
+class RequestMetrics:
+    """A recorder of accounts. Labels come from this server's routes, models and keys alone."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._answers = Counter(
+            "switchyard_http_requests",
+            "Requests that have ended.",
+            ["route", "method", "status"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "switchyard_http_request_seconds",
+            "From the request's head to the end of its answer.",
+            ["route"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._rejections = Counter(
+            "switchyard_rejections",
+            "Requests refused, by the code in the error's body.",
+            ["code"],
+            registry=registry,
+        )
+        self._gone = Counter(
+            "switchyard_clients_gone",
+            "Clients that left before the end, by what their jobs were at.",
+            ["phase"],
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "switchyard_tokens",
+            "Tokens of requests that have ended, by API key; cached ones are part of the prompt's.",
+            ["key", "kind"],
+            registry=registry,
+        )
+        self._requests = Counter(
+            "switchyard_requests",
+            "Requests with jobs that have ended.",
+            ["key", "model_name"],
+            registry=registry,
+        )
+        self._num_choices = Histogram(
+            "vllm:request_params_n",
+            "Choices of a prompt.",
+            LABELS,
+            buckets=(1, 2, 5, 10, 20),
+            registry=registry,
+        )
+        self._longest = Histogram(
+            "vllm:request_max_num_generation_tokens",
+            "New tokens of a request's longest choice.",
+            LABELS,
+            buckets=BOUNDS["request_generation_tokens"],
+            registry=registry,
+        )
+        for phase in ("pending", "prefill", "decode"):  # there from the beginning
+            self._gone.labels(phase)
+        self._by_key: dict[str, _Tokens] = {}
+
+    def begin(self, account: Account) -> None:
+        self._num_choices.labels(account.model, ENGINE).observe(account.num_jobs)
+
+    def end(self, account: Account) -> None:
+        if not account.said or account.is_quiet:
+            return
+        route, status = account.said["route"], account.said["status"]
+        self._answers.labels(route, account.said["method"], status).inc()
+        self._seconds.labels(route).observe(account.ended - account.begun)
+        if code := account.said.get("code"):
+            self._rejections.labels(code).inc()
+        if phase := _phase_left(account, status):
+            self._gone.labels(phase).inc()
+        if account.identifiers:
+            self._count_tokens(account)
+
+    def _count_tokens(self, account: Account) -> None:
+        key = NO_KEY if account.key is None else account.key.name
+        if key not in self._by_key and len(self._by_key) >= MAX_KEYS:
+            key = OTHER
+        counters = self._by_key.get(key) or self._counters(key)
+        used = account.consumption
+        counters.prompt.inc(used.prompt_tokens or 0)
+        counters.cached.inc(used.cached_tokens or 0)
+        counters.completion.inc(used.new_tokens or 0)
+        self._requests.labels(key, account.model).inc()
+        longest = max((used.new_tokens for used in account.used.values()), default=0)
+        self._longest.labels(account.model, ENGINE).observe(longest)
+
+    def _counters(self, key: str) -> _Tokens:
+        counters = _Tokens(*(self._tokens.labels(key, kind) for kind in _Tokens._fields))
+        self._by_key[key] = counters
+        return counters
+
+
+def _phase_left(account: Account, status: int) -> Phase | None:
+    """What the jobs were at when the client left, if it did."""
+    if account.gone is not None or status != 499:
+        return account.gone
+    used = account.used.values()
+    if any(each.new_tokens for each in used):
+        return "decode"
+    is_started = any(each.computed_tokens or each.cached_tokens for each in used)
+    return "prefill" if is_started else "pending"
