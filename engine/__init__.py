@@ -1,6 +1,6 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
-from switchyard.engine.config import CacheMode, Device, LinkKind, Lora, ModelConfig
+from switchyard.engine.config import PAGE_SIZE, CacheMode, Device, LinkKind, Lora, ModelConfig
 from switchyard.engine.engine import Engine
 from switchyard.engine.errors import (
     BatchFailed,
@@ -48,11 +48,14 @@ from switchyard.engine.panics import panics_as
 from switchyard.engine.sampling import PARAMETERS, BannedString, Sampling, Stage
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.schedule.alarms import ALARMS
+from switchyard.engine.stats import BOUNDS, Histogram, Stats
 from switchyard.engine.stream import Stream
 
 __all__ = [
     "ALARMS",
+    "BOUNDS",
     "ESCAPE",
+    "PAGE_SIZE",
     "PARAMETERS",
     "BannedString",
     "BatchFailed",
@@ -73,6 +76,7 @@ __all__ = [
     "Forced",
     "Full",
     "Healing",
+    "Histogram",
     "InvalidJob",
     "Job",
     "JobEvent",
@@ -99,6 +103,7 @@ __all__ = [
     "Stalled",
     "Started",
     "State",
+    "Stats",
     "Stream",
     "Timings",
     "TokenLogprob",

@@ -31,7 +31,6 @@ from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.schedule.places import QueuePlaces
 from switchyard.engine.standing import Standing
-from switchyard.engine.stats import Rates
 from switchyard.engine.stream import Stream
 
 MAX_TOLD = 65_536  # tokens of a text that any model takes apart
@@ -88,11 +87,6 @@ class Engine:
     def standing(self) -> Standing:
         """What its thread has told of itself: to be read."""
         return self._standing
-
-    @property
-    def rates(self) -> Rates:
-        with self._changed:
-            return self._standing.rates(time.monotonic())
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
         """What has become of the jobs that have not ended. Places in the queue are asked of the

@@ -22,7 +22,6 @@ from switchyard.engine.stats import Rates, Stats
 
 logger = logging.getLogger(__name__)
 
-ITERATION = "iteration_seconds"
 RECENT = 10.0  # seconds over which rates are told
 
 
@@ -67,18 +66,17 @@ class Standing:
         return self._progress if self.is_loading else None
 
     def rates(self, now: float) -> Rates:
-        """`now` by the monotonic clock."""
-        self._forget(now)
-        if not self._recent:
+        """`now` by the monotonic clock. Any thread."""
+        recent = list(self._recent)
+        first = max((i for i, each in enumerate(recent) if each.time <= now - RECENT), default=0)
+        if first + 1 >= len(recent):
             return Rates()
-        first, last = self._recent[0], self._recent[-1]
-        seconds = now - first.time
-        if last is first or seconds <= 0:
-            return Rates()
+        begin, end = recent[first], recent[-1]
+        seconds = now - begin.time
         return Rates(
-            (last.totals.new_tokens - first.totals.new_tokens) / seconds,
-            (last.totals.prompt_tokens - first.totals.prompt_tokens) / seconds,
-            last.histograms[ITERATION].mean_since(first.histograms[ITERATION]),
+            (end.totals.new_tokens - begin.totals.new_tokens) / seconds,
+            (end.totals.prompt_tokens - begin.totals.prompt_tokens) / seconds,
+            _mean(begin, end, "iteration_seconds"),
         )
 
     def begin_load(self) -> None:
@@ -144,3 +142,10 @@ class Standing:
         if self.is_ready:
             self._state = "loading"
         logger.error("model %s: %s; it is loaded anew", self._name, reason)
+
+
+def _mean(begin: Stats, end: Stats, name: str) -> float | None:
+    """Of the values in between; None without any."""
+    if name not in begin.histograms or name not in end.histograms:
+        return None
+    return end.histograms[name].mean_since(begin.histograms[name])

@@ -34,7 +34,7 @@ HOMES = {
     "jinja2": ("app/chat/template.py", "app/chat/sandbox.py"),
     "flask": ("app/", "switchyard/server/wsgi.py"),
     "werkzeug": "app/",
-    "prometheus_client": "app/metrics/",
+    "prometheus_client": ("app/metrics/", "switchyard/server/wsgi.py"),
     "pydantic": "app/",
     "gunicorn": "switchyard/",
     "training": (),  # nowhere: the service doesn't know how its model was made

@@ -3,7 +3,6 @@
 import functools
 import time
 from collections.abc import Iterator, Sequence
-from typing import get_args
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -11,12 +10,12 @@ from prometheus_client.registry import Collector
 
 from switchyard import engine
 from switchyard.app.metrics.names import ENGINE, LABELS
-from switchyard.engine.config import PAGE_SIZE
-from switchyard.engine.schedule.admission import State
-from switchyard.engine.stats import BOUNDS, Histogram, Stats
 
-STATES: tuple[State, ...] = get_args(State)
-NOTHING = Stats(0.0)
+STATES: tuple[engine.State, ...] = (
+    *("loading", "ready", "draining", "stopped"),
+    *("recovering", "hanging"),
+)
+NOTHING = engine.Stats(0.0)
 OWN = ("iteration_seconds", "batch_size")  # histograms that vLLM has none of
 
 # By vLLM's name: what it counts, and where that stands in Stats.
@@ -58,7 +57,7 @@ class EngineCollector(Collector):
         yield from _histograms(models)
 
 
-def _stats(model: engine.Engine) -> Stats:
+def _stats(model: engine.Engine) -> engine.Stats:
     return model.standing.stats or NOTHING
 
 
@@ -66,7 +65,7 @@ def _labels(model: engine.Engine) -> list[str]:
     return [model.config.name, ENGINE]
 
 
-def _number(stats: Stats, path: str) -> int:
+def _number(stats: engine.Stats, path: str) -> int:
     part, name = path.split(".")
     number: int = getattr(getattr(stats, part), name)
     return number
@@ -137,7 +136,7 @@ def _of_memory(models: Sequence[engine.Engine]) -> Iterator[Metric]:
         name = model.config.name
         if info is not None:
             usage.add_metric(_labels(model), held.referenced_pages / info.num_pages)
-            told = [str(PAGE_SIZE), str(info.num_pages), info.cache_mode]
+            told = [str(engine.PAGE_SIZE), str(info.num_pages), info.cache_mode]
             cache.add_metric([*_labels(model), *told], 1)
             free = info.num_pages - held.referenced_pages - held.cached_pages
             pages.add_metric([name, "referenced"], held.referenced_pages)
@@ -196,7 +195,7 @@ def _recoveries(models: Sequence[engine.Engine]) -> Iterator[Metric]:
 
 
 def _histograms(models: Sequence[engine.Engine]) -> Iterator[Metric]:
-    for name, bounds in BOUNDS.items():
+    for name, bounds in engine.BOUNDS.items():
         is_own = name in OWN
         labels = LABELS[:1] if is_own else LABELS
         full = f"switchyard_{name}" if is_own else f"vllm:{name}"
@@ -204,14 +203,16 @@ def _histograms(models: Sequence[engine.Engine]) -> Iterator[Metric]:
             full += "_total"
         family = HistogramMetricFamily(full, MEANINGS[name], labels=labels)
         for model in models:
-            one = _stats(model).histograms.get(name, Histogram((0,) * (len(bounds) + 1), 0.0))
+            one = _stats(model).histograms.get(
+                name, engine.Histogram((0,) * (len(bounds) + 1), 0.0)
+            )
             family.add_metric(
                 _labels(model)[: len(labels)], buckets=_buckets(bounds, one), sum_value=one.total
             )
         yield family
 
 
-def _buckets(bounds: Sequence[float], histogram: Histogram) -> list[tuple[str, float]]:
+def _buckets(bounds: Sequence[float], histogram: engine.Histogram) -> list[tuple[str, float]]:
     """Those of Prometheus count all values up to their bound."""
     buckets: list[tuple[str, float]] = []
     below = 0

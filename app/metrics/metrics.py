@@ -15,7 +15,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from switchyard import engine
+from switchyard import __version__, engine
 from switchyard.app.delivery.answers import Answers
 from switchyard.app.http.places import Places
 from switchyard.app.metrics.engines import EngineCollector
@@ -23,7 +23,7 @@ from switchyard.app.metrics.requests import RequestMetrics
 from switchyard.app.operations.guard import Checks
 
 # Not what else clients may accept: under OpenMetrics `vllm:` would become `vllm_`.
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MIMETYPE, PARAMETERS = "text/plain", "; version=0.0.4; charset=utf-8"
 LIBRARIES = ("exllamav2", "torch")
 
 Threads = Callable[[], tuple[int, int]]  # busy, all
@@ -54,8 +54,8 @@ class ServerCollector(Collector):
         self._answers = answers
         self._websockets = websockets
         self._checks = checks
-        self._build = {"version": engine_version("switchyard"), "python": platform.python_version()}
-        self._build |= {name: engine_version(name) for name in LIBRARIES}
+        self._build = {"version": __version__, "python": platform.python_version()}
+        self._build |= {name: _version(name) for name in LIBRARIES}
 
     @property
     def num_streams(self) -> int:
@@ -101,7 +101,7 @@ class ServerCollector(Collector):
             yield reloads
 
 
-def engine_version(name: str) -> str:
+def _version(name: str) -> str:
     """Empty for what isn't installed as a package."""
     try:
         return importlib.metadata.version(name)

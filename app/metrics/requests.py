@@ -1,12 +1,13 @@
 """What is counted of requests, as their accounts end."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from switchyard import engine
 from switchyard.app.metrics.names import ENGINE, LABELS
 from switchyard.app.operations.account import Account, Phase
-from switchyard.engine.stats import BOUNDS
 
 MAX_KEYS = 1000  # with a label of their own; the rest are OTHER
 OTHER = "other"
@@ -24,58 +25,32 @@ class RequestMetrics:
     """A recorder of accounts. Labels come from this server's routes, models and keys alone."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._answers = Counter(
-            "switchyard_http_requests",
-            "Requests that have ended.",
-            ["route", "method", "status"],
-            registry=registry,
-        )
-        self._seconds = Histogram(
-            "switchyard_http_request_seconds",
-            "From the request's head to the end of its answer.",
-            ["route"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._rejections = Counter(
-            "switchyard_rejections",
-            "Requests refused, by the code in the error's body.",
-            ["code"],
-            registry=registry,
-        )
-        self._gone = Counter(
-            "switchyard_clients_gone",
-            "Clients that left before the end, by what their jobs were at.",
-            ["phase"],
-            registry=registry,
-        )
-        self._tokens = Counter(
-            "switchyard_tokens",
-            "Tokens of requests that have ended, by API key; cached ones are part of the prompt's.",
-            ["key", "kind"],
-            registry=registry,
-        )
-        self._requests = Counter(
-            "switchyard_requests",
-            "Requests with jobs that have ended.",
-            ["key", "model_name"],
-            registry=registry,
-        )
-        self._num_choices = Histogram(
-            "vllm:request_params_n",
-            "Choices of a prompt.",
-            LABELS,
-            buckets=(1, 2, 5, 10, 20),
-            registry=registry,
-        )
-        self._longest = Histogram(
-            "vllm:request_max_num_generation_tokens",
-            "New tokens of a request's longest choice.",
-            LABELS,
-            buckets=BOUNDS["request_generation_tokens"],
-            registry=registry,
-        )
-        for phase in ("pending", "prefill", "decode"):  # there from the beginning
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(name, meaning, labels, registry=registry)
+
+        def histogram(
+            name: str, meaning: str, labels: Sequence[str], buckets: Sequence[float]
+        ) -> Histogram:
+            return Histogram(name, meaning, labels, buckets=buckets, registry=registry)
+
+        name = "switchyard_http_requests"
+        self._answers = counter(name, "Requests that have ended.", "route", "method", "status")
+        meaning = "From the head of a request to the end of its answer."
+        self._seconds = histogram("switchyard_http_request_seconds", meaning, ["route"], SECONDS)
+        meaning = "Requests answered with an error, by the code in its body."
+        self._rejections = counter("switchyard_rejections", meaning, "code")
+        meaning = "Clients that left before the end, by what their jobs were at."
+        self._gone = counter("switchyard_clients_gone", meaning, "phase")
+        meaning = "Of requests that have ended, by API key. The prompt's include the cached ones."
+        self._tokens = counter("switchyard_tokens", meaning, "key", "kind")
+        meaning = "Requests with jobs that have ended."
+        self._requests = counter("switchyard_requests", meaning, "key", "model_name")
+        name, meaning = "vllm:request_params_n", "Choices of a prompt."
+        self._num_choices = histogram(name, meaning, LABELS, (1, 2, 5, 10, 20))
+        name, meaning = "vllm:request_max_num_generation_tokens", "Of the longest choice."
+        bounds = engine.BOUNDS["request_generation_tokens"]
+        self._longest = histogram(name, meaning, LABELS, bounds)
+        for phase in get_args(Phase):  # there from the beginning
             self._gone.labels(phase)
         self._by_key: dict[str, _Tokens] = {}
 

@@ -2,8 +2,8 @@
 
 import flask
 
-from switchyard.app.metrics.metrics import CONTENT_TYPE
-from switchyard.app.openapi.contract import needs
+from switchyard.app.metrics.metrics import MIMETYPE, PARAMETERS
+from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 
 
@@ -11,12 +11,17 @@ def make_blueprint(asks_for_key: bool) -> flask.Blueprint:
     blueprint = flask.Blueprint("switchyard_metrics", __name__)
 
     @blueprint.get("/metrics")
-    @needs("metrics" if asks_for_key else "nobody")
+    @declares(
+        {200: None},
+        streams={MIMETYPE: str},
+        errors=(401, 429),
+        who="metrics" if asks_for_key else "nobody",
+    )
     def metrics() -> flask.Response:
-        """Also while the model loads."""
+        """Numbers for Prometheus, in its text format, also while the model loads."""
         found = services().metrics
         assert found is not None  # or there was no such route
-        response = flask.Response(found.render(), content_type=CONTENT_TYPE)
+        response = flask.Response(found.render(), content_type=MIMETYPE + PARAMETERS)
         response.headers["Cache-Control"] = "no-store"
         return response
 

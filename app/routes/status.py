@@ -107,7 +107,8 @@ def _sums(model: engine.Engine) -> StatusModel:
 
 
 def _whole(model: engine.Engine) -> StatusModel:
-    stats, info, rates = model.standing.stats, model.standing.info, model.rates
+    stats, info = model.standing.stats, model.standing.info
+    rates = model.standing.rates(time.monotonic())
     told = _sums(model)
     told |= {
         "max_batch_size": model.config.max_batch_size,

@@ -66,7 +66,6 @@ class Counters:
     def prefill(self, event: Prefill, done_tokens: int | None) -> None:
         """`done_tokens`: of the prompt before this; None for the first that is told of a job."""
         if done_tokens is None:
-            self.totals.prompt_tokens += event.total_tokens
             self.totals.cached_tokens += event.cached_tokens
             done_tokens = event.cached_tokens
         self._prompt_tokens += max(event.done_tokens - done_tokens, 0)

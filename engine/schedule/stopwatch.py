@@ -20,9 +20,11 @@ from switchyard.engine.schedule.counters import Counters
 @dataclass(slots=True)
 class _Times:
     submitted: float
+    length: int  # of the prompt, in tokens
     started: float | None = None
     first_token: float | None = None
-    prompt_tokens: int | None = None  # computed so far, or found in the cache
+    done_tokens: int | None = None  # of the prompt, computed so far, or found in the cache
+    is_counted: bool = False  # the prompt
 
 
 class Stopwatch:
@@ -35,7 +37,7 @@ class Stopwatch:
         self._untold: set[str] = set()  # jobs without a token so far
 
     def submit(self, job: Job, submitted: float) -> None:
-        self._times[job.identifier] = _Times(submitted)
+        self._times[job.identifier] = _Times(submitted, len(job.prompt))
         self._untold.add(job.identifier)
         self._counters.submit(job)
 
@@ -56,14 +58,17 @@ class Stopwatch:
         times = self._times.get(event.identifier)
         if times is None:
             return event
+        if times.started is not None and not times.is_counted:
+            times.is_counted = True
+            self._counters.totals.prompt_tokens += times.length
         match event:
             case Chunk():
                 times.first_token = now
                 self._untold.discard(event.identifier)
                 self._counters.first_token(now - times.submitted)
             case Prefill():
-                self._counters.prefill(event, times.prompt_tokens)
-                times.prompt_tokens = event.done_tokens
+                self._counters.prefill(event, times.done_tokens)
+                times.done_tokens = event.done_tokens
             case PutBack():
                 times.started = None
                 self._counters.totals.put_back += 1

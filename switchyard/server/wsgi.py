@@ -5,13 +5,15 @@ Importing this module starts to load the model, on its engine thread, in the imp
 
 import atexit
 import gc
+import logging
 import os
 import signal
 import sys
 
 import flask
+import prometheus_client
 
-from switchyard import engine
+from switchyard import engine, server
 from switchyard.app import Settings, SettingsError, create_app, read_settings
 from switchyard.app.operations.logs import LogFormat, listen, say
 from switchyard.app.services import KEY, Services
@@ -38,6 +40,7 @@ def terminate() -> None:
 
 
 engine.keep_memory_small()  # before there are threads
+prometheus_client.disable_created_metrics()  # a third of all series, of no use
 log_format: LogFormat = "text"  # until the settings are read
 try:
     settings = read_settings()
@@ -47,6 +50,10 @@ try:
 except (SettingsError, engine.ModelError) as error:
     say(f"switchyard: {error}", log_format, is_error=True)
     sys.exit(3)  # gunicorn would start another worker after any other status
+if server.ignored_directory is not None:
+    logging.getLogger("switchyard.server").warning(
+        "PROMETHEUS_MULTIPROC_DIR is ignored: one process counts"
+    )
 # At the default of 700 objects, parsing a body of a million lists looks through all of them again
 # and again, half a second in which no other thread runs.
 gc.set_threshold(50_000)

@@ -52,7 +52,7 @@ def number(histogram):
 @over_both_links
 def test_what_jobs_went_through_is_counted(make_engine):
     model = make_engine(ScriptedBackend(story))
-    for stream in [model.submit([job(f"job{i}", 5 + i)]) for i in range(4)]:
+    for stream in [model.submit([job(f"job{i}", 5 + i, prompt=(1,) * PROMPT)]) for i in range(4)]:
         take_all(stream)
     stats = stats_of(model, lambda stats: stats.totals.cut == 4)
     assert stats.totals == Totals(

@@ -19,6 +19,7 @@ CHAT = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
 MISSING = "the API key is missing or not valid"
 
 MAY = {
+    "any": ("user", "metrics", "admin"),
     "metrics": ("metrics", "admin"),
     "user": ("user", "admin"),
     "admin": ("admin",),

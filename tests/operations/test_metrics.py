@@ -1,0 +1,271 @@
+"""/metrics and /v1/status: what they say, to whom, and how many series there are."""
+
+import re
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from switchyard import engine
+from switchyard.app import SettingsError, read_settings
+from switchyard.app.metrics import requests as request_metrics
+from switchyard.engine.messages import Restarting
+from switchyard.engine.stats import Totals
+from tests.operations.conftest import bearer, entry
+from tests.scripted import ScriptedBackend, ticking
+
+URL = "/v1/completions"
+# What the dashboard that vLLM publishes asks for.
+DASHBOARD = {
+    "vllm:e2e_request_latency_seconds_bucket",
+    "vllm:e2e_request_latency_seconds_count",
+    "vllm:e2e_request_latency_seconds_sum",
+    "vllm:generation_tokens_total",
+    "vllm:inter_token_latency_seconds_bucket",
+    "vllm:kv_cache_usage_perc",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:prompt_tokens_total",
+    "vllm:request_decode_time_seconds_sum",
+    "vllm:request_generation_tokens_bucket",
+    "vllm:request_max_num_generation_tokens_bucket",
+    "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_prompt_tokens_bucket",
+    "vllm:request_queue_time_seconds_sum",
+    "vllm:request_success_total",
+    "vllm:time_to_first_token_seconds_bucket",
+}
+
+
+def series(client, headers=None):
+    """Values by name and labels."""
+    response = client.get("/metrics", headers=headers)
+    assert response.status_code == 200, response.text
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+
+
+def value(found, name, **labels):
+    """The one of that name with, among others, these labels."""
+    [number] = [
+        number
+        for (own, *rest), number in found.items()
+        if own == name and labels.items() <= dict(rest).items()
+    ]
+    return number
+
+
+def post(client, body, url=URL, **more):
+    """To the end of the answer, whose status is returned."""
+    with client.post(url, json={"prompt": "abc", "max_tokens": 1} | body, **more) as response:
+        return response.status_code
+
+
+def until(client, is_right, headers=None):
+    deadline = time.monotonic() + 20
+    while not is_right(found := series(client, headers)):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+    return found
+
+
+def test_all_is_there_before_the_first_request_and_names_are_vllms(make_client):
+    found = series(make_client(ScriptedBackend()))
+    assert {name for name, *_ in found} >= DASHBOARD - {
+        "vllm:request_max_num_generation_tokens_bucket"
+    }
+    assert value(found, "switchyard_model_state", state="ready") == 1
+    assert value(found, "vllm:cache_config_info") == 1
+    assert value(found, "switchyard_build_info") == 1
+    assert value(found, "process_open_fds") > 0
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text; version=1.0.0", "*/*", None])
+def test_the_format_is_the_same_whatever_is_accepted(make_client, accept):
+    response = make_client(ScriptedBackend()).get("/metrics", headers={"Accept": accept or ""})
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert response.headers["Cache-Control"] == "no-store"
+    assert "\nvllm:num_requests_running{" in response.text
+
+
+def test_requests_are_counted_as_they_end(make_client):
+    client = make_client(ScriptedBackend())
+    for _ in range(3):
+        assert post(client, {"max_tokens": 4, "n": 2}) == 200
+    assert post(client, {"max_tokens": "many"}) == 400
+    for path, status in (("/v1/nothing", 404), ("/health/live", 200)):
+        with client.get(path) as response:
+            assert response.status_code == status
+    found = until(client, lambda now: value(now, "vllm:generation_tokens_total") == 24)
+    route = {"route": URL, "method": "POST"}
+    assert value(found, "switchyard_http_requests_total", **route, status="200") == 3
+    assert value(found, "switchyard_http_requests_total", **route, status="400") == 1
+    assert value(found, "switchyard_http_requests_total", route="other", status="404") == 1
+    assert value(found, "switchyard_http_request_seconds_count", route=URL) == 4
+    assert value(found, "switchyard_rejections_total", code="invalid_value") == 1
+    assert value(found, "switchyard_requests_total", key="none") == 3
+    assert value(found, "switchyard_tokens_total", kind="completion") == 24
+    assert value(found, "vllm:request_params_n_sum") == 6
+    assert value(found, "vllm:request_max_num_generation_tokens_sum") == 12
+    assert value(found, "vllm:request_success_total", finished_reason="length") == 6
+    assert value(found, "vllm:prompt_tokens_total") == 2 * value(
+        found, "switchyard_tokens_total", kind="prompt"
+    )
+    routes = {dict(labels).get("route") for _, *labels in found} - {None}
+    assert routes == {URL, "other"}  # neither probes nor this one
+
+
+def test_buckets_hold_all_that_is_not_above_them(make_client):
+    client = make_client(ScriptedBackend())
+    for number in (1, 2, 3, 60):
+        assert post(client, {"max_tokens": number}) == 200
+    name = "vllm:request_generation_tokens"
+    found = until(client, lambda now: value(now, f"{name}_count") == 4)
+    below = {
+        bound: value(found, f"{name}_bucket", le=bound)
+        for bound in ("1.0", "2.0", "5.0", "50.0", "100.0", "+Inf")
+    }
+    assert below == {"1.0": 1, "2.0": 2, "5.0": 3, "50.0": 3, "100.0": 4, "+Inf": 4}
+    assert value(found, f"{name}_sum") == 66
+
+
+def test_who_may_ask(make_client, make_keyed, keys_file):
+    assert make_client(ScriptedBackend(), metrics="off").get("/metrics").status_code == 404
+    client = make_keyed(ScriptedBackend())
+    statuses = {
+        name: client.get("/metrics", headers=bearer(name)).status_code
+        for name in ("ann", "prom", "root")
+    }
+    assert statuses == {"ann": 403, "prom": 200, "root": 200}
+    assert client.get("/metrics").status_code == 401
+    opened = make_keyed(ScriptedBackend(), metrics="open")
+    assert opened.get("/metrics").status_code == 200
+    with pytest.raises(SettingsError, match="metrics: key needs a keys_file"):
+        read_settings(metrics="key")
+
+
+def test_keys_are_counted_by_name_and_what_comes_from_clients_makes_no_series(
+    make_keyed, keys_file
+):
+    client = make_keyed(ScriptedBackend())
+    prom = bearer("prom")
+
+    def ask(i):
+        for path in (f"/v1/{i}", f"/v1/models/{i}"):
+            client.get(path, headers=bearer("ann")).close()
+        assert post(client, {"model": f"m{i}"}, headers=bearer("ann")) == 404
+        elsewhere = {"REMOTE_ADDR": "10.0.0.9"}
+        post(client, {}, headers=bearer(f"made-up-{i}"), environ_overrides=elsewhere)
+        headers = {**bearer("ann"), "User-Agent": f"agent{i}", "X-Request-Id": f"id{i}"}
+        assert post(client, {"prompt": f"x{i}", "user": f"u{i}"}, headers=headers) == 200
+
+    for i in range(30):  # wrong keys of one address are refused in another way from 20 on
+        ask(i)
+    before = until(client, lambda now: value(now, "vllm:generation_tokens_total") == 30, prom)
+    for i in range(30, 530):
+        ask(i)
+    after = until(client, lambda now: value(now, "vllm:generation_tokens_total") == 530, prom)
+    assert after.keys() == before.keys()
+    assert value(after, "switchyard_tokens_total", key="ann", kind="completion") == 530
+    assert value(after, "switchyard_rejections_total", code="too_many_failures") == 510
+
+
+def test_keys_beyond_the_most_share_a_label(make_keyed, keys_file, monkeypatch):
+    monkeypatch.setattr(request_metrics, "MAX_KEYS", 2)
+    names = ["k0", "k1", "k2", "k3"]
+    keys_file.write(*map(entry, [*names, "prom"]))
+    client = make_keyed(ScriptedBackend())
+    for name in [*names, "k0"]:
+        assert post(client, {}, headers=bearer(name)) == 200
+    found = until(
+        client, lambda now: value(now, "vllm:generation_tokens_total") == 5, bearer("prom")
+    )
+    counted = {
+        name: value(found, "switchyard_requests_total", key=name) for name in ("k0", "k1", "other")
+    }
+    assert counted == {"k0": 2, "k1": 1, "other": 2}
+
+
+def test_counters_never_fall_over_a_restart_of_the_engine(make_client):
+    client = make_client(ScriptedBackend())
+    assert post(client, {"max_tokens": 7}) == 200
+    before = until(client, lambda now: value(now, "vllm:generation_tokens_total") == 7)
+    model = client.models.get()
+    model.deliver([Restarting("it was killed")])  # as the link of a process does
+    assert value(series(client), "vllm:generation_tokens_total") == 7
+    nothing = {
+        name: engine.Histogram((0,) * (len(bounds) + 1), 0.0)
+        for name, bounds in engine.BOUNDS.items()
+    }
+    model.deliver([engine.Stats(time.monotonic(), Totals(new_tokens=2), nothing)])
+    after = series(client)
+    assert value(after, "vllm:generation_tokens_total") == 9
+    assert value(after, "switchyard_recoveries_total", kind="restart") == 1
+    fallen = {
+        key
+        for key, number in before.items()
+        if re.search("_(total|bucket|count|sum)$", key[0]) and after.get(key, 0) < number
+    }
+    assert fallen == set()
+
+
+def begun(client, **more):
+    """A stream whose first piece has come."""
+    body = {"prompt": "x", "max_tokens": 99, "stream": True}
+    response = client.post(URL, json=body, buffered=False, **more)
+    next(response.response)
+    return response
+
+
+def test_a_client_that_leaves_is_counted_by_what_its_job_was_at(make_client):
+    client = make_client(ScriptedBackend(ticking))
+    begun(client).close()
+    name = "switchyard_clients_gone_total"
+    found = until(client, lambda now: value(now, name, phase="decode") == 1)
+    assert value(found, name, phase="pending") == value(found, name, phase="prefill") == 0
+
+
+def test_open_streams_and_how_far_they_are_behind_are_told(make_client):
+    client = make_client(ScriptedBackend(ticking))
+    responses = [begun(client), begun(client)]
+    name = "switchyard_stream_lag_tokens"
+    found = until(client, lambda now: value(now, name, stat="max") > 20)
+    assert value(found, "switchyard_streams_open") == 2
+    assert 0 < value(found, name, stat="mean") <= value(found, name, stat="max")
+    for response in responses:
+        response.close()
+    found = series(client)
+    assert value(found, "switchyard_streams_open") == value(found, name, stat="max") == 0
+
+
+def test_a_wrong_file_of_keys_is_counted(make_keyed, keys_file, clock):
+    client = make_keyed(ScriptedBackend())
+    keyring = client.application.extensions["switchyard"].checks.keyring
+    keys_file.path.write_text("[[keys]\n")
+    clock.now += 10
+    keyring.renew()
+    found = series(client, bearer("prom"))
+    assert value(found, "switchyard_keys_reloads_total", result="failed") == 1
+    assert value(found, "switchyard_keys_reloads_total", result="done") == 0
+
+
+def test_the_status_tells_all_and_a_users_key_states_and_sums(make_keyed):
+    client = make_keyed(ScriptedBackend(ticking), max_batch_size=1)
+    response = begun(client, headers=bearer("ann"))
+    model = client.models.get()
+    until(client, lambda _: model.standing.stats.num_active, bearer("prom"))
+    told = client.get("/v1/status", headers=bearer("prom")).json
+    [model] = told["models"]
+    assert (model["state"], model["running"], model["waiting"]) == ("ready", 1, 0)
+    assert model["pages"]["all"] >= model["pages"]["referenced"]
+    assert model["max_batch_size"] == 1 and told["streams"] == 1
+    assert told["uptime"] > 0 and model["recoveries"] == 0
+    seen = client.get("/v1/status", headers=bearer("ann")).json
+    [model] = seen["models"]
+    assert model.keys() == {"id", "state", "progress", "running", "waiting"}
+    assert seen.keys() == {"object", "version", "uptime", "models"}
+    assert client.get("/v1/status").status_code == 401
+    response.close()
