@@ -40,7 +40,7 @@ def terminate() -> None:
 
 
 engine.keep_memory_small()  # before there are threads
-prometheus_client.disable_created_metrics()  # a third of all series, of no use
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # of no use here
 log_format: LogFormat = "text"  # until the settings are read
 try:
     settings = read_settings()

@@ -1,0 +1,196 @@
+"""A real Prometheus, Debian's, reads the numbers of a server with keys under traffic."""
+
+import contextlib
+import re
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+import requests
+
+from tests.live.conftest import GUNICORN, Server, free_port
+from tests.operations.conftest import KEYS, KeysFile, bearer, entry
+
+pytestmark = pytest.mark.hardship  # it downloads a package
+
+WINDOW = "10s"
+NAME = '{model_name="demo"}'
+
+
+def quantiles(name):
+    return [
+        f"histogram_quantile({share}, sum by(le) (rate({name}_bucket{NAME}[{WINDOW}])))"
+        for share in (0.5, 0.9, 0.95, 0.99)
+    ]
+
+
+def rate(name):
+    return f"rate({name}{NAME}[{WINDOW}])"
+
+
+# What vLLM's dashboards ask, of all that has a meaning here.
+QUERIES = [
+    *quantiles("vllm:e2e_request_latency_seconds"),
+    *quantiles("vllm:inter_token_latency_seconds"),
+    *quantiles("vllm:time_to_first_token_seconds"),
+    *(
+        f"{rate(f'vllm:{name}_sum')} / {rate(f'vllm:{name}_count')}"
+        for name in (
+            "e2e_request_latency_seconds",
+            "inter_token_latency_seconds",
+            "time_to_first_token_seconds",
+        )
+    ),
+    *(
+        rate(f"vllm:{name}")
+        for name in (
+            "prompt_tokens_total",
+            "generation_tokens_total",
+            "request_queue_time_seconds_sum",
+            "request_prefill_time_seconds_sum",
+            "request_decode_time_seconds_sum",
+            "request_inference_time_seconds_sum",
+            "request_max_num_generation_tokens_sum",
+            "prefix_cache_queries_total",
+            "prefix_cache_hits_total",
+            "num_preemptions_total",
+        )
+    ),
+    *(
+        f"vllm:{name}{NAME}"
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    ),
+    *(
+        f"sum by(le) (increase(vllm:{name}_bucket{NAME}[{WINDOW}]))"
+        for name in (
+            "request_prompt_tokens",
+            "request_generation_tokens",
+            "request_params_n",
+            "iteration_tokens_total",
+        )
+    ),
+    f"sum by(finished_reason) (increase(vllm:request_success_total{NAME}[{WINDOW}]))",
+    "count by(model_name) (vllm:generation_tokens_total)",
+]
+OWN = [
+    'switchyard_model_state{state="ready"} == 1',
+    f"sum by(route, status) (rate(switchyard_http_requests_total[{WINDOW}]))",
+    f'sum by(key) (rate(switchyard_tokens_total{{kind="completion"}}[{WINDOW}]))',
+    "switchyard_last_iteration_age_seconds < 30",
+    "sum(switchyard_pages) by (state)",
+    'process_resident_memory_bytes{job="switchyard"}',
+]
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory):
+    """Its directory, with the programs of Debian's package in it."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        pytest.skip("Prometheus comes from Debian's package, and this is no Debian")
+    root = tmp_path_factory.mktemp("prometheus")
+    fetched = subprocess.run(
+        ["apt-get", "download", "prometheus"], cwd=root, capture_output=True, text=True
+    )
+    packages = list(root.glob("prometheus_*.deb"))
+    if not packages:
+        pytest.skip(f"Debian's package prometheus can't be downloaded: {fetched.stderr}")
+    subprocess.run(["dpkg-deb", "-x", packages[0], root], check=True)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("keyed")
+    keys = KeysFile(directory / "keys.toml").write(*map(entry, KEYS))
+    server = Server(GUNICORN, directory, keys_file=keys.path)
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output
+
+
+@contextlib.contextmanager
+def traffic(server):
+    """A request after the other, until the end."""
+    is_over = threading.Event()
+
+    def ask():
+        while not is_over.is_set():
+            body = {"prompt": "Count:", "max_tokens": 8, "n": 2}
+            server.post("/v1/completions", body, headers=bearer("ann"))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def ask(prometheus, server):
+    """The value of a query, as the API has it, once there were ten seconds of traffic."""
+    port = free_port()
+    key = prometheus / "key"
+    key.write_text(KEYS["prom"])
+    (prometheus / "prometheus.yml").write_text(
+        f"""\
+global: {{scrape_interval: 1s}}
+scrape_configs:
+  - job_name: switchyard
+    authorization: {{credentials_file: {key}}}
+    static_configs: [{{targets: ["127.0.0.1:{server.port}"]}}]
+"""
+    )
+    with (prometheus / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                prometheus / "usr" / "bin" / "prometheus",
+                f"--config.file={prometheus / 'prometheus.yml'}",
+                f"--storage.tsdb.path={prometheus / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def ask(query):
+        answer = requests.get(
+            f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}, timeout=10
+        ).json()
+        assert answer["status"] == "success", (query, answer)
+        return answer["data"]["result"]
+
+    try:
+        with traffic(server):
+            deadline = time.monotonic() + 60
+            while True:
+                with contextlib.suppress(requests.ConnectionError, LookupError):
+                    scraped = ask("count_over_time(up[60s])")
+                    if int(scraped[0]["value"][1]) >= 10:
+                        break
+                assert time.monotonic() < deadline, (prometheus / "log").read_text()
+                time.sleep(0.2)
+            yield ask
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *OWN])
+def test_a_query_has_a_value(ask, query):
+    values = [float(row["value"][1]) for row in ask(query)]
+    assert values and all(value >= 0 for value in values), query  # NaN is not
+
+
+def test_promtool_finds_nothing_but_vllms_colon(prometheus, server):
+    text = requests.get(f"{server.url}/metrics", headers=bearer("prom"), timeout=10).content
+    checked = subprocess.run(
+        [prometheus / "usr" / "bin" / "promtool", "check", "metrics"],
+        input=text,
+        capture_output=True,
+    )
+    told = (checked.stdout + checked.stderr).decode().splitlines()
+    vllms = "':'|^vllm:iteration_tokens_total non-counter"  # names as they are
+    assert [line for line in told if not re.search(vllms, line)] == []
