@@ -163,7 +163,9 @@ def make_asgi():
 
 
 class Server:
-    def __init__(self, way):
+    """`make`: of the application, for `way`."""
+
+    def __init__(self, way, make="benchmarks.delivery:make_app"):
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = listener.getsockname()[1]
@@ -179,7 +181,7 @@ class Server:
                 *("gunicorn", "--bind", f"127.0.0.1:{port}", "--worker-class", "gthread"),
                 *("--threads", str(MAX_JOBS + 16), "--worker-connections", "10000"),
                 *("--no-control-socket", "--log-level", "warning", "--pythonpath", str(ROOT)),
-                f"benchmarks.delivery:make_app({way!r})",
+                f"{make}({way!r})",
             ]
         # Not in the project's directory, whose gunicorn.conf.py is another server's.
         self._process = subprocess.Popen([sys.executable, "-m", *server], cwd=self._directory.name)
