@@ -19,6 +19,7 @@ from switchyard.app.formats.models import make_blueprint
 from switchyard.app.http import ignored, origins, request_id
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
+from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.openapi import page
 from switchyard.app.operations.access import AccessLog
 from switchyard.app.operations.account import Recorder, account_of
@@ -98,11 +99,15 @@ def _make_unprefixed() -> flask.Blueprint:
 def open_services(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
 ) -> Services:
-    """`terminate` does what SIGTERM does, at once or soon. Raises SettingsError for a file of keys
-    that can't be used.
+    """`terminate` does what SIGTERM does, at once or soon. Raises SettingsError for a file of keys,
+    or a ledger, that can't be used.
     """
-    checks = open_checks(settings)
+    ledger = None
     recorders: list[Recorder] = []
+    if settings.ledger:
+        ledger = Ledger(settings.ledger, settings.ledger_days, bool(settings.keys_file))
+        recorders.append(ledger)
+    checks = open_checks(settings)
     if settings.access_log:
         recorders.append(AccessLog())
     settings = settings.fitted(max((models.get(name).context for name in models.names), default=0))
@@ -123,6 +128,7 @@ def open_services(
         terminate,
         checks,
         Guard(settings, checks, recorders),
+        ledger,
     )
 
 

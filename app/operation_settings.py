@@ -1,4 +1,4 @@
-"""The settings of operations: keys, addresses, logs."""
+"""The settings of operations: keys, addresses, logs, the ledger."""
 
 import ipaddress
 from typing import Literal
@@ -31,6 +31,18 @@ class OperationSettings(EngineSettings):
     )
     log_format: Literal["text", "json"] = Field(
         "text", description="Of all that the server prints: `text`, or `json`, an object a line."
+    )
+
+    ledger: str = Field(
+        "",
+        description="SQLite file of what each API key has used, on a local disk: it answers"
+        " `GET /v1/usage`, and budgets of keys need it. Empty: none.",
+    )
+    ledger_days: int = Field(
+        400,
+        ge=0,
+        description="Days for which it keeps rows of single requests. Sums by day stay."
+        " 0: for ever.",
     )
 
     @pydantic.field_validator("trusted_proxies")

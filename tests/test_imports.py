@@ -59,6 +59,7 @@ LAYERS = {
         {"errors"},
         {"openapi"},
         {"operations"},
+        {"ledger"},
         {"delivery"},
         {"chat"},
         {"services"},

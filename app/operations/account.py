@@ -56,11 +56,13 @@ class Account:
         "ended",
         "has_response",
         "identifiers",
+        "is_generation",
         "is_health",
         "is_streamed",
         "model",
         "num_bytes",
         "num_jobs",
+        "prompt_tokens",
         "quota",
         "said",
         "used",
@@ -75,8 +77,10 @@ class Account:
         self.is_streamed = False
         self.identifiers: Sequence[str] = ()  # of its jobs
         self.num_jobs = 1  # of each prompt
+        self.prompt_tokens = 0  # of its prompts, each once
         self.used: dict[str, engine.Used] = {}  # by job, the latest
         self.said: dict[str, Any] = {}  # of the request, for the recorders
+        self.is_generation = False  # by its route
         self.is_health = False  # a probe's
         self.num_bytes = 0  # of the answer's body
         self._recorders = recorders
@@ -110,11 +114,13 @@ class Account:
             self.quota.check_tokens()
 
     def expect(
-        self, model: str, identifiers: Sequence[str], num_jobs: int, is_streamed: bool
+        self, model: str, jobs: Sequence[engine.Job], num_jobs: int, is_streamed: bool
     ) -> None:
         """Jobs, before they are submitted: `num_jobs` of each prompt, in a row."""
+        identifiers = [job.identifier for job in jobs]
         self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs
         self.is_streamed = is_streamed
+        self.prompt_tokens = sum(len(job.prompt) for job in jobs[::num_jobs])
         with self._lock:
             self._num_left += len(identifiers)
 

@@ -21,7 +21,7 @@ from switchyard.app.exceptions import (
 )
 from switchyard.app.http.identity import ADDRESS, CALLER, Caller, address_of, is_operator
 from switchyard.app.http.proxies import Proxies
-from switchyard.app.openapi.contract import COUNTS, WHO, Who
+from switchyard.app.openapi.contract import COUNTS, GENERATES, WHO, Who
 from switchyard.app.operations import access
 from switchyard.app.operations.account import ACCOUNT, Account, Recorder, account_of
 from switchyard.app.operations.credentials import given_key
@@ -102,6 +102,7 @@ class Guard:
             return
         account = environ[ACCOUNT] = of_connection.another()
         self._say(account, 200)
+        account.is_generation = True
         try:
             if self._checks is not None and of_connection.key is not None:
                 account.quota = self._quota_again(of_connection.key)
@@ -188,7 +189,10 @@ class Guard:
     def _say(self, account: Account, status: int) -> None:
         if self._recorders:
             account.said = access.said(flask.request, status)
-            account.is_health = HEALTH in (flask.request.endpoint or "")
+            endpoint = flask.request.endpoint or ""
+            account.is_health = HEALTH in endpoint
+            view = flask.current_app.view_functions.get(endpoint)
+            account.is_generation = getattr(view, GENERATES, False)
 
 
 def _is_told(error: BaseException) -> TypeGuard[Exception]:
