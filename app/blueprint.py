@@ -24,7 +24,7 @@ from switchyard.app.openapi import page
 from switchyard.app.operations.access import AccessLog
 from switchyard.app.operations.account import Recorder, account_of
 from switchyard.app.operations.guard import Guard, open_checks
-from switchyard.app.routes import admin, health, probes, requests, streams
+from switchyard.app.routes import admin, health, probes, requests, streams, usage
 from switchyard.app.services import KEY, SHOWN, Services
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def install(
         api.register_blueprint(blueprint)
     if not page.ASSETS:
         logger.warning("the page /docs/ is left out: install switchyard[docs]")
-    for part in (requests, streams, health, probes, page):  # in the document in this order
+    for part in (requests, streams, usage, health, probes, page):  # in the document in this order
         api.register_blueprint(part.blueprint)
     if is_own or url_prefix:
         api.register_blueprint(probes.short)
