@@ -13,11 +13,13 @@ from typing import Any
 import flask
 
 from switchyard.app.http.request_id import request_id
+from switchyard.app.ledger.budgets import Budgets
 from switchyard.app.ledger.file import LedgerError, lose_open, open_file
 from switchyard.app.ledger.rows import Begun, Ended, Refusal
 from switchyard.app.ledger.usage import read_usage
 from switchyard.app.ledger.writer import LedgerWriter
 from switchyard.app.operations.account import Account
+from switchyard.app.operations.keys import ApiKey
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Ledger:
         self._writer: LedgerWriter | None = None
         self._is_over = False  # or couldn't be started
         self._lock_file = -1
+        self._budgets = Budgets(clock)
         open_file(self._path).close()
 
     @property
@@ -63,6 +66,7 @@ class Ledger:
             try:
                 connection = open_file(self._path)
                 num_lost = lose_open(connection)
+                self._budgets.load(connection)
             except sqlite3.Error as reason:
                 raise LedgerError(f"ledger {self._path}: {reason}") from None
             if num_lost:
@@ -82,11 +86,18 @@ class Ledger:
 
     # Request threads
 
+    def check(self, key: ApiKey) -> None:
+        """Whether there is something left of its budget. Raises BudgetSpent."""
+        if key.budget_tokens is not None:
+            self._open()
+            self._budgets.check(key, key.budget_tokens)
+
     def begin(self, account: Account) -> None:
         rule = flask.request.url_rule
         key = self._key_of(account)
         if key is None or rule is None:
             return
+        self._budgets.begin(account, key)
         if (writer := self._open()) is None:
             return
         writer.put(
@@ -118,6 +129,7 @@ class Ledger:
         entry: Ended | Refusal
         if account.identifiers:
             entry = self._ended(account, key)
+            self._budgets.end(account, key, entry.ended)
         elif account.is_generation and account.said.get("status", 0) >= 400:
             entry = Refusal(self._clock(), key, account.model)
         else:

@@ -47,6 +47,7 @@ class Account:
     """
 
     __slots__ = (
+        "_firsts",
         "_is_answered",
         "_is_inside",
         "_lock",
@@ -65,6 +66,7 @@ class Account:
         "prompt_tokens",
         "quota",
         "said",
+        "tokens",
         "used",
     )
 
@@ -78,11 +80,13 @@ class Account:
         self.identifiers: Sequence[str] = ()  # of its jobs
         self.num_jobs = 1  # of each prompt
         self.prompt_tokens = 0  # of its prompts, each once
+        self.tokens = 0  # used so far: of its prompts, and new ones
         self.used: dict[str, engine.Used] = {}  # by job, the latest
         self.said: dict[str, Any] = {}  # of the request, for the recorders
         self.is_generation = False  # by its route
         self.is_health = False  # a probe's
         self.num_bytes = 0  # of the answer's body
+        self._firsts: frozenset[str] = frozenset()  # of each prompt's jobs
         self._recorders = recorders
         self._is_inside = False
         self._lock = threading.Lock()  # guards what follows
@@ -109,7 +113,7 @@ class Account:
         self.quota.count_request()
 
     def check_tokens(self) -> None:
-        """Raises LimitReached."""
+        """Raises LimitReached, BudgetSpent."""
         if self._is_inside and self.quota is not None:
             self.quota.check_tokens()
 
@@ -120,6 +124,7 @@ class Account:
         identifiers = [job.identifier for job in jobs]
         self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs
         self.is_streamed = is_streamed
+        self._firsts = frozenset(identifiers[::num_jobs])
         self.prompt_tokens = sum(len(job.prompt) for job in jobs[::num_jobs])
         with self._lock:
             self._num_left += len(identifiers)
@@ -180,6 +185,9 @@ class Account:
             if before is not None:
                 owed -= before.computed_tokens + before.new_tokens
             bucket.owe(owed)
+        self.tokens += used.new_tokens - (0 if before is None else before.new_tokens)
+        if before is None and used.identifier in self._firsts:
+            self.tokens += used.prompt_tokens
         if used.reason is not None:
             with self._lock:
                 self._num_left -= 1

@@ -14,6 +14,7 @@ from switchyard.app.config import Settings
 from switchyard.app.errors import describe
 from switchyard.app.exceptions import (
     BadRequest,
+    BudgetSpent,
     LimitReached,
     NotPermitted,
     TimedOut,
@@ -28,7 +29,7 @@ from switchyard.app.operations.credentials import given_key
 from switchyard.app.operations.failures import Failures
 from switchyard.app.operations.keyring import Keyring
 from switchyard.app.operations.keys import ApiKey, KeyTable, Role
-from switchyard.app.operations.limits import Quota, Quotas
+from switchyard.app.operations.limits import CheckBudget, Quota, Quotas
 
 # Which roles may, by what a route says. A route that says nothing is an admin's.
 ROLES: dict[Who, tuple[Role, ...]] = {
@@ -51,16 +52,16 @@ class Checks:
     failures: Failures
 
 
-def open_checks(settings: Settings) -> Checks | None:
-    """None without a file of keys. Raises KeysError."""
+def open_checks(settings: Settings, check_budget: CheckBudget | None) -> Checks | None:
+    """None without a file of keys. `check_budget`: None without a ledger. Raises KeysError."""
     if not settings.keys_file:
         return None
-    quotas = Quotas()
+    quotas = Quotas(check_budget=check_budget)
 
     def forget(table: KeyTable) -> None:
         quotas.keep(table.by_name.keys())
 
-    keyring = Keyring(settings.keys_file, settings.max_priority, forget)
+    keyring = Keyring(settings.keys_file, settings.max_priority, bool(settings.ledger), forget)
     return Checks(keyring, quotas, Failures())
 
 
@@ -197,7 +198,7 @@ class Guard:
 
 def _is_told(error: BaseException) -> TypeGuard[Exception]:
     """Whether it is one that clients are told, and no fault of ours."""
-    kinds = (BadRequest, LimitReached, TimedOut, Unauthorized, engine.EngineError)
+    kinds = (BadRequest, BudgetSpent, LimitReached, TimedOut, Unauthorized, engine.EngineError)
     return isinstance(error, kinds)
 
 

@@ -59,7 +59,7 @@ def _find(**given: Any) -> Iterator[Finding]:
 
 def _of_keys(settings: Settings) -> Finding:
     try:
-        table = read_keys(settings.keys_file, settings.max_priority)
+        table = read_keys(settings.keys_file, settings.max_priority, bool(settings.ledger))
     except SettingsError as error:
         return Finding("keys", False, str(error))
     return Finding("keys", True, f"{len(table.by_name)} in {settings.keys_file}")

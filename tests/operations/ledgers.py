@@ -63,7 +63,7 @@ def follow(wall):
 
     def follow(client):
         ledger = client.application.extensions["switchyard"].ledger
-        ledger._clock = wall
+        ledger._clock = ledger._budgets._clock = wall
         ledgers.append(ledger)
         ended, end = queue.Queue(), ledger.end
 
