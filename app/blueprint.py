@@ -19,12 +19,13 @@ from switchyard.app.formats.models import make_blueprint
 from switchyard.app.http import ignored, origins, request_id
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
+from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.metrics.metrics import Metrics
 from switchyard.app.openapi import page
 from switchyard.app.operations.access import AccessLog
 from switchyard.app.operations.account import Recorder, account_of
 from switchyard.app.operations.guard import Guard, open_checks
-from switchyard.app.routes import admin, health, metrics, probes, requests, status, streams
+from switchyard.app.routes import admin, health, metrics, probes, requests, status, streams, usage
 from switchyard.app.services import KEY, SHOWN, Services
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ def install(
         api.register_blueprint(blueprint)
     if not page.ASSETS:
         logger.warning("the page /docs/ is left out: install switchyard[docs]")
-    for part in (requests, streams, status, health, probes, page):  # in the document in this order
+    # In the document in this order.
+    for part in (requests, streams, status, usage, health, probes, page):
         api.register_blueprint(part.blueprint)
     if services.metrics is not None:
         api.register_blueprint(metrics.make_blueprint(services.settings.metrics == "key"))
@@ -101,11 +103,15 @@ def _make_unprefixed() -> flask.Blueprint:
 def open_services(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
 ) -> Services:
-    """`terminate` does what SIGTERM does, at once or soon. Raises SettingsError for a file of keys
-    that can't be used.
+    """`terminate` does what SIGTERM does, at once or soon. Raises SettingsError for a file of keys,
+    or a ledger, that can't be used.
     """
-    checks = open_checks(settings)
+    ledger = None
     recorders: list[Recorder] = []
+    if settings.ledger:
+        ledger = Ledger(settings.ledger, settings.ledger_days, bool(settings.keys_file))
+        recorders.append(ledger)
+    checks = open_checks(settings, None if ledger is None else ledger.check)
     if settings.access_log:
         recorders.append(AccessLog())
     settings = settings.fitted(max((models.get(name).context for name in models.names), default=0))
@@ -117,7 +123,7 @@ def open_services(
     answers = Answers(settings)
     numbers = None
     if settings.metrics != "off":
-        numbers = Metrics(models, answers, websockets, checks)
+        numbers = Metrics(models, answers, websockets, checks, ledger)
         recorders.append(numbers.requests)
     return Services(
         settings,
@@ -132,6 +138,7 @@ def open_services(
         checks,
         Guard(settings, checks, recorders),
         numbers,
+        ledger,
     )
 
 

@@ -1,6 +1,5 @@
 """All settings of the server: switchyard.toml, then the environment; read once, at start."""
 
-import os
 import re
 from typing import Any, Literal, Self, get_args
 
@@ -13,7 +12,15 @@ from switchyard.app.operation_settings import OperationSettings
 from switchyard.app.parts.call_formats import FORMATS
 from switchyard.app.request.sampling import Sampled
 from switchyard.app.request.validation import validate
-from switchyard.app.sources import CONFIG, FILE, PREFIX, Environment, SettingsError, file, refusal
+from switchyard.app.sources import (
+    FILE,
+    PREFIX,
+    Environment,
+    SettingsError,
+    check_environment,
+    file,
+    refusal,
+)
 
 WireFormat = Literal[
     "openai",
@@ -272,12 +279,7 @@ def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:
 
 def read_settings(**overrides: Any) -> Settings:
     """Raises SettingsError."""
-    for name in os.environ:
-        is_known = name == CONFIG or name[len(PREFIX) :].lower() in Settings.model_fields
-        if name.startswith(PREFIX) and not is_known:
-            raise SettingsError(f"{name} in the environment is no setting of this server")
-    if CONFIG in os.environ and not os.path.isfile(file()):
-        raise SettingsError(f"{CONFIG} in the environment: there is no file {file()!r}")
+    check_environment(Settings.model_fields.keys())
     try:
         return Settings(**overrides).given_by({name: f"argument {name}" for name in overrides})
     except pydantic.ValidationError as error:

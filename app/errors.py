@@ -16,6 +16,7 @@ from switchyard import engine
 from switchyard.app.exceptions import (
     BadRequest,
     BodyTimeout,
+    BudgetSpent,
     ClientGone,
     LimitReached,
     NotPermitted,
@@ -72,6 +73,14 @@ KINDS: dict[type[engine.EngineError], Kind] = {
     engine.Closed: Kind(503, "server_error", "shutting_down", _NO_RETRY),
 }
 
+PLAIN_KINDS: dict[type[Exception], Kind] = {
+    Unauthorized: Kind(401, "invalid_request_error", "invalid_api_key", _NO_RETRY | _CHALLENGE),
+    NotPermitted: Kind(403, "permission_error", "insufficient_permissions", _NO_RETRY),
+    BodyTimeout: Kind(408, "timeout_error", "body_timeout"),
+    BudgetSpent: Kind(429, "insufficient_quota", "insufficient_quota", _NO_RETRY),
+    ClientGone: Kind(499, "invalid_request_error", "client_gone"),  # for the access log: nginx's
+}
+
 
 _RANDOM = re.compile("[0-9a-f]{32}")  # of a response's identifier
 
@@ -92,21 +101,15 @@ def describe(error: Exception) -> Described:
         case BadRequest():
             kind = Kind(400, "invalid_request_error", error.code)
             param = error.param
-        case Unauthorized():
-            kind = Kind(401, "invalid_request_error", "invalid_api_key", _NO_RETRY | _CHALLENGE)
-        case NotPermitted():
-            kind = Kind(403, "permission_error", "insufficient_permissions", _NO_RETRY)
+        case Unauthorized() | NotPermitted() | BudgetSpent() | BodyTimeout() | ClientGone():
+            kind = PLAIN_KINDS[type(error)]
         case LimitReached():
             kind = Kind(429, "rate_limit_error", error.code, _wait(error.retry_after))
-        case BodyTimeout():
-            kind = Kind(408, "timeout_error", "body_timeout")
         case TimedOut():
             # After the others a retry would only do the same work again.
             headers = {} if error.code == "queue_timeout" else _NO_RETRY
             kind = Kind(408, "timeout_error", error.code, headers)
             more = {"usage": error.usage} if error.usage else {}
-        case ClientGone():
-            kind = Kind(499, "invalid_request_error", "client_gone")  # for the access log: nginx's
         case engine.EngineError():
             kind = next(KINDS[c] for c in type(error).__mro__ if c in KINDS)
             param = error.param

@@ -5,6 +5,7 @@
     ├── Unauthorized     it has no API key that is valid
     ├── NotPermitted     its API key's role may not ask for this
     ├── LimitReached     a limit of its API key, or too many wrong ones from its address
+    ├── BudgetSpent      its API key has used what it may
     ├── BodyTimeout      its body took too long to arrive
     ├── TimedOut         one of its deadlines has passed
     └── ClientGone       its client has left; a ConnectionResetError
@@ -59,6 +60,10 @@ class LimitReached(Exception):
         super().__init__(message)
         self.retry_after = retry_after
         self.code = code
+
+
+class BudgetSpent(Exception):
+    """The budget of the request's API key is used up, and waiting a while changes nothing."""
 
 
 class BodyTimeout(Exception):

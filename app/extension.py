@@ -24,6 +24,7 @@ from switchyard.app.delivery.watch import WatchedClient
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
 from switchyard.app.http import origins
+from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.services import KEY, Services, services
 from switchyard.app.sources import PREFIX, SettingsError
 
@@ -118,14 +119,14 @@ class Switchyard:
         settings = read_settings(**(_settings_of(app.config) | self._settings))
         opened = engine.open_engine(settings.engine_config())
         models = engine.Models([opened], settings.model_aliases)
-        starter = Starter(models, settings.grace)
+        services = open_services(settings, models, None)
+        starter = Starter(models, settings.grace, services.ledger)
         before_request: list[Callable[[], Any]] = [starter]
         if self._before_request is not None:
             before_request.insert(0, self._before_request)
         check_host = None
         if settings.allowed_hosts:  # else it is the host application's business
             check_host = functools.partial(origins.check_host, settings.allowed_hosts)
-        services = open_services(settings, models, None)
         install(app, services, self._url_prefix, before_request, check_host=check_host)
         app.extensions[f"{KEY}_starter"] = starter
         self._app = app
@@ -203,8 +204,9 @@ class Switchyard:
 class Starter:
     """Loads the models, once, in the process that first needs them; releases them at its end."""
 
-    def __init__(self, models: engine.Models, grace: float) -> None:
+    def __init__(self, models: engine.Models, grace: float, ledger: Ledger | None) -> None:
         self._models = models
+        self._ledger = ledger
         self._grace = grace
         self._lock = threading.Lock()  # guards what follows
         self._process: int | None = None
@@ -215,6 +217,8 @@ class Starter:
         with self._lock:
             if self._process is None:
                 self._models.start()
+                if self._ledger is not None:  # which starts with the first request
+                    atexit.register(self._ledger.close)
                 atexit.register(self._models.close, drain=self._grace)
                 self._process = os.getpid()
             elif self._process != os.getpid():

@@ -1,4 +1,4 @@
-"""The settings of operations: keys, addresses, logs."""
+"""The settings of operations: keys, addresses, logs, the ledger, numbers."""
 
 import ipaddress
 from typing import Literal, Self
@@ -37,6 +37,18 @@ class OperationSettings(EngineSettings):
         "open",
         description="Who may read `/metrics`: nobody (`off`), everybody, or keys of the roles"
         " `metrics` and `admin`. With a `keys_file` the default is `key`.",
+    )
+
+    ledger: str = Field(
+        "",
+        description="SQLite file of what each API key has used, on a local disk: it answers"
+        " `GET /v1/usage`, and budgets of keys need it. Empty: none.",
+    )
+    ledger_days: int = Field(
+        400,
+        ge=0,
+        description="Days for which it keeps rows of single requests. Sums by day stay."
+        " 0: for ever.",
     )
 
     @pydantic.model_validator(mode="after")

@@ -15,6 +15,7 @@ from switchyard.app.delivery.answers import Answers
 from switchyard.app.errors import Describe
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
+from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.metrics.metrics import Metrics
 from switchyard.app.openapi.contract import REPEATABLE
 from switchyard.app.operations.guard import Checks, Guard
@@ -40,6 +41,7 @@ class Services:
     checks: Checks | None  # of API keys, where they are asked for
     guard: Guard
     metrics: Metrics | None
+    ledger: Ledger | None  # of usage; the caller starts and closes it
 
     def prompts(self, model: engine.Engine) -> Prompts:
         """What makes a model's prompts of conversations."""

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory, unless the environment names another
 CONFIG = f"{PREFIX}CONFIG"  # by this variable
+KEY = f"{PREFIX}KEY"  # no setting: the API key that commands ask a server with
 
 
 class SettingsError(Exception):
@@ -35,6 +36,16 @@ class Environment(pydantic_settings.EnvSettingsSource):
             return json.loads(value)
         except ValueError as reason:
             raise refusal(field_name, f"must be JSON: {reason}") from None
+
+
+def check_environment(settings: Collection[str]) -> None:
+    """That it names none but these. Raises SettingsError."""
+    for name in os.environ:
+        is_known = name in (CONFIG, KEY) or name[len(PREFIX) :].lower() in settings
+        if name.startswith(PREFIX) and not is_known:
+            raise SettingsError(f"{name} in the environment is no setting of this server")
+    if CONFIG in os.environ and not os.path.isfile(file()):
+        raise SettingsError(f"{CONFIG} in the environment: there is no file {file()!r}")
 
 
 def file() -> str:

@@ -60,6 +60,7 @@ LAYERS = {
         {"errors"},
         {"openapi"},
         {"operations"},
+        {"ledger"},
         {"delivery"},
         {"chat", "metrics"},
         {"services"},

@@ -168,9 +168,7 @@ def _submit(
     if account is None:
         return model.submit(jobs, wake)
     account.check_tokens()
-    account.expect(
-        model.config.name, [job.identifier for job in jobs], request.num_jobs, is_streamed
-    )
+    account.expect(model.config.name, jobs, request.num_jobs, is_streamed)
     try:
         stream = model.submit(jobs, wake, account.note)
     except BaseException:

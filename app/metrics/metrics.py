@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from switchyard import __version__, engine
 from switchyard.app.delivery.answers import Answers
 from switchyard.app.http.places import Places
+from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.metrics.engines import EngineCollector
 from switchyard.app.metrics.requests import RequestMetrics
 from switchyard.app.operations.guard import Checks
@@ -31,11 +32,16 @@ Threads = Callable[[], tuple[int, int]]  # busy, all
 
 class Metrics:
     def __init__(
-        self, models: engine.Models, answers: Answers, websockets: Places, checks: Checks | None
+        self,
+        models: engine.Models,
+        answers: Answers,
+        websockets: Places,
+        checks: Checks | None,
+        ledger: Ledger | None,
     ) -> None:
         self.registry = CollectorRegistry()
         self.requests = RequestMetrics(self.registry)
-        self.server = ServerCollector(answers, websockets, checks)
+        self.server = ServerCollector(answers, websockets, checks, ledger)
         self.registry.register(EngineCollector(models))
         self.registry.register(self.server)
         ProcessCollector(registry=self.registry)
@@ -49,11 +55,18 @@ class Metrics:
 class ServerCollector(Collector):
     """What is read as it is asked for, of the application and its server."""
 
-    def __init__(self, answers: Answers, websockets: Places, checks: Checks | None) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        websockets: Places,
+        checks: Checks | None,
+        ledger: Ledger | None,
+    ) -> None:
         self.threads: Threads | None = None  # of a server that tells
         self._answers = answers
         self._websockets = websockets
         self._checks = checks
+        self._ledger = ledger
         self._build = {"version": __version__, "python": platform.python_version()}
         self._build |= {name: _version(name) for name in LIBRARIES}
 
@@ -91,6 +104,13 @@ class ServerCollector(Collector):
             threads.add_metric(["busy"], busy)
             threads.add_metric(["all"], number)
             yield threads
+        if self._ledger is not None:
+            errors = CounterMetricFamily(
+                "switchyard_ledger_errors",
+                "Rows of the ledger that were lost, and times that it could not be written.",
+                value=self._ledger.num_errors,
+            )
+            yield errors
         if self._checks is not None:
             keyring = self._checks.keyring
             reloads = CounterMetricFamily(

@@ -30,6 +30,7 @@ Who = Literal["nobody", "any", "metrics", "user", "admin", "operator"]
 # Attributes of views, for where the server asks for API keys
 WHO = "switchyard_who"
 COUNTS = "switchyard_counts"  # whether limits of requests hold
+GENERATES = "switchyard_generates"  # whether it submits jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,9 @@ def declares(
         if getattr(view, REPEATABLE, False):
             own = replace(contract, answers={**answers, 204: None}, errors=(*errors, 422))
         setattr(view, CONTRACT, own)
-        setattr(view, COUNTS, counts and (body is not None or query is not None))
+        takes_input = body is not None or query is not None
+        setattr(view, COUNTS, counts and takes_input)
+        setattr(view, GENERATES, takes_input and {*GENERATION} <= {*errors})
         return needs(who)(view)
 
     return declare

@@ -49,6 +49,7 @@ class Account:
     """
 
     __slots__ = (
+        "_firsts",
         "_is_answered",
         "_is_inside",
         "_lock",
@@ -59,13 +60,16 @@ class Account:
         "gone",
         "has_response",
         "identifiers",
+        "is_generation",
         "is_quiet",
         "is_streamed",
         "model",
         "num_bytes",
         "num_jobs",
+        "prompt_tokens",
         "quota",
         "said",
+        "tokens",
         "used",
     )
 
@@ -78,11 +82,15 @@ class Account:
         self.is_streamed = False
         self.identifiers: Sequence[str] = ()  # of its jobs
         self.num_jobs = 1  # of each prompt
+        self.prompt_tokens = 0  # of its prompts, each once
+        self.tokens = 0  # used so far: of its prompts, and new ones
         self.used: dict[str, engine.Used] = {}  # by job, the latest
         self.said: dict[str, Any] = {}  # of the request, for the recorders
         self.is_quiet = False  # a probe, which nothing is told of
         self.num_bytes = 0  # of the answer's body
         self.gone: Phase | None = None  # what its jobs were at when its client left
+        self.is_generation = False  # by its route
+        self._firsts: frozenset[str] = frozenset()  # of each prompt's jobs
         self._recorders = recorders
         self._is_inside = False
         self._lock = threading.Lock()  # guards what follows
@@ -109,16 +117,19 @@ class Account:
         self.quota.count_request()
 
     def check_tokens(self) -> None:
-        """Raises LimitReached."""
+        """Raises LimitReached, BudgetSpent."""
         if self._is_inside and self.quota is not None:
             self.quota.check_tokens()
 
     def expect(
-        self, model: str, identifiers: Sequence[str], num_jobs: int, is_streamed: bool
+        self, model: str, jobs: Sequence[engine.Job], num_jobs: int, is_streamed: bool
     ) -> None:
         """Jobs, before they are submitted: `num_jobs` of each prompt, in a row."""
+        identifiers = [job.identifier for job in jobs]
         self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs
         self.is_streamed = is_streamed
+        self._firsts = frozenset(identifiers[::num_jobs])
+        self.prompt_tokens = sum(len(job.prompt) for job in jobs[::num_jobs])
         with self._lock:
             self._num_left += len(identifiers)
 
@@ -182,6 +193,9 @@ class Account:
             if before is not None:
                 owed -= before.computed_tokens + before.new_tokens
             bucket.owe(owed)
+        self.tokens += used.new_tokens - (0 if before is None else before.new_tokens)
+        if before is None and used.identifier in self._firsts:
+            self.tokens += used.prompt_tokens
         if used.reason is not None:
             with self._lock:
                 self._num_left -= 1

@@ -14,6 +14,7 @@ from switchyard.app.config import Settings
 from switchyard.app.errors import CODE, INTERNAL, describe
 from switchyard.app.exceptions import (
     BadRequest,
+    BudgetSpent,
     LimitReached,
     NotPermitted,
     TimedOut,
@@ -21,14 +22,14 @@ from switchyard.app.exceptions import (
 )
 from switchyard.app.http.identity import ADDRESS, CALLER, Caller, address_of, is_operator
 from switchyard.app.http.proxies import Proxies
-from switchyard.app.openapi.contract import COUNTS, WHO, Who
+from switchyard.app.openapi.contract import COUNTS, GENERATES, WHO, Who
 from switchyard.app.operations import access
 from switchyard.app.operations.account import ACCOUNT, Account, Recorder, account_of
 from switchyard.app.operations.credentials import given_key
 from switchyard.app.operations.failures import Failures
 from switchyard.app.operations.keyring import Keyring
 from switchyard.app.operations.keys import ApiKey, KeyTable, Role
-from switchyard.app.operations.limits import Quota, Quotas
+from switchyard.app.operations.limits import CheckBudget, Quota, Quotas
 
 # Which roles may, by what a route says. A route that says nothing is an admin's.
 ROLES: dict[Who, tuple[Role, ...]] = {
@@ -52,16 +53,16 @@ class Checks:
     failures: Failures
 
 
-def open_checks(settings: Settings) -> Checks | None:
-    """None without a file of keys. Raises KeysError."""
+def open_checks(settings: Settings, check_budget: CheckBudget | None) -> Checks | None:
+    """None without a file of keys. `check_budget`: None without a ledger. Raises KeysError."""
     if not settings.keys_file:
         return None
-    quotas = Quotas()
+    quotas = Quotas(check_budget=check_budget)
 
     def forget(table: KeyTable) -> None:
         quotas.keep(table.by_name.keys())
 
-    keyring = Keyring(settings.keys_file, settings.max_priority, forget)
+    keyring = Keyring(settings.keys_file, settings.max_priority, bool(settings.ledger), forget)
     return Checks(keyring, quotas, Failures())
 
 
@@ -103,6 +104,7 @@ class Guard:
             return
         account = environ[ACCOUNT] = of_connection.another()
         self._say(account, 200)
+        account.is_generation = True
         try:
             if self._checks is not None and of_connection.key is not None:
                 account.quota = self._quota_again(of_connection.key)
@@ -193,11 +195,13 @@ class Guard:
             account.said["code"] = flask.g.get(CODE)
             endpoint = flask.request.endpoint or ""
             account.is_quiet = any(name in endpoint for name in QUIET)
+            view = flask.current_app.view_functions.get(endpoint)
+            account.is_generation = getattr(view, GENERATES, False)
 
 
 def _is_told(error: BaseException) -> TypeGuard[Exception]:
     """Whether it is one that clients are told, and no fault of ours."""
-    kinds = (BadRequest, LimitReached, TimedOut, Unauthorized, engine.EngineError)
+    kinds = (BadRequest, BudgetSpent, LimitReached, TimedOut, Unauthorized, engine.EngineError)
     return isinstance(error, kinds)
 
 

@@ -34,15 +34,17 @@ class Keyring:
         self,
         path: str,
         max_priority: int,
+        has_ledger: bool,
         on_change: Callable[[KeyTable], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Reads the file. Raises KeysError."""
         self._path = os.path.abspath(path)
         self._max_priority = max_priority
+        self._has_ledger = has_ledger
         self._on_change = on_change
         self._clock = clock
-        self._table = read_keys(self._path, max_priority)
+        self._table = read_keys(self._path, max_priority, has_ledger)
         self._seen: object = self._table.signature  # of the latest reading, good or not
         self._reading = threading.Lock()  # held while the file is read
         self._next_look = clock() + LOOK
@@ -97,7 +99,7 @@ class Keyring:
             return
         self._seen = signature
         try:
-            table = read_keys(self._path, self._max_priority, self._table)
+            table = read_keys(self._path, self._max_priority, self._has_ledger, self._table)
         except KeysError as reason:
             self.num_failed += 1
             logger.error("the API keys stay as they were: %s", reason)

@@ -15,6 +15,7 @@ from pydantic import Field
 from switchyard.app.sources import SettingsError
 
 Role = Literal["user", "metrics", "admin"]
+BudgetPeriod = Literal["day", "month", "total"]
 
 MAX_BYTES = 64 << 20  # of a file
 OTHERS = 0o007  # may not even read it
@@ -43,19 +44,13 @@ class ApiKey(pydantic.BaseModel):
     tpm: int | None = Field(None, ge=1)
     concurrency: int | None = Field(None, ge=1)
     max_tokens: int | None = Field(None, ge=1)
+    budget_tokens: int | None = Field(None, ge=1)
+    budget_period: BudgetPeriod | None = None
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     max_priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     expires: pydantic.AwareDatetime | None = None
     disabled: bool = False
     note: str = ""
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _has_no_budget(cls, value: Any) -> Any:
-        for name in ("budget_tokens", "budget_period"):
-            if isinstance(value, dict) and name in value:
-                raise ValueError(f"{name} needs a ledger of usage, which this version has not")
-        return value
 
     @pydantic.field_validator("name")
     @classmethod
@@ -76,6 +71,12 @@ class ApiKey(pydantic.BaseModel):
     def _may_have_its_own_priority(self) -> "ApiKey":
         if self.max_priority is not None and self.priority > self.max_priority:
             raise ValueError(f"priority {self.priority} is above max_priority {self.max_priority}")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _has_a_whole_budget(self) -> "ApiKey":
+        if (self.budget_tokens is None) != (self.budget_period is None):
+            raise ValueError("budget_tokens and budget_period are given together")
         return self
 
     @property
@@ -117,9 +118,11 @@ def _signature(status: os.stat_result) -> Signature:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def read_keys(path: str, max_priority: int, before: KeyTable | None = None) -> KeyTable:
-    """`max_priority`: the server's own, within which those of keys are. Entries that are as they
-    were `before` are not read again. Raises KeysError.
+def read_keys(
+    path: str, max_priority: int, has_ledger: bool = False, before: KeyTable | None = None
+) -> KeyTable:
+    """`max_priority`: the server's own, within which those of keys are. `has_ledger`: so that keys
+    may have budgets. Entries that are as they were `before` are not read again. Raises KeysError.
     """
     try:
         with open(path, "rb") as file:
@@ -133,7 +136,7 @@ def read_keys(path: str, max_priority: int, before: KeyTable | None = None) -> K
     if len(text) > MAX_BYTES:
         raise KeysError(f"keys_file {path} is longer than {MAX_BYTES} bytes")
     try:
-        return parse_keys(text, max_priority, _signature(status), before)
+        return parse_keys(text, max_priority, has_ledger, _signature(status), before)
     except KeysError as reason:
         raise KeysError(f"keys_file {path}: {reason}") from None
 
@@ -141,6 +144,7 @@ def read_keys(path: str, max_priority: int, before: KeyTable | None = None) -> K
 def parse_keys(
     text: str,
     max_priority: int,
+    has_ledger: bool = False,
     signature: Signature = (0, 0, 0),
     before: KeyTable | None = None,
 ) -> KeyTable:
@@ -158,6 +162,8 @@ def parse_keys(
                 f"{key.name}: its priority, or max_priority, is above the server's setting"
                 f" max_priority, {max_priority}"
             )
+        if key.budget_tokens is not None and not has_ledger:
+            raise KeysError(f"{key.name}: budget_tokens needs the server's setting ledger")
         by_name[key.name] = by_digest[key.digest] = key
     return KeyTable(signature, by_digest, by_name, dict(entries))
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from switchyard.app.exceptions import BadRequest, LimitReached
 from switchyard.app.operations.keys import ApiKey
 
+CheckBudget = Callable[[ApiKey], None]  # raises BudgetSpent
+
 RETRY_CONCURRENCY = 1.0  # seconds; nobody knows when one of the others ends
 
 Clock = Callable[[], float]
@@ -87,8 +89,11 @@ class Bucket:
 class Quota:
     """Of one key, for as long as the server runs, whatever becomes of its limits meanwhile."""
 
-    def __init__(self, key: ApiKey, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, key: ApiKey, clock: Clock = time.monotonic, check_budget: CheckBudget | None = None
+    ) -> None:
         self._clock = clock
+        self._check_budget = check_budget
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
         self._lock = threading.Lock()  # guards what follows
@@ -119,9 +124,11 @@ class Quota:
             raise self._reached(f"{self.requests.size} requests a minute", seconds)
 
     def check_tokens(self) -> None:
-        """Before jobs are submitted. Raises LimitReached."""
+        """Before jobs are submitted. Raises LimitReached, BudgetSpent."""
         if self.tokens is not None and (seconds := self.tokens.wait()):
             raise self._reached(f"{self.tokens.size} tokens a minute", seconds)
+        if self._check_budget is not None:
+            self._check_budget(self.key)
 
     def levels(self) -> Iterator[tuple[str, Level]]:
         for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
@@ -148,8 +155,11 @@ class Quota:
 class Quotas:
     """Of the keys that have come, by name. Any thread."""
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, clock: Clock = time.monotonic, check_budget: CheckBudget | None = None
+    ) -> None:
         self._clock = clock
+        self._check_budget = check_budget
         self._lock = threading.Lock()  # guards what follows
         self._by_name: dict[str, Quota] = {}
 
@@ -157,7 +167,8 @@ class Quotas:
         with self._lock:
             quota = self._by_name.get(key.name)
             if quota is None:
-                quota = self._by_name[key.name] = Quota(key, self._clock)
+                quota = Quota(key, self._clock, self._check_budget)
+                self._by_name[key.name] = quota
             elif quota.key is not key:  # the file has been read again
                 quota.adapt(key)
             return quota

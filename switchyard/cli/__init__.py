@@ -12,6 +12,7 @@ from switchyard.cli.drain import drain
 from switchyard.cli.estimate import estimate
 from switchyard.cli.keys import keys
 from switchyard.cli.serve import serve
+from switchyard.cli.usage import usage
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -20,5 +21,5 @@ def main() -> None:
     """Serve ExLlamaV2 models, and look after the server."""
 
 
-for command in (serve, check, doctor, estimate, keys, bench, drain):
+for command in (serve, check, doctor, estimate, keys, bench, usage, drain):
     main.add_command(command)

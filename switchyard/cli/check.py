@@ -10,6 +10,7 @@ import click
 from switchyard import engine
 from switchyard.app import SettingsError
 from switchyard.app.config import Settings
+from switchyard.app.ledger.file import open_file
 from switchyard.app.operations.keys import read_keys
 from switchyard.cli.estimate import usable
 from switchyard.cli.options import read, with_settings
@@ -49,6 +50,8 @@ def _find(**given: Any) -> Iterator[Finding]:
     yield Finding("settings", True, "can be read")
     if settings.keys_file:
         yield _of_keys(settings)
+    if settings.ledger:
+        yield _of_ledger(settings)
     yield from _of_model(settings, config)
     reason = address.refusal(settings.bind)
     yield Finding("address", reason is None, reason or f"{settings.bind} is free")
@@ -56,10 +59,18 @@ def _find(**given: Any) -> Iterator[Finding]:
 
 def _of_keys(settings: Settings) -> Finding:
     try:
-        table = read_keys(settings.keys_file, settings.max_priority)
+        table = read_keys(settings.keys_file, settings.max_priority, bool(settings.ledger))
     except SettingsError as error:
         return Finding("keys", False, str(error))
     return Finding("keys", True, f"{len(table.by_name)} in {settings.keys_file}")
+
+
+def _of_ledger(settings: Settings) -> Finding:
+    try:
+        open_file(settings.ledger).close()
+    except SettingsError as error:
+        return Finding("ledger", False, str(error))
+    return Finding("ledger", True, f"{settings.ledger} can be written")
 
 
 def _of_model(settings: Settings, config: engine.ModelConfig) -> Iterator[Finding]:

@@ -48,6 +48,8 @@ def keys(context: click.Context, file: str | None, config: str | None) -> None:
 @click.option("--tpm", type=int, help="Tokens a minute: computed prompt, and new ones.")
 @click.option("--concurrency", type=int, help="Requests at once.")
 @click.option("--max-tokens", type=int, help="Most new tokens of a request.")
+@click.option("--budget-tokens", type=int, help="Of each --budget-period, prompts and new ones.")
+@click.option("--budget-period", type=click.Choice(["day", "month", "total"]))
 @click.option("--priority", type=int, help="Of requests that don't say.")
 @click.option("--max-priority", type=int, help="Highest that it may ask for.")
 @click.option("--expires", help="Such as 2027-01-01T00:00:00Z.")
@@ -124,7 +126,8 @@ def check(path: str, as_json: bool) -> None:
     """Say whether a server could read the file."""
     try:
         settings = read_settings()
-        message, is_good = f"{len(read_keys(path, settings.max_priority).by_name)} keys", True
+        table = read_keys(path, settings.max_priority, bool(settings.ledger))
+        message, is_good = f"{len(table.by_name)} keys", True
     except SettingsError as error:
         message, is_good = str(error), False
     if as_json:

@@ -24,7 +24,7 @@ from switchyard.app.operations.keys import (
     read_keys,
 )
 
-MAX_PRIORITY = 2**31 - 1  # the server's own is looked at where it reads the file
+MAX_PRIORITY = 2**31 - 1  # the server's own settings are looked at where it reads the file
 
 
 class Failed(click.ClickException):
@@ -34,7 +34,7 @@ class Failed(click.ClickException):
 
 def read(path: str) -> KeyTable:
     try:
-        return read_keys(path, MAX_PRIORITY)
+        return read_keys(path, MAX_PRIORITY, has_ledger=True)
     except KeysError as error:
         raise Failed(str(error)) from None
 
@@ -71,7 +71,7 @@ def edit(path: str, change: Callable[[str], str], expected: set[str]) -> None:
         text = pathlib.Path(path).read_text() if before is not None else ""
         changed = change(text)
         try:
-            after = parse_keys(changed, MAX_PRIORITY)
+            after = parse_keys(changed, MAX_PRIORITY, has_ledger=True)
         except KeysError as error:
             raise Failed(f"{path}: {error}") from None
         known = {} if before is None else before.by_name

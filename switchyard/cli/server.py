@@ -1,9 +1,12 @@
 """Where a running server is, as the commands that ask it need it."""
 
 import http.client
+import json
 import re
 import socket
+import sys
 import urllib.parse
+from collections.abc import Mapping
 
 import click
 
@@ -49,3 +52,29 @@ def connect(url: str, timeout: float) -> tuple[http.client.HTTPConnection, str]:
         raise click.UsageError(f"--url {url}: must be http://HOST:PORT, https://… or unix:PATH")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.netloc, timeout=timeout), parts.path.rstrip("/")
+
+
+def ask(base: str, method: str, path: str, headers: Mapping[str, str] | None = None) -> bytes:
+    """The body of a good answer. Where there is none, the process ends, and says why."""
+    connection, prefix = connect(base, timeout=30)
+    try:
+        connection.request(method, f"{prefix}{path}", headers=dict(headers or {}))
+        response = connection.getresponse()
+        answer = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        click.echo(f"switchyard: {base} can't be reached: {error}", err=True)
+        sys.exit(1)
+    finally:
+        connection.close()
+    if response.status >= 400:
+        told = _message(answer) or response.reason
+        click.echo(f"switchyard: {base}: {response.status}: {told}", err=True)
+        sys.exit(1)
+    return answer
+
+
+def _message(answer: bytes) -> str:
+    try:
+        return str(json.loads(answer)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return ""

@@ -51,7 +51,7 @@ try:
     log_format = settings.log_format
     engine.ModelDir.read(settings.engine_config().path)
     if settings.keys_file:
-        read_keys(settings.keys_file, settings.max_priority)
+        read_keys(settings.keys_file, settings.max_priority, bool(settings.ledger))
 except (app.SettingsError, engine.ModelError) as error:
     _stop(f"switchyard: {error}")
 

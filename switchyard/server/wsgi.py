@@ -26,6 +26,9 @@ def compose(settings: Settings) -> tuple[engine.Models, flask.Flask]:
     services: Services = app.extensions[KEY]
     if services.checks is not None:
         services.checks.keyring.watch()
+    if services.ledger is not None:
+        services.ledger.start()
+        atexit.register(services.ledger.close)  # after the models, below: last in, first out
     return models, app
 
 

@@ -1,0 +1,1 @@
+"""What each API key has used, kept in an SQLite file."""

@@ -1,0 +1,108 @@
+"""What each API key may still use of its budget: the ledger's sums, and what runs."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from switchyard.app.exceptions import BudgetSpent
+from switchyard.app.ledger.rows import day_of
+from switchyard.app.operations.account import Account
+from switchyard.app.operations.keys import ApiKey, BudgetPeriod
+
+SUMS = """
+SELECT key, total(tokens) FILTER (WHERE day = :day),
+    total(tokens) FILTER (WHERE substr(day, 1, 7) = substr(:day, 1, 7)), total(tokens)
+FROM (SELECT key, day, prompt_tokens + completion_tokens AS tokens FROM days) GROUP BY key
+"""
+
+PER: dict[BudgetPeriod | None, str] = {"day": " a day", "month": " a month", "total": " in all"}
+
+
+class _Spent:
+    """By one key, of requests that have ended, until a certain day."""
+
+    __slots__ = ("_day", "_of_day", "_of_month", "_total")
+
+    def __init__(self, day: str, of_day: int = 0, of_month: int = 0, total: int = 0) -> None:
+        self._day, self._of_day, self._of_month, self._total = day, of_day, of_month, total
+
+    def add(self, day: str, tokens: int) -> None:
+        self._turn_to(day)
+        self._of_day += tokens
+        self._of_month += tokens
+        self._total += tokens
+
+    def within(self, period: BudgetPeriod | None, day: str) -> int:
+        self._turn_to(day)
+        if period == "day":
+            return self._of_day
+        return self._of_month if period == "month" else self._total
+
+    def _turn_to(self, day: str) -> None:
+        """A clock that is set back begins no period anew."""
+        if day > self._day:
+            self._of_day = 0
+            if day[:7] != self._day[:7]:
+                self._of_month = 0
+            self._day = day
+
+
+class Budgets:
+    """Of all keys, by name. They are counted in memory: the file is read once, at the start."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock  # of the wall
+        self._lock = threading.Lock()  # guards what follows
+        self._spent: dict[str, _Spent] = {}
+        self._running: dict[str, set[Account]] = {}
+
+    def load(self, connection: sqlite3.Connection) -> None:
+        """Raises sqlite3.Error."""
+        day = day_of(self._clock())
+        rows = connection.execute(SUMS, {"day": day}).fetchall()
+        with self._lock:
+            self._spent = {key: _Spent(day, *map(int, sums)) for key, *sums in rows}
+
+    # Request thread
+
+    def check(self, key: ApiKey, budget: int) -> None:
+        """Raises BudgetSpent."""
+        now = self._clock()
+        with self._lock:
+            spent = self._spent.get(key.name)
+            tokens = 0 if spent is None else spent.within(key.budget_period, day_of(now))
+            tokens += sum(account.tokens for account in self._running.get(key.name, ()))
+        if tokens >= budget:
+            raise BudgetSpent(
+                f"the API key {key.name} has used {tokens} tokens of its budget of"
+                f" {budget}{PER[key.budget_period]}{_renewal(key.budget_period, now)}"
+            )
+
+    def begin(self, account: Account, name: str) -> None:
+        with self._lock:
+            self._running.setdefault(name, set()).add(account)
+
+    # Request thread, or alarms'
+
+    def end(self, account: Account, name: str, ended: float) -> None:
+        """What it has used is of the day on which it ended, as in the file."""
+        day = day_of(ended)
+        with self._lock:
+            running = self._running.get(name, set())
+            running.discard(account)
+            if not running:
+                self._running.pop(name, None)
+            self._spent.setdefault(name, _Spent(day)).add(day, account.tokens)
+
+
+def _renewal(period: BudgetPeriod | None, now: float) -> str:
+    if period == "total":
+        return ""
+    midnight = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if period == "month":
+        midnight = midnight.replace(day=28) + timedelta(days=4)  # in the next one
+        midnight = midnight.replace(day=1)
+    else:
+        midnight += timedelta(days=1)
+    return f"; it begins anew at {midnight:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,131 @@
+"""The SQLite file of the ledger: opening it, and what a start finds in it."""
+
+import os
+import sqlite3
+
+from switchyard.app.sources import SettingsError
+
+VERSION = 1  # of the tables: SQLite's user_version
+BUSY = 1.0  # seconds to wait for whoever else writes to the file
+
+TABLES = {"requests", "days"}
+SCHEMA = f"""
+BEGIN;
+CREATE TABLE requests(
+    id TEXT PRIMARY KEY, request_id TEXT, started REAL, ended REAL, key TEXT, model TEXT,
+    route TEXT, status INTEGER, finish_reason TEXT, prompt_tokens INTEGER, cached_tokens INTEGER,
+    completion_tokens INTEGER, queue_ms INTEGER, ttft_ms INTEGER, duration_ms INTEGER, state TEXT
+) WITHOUT ROWID;
+CREATE INDEX requests_started ON requests(started);
+CREATE INDEX requests_open ON requests(state) WHERE state = 'open';
+CREATE TABLE days(
+    day TEXT, key TEXT, model TEXT, requests INTEGER, failed INTEGER, prompt_tokens INTEGER,
+    cached_tokens INTEGER, completion_tokens INTEGER, PRIMARY KEY(day, key, model)
+) WITHOUT ROWID;
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+
+ADD_TO_DAY = """
+INSERT INTO days VALUES (?, ?, ?, 1, ?, ?, ?, ?)
+ON CONFLICT(day, key, model) DO UPDATE SET
+    requests = requests + 1, failed = failed + excluded.failed,
+    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+    cached_tokens = cached_tokens + excluded.cached_tokens,
+    completion_tokens = completion_tokens + excluded.completion_tokens
+"""
+
+
+class LedgerError(SettingsError):
+    """The ledger can't be used; the message names the file, and says what to do."""
+
+
+def open_file(path: str) -> sqlite3.Connection:
+    """To write to it, also from another thread. Makes a file that isn't there, for its owner alone.
+    Raises LedgerError.
+    """
+    connection = None
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's own files get its mode
+        connection = sqlite3.connect(
+            path, timeout=BUSY, isolation_level=None, check_same_thread=False
+        )
+        _check(connection, path)
+        [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":  # as on some network file systems
+            raise LedgerError(f"ledger {path}: needs a local disk, SQLite says: {mode} for wal")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if _version(connection) == 0:
+            connection.executescript(SCHEMA)
+    except (OSError, sqlite3.OperationalError) as reason:
+        _close(connection)
+        raise LedgerError(f"ledger {path} can't be written: {reason}") from None
+    except sqlite3.DatabaseError as reason:
+        _close(connection)
+        raise _damaged(path, str(reason)) from None
+    except LedgerError:
+        _close(connection)
+        raise
+    return connection
+
+
+def open_to_read(path: str) -> sqlite3.Connection:
+    """Beside whoever writes. Raises sqlite3.Error."""
+    name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return sqlite3.connect(f"file:{name}?mode=ro", timeout=BUSY, isolation_level=None, uri=True)
+
+
+def lose_open(connection: sqlite3.Connection) -> int:
+    """What was at work when a process ended without a word is lost, and counts as failed, with the
+    tokens that are known, on the day it began. Returns how many there are. Raises sqlite3.Error.
+    """
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(
+            """
+            INSERT INTO days
+            SELECT strftime('%Y-%m-%d', started, 'unixepoch'), key, model, count(*), count(*),
+                total(prompt_tokens), total(cached_tokens), total(completion_tokens)
+            FROM requests WHERE state = 'open' GROUP BY 1, 2, 3
+            ON CONFLICT(day, key, model) DO UPDATE SET
+                requests = requests + excluded.requests, failed = failed + excluded.failed,
+                prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+                cached_tokens = cached_tokens + excluded.cached_tokens,
+                completion_tokens = completion_tokens + excluded.completion_tokens
+            """
+        )
+        lost = connection.execute("UPDATE requests SET state = 'lost' WHERE state = 'open'")
+        return lost.rowcount
+
+
+def _check(connection: sqlite3.Connection, path: str) -> None:
+    """Raises LedgerError, sqlite3.DatabaseError."""
+    version = _version(connection)
+    if version > VERSION:
+        raise LedgerError(
+            f"ledger {path} is of a newer version of Switchyard ({version}, this one knows"
+            f" {VERSION}): run that version, or name another file"
+        )
+    found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if not (found >= TABLES if version else not found):
+        raise LedgerError(f"ledger {path} is another program's database: name another file")
+    [said] = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if said != "ok":
+        raise _damaged(path, str(said))
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    [version] = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _damaged(path: str, reason: str) -> LedgerError:
+    return LedgerError(
+        f"ledger {path} is damaged ({' '.join(reason.split())}): put a backup in its place, or move"
+        f" it away with {path}-wal and a new one begins"
+    )
+
+
+def _close(connection: sqlite3.Connection | None) -> None:
+    if connection is not None:
+        connection.close()

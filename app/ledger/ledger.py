@@ -1,0 +1,204 @@
+"""The ledger: what each request has used, and the sums of each day."""
+
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import Any
+
+import flask
+
+from switchyard.app.http.request_id import request_id
+from switchyard.app.ledger.budgets import Budgets
+from switchyard.app.ledger.file import LedgerError, lose_open, open_file
+from switchyard.app.ledger.rows import Begun, Ended, Refusal
+from switchyard.app.ledger.usage import read_usage
+from switchyard.app.ledger.writer import LedgerWriter
+from switchyard.app.operations.account import Account
+from switchyard.app.operations.keys import ApiKey
+
+logger = logging.getLogger(__name__)
+
+NO_KEY = "none"  # whose a request is where no keys are asked for
+FLUSH = 0.2  # seconds that a reader waits for what is not written yet
+LAST_WRITE = 5.0  # seconds for all that is not written at the end
+OTHERS = 5.0  # seconds for another process, which is ending, to let go of the file
+
+
+class Ledger:
+    """Of one application: a Recorder. It writes from `start` on, or from the first request, so that
+    a fork before that is no harm. One process at a time writes a file.
+    """
+
+    def __init__(
+        self, path: str, days: int, has_keys: bool, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`days`: for which rows of requests are kept. `has_keys`: requests without one are
+        nobody's. Raises LedgerError if the file can't be used.
+        """
+        self._path = os.path.abspath(path)
+        self._days = days
+        self._has_keys = has_keys
+        self._clock = clock
+        self._starting = threading.Lock()  # held while the file is opened
+        self._writer: LedgerWriter | None = None
+        self._is_over = False  # or couldn't be started
+        self._lock_file = -1
+        self._budgets = Budgets(clock)
+        open_file(self._path).close()
+
+    @property
+    def num_errors(self) -> int:
+        """Entries that were dropped, and commits that failed."""
+        return 0 if self._writer is None else self._writer.num_errors
+
+    def start(self) -> None:
+        """Write from now on. Raises LedgerError."""
+        with self._starting:
+            if self._writer is not None or self._is_over:
+                return
+            self._is_over = True
+            self._lock_file = _lock(self._path)
+            try:
+                connection = open_file(self._path)
+                num_lost = lose_open(connection)
+                self._budgets.load(connection)
+            except sqlite3.Error as reason:
+                raise LedgerError(f"ledger {self._path}: {reason}") from None
+            if num_lost:
+                logger.warning("The ledger has %d requests that were lost with a process", num_lost)
+            self._writer = LedgerWriter(connection, self._days, self._clock)
+            self._is_over = False
+
+    def close(self) -> None:
+        """With all written that can be."""
+        with self._starting:
+            self._is_over = True
+            if self._writer is not None:
+                self._writer.close(LAST_WRITE)
+            if self._lock_file >= 0:
+                os.close(self._lock_file)
+                self._lock_file = -1
+
+    # Request threads
+
+    def check(self, key: ApiKey) -> None:
+        """Whether there is something left of its budget. Raises BudgetSpent."""
+        if key.budget_tokens is not None:
+            self._open()
+            self._budgets.check(key, key.budget_tokens)
+
+    def begin(self, account: Account) -> None:
+        rule = flask.request.url_rule
+        key = self._key_of(account)
+        if key is None or rule is None:
+            return
+        self._budgets.begin(account, key)
+        if (writer := self._open()) is None:
+            return
+        writer.put(
+            Begun(
+                _id_of(account),
+                request_id(),
+                self._clock() - (time.monotonic() - account.begun),
+                key,
+                account.model,
+                rule.rule,
+                account.prompt_tokens,
+            )
+        )
+
+    def usage(
+        self, first: date, last: date, groups: Sequence[str], key: str | None, most: int
+    ) -> list[dict[str, Any]]:
+        """As `read_usage`, with what has just ended. Raises sqlite3.Error."""
+        if self._writer is not None:
+            self._writer.flush(FLUSH)
+        return read_usage(self._path, first, last, groups, key, most)
+
+    # Request threads, or alarms'
+
+    def end(self, account: Account) -> None:
+        key = self._key_of(account)
+        if key is None:
+            return
+        entry: Ended | Refusal
+        if account.identifiers:
+            entry = self._ended(account, key)
+            self._budgets.end(account, key, entry.ended)
+        elif account.is_generation and account.said.get("status", 0) >= 400:
+            entry = Refusal(self._clock(), key, account.model)
+        else:
+            return
+        if (writer := self._open()) is not None:
+            writer.put(entry)
+
+    def _open(self) -> LedgerWriter | None:
+        if self._writer is None and not self._is_over:
+            try:
+                self.start()
+            except LedgerError as reason:
+                logger.error("nothing is written: %s", reason)
+        return self._writer
+
+    def _key_of(self, account: Account) -> str | None:
+        """None of a request that is nobody's: others could have the file written without end."""
+        if account.key is not None:
+            return account.key.name
+        return None if self._has_keys else NO_KEY
+
+    def _ended(self, account: Account, key: str) -> Ended:
+        usage, said = account.consumption, account.said
+        ended = self._clock()
+        return Ended(
+            _id_of(account),
+            said.get("request_id", ""),
+            ended - (time.monotonic() - account.begun),
+            ended,
+            key,
+            account.model,
+            said.get("route", ""),
+            said.get("status"),
+            usage.finish_reason,
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.new_tokens,
+            _ms(usage.queue),
+            _ms(usage.first_token),
+            round((account.ended - account.begun) * 1000),
+        )
+
+
+def _id_of(account: Account) -> str:
+    """The response's, of which those of its jobs are made."""
+    return account.identifiers[0].rpartition("-")[0]
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _lock(path: str) -> int:
+    """A file beside the ledger, locked for as long as it is open: what another process has open
+    would be taken for lost. Raises LedgerError.
+    """
+    try:
+        descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as reason:
+        raise LedgerError(f"ledger {path} can't be written: {reason}") from None
+    deadline = time.monotonic() + OTHERS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise LedgerError(
+                    f"ledger {path} is another server's, which runs: give each a file of its own"
+                ) from None
+            time.sleep(0.05)

@@ -1,0 +1,59 @@
+"""`switchyard usage`: what API keys have used, as a running server tells it."""
+
+import json
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from switchyard.app.sources import KEY
+from switchyard.cli.server import ask, url_of_settings
+
+TEXTS = ("day", "key", "model")  # all else is numbers
+
+
+@click.command()
+@click.option("--url", help="The server's. Default: where the settings have it listen.")
+@click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
+@click.option("--from", "first", metavar="DAY", help="In UTC. Default: the first of the month.")
+@click.option("--to", "last", metavar="DAY", help="Default: today.")
+@click.option("--group-by", metavar="NAMES", help="Some of day,key,model. Default: all.")
+@click.option("--csv", "form", flag_value="csv", help="As a table for other programs.")
+@click.option("--json", "form", flag_value="json", help="As the server says it.")
+def usage(
+    url: str | None,
+    key: str | None,
+    first: str | None,
+    last: str | None,
+    group_by: str | None,
+    form: str | None,
+) -> None:
+    """Show what API keys have used, by day and model; your own, or with an admin's all."""
+    query = {"from": first, "to": last, "group_by": group_by, "format": form}
+    given = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None})
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    answer = ask(url or url_of_settings(), "GET", f"/v1/usage?{given}", headers).decode()
+    if form is not None:
+        click.echo(answer.rstrip("\r\n"))
+        return
+    for line in _table(json.loads(answer)["data"]):
+        click.echo(line)
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """In columns, numbers to the right; the last line is the sum of all."""
+    if not rows:
+        return ["nothing was used"]
+    names = list(rows[0])
+    total = {name: "" if name in TEXTS else sum(row[name] for row in rows) for name in names}
+    total[names[0]] = "all"
+    cells = [names, *([str(row[name]) for name in names] for row in [*rows, total])]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if name in TEXTS else cell.rjust(width)
+            for name, cell, width in zip(names, line, widths, strict=True)
+        ).rstrip()
+        for line in cells
+    ]

@@ -1,0 +1,104 @@
+"""`switchyard usage`, of a server that listens."""
+
+import json
+import threading
+
+import pytest
+import werkzeug.serving
+from click.testing import CliRunner
+
+from switchyard.cli import main
+from tests.app.conftest import make_client, way
+from tests.operations.conftest import KEYS, clock, keys_file, make_keyed
+from tests.operations.ledgers import fill, follow, make_counted, path, wall
+from tests.scripted import ScriptedBackend
+
+__all__ = [
+    "clock",
+    "fill",
+    "follow",
+    "keys_file",
+    "make_client",
+    "make_counted",
+    "make_keyed",
+    "path",
+    "wall",
+    "way",
+]
+
+
+@pytest.fixture
+def url(make_counted, fill):
+    """Of a server whose ledger has three rows."""
+    fill(
+        ("2026-11-01", "ann", "demo", 2, 1, 20, 5, 2),
+        ("2026-11-02", "ann", "demo", 10, 0, 1000, 0, 30),
+        ("2026-11-02", "bob", "demo", 1, 0, 7, 0, 4),
+    )
+    server = werkzeug.serving.make_server(
+        "127.0.0.1", 0, make_counted(ScriptedBackend()).application, threaded=False
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join(20)
+    server.server_close()
+
+
+@pytest.fixture
+def usage(url, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return lambda *args, **env: CliRunner().invoke(
+        main, ["usage", "--url", url, "--from", "2026-11-01", "--to", "2026-11-30", *args], env=env
+    )
+
+
+def test_a_table_has_its_columns_below_each_other(usage):
+    done = usage("--key", KEYS["root"])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "day         key  model  requests  failed  prompt_tokens  cached_tokens  completion_tokens",
+        "2026-11-01  ann  demo          2       1             20              5                  2",
+        "2026-11-02  ann  demo         10       0           1000              0                 30",
+        "2026-11-02  bob  demo          1       0              7              0                  4",
+        "all                           13       1           1027              5                 36",
+    ]
+
+
+def test_a_key_may_stand_in_the_environment_and_sees_its_own(usage):
+    done = usage("--group-by", "key", "--json", SWITCHYARD_KEY=KEYS["bob"])
+    assert [row["key"] for row in json.loads(done.output)["data"]] == ["bob"]
+    done = usage("--to", "2026-11-01", SWITCHYARD_KEY=KEYS["bob"])
+    assert (done.exit_code, done.output) == (0, "nothing was used\n")
+
+
+def test_csv_is_as_the_server_says_it(usage):
+    done = usage("--csv", "--group-by", "key", "--key", KEYS["root"])
+    head, *lines = done.output.split()
+    assert head.startswith("key,requests,") and lines == ["ann,12,1,1020,5,32", "bob,1,0,7,0,4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--key", "wrong"], "401: the API key is missing or not valid"),
+        (["--key", KEYS["root"], "--from", "today"], "400: from: must be a day such as"),
+        (["--key", KEYS["prom"]], "403: "),
+        (["--url", "http://127.0.0.1:9"], "can't be reached"),
+    ],
+)
+def test_what_a_server_refuses_is_told_with_status_1(usage, arguments, says):
+    done = usage(*arguments)
+    assert done.exit_code == 1 and says in done.output
+
+
+def test_the_variable_of_the_key_is_no_wrong_setting(usage, url, monkeypatch):
+    monkeypatch.setenv("SWITCHYARD_BIND", url.removeprefix("http://"))
+    done = CliRunner().invoke(main, ["usage", "--json"], env={"SWITCHYARD_KEY": KEYS["bob"]})
+    assert done.exit_code == 0, done.output
+
+
+def test_wrong_usage_has_its_own_status(usage):
+    assert usage("--group", "key").exit_code == 2
+    assert usage("--url", "nowhere").exit_code == 2

@@ -1,0 +1,149 @@
+"""What a key may use in a day, a month or in all."""
+
+import pytest
+
+from switchyard.app import SettingsError
+from switchyard.app.operations.keys import KeysError
+from switchyard.engine.messages import Prefill, Started
+from tests.operations.conftest import bearer, entry
+from tests.operations.ledgers import DAYS, URL, fill, follow, make_counted, path, post, read, wall
+from tests.scripted import ScriptedBackend, endless
+
+__all__ = ["fill", "follow", "make_counted", "path", "wall"]
+
+BODY = {"prompt": [3, 4], "max_tokens": 3}  # 5 tokens
+
+
+@pytest.fixture
+def make(make_counted, keys_file):
+    """With a key ann that has this budget, and one without, bob."""
+
+    def make(tokens, period, backend=None, **more):
+        keys_file.write(
+            entry("ann", budget_tokens=tokens, budget_period=period, **more), entry("bob")
+        )
+        return make_counted(backend or ScriptedBackend())
+
+    return make
+
+
+def ask(client, name="ann", **more):
+    return post(client, {**BODY, **more}, headers=bearer(name)).status_code
+
+
+@pytest.mark.parametrize("period", ["day", "month", "total"])
+def test_a_request_is_let_in_while_the_sum_is_below_the_budget(make, period):
+    client = make(6, period)
+    assert [ask(client) for _ in range(4)] == [200, 200, 429, 429]
+    assert ask(client, "bob") == 200
+
+
+def test_it_is_told_in_the_words_of_each_api(make):
+    client = make(5, "month")
+    assert ask(client) == 200
+    response = post(client, BODY, headers=bearer("ann"))
+    error = response.json["error"]
+    assert (response.status_code, error["type"], error["code"]) == (
+        *(429, "insufficient_quota", "insufficient_quota"),
+    )
+    assert error["message"] == (
+        "the API key ann has used 5 tokens of its budget of 5 a month; it begins anew at"
+        " 2026-12-01T00:00:00Z"
+    )
+    assert response.headers["x-should-retry"] == "false"
+    assert "Retry-After" not in response.headers and "retry-after-ms" not in response.headers
+    message = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    response = client.post("/v1/messages", json=message, headers=bearer("ann"))
+    assert (response.status_code, response.headers["x-should-retry"]) == (429, "false")
+    assert response.json["error"]["type"] == "rate_limit_error"
+    assert "its budget of 5" in response.json["error"]["message"]
+
+
+@pytest.mark.parametrize(("period", "later"), [("day", 200), ("month", 200), ("total", 429)])
+def test_a_month_begins_anew_with_its_first_day(make, fill, wall, period, later):
+    fill(("2026-11-30", "ann", "m", 1, 0, 3, 0, 2), ("2026-11-30", "bob", "m", 1, 0, 3, 0, 2))
+    client = make(5, period)
+    assert ask(client) == 429
+    wall.now += 1
+    assert ask(client) == later
+
+
+@pytest.mark.parametrize(("period", "later"), [("day", 200), ("month", 429), ("total", 429)])
+def test_a_day_within_a_month_renews_the_days_alone(make, wall, period, later):
+    client = make(5, period)
+    wall.now -= 86400
+    assert ask(client) == 200
+    assert ask(client) == 429
+    wall.now += 86400
+    assert ask(client) == later
+
+
+def test_what_runs_counts_before_it_has_ended(make, gate):
+    def looked_up(job):
+        yield Started(job.identifier)
+        yield Prefill(job.identifier, len(job.prompt), len(job.prompt), 0)
+        yield from endless(job)
+
+    client = make(3, "day", ScriptedBackend(looked_up, gate=gate))
+    body = {"prompt": [3, 4, 5], "max_tokens": 500, "stream": True, "n": 2}
+    response = client.post(URL, json=body, headers=bearer("ann"))
+    gate.step(2)
+    for _ in range(3):
+        gate.wait_until_held()
+    assert ask(client) == 429
+    error = post(client, BODY, headers=bearer("ann")).json["error"]
+    assert "has used 3 tokens" in error["message"]  # a prompt of two choices
+    gate.open()
+    response.close()
+    client.wait(3)
+
+
+def test_what_is_in_memory_is_what_stands_in_the_file(make, wall, path):
+    client = make(1000, "total")
+    for body in ({"n": 3}, {"prompt": [[3], [4, 5]], "n": 2}, {"max_tokens": 1}):
+        assert ask(client, **body) == 200
+    client.wait(3)
+    [(_, _, _, _, prompt_tokens, completion_tokens)] = read(path, DAYS)
+    assert prompt_tokens + completion_tokens == 2 + 9 + 3 + 12 + 2 + 1
+    spent = client.ledger._budgets._spent["ann"].within("total", "2026-11-30")
+    assert spent == prompt_tokens + completion_tokens
+    assert client.ledger._budgets._running == {}
+
+
+@pytest.mark.parametrize("period", ["day", "month", "total"])
+def test_a_restart_keeps_the_sum(make, period):
+    client = make(6, period)
+    assert ask(client) == 200
+    client.wait()
+    client.ledger.close()
+    client = make(6, period)
+    assert [ask(client), ask(client)] == [200, 429]
+
+
+def test_a_restart_on_another_day_counts_what_is_of_its_period(make, wall):
+    client = make(5, "day")
+    assert ask(client) == 200
+    client.wait()
+    client.ledger.close()
+    wall.now += 1
+    for period, status in (("day", 200), ("month", 429), ("total", 429)):
+        client = make(5, period)
+        assert ask(client) == status
+        client.wait()
+        client.ledger.close()
+
+
+def test_a_budget_needs_a_ledger(make_keyed, keys_file):
+    keys_file.write(entry("ann", budget_tokens=5, budget_period="day"))
+    with pytest.raises(KeysError, match="ann: budget_tokens needs the server's setting ledger"):
+        make_keyed(ScriptedBackend())
+    assert issubclass(KeysError, SettingsError)
+
+
+def test_a_refused_request_is_a_failure_and_costs_no_tokens(make, path):
+    client = make(5, "day")
+    assert [ask(client), ask(client)] == [200, 429]
+    client.wait(2)
+    assert read(path, DAYS) == [
+        *(("2026-11-30", "ann", 1, 1, 0, 0), ("2026-11-30", "ann", 1, 0, 2, 3))
+    ]

@@ -1,0 +1,374 @@
+"""What is written of each request, and what becomes of it when the file can't be written."""
+
+import logging
+import sqlite3
+import threading
+
+import pytest
+
+from switchyard.app.ledger import writer as writing
+from switchyard.app.ledger.file import LedgerError, open_file
+from switchyard.app.ledger.ledger import Ledger
+from switchyard.app.ledger.rows import Refusal
+from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
+from tests.operations.conftest import bearer
+from tests.operations.ledgers import (
+    DAYS,
+    URL,
+    follow,
+    make_counted,
+    make_open,
+    path,
+    post,
+    read,
+    wall,
+)
+from tests.scripted import ScriptedBackend, endless
+
+__all__ = ["follow", "make_counted", "make_open", "path", "wall"]
+
+BODY = {"prompt": "x", "max_tokens": 2}
+
+
+def timed(job):
+    yield Started(job.identifier)
+    yield Prefill(job.identifier, len(job.prompt), len(job.prompt), 1)
+    for i in range(2):
+        yield Chunk(job.identifier, "x", (i,))
+    yield Finished(job.identifier, "length", len(job.prompt), 2, 1)
+
+
+# Requests
+
+
+def test_a_row_is_there_while_a_request_runs_and_has_all_of_it_in_the_end(
+    make_counted, path, wall, gate
+):
+    client = make_counted(ScriptedBackend(timed, gate=gate))
+    gate.step(2)
+    body = {"prompt": [3, 4, 5], "max_tokens": 2, "stream": True}
+    headers = {**bearer("ann"), "X-Request-Id": "mine"}
+    response = client.post(URL, json=body, headers=headers)
+    for _ in range(3):
+        gate.wait_until_held()
+    client.ledger._writer.flush(20)
+    [(*known, started)] = read(
+        path,
+        "SELECT request_id, key, model, route, state, prompt_tokens, ended, started FROM requests",
+    )
+    assert known == ["mine", "ann", "scripted", URL, "open", 3, None]
+    assert wall.now - 20 < started <= wall.now
+    assert read(path, DAYS) == []
+    gate.open()
+    response.get_data()
+    response.close()
+    client.wait()
+    [row] = read(path, "SELECT * FROM requests")
+    assert row[0].startswith("cmpl-") and row[1] == "mine"
+    assert row[3:12] == (wall.now, "ann", "scripted", URL, 200, "length", 3, 1, 2)
+    assert 0 <= row[12] <= row[13] <= row[14] and row[15] == "done"
+    assert read(path, DAYS) == [("2026-11-30", "ann", 1, 0, 3, 2)]
+    assert read(path, "SELECT model, cached_tokens FROM days") == [("scripted", 1)]
+
+
+def test_requests_of_two_keys_add_up_apart(make_counted, path):
+    client = make_counted(ScriptedBackend())
+    for name, max_tokens in (("ann", 1), ("bob", 2), ("ann", 3)):
+        body = {"prompt": [3, 4], "max_tokens": max_tokens}
+        assert post(client, body, headers=bearer(name)).status_code == 200
+    client.wait(3)
+    assert read(path, DAYS) == [
+        ("2026-11-30", "ann", 2, 0, 4, 4),
+        ("2026-11-30", "bob", 1, 0, 2, 2),
+    ]
+
+
+def test_a_prompt_of_several_choices_counts_once(make_open, path):
+    client = make_open(ScriptedBackend())
+    body = {"prompt": [[3, 4, 5], [6]], "max_tokens": 2, "n": 3}
+    usage = post(client, body).json["usage"]
+    client.wait()
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (4, 12)
+    assert read(path, DAYS) == [("2026-11-30", "none", 1, 0, 4, 12)]
+    assert len(read(path, "SELECT * FROM requests")) == 1
+
+
+def test_a_stream_that_is_cancelled_counts_with_what_it_used_and_is_no_failure(
+    make_open, path, gate
+):
+    client = make_open(ScriptedBackend(endless, gate=gate))
+    gate.step(4)
+    body = {"prompt": [3, 4, 5], "max_tokens": 500, "stream": True}
+    response = client.post(URL, json=body)
+    next(iter(response.response))
+    for _ in range(4):
+        gate.wait_until_held()
+    response.close()
+    gate.open()
+    client.wait()
+    [(reason, tokens)] = read(path, "SELECT finish_reason, completion_tokens FROM requests")
+    assert reason == "cancelled" and tokens >= 3
+    assert read(path, DAYS) == [("2026-11-30", "none", 1, 0, 3, tokens)]
+
+
+def test_a_generation_that_fails_counts_as_failed(make_open, path):
+    def failing(job):
+        yield Started(job.identifier)
+        yield Chunk(job.identifier, "x", (0, 1))
+        yield Failed(job.identifier, RuntimeError("broken"))
+
+    client = make_open(ScriptedBackend(failing))
+    body = {"prompt": [3, 4, 5], "max_tokens": 5}
+    assert post(client, body).status_code == 500
+    post(client, {**body, "stream": True})
+    client.wait(2)
+    assert read(path, DAYS) == [("2026-11-30", "none", 2, 2, 6, 4)]
+
+
+def test_a_refused_generation_is_a_failure_of_its_key_and_no_row(make_counted, path):
+    client = make_counted(ScriptedBackend())
+    for body in ({"prompt": "x", "top_p": 7}, {"prompt": "x", "model": "none"}, {}):
+        assert post(client, body, headers=bearer("ann")).status_code in (400, 404)
+    client.wait(3)
+    assert read(path, DAYS) == [("2026-11-30", "ann", 3, 3, 0, 0)]
+    assert read(path, "SELECT * FROM requests") == []
+
+
+def test_what_is_nobodys_or_no_generation_is_not_in_it(make_counted, path):
+    client = make_counted(ScriptedBackend())
+    assert post(client, BODY).status_code == 401
+    assert post(client, BODY, headers=bearer("wrong")).status_code == 401
+    for route, status in (("/tokenize", 400), ("/v1/completions/none", 404)):
+        with client.post(route, json={}, headers=bearer("ann")) as response:
+            assert response.status_code == status
+    assert post(client, BODY, headers=bearer("ann")).status_code == 200
+    client.wait(5)
+    assert [row[1:4] for row in read(path, DAYS)] == [("ann", 1, 0)]
+
+
+def test_a_request_is_of_the_day_on_which_it_ended(make_open, path, wall, gate):
+    client = make_open(ScriptedBackend(gate=gate))
+    response = client.post(URL, json={**BODY, "stream": True})
+    gate.wait_until_held()
+    wall.now += 1
+    gate.open()
+    response.get_data()
+    response.close()
+    client.wait()
+    assert [row[:3] for row in read(path, DAYS)] == [("2026-12-01", "none", 1)]
+    started, ended = read(path, "SELECT started, ended FROM requests")[0]
+    assert started < 1796083200 <= ended
+
+
+# Its thread
+
+
+@pytest.fixture
+def ledger(path, wall):
+    ledger = Ledger(str(path), 400, False, wall)
+    yield ledger
+    ledger.close()
+
+
+def refuse(ledger):
+    """An entry."""
+    ledger.start()
+    ledger._writer.put(Refusal(ledger._clock(), "ann"))
+
+
+class Full:
+    """A connection whose disk is full until there is `room`; `refused` is set once it was asked."""
+
+    def __init__(self, connection, error):
+        self._connection, self._error = connection, error
+        self.room, self.refused = threading.Event(), threading.Event()
+
+    def execute(self, statement, *values):
+        if statement.startswith("BEGIN") and not self.room.is_set():
+            self.refused.set()
+            raise self._error
+        return self._connection.execute(statement, *values)
+
+    def __enter__(self):
+        return self._connection.__enter__()
+
+    def __exit__(self, *error):
+        return self._connection.__exit__(*error)
+
+    def close(self):
+        self._connection.close()
+
+
+@pytest.mark.parametrize("reason", ["database or disk is full", "database is locked"])
+def test_a_full_disk_costs_no_request_and_nothing_where_there_is_room_again(
+    make_open, path, caplog, monkeypatch, reason
+):
+    monkeypatch.setattr(writing, "RETRY", 0.01)
+    client = make_open(ScriptedBackend())
+    client.ledger.start()
+    writer = client.ledger._writer
+    full = writer._connection = Full(writer._connection, sqlite3.OperationalError(reason))
+    for _ in range(3):
+        assert post(client, BODY).status_code == 200
+    assert full.refused.wait(20)
+    full.refused.clear()
+    assert full.refused.wait(20)  # it has tried again
+    assert read(path, DAYS) == []
+    full.room.set()
+    client.wait(3)
+    assert [row[2] for row in read(path, DAYS)] == [3]
+    assert client.ledger.num_errors >= 2
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told) == 1 and reason in told[0]  # in a minute
+
+
+def test_beyond_a_full_queue_entries_are_dropped_and_counted(ledger, path, monkeypatch):
+    monkeypatch.setattr(writing, "MAX_QUEUED", 5)
+    ledger.start()
+    writer = ledger._writer
+    full = writer._connection = Full(writer._connection, sqlite3.OperationalError("full"))
+    refuse(ledger)
+    assert full.refused.wait(20)
+    before = ledger.num_errors
+    for _ in range(7):
+        refuse(ledger)
+    assert ledger.num_errors - before == 3
+    full.room.set()
+    ledger.close()
+    assert [row[2] for row in read(path, DAYS)] == [5]
+
+
+def test_an_entry_that_no_time_mends_is_dropped_and_the_thread_goes_on(ledger, path):
+    ledger.start()
+    writer = ledger._writer
+    full = writer._connection = Full(writer._connection, sqlite3.DatabaseError("malformed"))
+    refuse(ledger)
+    writer.flush(20)
+    assert ledger.num_errors == 1
+    full.room.set()
+    refuse(ledger)
+    writer.flush(20)
+    assert [row[2] for row in read(path, DAYS)] == [1]
+
+
+def test_all_that_is_queued_is_written_at_the_end(ledger, path, monkeypatch):
+    monkeypatch.setattr(writing, "INTERVAL", 1000)
+    for _ in range(100):
+        refuse(ledger)
+    ledger.close()
+    assert [row[2] for row in read(path, DAYS)] == [100]
+    refuse(ledger)  # later: harmless
+    assert ledger.num_errors == 1
+
+
+# A start
+
+
+def insert(path, *rows):
+    """Requests (id, started, state) of a key ann, each with 7 prompt tokens."""
+    connection = open_file(str(path))
+    connection.executemany(
+        "INSERT INTO requests(id, started, state, key, model, prompt_tokens)"
+        " VALUES (?, ?, ?, 'ann', 'm', 7)",
+        rows,
+    )
+    connection.close()
+
+
+def test_what_was_open_is_lost_at_the_next_start_and_counts_once(path, wall):
+    insert(path, ("a", wall.now, "open"), ("b", wall.now, "open"), ("c", wall.now, "done"))
+    wall.now += 5  # the next day
+    for _ in range(2):
+        ledger = Ledger(str(path), 0, False, wall)
+        ledger.start()
+        ledger.close()
+    assert read(path, "SELECT id, state FROM requests ORDER BY id") == [
+        *(("a", "lost"), ("b", "lost"), ("c", "done"))
+    ]
+    assert read(path, DAYS) == [("2026-11-30", "ann", 2, 2, 14, 0)]
+
+
+def test_rows_are_kept_for_so_many_days_and_sums_for_ever(path, wall, monkeypatch):
+    monkeypatch.setattr(writing, "PRUNED", 1)
+    old = wall.now - 3 * 86400
+    insert(path, ("a", old - 1, "done"), ("b", old - 2, "open"), ("c", old + 3600, "done"))
+    for days, left in ((0, ["a", "b", "c"]), (3, ["c"])):
+        ledger = Ledger(str(path), days, False, wall)
+        ledger.start()
+        refuse(ledger)
+        ledger.close()
+        assert [row[0] for row in read(path, "SELECT id FROM requests ORDER BY id")] == left
+    ledger = Ledger(str(path), 3, False, wall)
+    ledger.start()
+    wall.now += 86400  # while it runs
+    refuse(ledger)
+    ledger.close()
+    assert read(path, "SELECT id FROM requests") == []
+    assert sum(row[2] for row in read(path, DAYS)) == 4
+
+
+def not_a_database(path):
+    path.write_bytes(b"no database" * 1000)
+
+
+def torn(path):
+    insert(path, *((str(i), 0, "done") for i in range(2000)))
+    data = bytearray(path.read_bytes())
+    data[8192:40960] = bytes(32768)
+    path.write_bytes(data)
+
+
+def newer(path):
+    connection = open_file(str(path))
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+
+
+def anothers(path):
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE cookies(name)")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (not_a_database, "is damaged .*put a backup in its place, or move it away"),
+        (torn, "is damaged .*put a backup in its place, or move it away"),
+        (newer, r"is of a newer version of Switchyard \(2, this one knows 1\): run that version"),
+        (anothers, "is another program's database: name another file"),
+        (lambda path: path.mkdir(), "can't be written: .*directory"),
+    ],
+)
+def test_a_file_that_cannot_be_used_ends_the_start_and_stays_as_it_is(path, make, says):
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(LedgerError, match=says) as raised:
+        Ledger(str(path), 400, False)
+    assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+    assert before is None or path.read_bytes() == before
+
+
+def test_a_directory_that_cannot_be_written_ends_the_start():
+    with pytest.raises(LedgerError, match=r"/proc/usage\.db can't be written: "):
+        Ledger("/proc/usage.db", 400, False)
+    with pytest.raises(LedgerError, match=r"no/where/usage\.db can't be written: "):
+        Ledger("no/where/usage.db", 400, False)
+
+
+def test_a_second_server_does_not_take_the_firsts_requests_for_lost(ledger, path, monkeypatch):
+    monkeypatch.setattr("switchyard.app.ledger.ledger.OTHERS", 0.0)
+    ledger.start()
+    other = Ledger(str(path), 400, False)
+    with pytest.raises(LedgerError, match="is another server's, which runs"):
+        other.start()
+    assert other._open() is None  # and its requests go on without
+    ledger.close()
+    another = Ledger(str(path), 400, False)
+    another.start()
+    another.close()
+
+
+def test_the_file_is_its_owners_alone(ledger, path):
+    refuse(ledger)
+    assert [p.stat().st_mode & 0o077 for p in path.parent.glob("usage.db*")] == [0] * 4
