@@ -25,6 +25,7 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
 from switchyard.app.http import origins
 from switchyard.app.ledger.ledger import Ledger
+from switchyard.app.operations.account import Account
 from switchyard.app.services import KEY, Services, services
 from switchyard.app.sources import PREFIX, SettingsError
 
@@ -56,11 +57,12 @@ class Result:
 class TextStream(Iterator[str]):
     """Pieces of a completion as they come. To close it cancels what has not been generated."""
 
-    def __init__(self, submitted: Submitted) -> None:
+    def __init__(self, submitted: Submitted, account: Account | None = None) -> None:
         self.result: Result | None = None  # once the last piece has been taken
         self._reader = Reader(submitted)
         self._client = WatchedClient(generation.environ(), serves_half_closed=False)
         self._texts: list[str] = []
+        self._account = account
 
     def __next__(self) -> str:
         """Raises what `generate` does while it waits."""
@@ -78,12 +80,19 @@ class TextStream(Iterator[str]):
                         event.prompt_tokens,
                         event.new_tokens,
                     )
+            if self.result is not None:
+                self._end()
             if text:
                 return text
         raise StopIteration
 
     def close(self) -> None:
         self._reader.close()
+        self._end()
+
+    def _end(self) -> None:
+        if self._account is not None:
+            self._account.answered()
 
 
 class Switchyard:
@@ -183,9 +192,10 @@ class Switchyard:
         self.start()
         self.models.wait_until_loaded()
         with self._context():
-            submitted = _submit(prompt, messages, parameters)
+            account = services().guard.of_host()
+            submitted = _submit(prompt, messages, parameters, account)
             submitted.stream.is_patient = is_patient
-            return TextStream(submitted)
+            return TextStream(submitted, account)
 
     def _extensions(self) -> dict[str, Any]:
         if flask.has_app_context() and KEY in flask.current_app.extensions:
@@ -238,7 +248,10 @@ def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _submit(
-    prompt: str | None, messages: list[dict[str, Any]] | None, parameters: dict[str, Any]
+    prompt: str | None,
+    messages: list[dict[str, Any]] | None,
+    parameters: dict[str, Any],
+    account: Account | None,
 ) -> Submitted:
     """One job, by the rules of requests."""
     if (prompt is None) == (messages is None):
@@ -248,7 +261,31 @@ def _submit(
             raise BadRequest(f"{name} has no meaning here", name, "unsupported_parameter")
     size = _length_of([prompt, messages, parameters])
     with generation.inside(services().gate, size, services().settings):
-        return _submit_checked(prompt, messages, parameters)
+        request: parse.Completion | Chat
+        if messages is None:
+            request = parse.completion({"prompt": prompt, **parameters})
+        else:
+            request = parse_chat({"messages": messages, **parameters})
+        request = request.with_preset(services().settings.presets)
+        model = services().models.get(request.model)
+        with generation.names_of(request):
+            if isinstance(request, Chat):
+                ready = services().prompts(model).prepare(request)
+                token_ids, fit = ready.token_ids, ready.fit
+            else:
+                assert prompt is not None
+                token_ids, fit = model.tokenizer.encode(prompt, model.info.max_seq_len), None
+            identifier = f"local-{uuid.uuid4().hex}-0"
+            return generation.submit(
+                request,
+                model,
+                [token_ids],
+                [identifier],
+                False,
+                services().settings,
+                fit,
+                account=account,
+            )
 
 
 def _length_of(value: Any) -> int:
@@ -260,26 +297,3 @@ def _length_of(value: Any) -> int:
     if isinstance(value, list | tuple):
         return sum(map(_length_of, value))
     return 4
-
-
-def _submit_checked(
-    prompt: str | None, messages: list[dict[str, Any]] | None, parameters: dict[str, Any]
-) -> Submitted:
-    request: parse.Completion | Chat
-    if messages is None:
-        request = parse.completion({"prompt": prompt, **parameters})
-    else:
-        request = parse_chat({"messages": messages, **parameters})
-    request = request.with_preset(services().settings.presets)
-    model = services().models.get(request.model)
-    with generation.names_of(request):
-        if isinstance(request, Chat):
-            ready = services().prompts(model).prepare(request)
-            token_ids, fit = ready.token_ids, ready.fit
-        else:
-            assert prompt is not None
-            token_ids, fit = model.tokenizer.encode(prompt, model.info.max_seq_len), None
-        identifier = f"local-{uuid.uuid4().hex}-0"
-        return generation.submit(
-            request, model, [token_ids], [identifier], False, services().settings, fit
-        )

@@ -114,9 +114,11 @@ def submit(
     settings: Settings,
     fit: Callable[[engine.Job], engine.Job] | None = None,
     wake: Callable[[], None] | None = None,
+    account: Account | None = None,
 ) -> Submitted:
     """Submit the jobs of each prompt, with these identifiers in order, and as `fit` makes them.
-    `wake` is the stream's. Raises BadRequest, or what `Engine.submit` does.
+    `wake` is the stream's, `account` what counts if the current request has none. Raises
+    BadRequest, or what `Engine.submit` does.
     """
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
         raise BadRequest(
@@ -124,7 +126,7 @@ def submit(
             f" {settings.total_timeout:g} that this server allows",
             "timeout",
         )
-    account = account_of(environ())
+    account = account or account_of(environ())
     key = account.key if account is not None else None
     jobs = _jobs(request, model, prompts, identifiers, settings, key)
     if fit is not None:
@@ -146,13 +148,8 @@ def submit(
         queued=partial(model.queued, max_age=interval),
         interval=interval if is_streamed and wake is None else math.inf,
     )
-    logger.debug(
-        "%s, request %s: %d jobs for user %r",
-        submitted.identifier,
-        request_id(),
-        len(jobs),
-        request.user,
-    )
+    told = (submitted.identifier, request_id(), len(jobs), request.user)
+    logger.debug("%s, request %s: %d jobs for user %r", *told)
     return submitted
 
 

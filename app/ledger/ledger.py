@@ -18,12 +18,11 @@ from switchyard.app.ledger.file import LedgerError, lose_open, open_file
 from switchyard.app.ledger.rows import Begun, Ended, Refusal
 from switchyard.app.ledger.usage import read_usage
 from switchyard.app.ledger.writer import LedgerWriter
-from switchyard.app.operations.account import Account
+from switchyard.app.operations.account import NO_KEY, Account
 from switchyard.app.operations.keys import ApiKey
 
 logger = logging.getLogger(__name__)
 
-NO_KEY = "none"  # whose a request is where no keys are asked for
 FLUSH = 0.2  # seconds that a reader waits for what is not written yet
 LAST_WRITE = 5.0  # seconds for all that is not written at the end
 OTHERS = 5.0  # seconds for another process, which is ending, to let go of the file
@@ -93,9 +92,9 @@ class Ledger:
             self._budgets.check(key, key.budget_tokens)
 
     def begin(self, account: Account) -> None:
-        rule = flask.request.url_rule
         key = self._key_of(account)
-        if key is None or rule is None:
+        route = _route_of(account)
+        if key is None or route is None:
             return
         self._budgets.begin(account, key)
         if (writer := self._open()) is None:
@@ -107,7 +106,7 @@ class Ledger:
                 self._clock() - (time.monotonic() - account.begun),
                 key,
                 account.model,
-                rule.rule,
+                route,
                 account.prompt_tokens,
             )
         )
@@ -147,9 +146,9 @@ class Ledger:
 
     def _key_of(self, account: Account) -> str | None:
         """None of a request that is nobody's: others could have the file written without end."""
-        if account.key is not None:
-            return account.key.name
-        return None if self._has_keys else NO_KEY
+        if account.payer == NO_KEY and self._has_keys:
+            return None
+        return account.payer
 
     def _ended(self, account: Account, key: str) -> Ended:
         usage, said = account.consumption, account.said
@@ -161,7 +160,7 @@ class Ledger:
             ended,
             key,
             account.model,
-            said.get("route", ""),
+            said.get("route", account.payer),
             said.get("status"),
             usage.finish_reason,
             usage.prompt_tokens,
@@ -171,6 +170,13 @@ class Ledger:
             _ms(usage.first_token),
             round((account.ended - account.begun) * 1000),
         )
+
+
+def _route_of(account: Account) -> str | None:
+    if account.is_host:
+        return account.payer
+    rule = flask.request.url_rule
+    return None if rule is None else rule.rule
 
 
 def _id_of(account: Account) -> str:

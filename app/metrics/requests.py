@@ -11,7 +11,6 @@ from switchyard.app.operations.account import Account, Phase
 
 MAX_KEYS = 1000  # with a label of their own; the rest are OTHER
 OTHER = "other"
-NO_KEY = "none"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -58,6 +57,8 @@ class RequestMetrics:
         self._num_choices.labels(account.model, ENGINE).observe(account.num_jobs)
 
     def end(self, account: Account) -> None:
+        if account.identifiers:
+            self._count_tokens(account)
         if not account.said or account.is_quiet:
             return
         route, status = account.said["route"], account.said["status"]
@@ -67,11 +68,9 @@ class RequestMetrics:
             self._rejections.labels(code).inc()
         if phase := _phase_left(account, status):
             self._gone.labels(phase).inc()
-        if account.identifiers:
-            self._count_tokens(account)
 
     def _count_tokens(self, account: Account) -> None:
-        key = NO_KEY if account.key is None else account.key.name
+        key = account.payer
         if key not in self._by_key and len(self._by_key) >= MAX_KEYS:
             key = OTHER
         counters = self._by_key.get(key) or self._counters(key)

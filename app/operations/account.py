@@ -12,6 +12,9 @@ from switchyard.app.operations.limits import Quota
 
 Phase = Literal["pending", "prefill", "decode"]
 
+# What requests count for that no key pays for
+HOST, NO_KEY = "host", "none"
+
 ACCOUNT = "switchyard.account"  # in the environ of its request
 
 
@@ -61,6 +64,7 @@ class Account:
         "has_response",
         "identifiers",
         "is_generation",
+        "is_host",
         "is_quiet",
         "is_streamed",
         "model",
@@ -90,6 +94,7 @@ class Account:
         self.num_bytes = 0  # of the answer's body
         self.gone: Phase | None = None  # what its jobs were at when its client left
         self.is_generation = False  # by its route
+        self.is_host = False  # the host application's own
         self._firsts: frozenset[str] = frozenset()  # of each prompt's jobs
         self._recorders = recorders
         self._is_inside = False
@@ -102,6 +107,13 @@ class Account:
     @property
     def key(self) -> ApiKey | None:
         return None if self.quota is None else self.quota.key
+
+    @property
+    def payer(self) -> str:
+        """Whom it counts for, by name."""
+        if self.is_host:
+            return HOST
+        return NO_KEY if self.key is None else self.key.name
 
     def another(self) -> "Account":
         """Of one generation of a connection that has several; its key is still to be found."""

@@ -119,6 +119,14 @@ class Guard:
         finally:
             environ[ACCOUNT] = of_connection
 
+    def of_host(self) -> Account | None:
+        """For one generation of the host application's own. None where nobody keeps any."""
+        if not self._recorders:
+            return None
+        account = Account(self._recorders)
+        account.is_host = True
+        return account
+
     def _quota_again(self, key: ApiKey) -> Quota:
         assert self._checks is not None
         entry = self._checks.keyring.find_again(key)

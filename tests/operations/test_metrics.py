@@ -1,13 +1,15 @@
 """/metrics and /v1/status: what they say, to whom, and how many series there are."""
 
+import contextlib
 import re
 import time
 
+import flask
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from switchyard import engine
-from switchyard.app import SettingsError, read_settings
+from switchyard.app import SettingsError, Switchyard, read_settings
 from switchyard.app.metrics import requests as request_metrics
 from switchyard.engine.messages import Restarting
 from switchyard.engine.stats import Totals
@@ -269,3 +271,23 @@ def test_the_status_tells_all_and_a_users_key_states_and_sums(make_keyed):
     assert seen.keys() == {"object", "version", "uptime", "models"}
     assert client.get("/v1/status").status_code == 401
     response.close()
+
+
+def test_what_a_host_application_generates_counts_for_it(model_path, tmp_path):
+    app = flask.Flask("host")
+    host = Switchyard(app, model=model_path, name="scripted", ledger=str(tmp_path / "ledger"))
+    try:
+        with app.app_context():
+            assert host.generate("abc", max_tokens=3, ignore_eos=True).completion_tokens == 3
+            with contextlib.closing(host.stream("abc", max_tokens=99)) as stream:
+                next(stream)
+        client = app.test_client()
+        one = ("switchyard_requests_total", ("key", "host"), ("model_name", "scripted"))
+        found = until(client, lambda now: now.get(one) == 2)
+        assert value(found, "switchyard_tokens_total", key="host", kind="completion") >= 3
+        assert not any(name == "switchyard_http_requests_total" for name, *_ in found)
+        [row] = client.get("/v1/usage?group_by=key").json["data"]
+        assert (row["key"], row["requests"]) == ("host", 2)
+    finally:
+        assert host.models.close(timeout=20)
+        app.extensions["switchyard"].ledger.close()
