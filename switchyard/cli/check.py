@@ -13,9 +13,10 @@ from switchyard.app.config import Settings
 from switchyard.app.operations.keys import read_keys
 from switchyard.cli.estimate import usable
 from switchyard.cli.options import read, with_settings
+from switchyard.engine.backends import refuse_gpu_settings
 from switchyard.engine.memory.estimate import Memory
-from switchyard.engine.memory.gpus import gpus, has_gpu
-from switchyard.engine.model.footprint import measure
+from switchyard.engine.memory.gpus import gpus, has_gpu, is_for_cpu
+from switchyard.engine.model.loadable import check_loadable
 from switchyard.server import address
 
 
@@ -65,7 +66,9 @@ def _of_keys(settings: Settings) -> Finding:
 def _of_model(settings: Settings, config: engine.ModelConfig) -> Iterator[Finding]:
     try:
         model_dir = engine.ModelDir.read(config.path)
-        footprints, lengths = measure(config)
+        footprints, lengths = check_loadable(config)
+        if is_for_cpu(config.device):
+            refuse_gpu_settings(config)
     except engine.ModelError as error:
         yield Finding("model", False, str(error))
         return

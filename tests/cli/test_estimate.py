@@ -15,6 +15,7 @@ from switchyard import engine
 from switchyard.cli import main
 from switchyard.cli.estimate import CONTEXT
 from switchyard.engine.config import ModelConfig
+from switchyard.engine.memory import gpus
 from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.memory.gpus import Gpu
 from switchyard.engine.model.footprint import measure
@@ -137,7 +138,8 @@ def check(switchyard, monkeypatch):
     """On a machine with a GPU that has so many GiB free."""
 
     def check(free, *arguments):
-        monkeypatch.setattr(CHECK, "has_gpu", lambda: True)
+        for module in (CHECK, gpus):
+            monkeypatch.setattr(module, "has_gpu", lambda: True)
         gpu = Gpu("A GPU", (9, 0), 24 * GIB, int(free * GIB), "570.1")
         monkeypatch.setattr(CHECK, "gpus", lambda: [gpu])
         done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
@@ -154,8 +156,22 @@ def test_check_says_whether_there_is_room_in_the_loaders_words(check):
         config = ModelConfig(DEMO_EXL2, "name", cache_tokens=4096)
         Memory(config, measure(config)[0], [GIB - CONTEXT], 2048).caches()
     assert status == 1 and f"✗ memory: {refusal.value}" in output
-    status, output = check(1, DEMO_EXL2, "--set", "device=cpu")
+    status, output = check(1, DEMO, "--set", "device=cpu")
     assert status == 0 and "memory" not in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([DEMO_EXL2], "✗ model: the weights are quantized: only a CUDA device can serve them"),
+        ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: the weights are quantized"),
+        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: cache_mode is for GPUs"),
+    ],
+)
+def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):
+    done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
+    assert done.exit_code == 1 and says in done.output
+    assert "✗" not in check(20, *arguments)[1]
 
 
 def test_check_finds_a_download_that_was_cut_off(check, tmp_path):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.conftest import DEMO
 from tests.live.conftest import run_script
 
 
@@ -36,6 +37,27 @@ def test_a_wrong_model_is_told_before_anything_is_installed(checkout, given, say
         assert done.stderr.count("\n") == 1
     (checkout / "switchyard.toml").write_text(f'model = "{given}"\n')
     assert says in run_script(checkout).stderr
+    assert not (checkout / ".venv").exists()
+
+
+@pytest.mark.parametrize("draft", [None, "models/draft"])
+def test_a_model_that_can_not_be_loaded_here_is_told_as_by_check(checkout, draft):
+    """Quantized, where there is no GPU; and cut off."""
+    model = checkout / (draft or "models/other")
+    shutil.copytree(f"{DEMO}-exl2", model)
+    more = {"SWITCHYARD_MODEL": str(checkout / "models/demo" if draft else model)}
+    if draft:
+        more["SWITCHYARD_DRAFT_MODEL"] = draft
+    says = ["the weights are quantized: only a CUDA device can serve them"]
+    done = [run_script(checkout, **more)]
+    weights = model / "output.safetensors"
+    size = weights.stat().st_size
+    weights.write_bytes(weights.read_bytes()[:-100])
+    says.append(f"it is cut off, {size - 100} of {size} bytes; fetch it once more, whole")
+    done.append(run_script(checkout, **more))
+    for each, said in zip(done, says, strict=True):
+        assert each.returncode == 3 and said in each.stderr
+        assert each.stderr.count("\n") == 1
     assert not (checkout / ".venv").exists()
 
 
