@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from switchyard.cli import main
 from switchyard.engine.memory.gpus import Gpu
-from tests.conftest import run_code
+from tests.conftest import ROOT, run_code
 
 DOCTOR = sys.modules["switchyard.cli.doctor"]  # the command has the name in the package
 
@@ -115,9 +116,7 @@ def test_serve_becomes_gunicorn_with_the_settings(switchyard, monkeypatch, model
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     switchyard("serve", model_path, "--bind", "127.0.0.1:1234", "--set", "max_batch_size=3")
     [(path, command)] = called
-    assert path == sys.executable and command[1:] == [
-        *("-m", "gunicorn", "-c", "python:switchyard.server.conf")
-    ]
+    assert path == sys.executable and command[1:] == ["-m", "switchyard"]
     assert os.environ["SWITCHYARD_MODEL"] == model_path
     assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.tcache_count=0"
     assert os.environ["SWITCHYARD_BIND"] == "127.0.0.1:1234"
@@ -131,6 +130,20 @@ def test_the_module_is_the_command_too():
 
     assert "Commands:" in run("--help")
     assert run("-v") == f"switchyard (version {gunicorn.__version__})\n"  # gunicorn's arguments
+
+
+def test_ctrl_c_while_gunicorn_is_imported_ends_it_without_a_word(tmp_path):
+    (tmp_path / "gunicorn.py").write_text(
+        "import signal\nprint('paused', flush=True)\nsignal.pause()\n"
+    )
+    command = [sys.executable, "-m", "switchyard"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout.readline() == "paused\n"
+        process.send_signal(signal.SIGINT)
+        assert (process.stdout.read(), process.wait()) == ("", -signal.SIGINT)
 
 
 def test_a_server_that_is_not_there_is_told(switchyard):
