@@ -83,6 +83,7 @@ def test_the_conclusion_says_what_to_do(switchyard):
     fits = switchyard("estimate", DEMO_EXL2, "--gpu", 24, "--context", 1024, "--jobs", 3).output
     setting = 'max_seq_len = 1024, cache_tokens = 3072, cache_mode = ["float16"]'
     assert "LlamaForCausalLM, EXL2 of 4.0 bits; 3 x 1024 tokens" in fits and setting in fits
+    assert "✓ fits: up to 32768 tokens of cache" in fits and " 0.003 " in fits  # of weights
     less = switchyard("estimate", DEMO_EXL2, "--gpu", 1.3, "--jobs", 300).output
     assert "✗ too large: up to" in less and "a smaller --context, or fewer --jobs" in less
     none = switchyard("estimate", DEMO_EXL2, "--gpu", 1).output
@@ -119,7 +120,8 @@ def test_what_can_not_be_loaded_has_its_own_status(switchyard):
     done = switchyard("estimate", "no/where", "--json")
     assert done.exit_code == 3 and "no/where" in json.loads(done.stdout)["error"]
     done = switchyard("estimate", DEMO_EXL2, "--context", 4096)
-    assert done.exit_code == 3 and "the model was made for 2048 tokens" in done.output
+    assert done.exit_code == 3
+    assert "switchyard: --context 4096: the model was made for 2048 tokens" in done.output
 
 
 def test_estimate_imports_no_torch():
