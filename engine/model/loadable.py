@@ -13,6 +13,7 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tensors import read_sizes
 
 QUANTIZED = (".q_weight", ".qweight")  # EXL2; GPTQ and its relatives
+HIDDEN = "NVIDIA's library NVML tells of none; where there is one all the same, set device to cuda"
 UNQUANTIZED = "only a CUDA device can serve them, the CPU backend needs the unquantized model"
 
 
@@ -22,10 +23,18 @@ def check_loadable(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
     if is_for_cpu(config.device):
         for path in (config.path, config.draft_model):
             if path is not None:
-                model_dir = ModelDir.read(path)
-                check_kind(model_dir.config)
-                check_tensors(read_sizes(model_dir.path))
+                _check_for_cpu(ModelDir.read(path), config.device)
     return measured
+
+
+def _check_for_cpu(model_dir: ModelDir, device: str) -> None:
+    try:
+        check_kind(model_dir.config)
+        check_tensors(read_sizes(model_dir.path))
+    except ModelError as error:
+        if device != "auto":
+            raise
+        raise ModelError(f"{error}. {HIDDEN}") from None
 
 
 def check_kind(model_config: dict[str, Any]) -> None:

@@ -52,7 +52,9 @@ def test_a_model_that_can_not_be_loaded_here_is_told_as_by_check(checkout, draft
     more = {"SWITCHYARD_MODEL": str(checkout / "models/demo" if draft else model)}
     if draft:
         more["SWITCHYARD_DRAFT_MODEL"] = draft
-    says = ["the weights are quantized: only a CUDA device can serve them"]
+    says = [
+        "only a CUDA device can serve them, the CPU backend needs the unquantized model. NVIDIA's"
+    ]
     done = [run_script(checkout, **more)]
     weights = model / "output.safetensors"
     size = weights.stat().st_size
