@@ -192,8 +192,11 @@ PAUSE = "import signal, sys\nprint('paused', flush=True)\nsignal.pause()\n"
 
 def test_ctrl_c_while_the_environment_is_made(checkout):
     (checkout / "venv.py").write_text(f"def main(arguments):\n{textwrap.indent(PAUSE, '    ')}")
+    with (checkout / "venv.py").open("a") as file:
+        file.write("import os\nos.mkdir('.venv')\n")
     told, status = interrupted(popen(checkout, SWITCHYARD_BIND="127.0.0.1:0"), "paused")
     assert (told, status) == ("", 130)
+    assert not (checkout / ".venv").exists()
 
 
 @pytest.mark.parametrize("cleans_up", [False, True])
