@@ -203,8 +203,11 @@ def test_ctrl_c_while_the_environment_is_made(checkout):
 def test_ctrl_c_while_packages_are_installed(installed, tmp_path, cleans_up):
     """While pip is imported; and while it works, and cleans up before it ends."""
     (installed / ".venv" / "requirements.txt.installed").unlink()
-    work = "try:\n    signal.pause()\nexcept KeyboardInterrupt:\n    print('clean')\n"
-    code = PAUSE.replace("signal.pause()\n", work) if cleans_up else PAUSE
+    code = PAUSE
+    if cleans_up:
+        code = (
+            f"try:\n{textwrap.indent(PAUSE, '    ')}except KeyboardInterrupt:\n    print('clean')\n"
+        )
     (tmp_path / "pip").mkdir()
     (tmp_path / "pip" / "__init__.py").write_text("")
     wanted = "import sys\nif 'install' in sys.argv:\n" + textwrap.indent(code, "    ")
