@@ -139,7 +139,8 @@ def describe(error: Exception) -> Described:
 
 def _too_long(error: engine.PromptTooLong) -> str:
     """In the words by which OpenAI's clients know it."""
-    asked = f"the prompt has {error.prompt_tokens} tokens"
+    bound = "" if error.is_whole else "at least "
+    asked = f"the prompt has {bound}{error.prompt_tokens} tokens"
     if error.new_tokens:
         asked = (
             f"you requested {error.prompt_tokens + error.new_tokens} tokens ({error.prompt_tokens}"

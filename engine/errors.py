@@ -51,7 +51,7 @@ class InvalidJob(Rejected):
 
 class PromptTooLong(Rejected):
     """`prompt_tokens` and `new_tokens` together are more than `limit`, where that is known; of a
-    prompt that wasn't read to its end, at least so many.
+    prompt that wasn't read to its end, and so isn't whole, at least so many.
     """
 
     def __init__(
@@ -61,9 +61,11 @@ class PromptTooLong(Rejected):
         prompt_tokens: int = 0,
         new_tokens: int = 0,
         limit: int = 0,
+        is_whole: bool = True,
     ) -> None:
         super().__init__(message, param)
         self.prompt_tokens = prompt_tokens
+        self.is_whole = is_whole
         self.new_tokens = new_tokens
         self.limit = limit
 

@@ -90,6 +90,8 @@ class Models:
         """The engine of that name, or alias, or the default one. Raises ModelNotFound."""
         if name is None and self._engines:
             return next(iter(self._engines.values()))
+        if not self._engines:  # of `only`
+            raise ModelNotFound("this API key may use no model that is served", "model")
         name = name or ""
         engine = self._engines.get(name) or self._engines.get(self._aliased(name))
         if engine is None:

@@ -10,6 +10,7 @@ import functools
 import pathlib
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,14 @@ USUAL, CUDA, COMPILED = "requirements.txt", "requirements-cuda.txt", "requiremen
 TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"  # a tenth of the other's size
 OLDEST = (7, 0)  # compute capability that torch 2.8.0 is built for, with CUDA 12.8
 CURE = "docs/deployment.md has other ways, SWITCHYARD_DEVICE=cpu does without the GPU"
+PIP = """
+import sys
+try:
+    import runpy
+    runpy.run_module("pip", run_name="__main__", alter_sys=True)
+except KeyboardInterrupt:  # while it is imported; later it says so itself
+    sys.exit(130)
+"""
 PROBE = """
 import torch
 if torch.version.cuda is None:
@@ -91,6 +100,8 @@ def install(listed: str, name: str) -> None:
     if is_cuda:
         options += ["--only-binary", ":all:"]
         lines = [by_name(line) for line in lines] if has_index() else lines
+    elif name == USUAL and not has_index():
+        tell(f"installing {name}, about a gigabyte: a minute or a few")
     else:
         tell(f"installing {name}")
     if name == USUAL and not is_cuda and not has_index():
@@ -103,7 +114,7 @@ def install(listed: str, name: str) -> None:
             fail(f"pip could not install {CUDA if is_cuda else name}; see above", status=1)
     if is_cuda:
         probe = PROBE + ("import flash_attn" if "\nflash-attn " in listed else "")
-        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+        done = run("-c", probe, capture_output=True)
         if done.returncode:
             cause = done.stderr.splitlines()[-1]
             fail(f"{CUDA} is installed, but does not work: {cause}. Remove .venv to try again")
@@ -130,8 +141,17 @@ def by_name(line: str) -> str:
 
 
 def pip(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    return subprocess.run(command, text=True, **options)
+    return run("-c", PIP, "--disable-pip-version-check", *arguments, **options)
+
+
+def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    """Python. At Ctrl-C it cleans up, and then this process ends."""
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+    done = subprocess.run([sys.executable, *arguments], text=True, **options)
+    if interrupts:
+        sys.exit(130)
+    return done
 
 
 def read(name: str) -> str:

@@ -1,6 +1,6 @@
 """Could a server start here? As far as a Python without any package can tell, before they are
-installed: is there a model, in a format that can be read, and is the port free? A line says what is
-wrong, and the exit status is 3.
+installed: is there a model, whole and of a kind that this machine can serve, and is the port free?
+A line says what is wrong, and the exit status is 3.
 """
 
 import os
@@ -11,7 +11,7 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILE = os.environ.get("SWITCHYARD_CONFIG", "switchyard.toml")
-DEFAULTS = {"model": "", "bind": "127.0.0.1:8000", "device": "auto"}
+DEFAULTS = {"model": "", "draft_model": "", "bind": "127.0.0.1:8000", "device": "auto"}
 
 
 def setting(name: str) -> str:
@@ -34,12 +34,16 @@ def without_packages(*names: str) -> None:
 
 def check_model(path: str) -> None:
     """In the words of the loader."""
-    without_packages("switchyard", "switchyard.engine", "switchyard.engine.model")
+    without_packages(
+        *("switchyard", "switchyard.engine", "switchyard.engine.memory", "switchyard.engine.model")
+    )
+    from switchyard.engine.config import ModelConfig
     from switchyard.engine.errors import ModelError
-    from switchyard.engine.model.model_dir import ModelDir
+    from switchyard.engine.model.loadable import check_loadable
 
+    draft = setting("draft_model") or None
     try:
-        ModelDir.read(path)
+        check_loadable(ModelConfig(path, "model", setting("device"), draft_model=draft))
     except ModelError as error:
         fail(str(error))
 

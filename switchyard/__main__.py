@@ -1,5 +1,6 @@
 """`python -m switchyard`: the command `switchyard`; by arguments of gunicorn, or none, a server."""
 
+import signal
 import sys
 
 
@@ -9,6 +10,8 @@ def run() -> None:
         arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
     )
     if is_gunicorn:
+        # Until gunicorn looks at signals itself, Ctrl-C ends this without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         from gunicorn.app import wsgiapp
 
         sys.argv[1:1] = ["-c", "python:switchyard.server.conf"]

@@ -90,6 +90,7 @@ class AccessLog:
 def _usage(account: Account) -> dict[str, Any]:
     usage = account.consumption
     return {
+        "id": account.identifiers[0].rpartition("-")[0] if account.identifiers else None,
         "queue_ms": _ms(usage.queue),
         "ttft_ms": _ms(usage.first_token),
         "model": account.model or None,

@@ -119,10 +119,15 @@ def _signature(status: os.stat_result) -> Signature:
 
 
 def read_keys(
-    path: str, max_priority: int, has_ledger: bool = False, before: KeyTable | None = None
+    path: str,
+    max_priority: int,
+    has_ledger: bool = False,
+    before: KeyTable | None = None,
+    may_be_empty: bool = False,
 ) -> KeyTable:
     """`max_priority`: the server's own, within which those of keys are. `has_ledger`: so that keys
-    may have budgets. Entries that are as they were `before` are not read again. Raises KeysError.
+    may have budgets. Entries that are as they were `before` are not read again. Raises KeysError,
+    also for a file without a key unless it `may_be_empty`: an editor or a disk may have emptied it.
     """
     try:
         with open(path, "rb") as file:
@@ -136,7 +141,10 @@ def read_keys(
     if len(text) > MAX_BYTES:
         raise KeysError(f"keys_file {path} is longer than {MAX_BYTES} bytes")
     try:
-        return parse_keys(text, max_priority, has_ledger, _signature(status), before)
+        table = parse_keys(text, max_priority, has_ledger, _signature(status), before)
+        if not (table.by_name or may_be_empty):
+            raise KeysError("it has no [[keys]]")
+        return table
     except KeysError as reason:
         raise KeysError(f"keys_file {path}: {reason}") from None
 

@@ -199,8 +199,11 @@ def priority_of(key: ApiKey, asked: int | None) -> int:
     """Of a request that asks for this, or for none. Raises BadRequest."""
     if asked is None:
         return key.priority
-    if key.max_priority is not None and asked > key.max_priority:
+    most = key.max_priority
+    if most is None and key.priority < 0:  # made to yield to others
+        most = key.priority
+    if most is not None and asked > most:
         raise BadRequest(
-            f"priority {asked} is above the highest of this API key, {key.max_priority}", "priority"
+            f"priority {asked} is above the highest of this API key, {most}", "priority"
         )
     return asked

@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import logging.handlers
+import os
 import queue
 import sys
 import threading
@@ -68,6 +69,15 @@ class _ToListener(logging.handlers.QueueHandler):
         return record
 
 
+class _AccessFile(logging.handlers.WatchedFileHandler):
+    """Addresses and names of keys are not for everybody."""
+
+    def _open(self) -> Any:
+        return open(
+            self.baseFilename, self.mode, opener=lambda path, flags: os.open(path, flags, 0o640)
+        )
+
+
 def listen(level: str, log_format: LogFormat, access_log: str) -> logging.handlers.QueueListener:
     """Have the records of this process written, until it ends. Raises SettingsError for an access
     log that can't be opened.
@@ -107,13 +117,15 @@ def say(message: str, log_format: LogFormat, is_error: bool = False) -> None:
         level = logging.ERROR if is_error else logging.INFO
         record = logging.LogRecord("switchyard.server", level, "", 0, message, None, None)
         message = JsonFormatter().format(record)
-    print(message, file=sys.stderr if is_error else sys.stdout, flush=True)
+    stream = sys.stderr if is_error else sys.stdout
+    stream.write(message + "\n")  # in one piece, or another thread's line comes before its end
+    stream.flush()
 
 
 def _file(path: str) -> logging.Handler:
     """It may be renamed meanwhile: the next line opens another."""
     try:
-        handler = logging.handlers.WatchedFileHandler(path)
+        handler = _AccessFile(path)
     except OSError as reason:
         raise SettingsError(f"setting access_log: {reason}") from None
     handler.addFilter(lambda record: record.name == ACCESS)

@@ -9,7 +9,7 @@ from switchyard.engine.backends.base import Backend
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.memory.gpus import gpus, has_gpu
+from switchyard.engine.memory.gpus import gpus, has_gpu, is_for_cpu
 
 GPU_SETTINGS = (
     *("cache_mode", "gpu_reserve", "gpu_split", "tensor_parallel"),
@@ -30,7 +30,7 @@ def make_backend(
     if device == "cpu":
         from switchyard.engine.backends.exl2 import cpu
 
-        _refuse_gpu_settings(config)
+        refuse_gpu_settings(config)
         cpu.install()  # before exllamav2 is imported
         from switchyard.engine.backends.exl2.cpu.loader import load
     else:
@@ -46,14 +46,14 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
     """
     import torch
 
-    if config.device == "cpu" or (config.device == "auto" and not has_gpu()):
+    if is_for_cpu(config.device):
         # A torch with CUDA, asked, warns that it finds no driver.
         warnings.filterwarnings("ignore", "CUDA initialization", UserWarning)
     if config.device == "cpu":
         return "cpu"
     if torch.cuda.is_available():
         return "cuda"
-    if config.device == "auto" and not has_gpu():
+    if is_for_cpu(config.device):
         return "cpu"
     found = [gpu for gpu in gpus()[:1] if has_gpu()]
     if not found:
@@ -67,8 +67,8 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
     )
 
 
-def _refuse_gpu_settings(config: ModelConfig) -> None:
-    """What the CPU backend would have to ignore."""
+def refuse_gpu_settings(config: ModelConfig) -> None:
+    """What the CPU backend would have to ignore. Raises ModelError."""
     for field in fields(config):
         if field.name in GPU_SETTINGS and getattr(config, field.name) != field.default:
             raise ModelError(f"{field.name} is for GPUs, and the device is cpu", field.name)

@@ -44,6 +44,11 @@ def has_gpu() -> bool:
         return number > 0
 
 
+def is_for_cpu(device: str) -> bool:
+    """Whether a model with this setting is served without a GPU, as far as NVML tells."""
+    return device == "cpu" or (device == "auto" and not has_gpu())
+
+
 def gpus() -> list[Gpu]:
     """All that the driver knows; none where there is no driver."""
     with _nvml() as (nvml, number):

@@ -274,15 +274,16 @@ def _check_length(encode: Callable[[str], list[int]], text: str, max_tokens: int
     for start in range(0, len(text), size):
         num_tokens += len(encode(text[start : start + size])) - CUT_TOKENS
         if num_tokens > max_tokens:
-            raise _too_long(num_tokens, max_tokens)
+            raise _too_long(num_tokens, max_tokens, is_whole=False)
 
 
-def _too_long(num_tokens: int, max_tokens: int) -> PromptTooLong:
+def _too_long(num_tokens: int, max_tokens: int, is_whole: bool = True) -> PromptTooLong:
     return PromptTooLong(
         f"the prompt has more than {max_tokens} tokens, too many for the model's context",
         "prompt",
         num_tokens,
         limit=max_tokens,
+        is_whole=is_whole,
     )
 
 

@@ -42,7 +42,7 @@ def bench(url: str | None, key: str | None, streams: str, tokens: int, as_json: 
     if min(numbers) < 1 or tokens < 1:
         raise click.UsageError("--streams and --tokens must be above 0")
     base = url or url_of_settings()
-    connect(base, PATIENCE)  # which refuses what is no URL
+    _check_reachable(base)
     rows = []
     if not as_json:
         click.echo("streams     tok/s  first p50  first p99    gap p50    gap p99  errors")
@@ -55,6 +55,18 @@ def bench(url: str | None, key: str | None, streams: str, tokens: int, as_json: 
     if as_json:
         click.echo(json.dumps(rows))
     sys.exit(any(row["errors"] for row in rows))
+
+
+def _check_reachable(base: str) -> None:
+    connection, _ = connect(base, PATIENCE)
+    try:
+        connection.connect()
+    except OSError as error:
+        hint = "start it, or give --url" if isinstance(error, ConnectionError) else "give --url"
+        click.echo(f"switchyard: {base} can't be reached: {error}; {hint}", err=True)
+        sys.exit(1)
+    finally:
+        connection.close()
 
 
 def _measure(base: str, key: str | None, number: int, tokens: int) -> list[Measured]:

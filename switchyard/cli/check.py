@@ -1,6 +1,9 @@
 """`switchyard check`: could a server start with these settings? Without torch; loads nothing."""
 
+import errno
+import http.client
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,9 +17,11 @@ from switchyard.app.ledger.file import open_file
 from switchyard.app.operations.keys import read_keys
 from switchyard.cli.estimate import usable
 from switchyard.cli.options import read, with_settings
+from switchyard.cli.server import connect, url_of_settings
+from switchyard.engine.backends import refuse_gpu_settings
 from switchyard.engine.memory.estimate import Memory
-from switchyard.engine.memory.gpus import gpus, has_gpu
-from switchyard.engine.model.footprint import measure
+from switchyard.engine.memory.gpus import gpus, has_gpu, is_for_cpu
+from switchyard.engine.model.loadable import check_loadable
 from switchyard.server import address
 
 
@@ -30,7 +35,9 @@ class Finding(NamedTuple):
 @with_settings
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def check(as_json: bool, **given: Any) -> None:
-    """Say what would keep a server from starting: settings, keys, model, address."""
+    """Say what would keep a server from starting: settings, keys, access log, model,
+    address.
+    """
     findings = list(_find(**given))
     if as_json:
         click.echo(json.dumps([finding._asdict() for finding in findings]))
@@ -52,9 +59,10 @@ def _find(**given: Any) -> Iterator[Finding]:
         yield _of_keys(settings)
     if settings.ledger:
         yield _of_ledger(settings)
+    if settings.access_log not in ("", "-"):
+        yield _of_access_log(settings.access_log)
     yield from _of_model(settings, config)
-    reason = address.refusal(settings.bind)
-    yield Finding("address", reason is None, reason or f"{settings.bind} is free")
+    yield _of_address(settings.bind)
 
 
 def _of_keys(settings: Settings) -> Finding:
@@ -73,10 +81,43 @@ def _of_ledger(settings: Settings) -> Finding:
     return Finding("ledger", True, f"{settings.ledger} can be written")
 
 
+def _of_access_log(path: str) -> Finding:
+    """Without making it."""
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
+    except OSError as error:
+        may_be_made = error.errno == errno.ENOENT and os.access(folder, os.W_OK | os.X_OK)
+        if not may_be_made:
+            return Finding("access log", False, f"setting access_log: {error}")
+    return Finding("access log", True, f"{path} can be written to")
+
+
+def _of_address(bind: str) -> Finding:
+    reason = address.refusal(bind)
+    if reason is not None and _is_ours():
+        return Finding("address", True, f"{bind} has a Switchyard, which would have to end first")
+    return Finding("address", reason is None, reason or f"{bind} is free")
+
+
+def _is_ours() -> bool:
+    """Whether a Switchyard answers where the settings have one listen."""
+    connection, _ = connect(url_of_settings(), timeout=1)
+    try:
+        connection.request("GET", "/health/live")
+        return bool(json.loads(connection.getresponse().read(1000)) == {"status": "live"})
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
 def _of_model(settings: Settings, config: engine.ModelConfig) -> Iterator[Finding]:
     try:
         model_dir = engine.ModelDir.read(config.path)
-        footprints, lengths = measure(config)
+        footprints, lengths = check_loadable(config)
+        if is_for_cpu(config.device):
+            refuse_gpu_settings(config)
     except engine.ModelError as error:
         yield Finding("model", False, str(error))
         return

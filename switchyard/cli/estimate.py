@@ -68,9 +68,12 @@ def estimate(
         config = dataclasses.replace(config, max_batch_size=max(jobs, config.max_batch_size))
         [footprint], lengths = measure(config)
     except engine.ModelError as error:
+        message = str(error)
+        if error.param == "max_seq_len":
+            message = message.replace("max_seq_len", "--context", 1)
         if as_json:
-            click.echo(json.dumps({"error": str(error)}))
-        click.echo(f"switchyard: {error}", err=True)
+            click.echo(json.dumps({"error": message}))
+        click.echo(f"switchyard: {message}", err=True)
         sys.exit(CANNOT_LOAD)
     tokens = lengths.max_seq_len
     rows = list(each_mode(config, footprint, tokens, jobs, free))
@@ -115,12 +118,18 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     yield "cache_mode   weights    cache  work space      sum  GiB"
     for row in rows:
         sizes = (row.weights, row.cache, row.work_space, row.total)
-        numbers = "{:>11.2f}{:>9.2f}{:>12.2f}{:>9.2f}".format(*(size / GIB for size in sizes))
-        line = f"{row.cache_mode:<9}{numbers}"
+        numbers = [_gib(size).rjust(n) for size, n in zip(sizes, (11, 9, 12, 9), strict=True)]
+        line = f"{row.cache_mode:<9}{''.join(numbers)}"
         if row.fits is not None:
-            most = f"up to {row.most_tokens} tokens" if row.most_tokens else "no room for any"
+            most = (
+                f"up to {row.most_tokens} tokens of cache" if row.most_tokens else "no room for any"
+            )
             line += f"  {'✓ fits' if row.fits else '✗ too large'}: {most}"
         yield line
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}" if size >= GIB / 10 else f"{size / GIB:.3f}"
 
 
 def _conclusion(

@@ -62,7 +62,12 @@ def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -
     key = _given() if is_given else _made()
     values = {k: list(v) if k == "models" else v for k, v in limits.items() if v not in (None, ())}
     entry = block({"name": name, "hash": _hash(key), **values})
-    edit(path, lambda text: (text or HEAD).rstrip("\n") + f"\n\n{entry}", expected={name})
+    edit(
+        path,
+        lambda text: (text or HEAD).rstrip("\n") + f"\n\n{entry}",
+        expected={name},
+        max_priority=_max_priority(),
+    )
     _show(name, None if is_given else key, as_json)
 
 
@@ -115,7 +120,7 @@ def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
         parts[i] = parts[i].replace(entry["hash"], _hash(key))
         return "".join(parts)
 
-    edit(path, rotated, expected={name})
+    edit(path, rotated, expected={name}, max_priority=_max_priority())
     _show(name, None if is_given else key, as_json)
 
 
@@ -135,6 +140,14 @@ def check(path: str, as_json: bool) -> None:
     else:
         click.echo(f"{'✓' if is_good else '✗'} {path}: {message}")
     sys.exit(not is_good)
+
+
+def _max_priority() -> int:
+    """The server's own, within which those of keys are."""
+    try:
+        return read_settings().max_priority
+    except SettingsError as error:
+        raise Failed(str(error)) from None
 
 
 def _made() -> str:

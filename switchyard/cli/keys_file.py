@@ -10,7 +10,7 @@ import pathlib
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -24,7 +24,7 @@ from switchyard.app.operations.keys import (
     read_keys,
 )
 
-MAX_PRIORITY = 2**31 - 1  # the server's own settings are looked at where it reads the file
+MAX_PRIORITY = 2**31 - 1  # of any server
 
 
 class Failed(click.ClickException):
@@ -34,18 +34,22 @@ class Failed(click.ClickException):
 
 def read(path: str) -> KeyTable:
     try:
-        return read_keys(path, MAX_PRIORITY, has_ledger=True)
+        return read_keys(path, MAX_PRIORITY, has_ledger=True, may_be_empty=True)
     except KeysError as error:
         raise Failed(str(error)) from None
 
 
 def block(values: dict[str, Any]) -> str:
     """JSON's strings, numbers and lists are TOML's, too."""
+    expires = values.get("expires")
     try:
-        expires = values.get("expires")
         when = None if expires is None else datetime.fromisoformat(expires)
-    except ValueError as reason:
-        raise click.UsageError(f"--expires: {reason}") from None
+    except ValueError:
+        when = None
+    if expires is not None and (when is None or when.tzinfo is None):
+        raise click.UsageError(f"--expires {expires}: must be such as 2027-01-01T00:00:00Z")
+    if when is not None and when <= datetime.now(UTC):
+        raise click.UsageError(f"--expires {expires}: is in the past")
     lines = [
         f"{name} = {when.isoformat() if name == 'expires' and when else json.dumps(value)}"
         for name, value in values.items()
@@ -64,16 +68,28 @@ def place(parts: list[str], name: str, path: str) -> int:
     raise Failed(f"{path} has no key called {name}")
 
 
-def edit(path: str, change: Callable[[str], str], expected: set[str]) -> None:
-    """In one step, and only if the result can be read, and differs in the entries `expected`."""
+def edit(
+    path: str,
+    change: Callable[[str], str],
+    expected: set[str],
+    max_priority: int = MAX_PRIORITY,
+) -> None:
+    """In one step, and only if a server with this `max_priority` can read the result, and it
+    differs in the entries `expected`.
+    """
     with _locked(os.path.dirname(path)):
         before = read(path) if os.path.exists(path) else None
         text = pathlib.Path(path).read_text() if before is not None else ""
         changed = change(text)
         try:
-            after = parse_keys(changed, MAX_PRIORITY, has_ledger=True)
+            after = parse_keys(changed, max_priority, has_ledger=True)
         except KeysError as error:
             raise Failed(f"{path}: {error}") from None
+        if not after.by_name:
+            raise Failed(
+                f"{path}: it is the only key, and a server takes no file without any: add another"
+                " first, or give it `disabled = true`"
+            )
         known = {} if before is None else before.by_name
         if not _differ(known, after.by_name) <= expected:
             raise Failed(f"{path} can't be edited safely: change it by hand")

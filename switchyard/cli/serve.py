@@ -24,5 +24,4 @@ def serve(**given: Any) -> None:
         click.echo(f"switchyard: {error}", err=True)
         sys.exit(1)
     os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)
-    command = [sys.executable, "-m", "gunicorn", "-c", "python:switchyard.server.conf"]
-    os.execv(sys.executable, command)
+    os.execv(sys.executable, [sys.executable, "-m", "switchyard"])

@@ -22,6 +22,7 @@ from typing import Any
 from gunicorn.workers.gthread import ThreadWorker
 
 from switchyard import engine
+from switchyard.app import Settings
 from switchyard.app.operations.logs import say
 from switchyard.app.services import KEY
 from switchyard.server import limits
@@ -246,7 +247,7 @@ class Worker(ThreadWorker):
     def _drain(self) -> None:
         is_ctrl_c = self._shall_drain.get() == signal.SIGINT  # else the master's SIGTERM
         services = self.wsgi.extensions[KEY]
-        _announce(services.models, services.settings.grace, is_ctrl_c)
+        _announce(services.models, services.settings, is_ctrl_c)
         deadline = time.monotonic() + services.settings.grace
         services.models.close(drain=services.settings.grace, timeout=RELEASE)
         super().handle_exit(None, None)  # until here, new requests got a 503 and probes an answer
@@ -314,17 +315,16 @@ def _stop_receiving(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RD)
 
 
-def _announce(models: engine.Models, grace: float, is_ctrl_c: bool) -> None:
+def _announce(models: engine.Models, settings: Settings, is_ctrl_c: bool) -> None:
     """What the end waits for."""
     jobs = [job for name in models.names for job in models.get(name).jobs(timeout=0)]
     if number := len({job.request_id for job in jobs}):
         again = "; again to end now" if is_ctrl_c else ""
         requests = f"{number} request{'s' * (number > 1)}"
-        with contextlib.suppress(OSError, ValueError):  # no stderr
-            print(
-                f"switchyard: finishing {requests}, {grace:g} s at most{again}",
-                file=sys.stderr,
-                flush=True,
+        with contextlib.suppress(OSError, ValueError):  # no stdout
+            say(
+                f"switchyard: finishing {requests}, {settings.grace:g} s at most{again}",
+                settings.log_format,
             )
 
 

@@ -259,6 +259,20 @@ def test_tokens_are_counted_without_a_job(make_client):
     assert response.json == {"input_tokens": len(backend.enqueued[0].prompt)}
 
 
+def test_tokens_are_counted_of_whatever_a_message_takes(make_client):
+    """What counts for nothing is told, and what is unknown refused."""
+    client = make_client(ScriptedBackend())
+    more = {"metadata": {"user_id": "u"}, "max_tokens": 32000, "stream": True, "temperature": 1}
+    request = {"messages": USER}
+    plain = client.post(f"{URL}/count_tokens", json=request)
+    response = client.post(f"{URL}/count_tokens", json={**request, **more})
+    assert (response.status_code, response.json) == (200, plain.json)
+    told = response.headers["X-Switchyard-Ignored"].split(",")
+    assert sorted(told) == sorted(more)
+    for name in ("nothing", "n"):
+        assert client.post(f"{URL}/count_tokens", json={**request, name: 1}).status_code == 400
+
+
 THINKS_AND_CALLS = says(
     "<think>",
     "One",

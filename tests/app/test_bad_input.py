@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 
 import pytest
 
@@ -387,6 +388,10 @@ def test_a_prompt_longer_than_the_context_is_refused(make_client):
     error = error_of(client.post(COMPLETIONS, json={"prompt": "word " * 100_000}))
     assert error["code"] == "context_length_exceeded" and "2048" in error["message"]
     assert error["param"] == "prompt"
+    # It isn't read to its end.
+    assert re.search(r"the prompt has at least \d+ tokens", error["message"])
+    error = error_of(client.post(COMPLETIONS, json={"prompt": "a b c d " * 1500}))
+    assert re.search(r"the prompt has \d+ tokens", error["message"])
     error = error_of(client.post(COMPLETIONS, json={"prompt": [1] * 2040, "max_tokens": 9}))
     assert (
         error["code"] == "context_length_exceeded"

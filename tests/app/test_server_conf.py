@@ -47,7 +47,7 @@ def test_one_worker_of_as_many_threads_as_jobs_and_some_in_reserve(configure):
 
 def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, tmp_path):
     keys = tmp_path / "keys.toml"
-    keys.write_text("")
+    keys.write_text(f'[[keys]]\nname = "ann"\nhash = "sha256:{64 * "0"}"\n')
     keys.chmod(0o600)
     every = [("0.0.0.0", 80), ("::", 80, 0, 0), ("127.0.0.2", 80), "/run/socket", 3]
     for addresses, settings, count in (

@@ -15,6 +15,7 @@ from switchyard import engine
 from switchyard.cli import main
 from switchyard.cli.estimate import CONTEXT
 from switchyard.engine.config import ModelConfig
+from switchyard.engine.memory import gpus
 from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.memory.gpus import Gpu
 from switchyard.engine.model.footprint import measure
@@ -82,6 +83,7 @@ def test_the_conclusion_says_what_to_do(switchyard):
     fits = switchyard("estimate", DEMO_EXL2, "--gpu", 24, "--context", 1024, "--jobs", 3).output
     setting = 'max_seq_len = 1024, cache_tokens = 3072, cache_mode = ["float16"]'
     assert "LlamaForCausalLM, EXL2 of 4.0 bits; 3 x 1024 tokens" in fits and setting in fits
+    assert "✓ fits: up to 32768 tokens of cache" in fits and " 0.003 " in fits  # of weights
     less = switchyard("estimate", DEMO_EXL2, "--gpu", 1.3, "--jobs", 300).output
     assert "✗ too large: up to" in less and "a smaller --context, or fewer --jobs" in less
     none = switchyard("estimate", DEMO_EXL2, "--gpu", 1).output
@@ -118,7 +120,8 @@ def test_what_can_not_be_loaded_has_its_own_status(switchyard):
     done = switchyard("estimate", "no/where", "--json")
     assert done.exit_code == 3 and "no/where" in json.loads(done.stdout)["error"]
     done = switchyard("estimate", DEMO_EXL2, "--context", 4096)
-    assert done.exit_code == 3 and "the model was made for 2048 tokens" in done.output
+    assert done.exit_code == 3
+    assert "switchyard: --context 4096: the model was made for 2048 tokens" in done.output
 
 
 def test_estimate_imports_no_torch():
@@ -137,7 +140,8 @@ def check(switchyard, monkeypatch):
     """On a machine with a GPU that has so many GiB free."""
 
     def check(free, *arguments):
-        monkeypatch.setattr(CHECK, "has_gpu", lambda: True)
+        for module in (CHECK, gpus):
+            monkeypatch.setattr(module, "has_gpu", lambda: True)
         gpu = Gpu("A GPU", (9, 0), 24 * GIB, int(free * GIB), "570.1")
         monkeypatch.setattr(CHECK, "gpus", lambda: [gpu])
         done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
@@ -154,8 +158,22 @@ def test_check_says_whether_there_is_room_in_the_loaders_words(check):
         config = ModelConfig(DEMO_EXL2, "name", cache_tokens=4096)
         Memory(config, measure(config)[0], [GIB - CONTEXT], 2048).caches()
     assert status == 1 and f"✗ memory: {refusal.value}" in output
-    status, output = check(1, DEMO_EXL2, "--set", "device=cpu")
+    status, output = check(1, DEMO, "--set", "device=cpu")
     assert status == 0 and "memory" not in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([DEMO_EXL2], "✗ model: the weights are quantized: only a CUDA device can serve them"),
+        ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: the weights are quantized"),
+        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: cache_mode is for GPUs"),
+    ],
+)
+def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):
+    done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
+    assert done.exit_code == 1 and says in done.output
+    assert "✗" not in check(20, *arguments)[1]
 
 
 def test_check_finds_a_download_that_was_cut_off(check, tmp_path):

@@ -89,7 +89,8 @@ def test_a_key_is_removed_with_its_own_lines_alone(keys, path):
 
 def test_the_list_shows_limits_and_no_hash(keys, path):
     keys("add", "ann", "--rpm", "5")
-    keys("add", "old", "--expires", "2020-01-01T00:00:00Z")
+    keys("add", "old")
+    path.write_text(path.read_text() + "expires = 2020-01-01T00:00:00Z\n")
     shown = keys("list").output
     assert "ann  user  rpm=5" in shown and "(not valid)" in shown
     assert table(path)["ann"].digest[:8] not in shown
@@ -113,7 +114,11 @@ def test_check_says_whether_a_server_could_read_it(keys, path):
         (["add", "Ann"], 1, "Ann: name"),
         (["add", "ann"], 1, "two entries of this name"),
         (["add", "eve", "--rpm", "0"], 1, "eve: rpm"),
-        (["add", "eve", "--expires", "soon"], 2, "--expires"),
+        (["add", "eve", "--expires", "tomorrow"], 2, "must be such as 2027-01-01T00:00:00Z"),
+        (["add", "eve", "--expires", "2030-01-01T00:00:00"], 2, "must be such as 2027"),
+        (["add", "eve", "--expires", "2020-01-01T00:00:00Z"], 2, "is in the past"),
+        (["add", "eve", "--priority", "5"], 1, "above the server's setting max_priority, 0"),
+        (["remove", "ann"], 1, "it is the only key"),
         (["add", "eve", "--role", "owner"], 2, "--role"),
         (["add", "eve", "--stdin"], 2, "at least 20 printable"),
         (["remove", "eve"], 1, "no key called eve"),
@@ -127,6 +132,18 @@ def test_what_cannot_be_done_changes_nothing(keys, path, arguments, status, says
     assert (done.exit_code, says in done.output) == (status, True), done.output
     assert path.read_text() == text
     assert os.listdir(path.parent) == [path.name]
+
+
+def test_priorities_are_the_servers(keys, path, monkeypatch):
+    """Of the whole file; a key that is above them can be removed, and nothing else be done."""
+    keys("add", "ann")
+    monkeypatch.setenv("SWITCHYARD_MAX_PRIORITY", "5")
+    assert keys("add", "vip", "--priority", "5").exit_code == 0
+    monkeypatch.setenv("SWITCHYARD_MAX_PRIORITY", "4")
+    for arguments in (["rotate", "ann"], ["add", "bob"]):
+        done = keys(*arguments)
+        assert done.exit_code == 1 and "vip: its priority" in done.output
+    assert keys("remove", "vip").exit_code == 0
 
 
 def test_a_file_that_cannot_be_edited_safely_is_left(keys, path):

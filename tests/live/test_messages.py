@@ -133,6 +133,7 @@ print("after")
 @pytest.mark.parametrize(
     ("number", "how", "says"),
     [
+        (1, "SIGTERM in JSON", '"message": "switchyard: finishing 1 request, 30 s at most"}\n'),
         (1, "Ctrl-C", "switchyard: finishing 1 request, 30 s at most; again to end now\n"),
         (2, "Ctrl-C", "switchyard: finishing 2 requests, 30 s at most; again to end now\n"),
         (1, "SIGTERM", "switchyard: finishing 1 request, 30 s at most\n"),
@@ -140,7 +141,8 @@ print("after")
     ],
 )
 def test_the_end_says_what_it_waits_for(start, number, how, says):
-    server = start(SCRIPTED, grace=30).wait_until_ready()
+    log_format = "json" if "JSON" in how else "text"
+    server = start(SCRIPTED, grace=30, log_format=log_format).wait_until_ready()
     texts, started = [], threading.Semaphore(0)
 
     def read():

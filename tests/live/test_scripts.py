@@ -1,12 +1,17 @@
 """scripts/serve and scripts/bootstrap in a checkout where nothing is installed yet."""
 
+import fcntl
 import os
 import shutil
+import signal
 import socket
+import subprocess
 import sys
+import textwrap
 
 import pytest
 
+from tests.conftest import DEMO
 from tests.live.conftest import run_script
 
 
@@ -39,6 +44,29 @@ def test_a_wrong_model_is_told_before_anything_is_installed(checkout, given, say
     assert not (checkout / ".venv").exists()
 
 
+@pytest.mark.parametrize("draft", [None, "models/draft"])
+def test_a_model_that_can_not_be_loaded_here_is_told_as_by_check(checkout, draft):
+    """Quantized, where there is no GPU; and cut off."""
+    model = checkout / (draft or "models/other")
+    shutil.copytree(f"{DEMO}-exl2", model)
+    more = {"SWITCHYARD_MODEL": str(checkout / "models/demo" if draft else model)}
+    if draft:
+        more["SWITCHYARD_DRAFT_MODEL"] = draft
+    says = [
+        "only a CUDA device can serve them, the CPU backend needs the unquantized model. NVIDIA's"
+    ]
+    done = [run_script(checkout, **more)]
+    weights = model / "output.safetensors"
+    size = weights.stat().st_size
+    weights.write_bytes(weights.read_bytes()[:-100])
+    says.append(f"it is cut off, {size - 100} of {size} bytes; fetch it once more, whole")
+    done.append(run_script(checkout, **more))
+    for each, said in zip(done, says, strict=True):
+        assert each.returncode == 3 and said in each.stderr
+        assert each.stderr.count("\n") == 1
+    assert not (checkout / ".venv").exists()
+
+
 def test_a_taken_port_is_told_before_anything_is_installed(checkout):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         bind = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -58,7 +86,7 @@ def installed(checkout):
     python = checkout / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
-        '#!/bin/sh\n[ "$2" = gunicorn ] && echo "served $GLIBC_TUNABLES" && exit\n'
+        '#!/bin/sh\n[ "$1" = -c ] && [ "$3" = -c ] && echo "served $GLIBC_TUNABLES" && exit\n'
         f'exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
@@ -108,7 +136,10 @@ def test_packages_are_installed_once_and_again_when_the_file_changes(checkout):
         more = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
         return run_script(checkout, *files, script="bootstrap", **more)
 
-    assert bootstrap().stderr.splitlines() == [f"switchyard: installing {name}" for name in files]
+    first, *others = bootstrap().stderr.splitlines()
+    assert first.startswith("switchyard: making .venv with python3")
+    for line, name in zip(others, files, strict=True):
+        assert line.startswith(f"switchyard: installing {name}")
     assert bootstrap().stderr == ""
     (checkout / "requirements-dev.txt").write_text("# another\n")
     assert bootstrap().stderr == "switchyard: installing requirements-dev.txt\n"
@@ -118,6 +149,105 @@ def test_packages_are_installed_once_and_again_when_the_file_changes(checkout):
     assert failed.stderr.splitlines()[-1] == (
         "switchyard: pip could not install requirements.txt; see above"
     )
+
+
+def test_a_python_that_another_user_can_not_reach_is_told(installed):
+    """Its link leads nowhere, as far as that user sees."""
+    python = installed / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/root/no/such/python3")
+    (installed / ".venv" / "pyvenv.cfg").write_text("home = /root/no/such\n")
+    (installed / ".venv.lock").mkdir()  # root, too, can't write to that
+    done = run_script(installed, SWITCHYARD_BIND="127.0.0.1:0")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert f"can't run {python}: it is a Python of /root/no/such. As the owner" in done.stderr
+    assert "lacks packages" not in done.stderr
+
+
+def popen(checkout, script="serve", *arguments, **more):
+    """In a process group of its own, as a terminal makes one for each command."""
+    return subprocess.Popen(
+        [str(checkout / "scripts" / script), *arguments],
+        cwd=checkout,
+        env={"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def interrupted(process, line):
+    """Ctrl-C once it has printed that: (exit status, all that it prints afterwards)."""
+    with process:
+        for printed in process.stdout:
+            if line in printed:
+                os.killpg(process.pid, signal.SIGINT)
+                return process.stdout.read(), process.wait()
+    raise AssertionError(f"{line} was not printed")
+
+
+PAUSE = "import signal, sys\nprint('paused', flush=True)\nsignal.pause()\n"
+
+
+def test_ctrl_c_while_the_environment_is_made(checkout):
+    (checkout / "venv.py").write_text(f"def main(arguments):\n{textwrap.indent(PAUSE, '    ')}")
+    with (checkout / "venv.py").open("a") as file:
+        file.write("import os\nos.mkdir('.venv')\n")
+    told, status = interrupted(popen(checkout, SWITCHYARD_BIND="127.0.0.1:0"), "paused")
+    assert (told, status) == ("", 130)
+    assert not (checkout / ".venv").exists()
+
+
+@pytest.mark.parametrize("cleans_up", [False, True])
+def test_ctrl_c_while_packages_are_installed(installed, tmp_path, cleans_up):
+    """While pip is imported; and while it works, and cleans up before it ends."""
+    (installed / ".venv" / "requirements.txt.installed").unlink()
+    code = PAUSE
+    if cleans_up:
+        code = (
+            f"try:\n{textwrap.indent(PAUSE, '    ')}except KeyboardInterrupt:\n    print('clean')\n"
+        )
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip" / "__init__.py").write_text("")
+    wanted = "import sys\nif 'install' in sys.argv:\n" + textwrap.indent(code, "    ")
+    (tmp_path / "pip" / "__main__.py").write_text(wanted)
+    process = popen(installed, "bootstrap", "requirements.txt", PYTHONPATH=str(tmp_path))
+    told, status = interrupted(process, "paused")
+    assert (told, status) == ("clean\n" if cleans_up else "", 130)
+    assert not (installed / ".venv" / "requirements.txt.installed").exists()
+
+
+def test_ctrl_c_while_the_server_is_imported(installed):
+    python = installed / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (installed / "gunicorn.py").write_text(PAUSE)
+    told, status = interrupted(popen(installed, SWITCHYARD_BIND="127.0.0.1:0"), "paused")
+    assert (told, status) == ("", -signal.SIGINT)  # of which a shell makes 130
+
+
+def test_a_start_beside_another_that_installs_says_that_it_waits(installed):
+    (installed / ".venv" / "requirements.txt.installed").write_text("old")
+    with (installed / ".venv.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = popen(installed, "bootstrap", "requirements.txt")
+        line = process.stdout.readline()
+        (installed / ".venv" / "requirements.txt.installed").write_text("")
+    with process:
+        assert line == "switchyard: another start is installing; waiting for it\n"
+        assert (process.stdout.read(), process.wait()) == ("", 0)
+
+
+def test_a_terminal_sees_at_once_what_is_started(installed):
+    ours, theirs = os.openpty()
+    environment = {"PATH": os.environ["PATH"], "SWITCHYARD_BIND": "127.0.0.1:0"}
+    command = [installed / "scripts" / "serve", "no/model"]
+    with subprocess.Popen(command, env=environment, stderr=theirs, cwd=installed) as process:
+        os.close(theirs)
+        with os.fdopen(ours, errors="replace") as terminal:
+            assert terminal.readline() == "switchyard: starting no/model\n"
+            assert "model directory no/model does not exist" in terminal.readline()
+    assert process.returncode == 3
 
 
 def test_python_is_missing(checkout, tmp_path):

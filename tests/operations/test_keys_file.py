@@ -110,6 +110,13 @@ def test_an_empty_file_has_no_keys():
     assert parse_keys("# nothing yet\n", 0).by_name == {}
 
 
+def test_a_server_takes_no_empty_file(tmp_path):
+    path = str(KeysFile(tmp_path / "keys").write().path)
+    with pytest.raises(KeysError, match=rf"{path}: it has no \[\[keys\]\]"):
+        read_keys(path, 0)
+    assert read_keys(path, 0, may_be_empty=True).by_name == {}
+
+
 def test_entries_that_have_not_changed_are_the_same_again():
     before = parse_keys("# mine\n" + entry("ann") + entry("bob"), 0)
     after = parse_keys("# ours\n" + entry("bob") + entry("ann", rpm=1), 0, before=before)

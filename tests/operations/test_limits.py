@@ -356,6 +356,14 @@ def test_priorities(make_keyed, keys_file, asked, status, given):
     assert (response.status_code, backend.enqueued[-1].priority) == (200, 3)
 
 
+@pytest.mark.parametrize(("asked", "status"), [(None, 200), (-2, 200), (-1, 400), (0, 400)])
+def test_a_key_made_to_yield_does(make_keyed, keys_file, asked, status):
+    keys_file.write(entry("ann", priority=-2))
+    body = {**BODY, **({} if asked is None else {"priority": asked})}
+    response = make_keyed(ScriptedBackend()).post(URL, json=body, headers=bearer("ann"))
+    assert response.status_code == status
+
+
 def test_every_second_request_of_a_crowd_is_refused_and_none_is_lost(make_keyed, keys_file, clock):
     keys_file.write(entry("ann", rpm=60, concurrency=2))
     client = make_keyed(ScriptedBackend())

@@ -2,16 +2,26 @@
 
 import json
 import logging
+import os
 import queue
 import signal
+import stat
+import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import requests
 
 from switchyard.app.operations.account import Account
-from switchyard.app.operations.logs import JsonFormatter, TextFormatter, _ToListener
+from switchyard.app.operations.logs import (
+    JsonFormatter,
+    TextFormatter,
+    _AccessFile,
+    _ToListener,
+    say,
+)
 from switchyard.app.operations.trace import parse_trace
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.app.conftest import wait_until_empty
@@ -78,6 +88,7 @@ def test_a_line_tells_all_of_a_request_and_nothing_that_is_secret(make_keyed, li
         "cached_tokens": 1,
         "completion_tokens": 2,
         "finish_reason": "length",
+        "id": response.json["id"],
         "bytes": num_bytes,
         "trace_id": TRACE,
         "span_id": SPAN,
@@ -99,6 +110,23 @@ def test_a_stream_is_told_with_all_its_bytes(make_keyed, lines):
     fields, _ = lines()
     assert (fields["stream"], fields["bytes"]) == (True, num_bytes)
     assert (fields["completion_tokens"], fields["finish_reason"]) == (2, "length")
+
+
+def test_a_line_of_the_servers_own_is_written_in_one_piece(monkeypatch):
+    """Or a line of another thread would come before its end."""
+    writes = []
+    stream = SimpleNamespace(write=writes.append, flush=lambda: None)
+    monkeypatch.setattr(sys, "stdout", stream)
+    say("served", "text")
+    assert writes == ["served\n"]
+
+
+def test_the_access_log_is_not_for_everybody(tmp_path):
+    path = tmp_path / "access.log"
+    before = os.umask(0o022)
+    _AccessFile(path).close()
+    os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_a_prompt_of_several_choices_counts_once(make_keyed, lines):

@@ -64,7 +64,9 @@ def describe(error: Exception, request_id: str) -> Described:
 
 
 def _too_long(error: engine.PromptTooLong) -> str:
-    """In the words by which Anthropic's clients know it."""
+    """In the words by which Anthropic's clients know it, and read the numbers: no word may come
+    before one that is the least it can be.
+    """
     prompt, new, limit = error.prompt_tokens, error.new_tokens, error.limit
     if prompt >= limit:
         return f"prompt is too long: {prompt} tokens > {limit} maximum"

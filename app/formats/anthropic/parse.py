@@ -253,7 +253,12 @@ def message(body: dict[str, Any]) -> MessageRequest:
 
 
 def count(body: dict[str, Any]) -> MessagesBody:
-    """Raises BadRequest."""
+    """Takes what a message takes: what counts for no tokens is told. Raises BadRequest."""
+    known = {**MessagesBody.model_fields, **MessagesBody.neutral}
+    others = {**MessageRequest.model_fields, **MessageRequest.neutral}.keys() - known.keys()
+    for name in body.keys() & others - MessageRequest.withheld:
+        neutral.note(name)
+        body = {key: value for key, value in body.items() if key != name}
     return validate(MessagesBody, body)
 
 

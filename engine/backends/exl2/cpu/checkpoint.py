@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from switchyard.engine.errors import ModelError
+from switchyard.engine.model.loadable import check_tensors
 
-QUANTIZED = (".q_weight", ".qweight")  # EXL2; GPTQ and its relatives
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -22,17 +22,7 @@ class Checkpoint:
         a plain Llama doesn't have.
         """
         self._files = files
-        for name in files:
-            if name.endswith(QUANTIZED):
-                raise ModelError(
-                    f"the weights are quantized ({name}): only a CUDA device can serve them, "
-                    "the CPU backend needs the unquantized model"
-                )
-            if name.endswith(".bias"):
-                raise ModelError(
-                    f"the model has biases ({name}): the CPU backend can't serve it, "
-                    "a CUDA device can"
-                )
+        check_tensors(files)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files

@@ -14,6 +14,7 @@ from switchyard.engine.backends.exl2.cpu.weights import LayerWeights, Weights, r
 from switchyard.engine.backends.exl2.load.positions import frequencies
 from switchyard.engine.backends.exl2.load.progress import Callback
 from switchyard.engine.errors import ModelError
+from switchyard.engine.model.loadable import check_kind
 from switchyard.engine.model.rope import Rope, read_rope
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
@@ -38,7 +39,7 @@ class CpuLlama:
     def __init__(self, config: ExLlamaV2Config) -> None:
         """Raises ModelError for a model that isn't a plain, unquantized Llama."""
         model_config = _read_config(config)
-        _check_kind(config, model_config)
+        check_kind(model_config)
         _check_shape(config, model_config)
         self.config = config
         self._rotations = _rotations(config, read_rope(model_config))
@@ -124,19 +125,6 @@ def _read_config(config: ExLlamaV2Config) -> dict[str, Any]:
     except (OSError, ValueError) as reason:
         raise ModelError(f"{path} can't be read: {reason}") from None
     return model_config
-
-
-def _check_kind(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
-    if config.architecture != "LlamaForCausalLM":
-        raise ModelError(
-            f"the CPU backend serves LlamaForCausalLM, not {config.architecture}: "
-            "use a CUDA device for this model"
-        )
-    if model_config.get("quantization_config"):
-        raise ModelError(
-            "the weights are quantized: only a CUDA device can serve them, "
-            "the CPU backend needs the unquantized model"
-        )
 
 
 def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:

@@ -1,0 +1,60 @@
+"""Could this machine load a model? By config.json, names and sizes of tensors alone: no torch."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import ModelError
+from switchyard.engine.memory.estimate import Footprint
+from switchyard.engine.memory.gpus import is_for_cpu
+from switchyard.engine.memory.lengths import Lengths
+from switchyard.engine.model.footprint import measure
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tensors import read_sizes
+
+QUANTIZED = (".q_weight", ".qweight")  # EXL2; GPTQ and its relatives
+HIDDEN = "NVIDIA's library NVML tells of none; where there is one all the same, set device to cuda"
+UNQUANTIZED = "only a CUDA device can serve them, the CPU backend needs the unquantized model"
+
+
+def check_loadable(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
+    """What `measure` returns. Raises ModelError."""
+    measured = measure(config)
+    if is_for_cpu(config.device):
+        for path in (config.path, config.draft_model):
+            if path is not None:
+                _check_for_cpu(ModelDir.read(path), config.device)
+    return measured
+
+
+def _check_for_cpu(model_dir: ModelDir, device: str) -> None:
+    try:
+        check_kind(model_dir.config)
+        check_tensors(read_sizes(model_dir.path))
+    except ModelError as error:
+        if device != "auto":
+            raise
+        raise ModelError(f"{error}. {HIDDEN}") from None
+
+
+def check_kind(model_config: dict[str, Any]) -> None:
+    """Raises ModelError for a model that the CPU backend can't serve."""
+    [architecture, *_] = model_config["architectures"]
+    if architecture != "LlamaForCausalLM":
+        raise ModelError(
+            f"the CPU backend serves LlamaForCausalLM, not {architecture}: "
+            "use a CUDA device for this model"
+        )
+    if model_config.get("quantization_config"):
+        raise ModelError(f"the weights are quantized: {UNQUANTIZED}")
+
+
+def check_tensors(names: Iterable[str]) -> None:
+    """Raises ModelError for tensors that a plain Llama doesn't have."""
+    for name in names:
+        if name.endswith(QUANTIZED):
+            raise ModelError(f"the weights are quantized ({name}): {UNQUANTIZED}")
+        if name.endswith(".bias"):
+            raise ModelError(
+                f"the model has biases ({name}): the CPU backend can't serve it, a CUDA device can"
+            )
