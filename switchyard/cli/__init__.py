@@ -12,6 +12,7 @@ from switchyard.cli.drain import drain
 from switchyard.cli.estimate import estimate
 from switchyard.cli.keys import keys
 from switchyard.cli.serve import serve
+from switchyard.cli.status import status
 from switchyard.cli.usage import usage
 
 
@@ -21,5 +22,5 @@ def main() -> None:
     """Serve ExLlamaV2 models, and look after the server."""
 
 
-for command in (serve, check, doctor, estimate, keys, bench, usage, drain):
+for command in (serve, check, doctor, estimate, keys, bench, status, usage, drain):
     main.add_command(command)

@@ -1,0 +1,65 @@
+"""`switchyard status`: how a running server stands, as it tells it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from switchyard.app.sources import KEY
+from switchyard.cli.server import ask, url_of_settings
+
+
+@click.command()
+@click.option("--url", help="The server's. Default: where the settings have it listen.")
+@click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
+@click.option("--json", "as_json", is_flag=True, help="As the server says it.")
+def status(url: str | None, key: str | None, as_json: bool) -> None:
+    """Show each model's state, queue, batch and rates; with a user's key, states and sums."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    answer = ask(url or url_of_settings(), "GET", "/v1/status", headers)
+    if as_json:
+        click.echo(answer.decode().rstrip())
+        return
+    for line in _lines(json.loads(answer)):
+        click.echo(line)
+
+
+def _lines(told: dict[str, Any]) -> Iterator[str]:
+    yield f"switchyard {told['version']}, for {_duration(told['uptime'])}"
+    for model in told["models"]:
+        progress = "" if model["progress"] is None else f" {model['progress']:.0%}"
+        jobs = f"{model['running']} running, {model['waiting']} waiting"
+        yield f"{model['id']}: {model['state']}{progress}, {jobs}"
+        if "tokens_per_second" in model:
+            yield from (f"  {line}" for line in _whole(model))
+    if "streams" in told:
+        yield f"{told['streams']} streams, {told['websockets']} WebSockets"
+    if "threads" in told:
+        yield f"{told['threads']['busy']} of {told['threads']['all']} request threads busy"
+
+
+def _whole(model: dict[str, Any]) -> Iterator[str]:
+    most = f"at most {model['max_batch_size']} running and {model['max_pending']} waiting"
+    if "max_seq_len" in model:
+        most += f", {model['max_seq_len']} tokens each, cache {model['cache_mode']}"
+    yield most
+    yield (
+        f"{model['tokens_per_second']:g} tokens/s, {model['prompt_tokens_per_second']:g} of prompts"
+        + ("" if model["iteration_ms"] is None else f", {model['iteration_ms']:g} ms a step")
+    )
+    if model["last_iteration_age"] > 1:
+        yield f"the last step was told {model['last_iteration_age']:g} seconds ago"
+    if pages := model.get("pages"):
+        yield f"{pages['referenced']} of {pages['all']} pages in use, {pages['cached']} kept"
+    for gpu in model["gpus"]:
+        used = (gpu["total"] - gpu["free"]) / 2**30
+        yield f"{gpu['name']}: {used:.1f} of {gpu['total'] / 2**30:.1f} GiB"
+    if model["recoveries"]:
+        yield f"recovered {model['recoveries']} times"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
