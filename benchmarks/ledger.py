@@ -21,6 +21,7 @@ import re
 import signal
 import socket
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,10 @@ from benchmarks.report import header  # noqa: E402
 
 NUM_KEYS, NUM_CLIENTS = 10, 16
 KEYS = [f"sk-sy-ledger-{i}-0123456789abcdef" for i in range(NUM_KEYS)]
-GROWING = re.compile(r"^(\S+(?:_total|_count|_sum|_bucket)\S*) (\S+)$", re.MULTILINE)
+GROWING = re.compile(
+    r"^(\S+(?:_total|_count|_sum|_bucket)\S*|process_resident_memory_bytes) (\S+)$", re.MULTILINE
+)
+RESIDENT = "process_resident_memory_bytes"
 
 
 class Server:
@@ -176,6 +180,7 @@ class Watch(threading.Thread):
         self.fallen = set()
         self.is_over = threading.Event()
         self.before = {}
+        self.resident = []  # bytes of the server that was started last
         self._server = server
 
     def run(self):
@@ -183,8 +188,9 @@ class Watch(threading.Thread):
             try:
                 now = read_counters(self._server.port)
             except OSError:
-                self.before = {}
+                self.before, self.resident = {}, []
                 continue
+            self.resident.append(now.pop(RESIDENT))
             self.fallen |= {name for name, value in now.items() if value < self.before.get(name, 0)}
             self.before = now
 
@@ -246,6 +252,13 @@ def main():
         server.stop()
         print(f"{args.requests} requests in {time.monotonic() - begin:.0f} s, ends {clients.ends}")
         found = [*faults(directory, clients), *(f"{name} fell" for name in watch.fallen)]
+    tenth = max(len(watch.resident) // 10, 1)
+    parts = (watch.resident[tenth : 2 * tenth], watch.resident[-tenth:])
+    second, last = (statistics.median(part or [0]) / 1e6 for part in parts)
+    print(
+        f"resident since the last start: {second:.0f} MB in its second tenth, {last:.0f} in the"
+        " last"
+    )
     for line in found[:20]:
         print(line)
     print(f"{len(clients.answers)} answers with their usage; {len(found)} faults")
