@@ -97,12 +97,14 @@ class Output:
 
     def take(self, now: float) -> bytes | None:
         """What there is to write: all frames that have piled up, as one piece. Empty where the
-        status line shall be sent, and nothing else.
+        status line shall be sent, and nothing else; None also behind the last frame.
         """
         frames, self._frames = self._frames, ()
         writer = self._transcript.writer
         is_news = frames or (writer.comment and writer.comment != self._comment)
-        if not is_news and now - self._last_piece < self._interval:
+        has_written = self._last_piece > -math.inf
+        is_early = now - self._last_piece < self._interval
+        if not is_news and (is_early or (has_written and self.is_finished)):
             return None
         self._comment, self._last_piece = writer.comment, now
         return b"".join(frames) or writer.comment or writer.heartbeat

@@ -34,10 +34,18 @@ class UsageQuery(Parameters):
         alias="from",
         description="First day, in UTC, such as `2026-11-01`; by default that"
         " of the month of `to`.",
+        json_schema_extra={"format": "date"},
     )
-    last: str | None = Field(None, alias="to", description="Last day; by default today.")
+    last: str | None = Field(
+        None,
+        alias="to",
+        description="Last day; by default today.",
+        json_schema_extra={"format": "date"},
+    )
     group_by: str = Field(
-        ",".join(GROUPS), description="What rows are sums of: some of `day,key,model`."
+        ",".join(GROUPS),
+        description="What rows are sums of: some of `day,key,model`.",
+        json_schema_extra={"pattern": "^(day|key|model)(,(day|key|model)){0,2}$"},
     )
     format: Literal["json", "csv"] = Field("json", description="Of the answer.")
 

@@ -15,6 +15,10 @@ class Frames:
     def __init__(self):
         self.writer = types.SimpleNamespace(heartbeat=BEAT, comment=b"")
         self.new = []
+        self.is_over = False
+
+    def is_read(self, position):
+        return self.is_over and not self.new
 
     def take_now(self, position, now):
         taken, self.new = self.new, []
@@ -46,6 +50,14 @@ def test_a_heartbeat_comes_once_nothing_else_has_for_so_long(frames):
     assert turn(output, frames, 128) is None
     assert turn(output, frames, 129) == BEAT
     assert turn(output, frames, 138) is None
+
+
+def test_no_heartbeat_comes_behind_the_last_frame(frames):
+    """A slow client takes that long after it was written."""
+    output = output_of(frames, 10)
+    frames.is_over = True
+    assert turn(output, frames, 100, b"a") == b"a"
+    assert turn(output, frames, 120) is None
 
 
 def test_frames_that_have_piled_up_are_one_write(frames):

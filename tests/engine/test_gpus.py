@@ -93,7 +93,8 @@ def test_a_gpu_that_torch_can_not_use_ends_the_start(
     monkeypatch, model_path, device, found, cuda, says
 ):
     monkeypatch.setattr(backends, "gpus", lambda: found)
-    monkeypatch.setattr(backends, "has_gpu", lambda: bool(found))
+    for module in (backends, gpus):
+        monkeypatch.setattr(module, "has_gpu", lambda: bool(found))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     with pytest.raises(engine.ModelError, match=says):

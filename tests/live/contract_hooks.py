@@ -68,7 +68,7 @@ MEANING = {
     *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
 # What may be wrong beside another parameter.
-MEANT = MEANING | {"tool_choice", "n", "guidance_scale", "negative_prompt"}
+MEANT = MEANING | {"tool_choice", "n", "guidance_scale", "negative_prompt", "from", "to"}
 # Which need each other, and in order, the first pair.
 PAIRS = ("dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt")
 TOKENS = {"stop_token_ids", "allowed_token_ids", "banned_token_ids", "prompt", "tokens"}
