@@ -165,7 +165,9 @@ def test_a_python_that_another_user_can_not_reach_is_told(installed):
 
 
 def popen(checkout, script="serve", *arguments, **more):
-    """In a process group of its own, as a terminal makes one for each command."""
+    """In a process group of its own, as a terminal makes one for each command; and with SIGINT as
+    there, which is ignored in what a script has begun with `&`, the tests for one.
+    """
     return subprocess.Popen(
         [str(checkout / "scripts" / script), *arguments],
         cwd=checkout,
@@ -174,6 +176,7 @@ def popen(checkout, script="serve", *arguments, **more):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
