@@ -205,6 +205,17 @@ class Server:
             return json.load(response)
 
 
+def watch(server, reader):
+    """What the server tells of the time in which all streams of the thread `reader` run."""
+    reader.start()
+    time.sleep(WARM_UP)
+    server.stats()
+    time.sleep(WINDOW)
+    stats = server.stats()
+    reader.join()
+    return stats
+
+
 def measure(way, num_streams):
     """Work of a tick in seconds, seconds of CPU a token, gaps in seconds."""
     with Server(way) as server:
@@ -219,12 +230,7 @@ def measure(way, num_streams):
             url = f"{server.url}/nobody/{num_streams}"
             urllib.request.urlopen(urllib.request.Request(url, b"", method="POST")).close()
         reader = threading.Thread(target=(lambda: None) if way == "nobody" else read)
-        reader.start()
-        time.sleep(WARM_UP)
-        server.stats()
-        time.sleep(WINDOW)
-        stats = server.stats()
-        reader.join()
+        stats = watch(server, reader)
     assert all(not r.fault and r.frames == NUM_TOKENS + 1 for r in readings)
     gaps = []
     for reading in readings:

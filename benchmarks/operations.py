@@ -16,14 +16,13 @@ import pathlib
 import statistics
 import sys
 import threading
-import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.client import Client, percentile  # noqa: E402
-from benchmarks.delivery import NUM_TOKENS, WARM_UP, WINDOW, Backend, Server  # noqa: E402
+from benchmarks.delivery import NUM_TOKENS, WARM_UP, WINDOW, Backend, Server, watch  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 from benchmarks.routing import MODEL, TICK, make_engine  # noqa: E402
 from switchyard import engine  # noqa: E402
@@ -95,12 +94,7 @@ def measure(way, num_streams):
         scraper = Scraper(server)
         if way == "on":
             scraper.start()
-        reader.start()
-        time.sleep(WARM_UP)
-        server.stats()
-        time.sleep(WINDOW)
-        stats = server.stats()
-        reader.join()
+        stats = watch(server, reader)
         if way == "on":
             scraper.stop()
     assert all(not r.fault and r.frames == NUM_TOKENS + 1 for r in readings)
