@@ -4,14 +4,13 @@ import ipaddress
 from typing import Literal, Self
 
 import pydantic
+import pydantic_settings
 from pydantic import Field
-
-from switchyard.app.engine_settings import EngineSettings
 
 UNIX = "unix"  # among `trusted_proxies`: the one behind a Unix socket, which has no address
 
 
-class OperationSettings(EngineSettings):
+class OperationSettings(pydantic_settings.BaseSettings):
     keys_file: str = Field(
         "",
         description="TOML file of API keys, their roles and limits: [operations](operations.md)."

@@ -45,10 +45,10 @@ RESIDENT = "process_resident_memory_bytes"
 class Server:
     """That can be killed, and started again on the same port."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, limits_of=lambda key: ""):
         self._directory = directory
         keys = pathlib.Path(directory, "keys.toml")
-        keys.write_text("".join(map(_entry, KEYS)))
+        keys.write_text("".join(entry(key, limits_of(key)) for key in KEYS))
         keys.chmod(0o600)
         with socket.create_server(("127.0.0.1", 0)) as place:
             self.port = place.getsockname()[1]
@@ -98,10 +98,11 @@ class Server:
         self._process.wait()
 
 
-def _entry(key):
+def entry(key, more):
+    """As TOML."""
     name, digest = f"key{KEYS.index(key)}", hashlib.sha256(key.encode()).hexdigest()
     role = "admin" if key == KEYS[0] else "user"
-    return f'[[keys]]\nname = "{name}"\nrole = "{role}"\nhash = "sha256:{digest}"\n'
+    return f'[[keys]]\nname = "{name}"\nrole = "{role}"\nhash = "sha256:{digest}"\n{more}'
 
 
 def _children(pid):

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """What do keys, limits, logs and numbers cost?
 
-    python benchmarks/operations.py [--streams 256] [--rounds 3]
+    python benchmarks/operations.py streams [--streams 256] [--rounds 3]
+    python benchmarks/operations.py requests [--rounds 3]
 
-As delivery.py's `sender`, with all of them off and on, in turns: a key with limits that are never
-reached, an access log in JSON, a ledger, and /metrics read each second. `rate`: tokens delivered,
-of those that the backend has in that time. `request`: CPU of the server without the engine thread
-for one of some thousand requests of a token, one after the other on each of eight connections.
+`streams`: as delivery.py's `sender`, with all of them off and on, in turns: a key with limits that
+are never reached, an access log in JSON, numbers, a ledger, and /metrics read each second. `rate`:
+tokens delivered, of those that the backend has in that time.
+`requests`: CPU of the server without the engine thread for one of some thousand requests of a
+token, one after the other on each of sixteen connections; and for one reading of /metrics. Beside a
+key, its limits and the log, numbers and the ledger one by one, all in turns; the least of the
+rounds, since noise only adds.
 """
 
 import argparse
@@ -28,19 +32,24 @@ from benchmarks.routing import MODEL, TICK, make_engine  # noqa: E402
 from switchyard import engine  # noqa: E402
 
 KEY = "sk-sy-benchmark-0123456789abcdef"
-NUM_REQUESTS, NUM_CONNECTIONS = 3000, 8
+NUM_REQUESTS, NUM_CONNECTIONS, NUM_SCRAPES = 3000, 16, 100
+ALL = "keys+metrics+ledger"
+WAYS = ("off", "keys", "keys+metrics", "keys+ledger", ALL)
 MAKE = "benchmarks.operations:make_app"
 
 
 def make_app(way):
-    """For gunicorn, in a directory of its own. `way`: "off" or "on"."""
+    """For gunicorn, in a directory of its own. `way`: of WAYS; "keys": with limits and the log."""
     import flask
 
     from switchyard.app import Settings, create_app
     from switchyard.app.operations.logs import listen
 
-    settings = {"metrics": "off"}
-    if way == "on":
+    parts = way.split("+")
+    settings = {"metrics": "key" if "metrics" in parts else "off"}
+    if "ledger" in parts:
+        settings |= {"ledger": "ledger.sqlite"}
+    if "keys" in parts:
         keys = pathlib.Path("keys.toml")
         digest = hashlib.sha256(KEY.encode()).hexdigest()
         limits = "rpm = 1000000\ntpm = 1000000000\nconcurrency = 1000"
@@ -48,7 +57,7 @@ def make_app(way):
             f'[[keys]]\nname = "one"\nrole = "admin"\nhash = "sha256:{digest}"\n{limits}\n'
         )
         keys.chmod(0o600)
-        settings = {"keys_file": str(keys), "access_log": "access.log", "ledger": "ledger.sqlite"}
+        settings |= {"keys_file": str(keys), "access_log": "access.log"}
         listen("WARNING", "json", "access.log")
     backend = Backend()
     models = engine.Models([make_engine(backend)])
@@ -75,7 +84,10 @@ class Scraper(threading.Thread):
 
     def run(self):
         while not self._is_over.wait(1.0):
-            urllib.request.urlopen(self._request).read()
+            self.read()
+
+    def read(self):
+        urllib.request.urlopen(self._request).read()
 
     def stop(self):
         self._is_over.set()
@@ -92,10 +104,10 @@ def measure(way, num_streams):
             target=lambda: readings.extend(client.post([body] * num_streams, num_streams))
         )
         scraper = Scraper(server)
-        if way == "on":
+        if way == ALL:
             scraper.start()
         stats = watch(server, reader)
-        if way == "on":
+        if way == ALL:
             scraper.stop()
     assert all(not r.fault and r.frames == NUM_TOKENS + 1 for r in readings)
     gaps, delivered = [], 0
@@ -109,7 +121,7 @@ def measure(way, num_streams):
 
 
 def measure_request(way):
-    """Seconds of CPU a request."""
+    """Seconds of CPU a request, and a reading of /metrics."""
     with Server(way, MAKE) as server:
         body = {"prompt": [1], "max_tokens": 1}
         client = Client(server.url, "/v1/completions", KEY)
@@ -117,31 +129,56 @@ def measure_request(way):
             server.stats()
             answers = list(client.post([body] * number, NUM_CONNECTIONS))
             stats = server.stats()
-    assert all(answer.status == 200 for answer in answers)
-    return stats["cpu"] / NUM_REQUESTS
+        assert all(answer.status == 200 for answer in answers)
+        if "metrics" not in way:
+            return stats["cpu"] / NUM_REQUESTS, 0.0
+        scraper = Scraper(server)
+        for _ in range(NUM_SCRAPES):
+            scraper.read()
+        return stats["cpu"] / NUM_REQUESTS, server.stats()["cpu"] / NUM_SCRAPES
+
+
+def compare_streams(num_streams, rounds):
+    ways = {"off": [], ALL: []}
+    for _ in range(rounds):
+        for way, results in ways.items():
+            results.append(measure(way, num_streams))
+    for way, results in ways.items():
+        rate, cpu, gap = (statistics.median(column) for column in zip(*results, strict=True))
+        print(
+            f"{way:20} streams {num_streams:4d}  rate {rate:6.3f}  cpu {cpu * 1e6:5.1f} us a token"
+            f"  gap p99 {gap / TICK:5.2f} ticks"
+        )
+
+
+def compare_requests(rounds):
+    ways = {way: [] for way in WAYS}
+    for _ in range(rounds):
+        for way, results in ways.items():
+            results.append(measure_request(way))
+    off = min(request for request, _ in ways["off"])
+    for way, results in ways.items():
+        request, scrape = (min(column) for column in zip(*results, strict=True))
+        of_scrape = f"  scrape {scrape * 1e3:5.2f} ms" if scrape else ""
+        print(
+            f"{way:20} request {request * 1e3:6.3f} ms  {(request - off) * 1e3:+6.3f} ms"
+            f"  {request / off:5.2f} times{of_scrape}"
+        )
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("what", choices=("streams", "requests"))
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     header()
-    ways = {"off": [], "on": []}
-    for _ in range(args.rounds):
-        for way, results in ways.items():
-            results.append((*measure(way, args.streams), measure_request(way)))
-    for way, results in ways.items():
-        rate, cpu, gap, request = (
-            statistics.median(column) for column in zip(*results, strict=True)
-        )
-        print(
-            f"{way:4} streams {args.streams:4d}  rate {rate:6.3f}  cpu {cpu * 1e6:5.1f} us a token"
-            f"  gap p99 {gap / TICK:5.2f} ticks  request {request * 1e3:6.3f} ms",
-            flush=True,
-        )
+    if args.what == "streams":
+        compare_streams(args.streams, args.rounds)
+    else:
+        compare_requests(args.rounds)
 
 
 if __name__ == "__main__":

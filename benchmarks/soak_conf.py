@@ -5,12 +5,12 @@ import os
 import pathlib
 import threading
 
-import switchyard.engine.models
+import switchyard.engine.models.opening
 from benchmarks.soak import make_backend
 from switchyard.server import conf
 from switchyard.server.conf import *  # noqa: F403
 
-switchyard.engine.models.make_backend = make_backend
+switchyard.engine.models.opening.make_backend = make_backend
 
 
 def post_worker_init(worker):

@@ -27,9 +27,9 @@ COMMIT;
 """
 
 ADD_TO_DAY = """
-INSERT INTO days VALUES (?, ?, ?, 1, ?, ?, ?, ?)
+INSERT INTO days VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT(day, key, model) DO UPDATE SET
-    requests = requests + 1, failed = failed + excluded.failed,
+    requests = requests + excluded.requests, failed = failed + excluded.failed,
     prompt_tokens = prompt_tokens + excluded.prompt_tokens,
     cached_tokens = cached_tokens + excluded.cached_tokens,
     completion_tokens = completion_tokens + excluded.completion_tokens

@@ -1,6 +1,8 @@
 """What is written: the row of a request, and its share of a day."""
 
+import operator
 import sqlite3
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -23,6 +25,9 @@ ON CONFLICT(id) DO UPDATE SET
 WHERE requests.state = 'open'
 """
 
+OfDay = tuple[str, str, str]  # day, key, model
+Sums = tuple[int, ...]  # requests, failed, and tokens: of prompts, cached ones, new ones
+
 
 def day_of(time: float) -> str:
     """In UTC."""
@@ -39,9 +44,6 @@ class Begun(NamedTuple):
     model: str
     route: str
     prompt_tokens: int
-
-    def write(self, connection: sqlite3.Connection) -> None:
-        connection.execute(BEGIN, self)
 
 
 class Ended(NamedTuple):
@@ -63,14 +65,18 @@ class Ended(NamedTuple):
     ttft_ms: int | None
     duration_ms: int
 
-    def write(self, connection: sqlite3.Connection) -> None:
-        """The row and the day, or neither."""
-        if connection.execute(END, self).rowcount:
-            tokens = self.prompt_tokens, self.cached_tokens, self.completion_tokens
-            of_day = day_of(self.ended), self.key, self.model
-            connection.execute(
-                ADD_TO_DAY, (*of_day, self.has_failed, *(number or 0 for number in tokens))
-            )
+    def write(self, connection: sqlite3.Connection) -> bool:
+        """Whether it is new, so that it counts."""
+        return connection.execute(END, self).rowcount > 0
+
+    @property
+    def of_day(self) -> OfDay:
+        return day_of(self.ended), self.key, self.model
+
+    @property
+    def sums(self) -> Sums:
+        tokens = self.prompt_tokens, self.cached_tokens, self.completion_tokens
+        return (1, self.has_failed, *(number or 0 for number in tokens))
 
     @property
     def has_failed(self) -> bool:
@@ -87,8 +93,30 @@ class Refusal(NamedTuple):
     key: str
     model: str = ""
 
-    def write(self, connection: sqlite3.Connection) -> None:
-        connection.execute(ADD_TO_DAY, (day_of(self.ended), self.key, self.model, 1, 0, 0, 0))
+    @property
+    def of_day(self) -> OfDay:
+        return day_of(self.ended), self.key, self.model
+
+    @property
+    def sums(self) -> Sums:
+        return (1, 1, 0, 0, 0)
 
 
 Entry = Begun | Ended | Refusal
+
+
+def write(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+    """Rows and days, within the caller's transaction. In as few statements as there can be: around
+    each the thread gives the GIL away, and takes it from a request thread again.
+    """
+    ended = {entry.id for entry in entries if isinstance(entry, Ended)}
+    days: dict[OfDay, list[int]] = {}
+    for entry in entries:
+        if isinstance(entry, Begun):
+            if entry.id not in ended:  # whose rows are whole without
+                connection.execute(BEGIN, entry)
+        elif isinstance(entry, Refusal) or entry.write(connection):
+            of_day = days.setdefault(entry.of_day, [0] * len(entry.sums))
+            of_day[:] = map(operator.add, of_day, entry.sums)
+    for names, sums in days.items():
+        connection.execute(ADD_TO_DAY, (*names, *sums))

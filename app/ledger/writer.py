@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from switchyard.app.ledger.rows import Entry
+from switchyard.app.ledger.rows import Entry, write
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +107,7 @@ class LedgerWriter:
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
-                for entry in batch:
-                    entry.write(self._connection)
+                write(self._connection, batch)
         except sqlite3.OperationalError as reason:  # no room, or locked
             self._fail(1, reason)
             return False

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -11,9 +11,9 @@ from prometheus_client.registry import Collector
 from switchyard import engine
 from switchyard.app.metrics.names import ENGINE, LABELS
 
-STATES: tuple[engine.State, ...] = (
+STATES: tuple[engine.ModelState, ...] = (
     *("loading", "ready", "draining", "stopped"),
-    *("recovering", "hanging"),
+    *("recovering", "hanging", "unloaded", "failed"),
 )
 NOTHING = engine.Stats(0.0)
 OWN = ("iteration_seconds", "batch_size")  # histograms that vLLM has none of
@@ -50,7 +50,8 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         models = [self._models.get(name) for name in self._models.names]
         yield from _of_jobs(models)
-        yield from _of_states(models)
+        states = {name: self._models.status(name).state for name in self._models.names}
+        yield from _of_states(models, states)
         yield from _of_memory(models)
         yield from _counters(models)
         yield from _recoveries(models)
@@ -93,7 +94,9 @@ def last_iteration_age(model: engine.Engine) -> float:
     return max(time.monotonic() - stats.time, 0.0) if stats.num_active else 0.0
 
 
-def _of_states(models: Sequence[engine.Engine]) -> Iterator[Metric]:
+def _of_states(
+    models: Sequence[engine.Engine], states: Mapping[str, engine.ModelState]
+) -> Iterator[Metric]:
     state = GaugeMetricFamily(
         "switchyard_model_state", "1 for the state that it is in.", labels=["model_name", "state"]
     )
@@ -106,8 +109,8 @@ def _of_states(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     for model in models:
         name = model.config.name
         for each in STATES:
-            state.add_metric([name, each], model.state == each)
-        is_loaded = model.standing.info is not None and model.state != "loading"
+            state.add_metric([name, each], states.get(name) == each)
+        is_loaded = states.get(name) not in ("loading", "unloaded", "failed", None)
         progress.add_metric([name], 1.0 if is_loaded else model.progress or 0.0)
         if model.standing.load_seconds is not None:
             seconds.add_metric([name], model.standing.load_seconds)

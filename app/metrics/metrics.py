@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from switchyard import __version__, engine
 from switchyard.app.delivery.answers import Answers
 from switchyard.app.http.places import Places
+from switchyard.app.http.threads import Threads
 from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.metrics.engines import EngineCollector
 from switchyard.app.metrics.requests import RequestMetrics
@@ -27,8 +28,6 @@ from switchyard.app.operations.guard import Checks
 MIMETYPE, PARAMETERS = "text/plain", "; version=0.0.4; charset=utf-8"
 LIBRARIES = ("exllamav2", "torch")
 
-Threads = Callable[[], tuple[int, int]]  # busy, all
-
 
 class Metrics:
     def __init__(
@@ -36,14 +35,14 @@ class Metrics:
         models: engine.Models,
         answers: Answers,
         websockets: Places,
+        threads: Threads,
         checks: Checks | None,
         ledger: Ledger | None,
     ) -> None:
         self.registry = CollectorRegistry()
         self.requests = RequestMetrics(self.registry)
-        self.server = ServerCollector(answers, websockets, checks, ledger)
         self.registry.register(EngineCollector(models))
-        self.registry.register(self.server)
+        self.registry.register(ServerCollector(answers, websockets, threads, checks, ledger))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -59,24 +58,17 @@ class ServerCollector(Collector):
         self,
         answers: Answers,
         websockets: Places,
+        threads: Threads,
         checks: Checks | None,
         ledger: Ledger | None,
     ) -> None:
-        self.threads: Threads | None = None  # of a server that tells
         self._answers = answers
         self._websockets = websockets
+        self._threads = threads
         self._checks = checks
         self._ledger = ledger
         self._build = {"version": __version__, "python": platform.python_version()}
         self._build |= {name: _version(name) for name in LIBRARIES}
-
-    @property
-    def num_streams(self) -> int:
-        return len(self._answers.streams)
-
-    @property
-    def num_websockets(self) -> int:
-        return self._websockets.num_taken
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily(
@@ -94,10 +86,10 @@ class ServerCollector(Collector):
         lag.add_metric(["mean"], sum(lags) / len(lags) if lags else 0.0)
         yield lag
         yield GaugeMetricFamily("switchyard_streams_open", "Answers being streamed.", len(lags))
-        websockets = self.num_websockets
+        websockets = self._websockets.num_taken
         yield GaugeMetricFamily("switchyard_websockets_open", "WebSockets.", websockets)
-        if self.threads is not None:
-            busy, number = self.threads()
+        if self._threads.count is not None:
+            busy, number = self._threads.count()
             threads = GaugeMetricFamily(
                 "switchyard_request_threads", "Request threads.", labels=["state"]
             )

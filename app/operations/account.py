@@ -46,6 +46,9 @@ class Consumption:
     finish_reason: str | None = None  # with commas between those of several choices
 
 
+UNKNOWN = Consumption()
+
+
 class Account:
     """It is closed once the answer has ended and all jobs have, whichever comes last: those of a
     client that has left end later.
@@ -59,6 +62,7 @@ class Account:
         "_num_left",
         "_recorders",
         "begun",
+        "consumption",
         "ended",
         "gone",
         "has_response",
@@ -89,6 +93,7 @@ class Account:
         self.prompt_tokens = 0  # of its prompts, each once
         self.tokens = 0  # used so far: of its prompts, and new ones
         self.used: dict[str, engine.Used] = {}  # by job, the latest
+        self.consumption = UNKNOWN  # once it is closed
         self.said: dict[str, Any] = {}  # of the request, for the recorders
         self.is_quiet = False  # a probe, which nothing is told of
         self.num_bytes = 0  # of the answer's body
@@ -174,25 +179,6 @@ class Account:
         if is_over:
             self._close()
 
-    @property
-    def consumption(self) -> Consumption:
-        found = [self.used.get(identifier) for identifier in self.identifiers]
-        known = [each for each in found if each is not None]
-        if not known:
-            return Consumption()
-        prompts = [each for each in found[:: self.num_jobs] if each is not None]
-        times = [(each.timings, each.new_tokens) for each in known if each.timings is not None]
-        first = [timings.queue + timings.prefill for timings, num in times if num]
-        reasons = dict.fromkeys(each.reason for each in known if each.reason is not None)
-        return Consumption(
-            max((timings.queue for timings, _ in times), default=None),
-            min(first, default=None),
-            sum(each.prompt_tokens for each in prompts),
-            sum(each.cached_tokens for each in prompts),
-            sum(each.new_tokens for each in known),
-            ",".join(reasons) or None,
-        )
-
     # Link's thread
 
     def note(self, used: engine.Used) -> None:
@@ -221,5 +207,24 @@ class Account:
         if self._is_inside and self.quota is not None:
             self._is_inside = False
             self.quota.leave()
+        self.consumption = self._consumed()
         for recorder in self._recorders:
             recorder.end(self)
+
+    def _consumed(self) -> Consumption:
+        found = [self.used.get(identifier) for identifier in self.identifiers]
+        known = [each for each in found if each is not None]
+        if not known:
+            return UNKNOWN
+        prompts = [each for each in found[:: self.num_jobs] if each is not None]
+        times = [(each.timings, each.new_tokens) for each in known if each.timings is not None]
+        first = [timings.queue + timings.prefill for timings, num in times if num]
+        reasons = dict.fromkeys(each.reason for each in known if each.reason is not None)
+        return Consumption(
+            max((timings.queue for timings, _ in times), default=None),
+            min(first, default=None),
+            sum(each.prompt_tokens for each in prompts),
+            sum(each.cached_tokens for each in prompts),
+            sum(each.new_tokens for each in known),
+            ",".join(reasons) or None,
+        )

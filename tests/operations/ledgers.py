@@ -2,6 +2,7 @@
 
 import queue
 import sqlite3
+import time
 
 import pytest
 
@@ -32,6 +33,16 @@ def read(path, statement):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "usage.db"
+
+
+@pytest.fixture(params=["EAST-14", "WEST12"])
+def zone(request, monkeypatch):
+    """Of this process's local time: 14 hours before UTC, or 12 behind."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture

@@ -6,10 +6,21 @@ from switchyard.app import SettingsError
 from switchyard.app.operations.keys import KeysError
 from switchyard.engine.messages import Prefill, Started
 from tests.operations.conftest import bearer, entry
-from tests.operations.ledgers import DAYS, URL, fill, follow, make_counted, path, post, read, wall
+from tests.operations.ledgers import (
+    DAYS,
+    URL,
+    fill,
+    follow,
+    make_counted,
+    path,
+    post,
+    read,
+    wall,
+    zone,
+)
 from tests.scripted import ScriptedBackend, endless
 
-__all__ = ["fill", "follow", "make_counted", "path", "wall"]
+__all__ = ["fill", "follow", "make_counted", "path", "wall", "zone"]
 
 BODY = {"prompt": [3, 4], "max_tokens": 3}  # 5 tokens
 
@@ -18,11 +29,11 @@ BODY = {"prompt": [3, 4], "max_tokens": 3}  # 5 tokens
 def make(make_counted, keys_file):
     """With a key ann that has this budget, and one without, bob."""
 
-    def make(tokens, period, backend=None, **more):
+    def make(tokens, period, backend=None, settings=None, **more):
         keys_file.write(
             entry("ann", budget_tokens=tokens, budget_period=period, **more), entry("bob")
         )
-        return make_counted(backend or ScriptedBackend())
+        return make_counted(backend or ScriptedBackend(), **(settings or {}))
 
     return make
 
@@ -84,17 +95,17 @@ def test_what_runs_counts_before_it_has_ended(make, gate):
         yield Prefill(job.identifier, len(job.prompt), len(job.prompt), 0)
         yield from endless(job)
 
-    client = make(3, "day", ScriptedBackend(looked_up, gate=gate))
+    # So that one that is let in ends: as a 408.
+    client = make(3, "day", ScriptedBackend(looked_up, gate=gate), {"total_timeout": 20})
     body = {"prompt": [3, 4, 5], "max_tokens": 500, "stream": True, "n": 2}
-    response = client.post(URL, json=body, headers=bearer("ann"))
-    gate.step(2)
-    for _ in range(3):
-        gate.wait_until_held()
-    assert ask(client) == 429
-    error = post(client, BODY, headers=bearer("ann")).json["error"]
-    assert "has used 3 tokens" in error["message"]  # a prompt of two choices
-    gate.open()
-    response.close()
+    with client.post(URL, json=body, headers=bearer("ann")):
+        gate.step(2)
+        for _ in range(3):
+            gate.wait_until_held()
+        assert ask(client) == 429
+        error = post(client, BODY, headers=bearer("ann")).json["error"]
+        assert "has used 3 tokens" in error["message"]  # a prompt of two choices
+        gate.open()
     client.wait(3)
 
 
@@ -131,6 +142,30 @@ def test_a_restart_on_another_day_counts_what_is_of_its_period(make, wall):
         assert ask(client) == status
         client.wait()
         client.ledger.close()
+
+
+@pytest.mark.usefixtures("zone")
+@pytest.mark.parametrize("period", ["day", "month"])
+def test_a_period_is_that_of_utc_wherever_the_server_is(make, wall, period):
+    client = make(5, period)
+    assert ask(client) == 200
+    says = "it begins anew at 2026-12-01T00:00:00Z"
+    assert says in post(client, BODY, headers=bearer("ann")).json["error"]["message"]
+    wall.now += 1
+    assert ask(client) == 200
+
+
+def test_another_key_of_the_same_name_has_what_is_left(make, keys_file, clock):
+    client = make(5, "total")
+    assert ask(client) == 200
+    client.wait()
+    keys_file.write(entry("bob"))
+    clock.now += 10
+    assert ask(client) == 401
+    ann = entry("prom", role="user", budget_tokens=5, budget_period="total")
+    keys_file.write(ann.replace('"prom"', '"ann"'), entry("bob"))
+    clock.now += 10
+    assert ask(client, "prom") == 429
 
 
 def test_a_budget_needs_a_ledger(make_keyed, keys_file):

@@ -9,7 +9,7 @@ import pytest
 from switchyard.app.ledger import writer as writing
 from switchyard.app.ledger.file import LedgerError, open_file
 from switchyard.app.ledger.ledger import Ledger
-from switchyard.app.ledger.rows import Refusal
+from switchyard.app.ledger.rows import Ended, Refusal
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.operations.conftest import bearer
 from tests.operations.ledgers import (
@@ -22,10 +22,11 @@ from tests.operations.ledgers import (
     post,
     read,
     wall,
+    zone,
 )
 from tests.scripted import ScriptedBackend, endless
 
-__all__ = ["follow", "make_counted", "make_open", "path", "wall"]
+__all__ = ["follow", "make_counted", "make_open", "path", "wall", "zone"]
 
 BODY = {"prompt": "x", "max_tokens": 2}
 
@@ -160,6 +161,36 @@ def test_a_request_is_of_the_day_on_which_it_ended(make_open, path, wall, gate):
     assert started < 1796083200 <= ended
 
 
+@pytest.mark.usefixtures("zone")
+@pytest.mark.parametrize(("later", "day"), [(0, "2026-11-30"), (1, "2026-12-01")])
+def test_days_are_those_of_utc_wherever_the_server_is(make_counted, path, wall, later, day):
+    client = make_counted(ScriptedBackend())
+    wall.now += later
+    for body in (BODY, {}):  # the second is refused
+        post(client, body, headers=bearer("ann"))
+    client.wait(2)
+    assert {row[0] for row in read(path, DAYS)} == {day}
+
+
+def test_rows_that_end_together_add_up_by_day_key_and_model(make_counted, path, wall, monkeypatch):
+    monkeypatch.setattr(writing, "INTERVAL", 1000)
+    client = make_counted(ScriptedBackend())
+    for later, name, number in ((0, "ann", 1), (0, "bob", 2), (0, "ann", 3), (1, "ann", 4)):
+        wall.now += later
+        assert post(client, {**BODY, "max_tokens": number}, headers=bearer(name)).status_code == 200
+    post(client, {**BODY, "top_p": 7}, headers=bearer("ann"))
+    client.wait(5)
+    sums = [(row[0], row[1], row[2], row[3], row[5]) for row in read(path, DAYS)]
+    assert sums == [
+        *(("2026-11-30", "ann", 2, 0, 4), ("2026-11-30", "bob", 1, 0, 2)),
+        *(("2026-12-01", "ann", 1, 1, 0), ("2026-12-01", "ann", 1, 0, 4)),
+    ]
+    states = read(
+        path, "SELECT state, count(*), min(started > 0), min(request_id > '') FROM requests"
+    )
+    assert states == [("done", 4, 1, 1)]
+
+
 # Its thread
 
 
@@ -249,6 +280,18 @@ def test_an_entry_that_no_time_mends_is_dropped_and_the_thread_goes_on(ledger, p
     refuse(ledger)
     writer.flush(20)
     assert [row[2] for row in read(path, DAYS)] == [1]
+
+
+@pytest.mark.parametrize("is_together", [True, False])
+def test_an_end_that_comes_twice_counts_once(ledger, path, is_together):
+    ledger.start()
+    end = Ended("a", "", 1.0, 2.0, "ann", "m", URL, 200, "stop", 3, 1, 2, 0, 0, 0)
+    for _ in range(2):
+        ledger._writer.put(end)
+        if not is_together:
+            ledger._writer.flush(20)
+    ledger.close()
+    assert read(path, DAYS) == [("1970-01-01", "ann", 1, 0, 3, 2)]
 
 
 def test_all_that_is_queued_is_written_at_the_end(ledger, path, monkeypatch):

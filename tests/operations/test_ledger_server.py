@@ -4,6 +4,8 @@ import concurrent.futures
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -12,7 +14,7 @@ import requests
 import websocket
 
 from tests.faults.conftest import SCRIPTED, worker_of
-from tests.live.conftest import start
+from tests.live.conftest import ROOT, start
 from tests.operations.ledgers import path, read
 
 __all__ = ["path", "start"]
@@ -106,6 +108,42 @@ def test_a_server_that_ends_leaves_nothing_open(start, path, grace):
         reader.join(30)
     assert dict(read(path, STATES)) == {"done": 4}
     assert read(path, "SELECT sum(requests) FROM days") == [(4,)]
+
+
+SELDOM = """
+from tests.faults.scripted_conf import *
+from switchyard.app.ledger import writer
+writer.INTERVAL = 1000.0
+"""
+
+
+def test_what_has_ended_since_the_last_commit_is_written_at_the_end(start, path, tmp_path):
+    conf = tmp_path / "seldom_conf.py"
+    conf.write_text(SELDOM)
+    server = start([*SCRIPTED[:-1], str(conf)], ledger=path).wait_until_ready()
+    assert server.post(URL, {"prompt": [3, 4], "max_tokens": 3}).status_code == 200
+    assert read(path, STATES) == []
+    assert server.stop() == 0
+    assert read(path, STATES) == [("done", 1)]
+
+
+HOST = """
+import flask, sys
+from switchyard import Switchyard
+from switchyard.app.ledger import writer
+writer.INTERVAL = 1000.0
+app = flask.Flask("host")
+host = Switchyard(app, model=sys.argv[1], ledger=sys.argv[2])
+with app.app_context():
+    host.generate("abc", max_tokens=3)
+"""
+
+
+def test_a_host_application_that_ends_writes_what_it_has(model_path, path):
+    subprocess.run(
+        [sys.executable, "-c", HOST, model_path, path], cwd=ROOT, check=True, timeout=120
+    )
+    assert read(path, STATES) == [("done", 1)]
 
 
 def test_each_generation_on_a_websocket_is_a_row(start, path):

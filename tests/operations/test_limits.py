@@ -188,6 +188,7 @@ def test_requests_at_once(make_keyed, keys_file, ask, gate):
 
 ENDS = {
     "refused": (400, {"temperature": -1}),
+    "refused by the engine": (400, {"stop_token_ids": [2**30]}),
     "no model": (404, {"model": "none"}),
     "too long": (400, {"prompt": "x " * 3000}),
     "served": (200, {}),

@@ -14,11 +14,14 @@ from types import SimpleNamespace
 import pytest
 import requests
 
+from switchyard.app.operations import logs
+from switchyard.app.operations.access import AccessLine
 from switchyard.app.operations.account import Account
 from switchyard.app.operations.logs import (
     JsonFormatter,
     TextFormatter,
     _AccessFile,
+    _Listener,
     _ToListener,
     say,
 )
@@ -278,6 +281,36 @@ def test_a_json_line_has_the_exception_apart(make_client):
     assert time.strptime(told["time"][:19], "%Y-%m-%dT%H:%M:%S") and told["time"][-1] == "Z"
     text = TextFormatter().format(record)
     assert "ERROR switchyard.test: 1 went wrong\nTraceback" in text
+
+
+def test_the_listener_is_woken_once_for_access_lines_that_come_together(monkeypatch):
+    class Keep(logging.Handler):
+        def emit(self, record):
+            written.put(record)
+
+    def pause(seconds):
+        paused.put(seconds)
+        assert go_on.wait(20)
+
+    def log(message):
+        records.put(logging.LogRecord("x", logging.INFO, "", 0, message, None, None))
+
+    monkeypatch.setattr(logs.time, "sleep", pause)
+    records, written, paused = queue.SimpleQueue(), queue.Queue(), queue.Queue()
+    go_on = threading.Event()
+    listener = _Listener(records, Keep())
+    listener.start()
+    log("all else is written at once")
+    written.get(timeout=20)
+    assert paused.empty()
+    line = AccessLine({}, "HTTP/1.1", 0.0)
+    log(line)
+    assert 0 < paused.get(timeout=20) <= 0.1 and written.empty()
+    for _ in range(3):
+        log(line)
+    go_on.set()
+    listener.stop()
+    assert written.qsize() == 4 and paused.empty()
 
 
 def test_arguments_are_read_when_they_are_logged():

@@ -6,15 +6,20 @@ import time
 
 import flask
 import pytest
+import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from switchyard import engine
 from switchyard.app import SettingsError, Switchyard, read_settings
 from switchyard.app.metrics import requests as request_metrics
 from switchyard.engine.messages import Restarting
-from switchyard.engine.stats import Totals
+from switchyard.engine.stats import Occupancy, Totals
+from tests.faults.conftest import SCRIPTED
+from tests.live.conftest import start
 from tests.operations.conftest import bearer, entry
 from tests.scripted import ScriptedBackend, ticking
+
+__all__ = ["start"]
 
 URL = "/v1/completions"
 # What the dashboard that vLLM publishes asks for.
@@ -132,6 +137,18 @@ def test_buckets_hold_all_that_is_not_above_them(make_client):
     }
     assert below == {"1.0": 1, "2.0": 2, "5.0": 3, "50.0": 3, "100.0": 4, "+Inf": 4}
     assert value(found, f"{name}_sum") == 66
+
+
+def test_each_page_is_told_in_one_state(make_client):
+    backend = ScriptedBackend()
+    backend.used = Occupancy(referenced_pages=3, cached_pages=10)
+    client = make_client(backend)
+    assert post(client, {}) == 200
+    found = until(client, lambda now: value(now, "switchyard_pages", state="cached") == 10)
+    assert value(found, "switchyard_pages", state="referenced") == 3
+    assert value(found, "switchyard_pages", state="free") == client.models.get().info.num_pages - 13
+    share = value(found, "vllm:kv_cache_usage_perc")
+    assert share == 3 / client.models.get().info.num_pages
 
 
 def test_who_may_ask(make_client, make_keyed, keys_file):
@@ -271,6 +288,16 @@ def test_the_status_tells_all_and_a_users_key_states_and_sums(make_keyed):
     assert seen.keys() == {"object", "version", "uptime", "models"}
     assert client.get("/v1/status").status_code == 401
     response.close()
+
+
+def test_the_status_is_whole_without_metrics(start):
+    server = start(SCRIPTED, metrics="off").wait_until_ready()
+    told = requests.get(f"{server.url}/v1/status", timeout=30).json()
+    assert told.keys() == {
+        *("object", "version", "uptime", "models", "streams", "websockets", "threads")
+    }
+    assert 1 <= told["threads"]["busy"] < told["threads"]["all"]
+    assert server.stop() == 0
 
 
 def test_what_a_host_application_generates_counts_for_it(model_path, tmp_path):

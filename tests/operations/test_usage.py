@@ -2,15 +2,25 @@
 
 import csv
 import io
+from datetime import datetime
 
 import pytest
 
 from switchyard.app.routes import usage as route
 from tests.operations.conftest import bearer, entry
-from tests.operations.ledgers import fill, follow, make_counted, make_open, path, post, wall
+from tests.operations.ledgers import (
+    fill,
+    follow,
+    make_counted,
+    make_open,
+    path,
+    post,
+    wall,
+    zone,
+)
 from tests.scripted import ScriptedBackend
 
-__all__ = ["fill", "follow", "make_counted", "make_open", "path", "wall"]
+__all__ = ["fill", "follow", "make_counted", "make_open", "path", "wall", "zone"]
 
 SUMS = ("requests", "failed", "prompt_tokens", "cached_tokens", "completion_tokens")
 ROWS = [  # as in the file
@@ -83,6 +93,38 @@ def test_a_table_has_a_head_and_no_formulas(client, fill):
     assert head == ["model", *SUMS]
     given = {row[0] for row in cells}
     assert given == {"m", 'a,"b"', *(f"'{name}" for name in names[:5])}
+
+
+def test_a_table_has_the_columns_of_the_list(client):
+    response = ask(client, **NOVEMBER, format="csv")
+    head, *cells = csv.reader(io.StringIO(response.get_data(as_text=True), newline=""))
+    assert head == ["day", "key", "model", *SUMS]
+    assert cells == [[str(cell) for cell in row] for row in ROWS[1:4]]
+
+
+@pytest.mark.usefixtures("zone")
+@pytest.mark.parametrize("seconds", [1793491200, 1796083199])  # the first and last of November
+def test_today_is_that_of_utc_wherever_the_server_is(client, monkeypatch, seconds):
+    class Fixed(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.fromtimestamp(seconds, tz)
+
+    monkeypatch.setattr(route, "datetime", Fixed)
+    wanted = [row for row in ROWS[1:4] if seconds == 1796083199 or row[0] == "2026-11-01"]
+    assert rows(client) == wanted
+
+
+def test_what_a_key_has_used_stays_when_it_is_removed(client, keys_file, clock, wall):
+    assert post(client, {"prompt": "x", "max_tokens": 1}, headers=bearer("ann")).status_code == 200
+    client.wait()
+    day = {"from": "2026-11-30", "to": "2026-11-30", "group_by": "key,model"}
+    before = rows(client, **day)
+    keys_file.write(entry("bob"), entry("root"))
+    clock.now += 10
+    assert ask(client, "ann", **day).status_code == 401
+    assert rows(client, **day) == before
+    assert [row[0] for row in before] == ["ann", "ann"]
 
 
 def test_a_client_sees_its_own_last_request(client, wall):

@@ -13,11 +13,18 @@ __all__ = ["start"]
 
 KEY = f"openai-insecure-api-key.{KEYS['ann']}"
 
+ENTRIES = {
+    "ann": entry("ann"),
+    "bob": entry("bob", concurrency=1, max_tokens=2000),
+    "root": entry("root"),
+    "prom": entry("prom", role="user"),
+}
+
 
 @pytest.fixture(scope="module")
 def keys_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("keys") / "keys.toml"
-    return KeysFile(path).write(entry("ann"), entry("bob", concurrency=1, max_tokens=2000))
+    return KeysFile(path).write(*ENTRIES.values())
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +109,19 @@ def test_each_generation_counts_as_a_request(connect):
     pytest.fail("the place was not given back")
 
 
-def test_a_key_that_is_removed_begins_nothing_more(connect, keys_file):
-    connection = connect(header=bearer("ann"))
-    text = keys_file.path.read_text()
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("ann", ""),
+        ("root", entry("root", disabled=True)),
+        ("prom", entry("prom", expires="2020-01-01T00:00:00Z")),
+    ],
+    ids=["removed", "disabled", "expired"],
+)
+def test_a_key_that_is_valid_no_more_begins_nothing_more(connect, keys_file, name, left):
+    connection = connect(header=bearer(name))
     try:
-        keys_file.write(entry("bob"))
+        keys_file.write(*{**ENTRIES, name: left}.values())
         os.utime(keys_file.path)
         for id in range(3000):
             generate(connection, id, max_tokens=1)
@@ -114,7 +129,7 @@ def test_a_key_that_is_removed_begins_nothing_more(connect, keys_file):
                 break
         assert (message["status"], message["error"]["code"]) == (401, "invalid_api_key")
     finally:
-        keys_file.write(text)
+        keys_file.write(*ENTRIES.values())
 
 
 def test_each_generation_has_a_line_and_so_has_the_connection(start, keys_file, tmp_path):
