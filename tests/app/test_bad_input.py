@@ -426,7 +426,7 @@ def test_embeddings_are_not_offered_and_it_is_no_use_to_try_again(make_client):
 
 def test_an_unexpected_failure_is_a_500_in_the_same_shape(make_client, caplog):
     client = make_client(ScriptedBackend())
-    client.models.get = lambda name: 1 / 0
+    client.models.lease = lambda *_: 1 / 0
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x"}), 500)
     assert error["type"] == "server_error" and "ZeroDivisionError" not in error["message"]
     assert "ZeroDivisionError" in caplog.text

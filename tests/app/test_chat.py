@@ -1,11 +1,13 @@
 """POST /v1/chat/completions over a scripted backend, and the chat template."""
 
 import json
+import re
 
 import pytest
 
+from switchyard.engine.messages import Chunk, Started
 from tests.app.conftest import Streamed, frames
-from tests.scripted import ScriptedBackend, says
+from tests.scripted import ScriptedBackend, finished, says
 
 pytestmark = pytest.mark.both_ways
 
@@ -29,7 +31,7 @@ def test_a_chat_completion_has_the_shape_of_the_api(make_client):
     assert body["usage"]["completion_tokens"] == 2
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
-    assert body["system_fingerprint"].startswith("fp_")
+    assert re.fullmatch("fp_[0-9a-f]{12}", body["system_fingerprint"])
 
 
 def test_an_answer_of_no_token_is_an_empty_text(make_client):
@@ -202,3 +204,43 @@ def test_each_frame_tells_the_usage_if_asked(make_client, url):
     assert all(u["prompt_tokens"] == last["prompt_tokens"] > 0 for u in usages)
     assert all(u["total_tokens"] == u["prompt_tokens"] + u["completion_tokens"] for u in usages)
     assert len({one["system_fingerprint"] for one in bodies}) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"n": 2},
+        {"logprobs": True, "top_logprobs": 1},
+        {"stream_options": {"include_usage": True}},
+        {"return_progress": True, "timings": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("url", [URL, "/v1/completions"])
+def test_each_frame_tells_which_weights_answer(make_client, url, more):
+    client = make_client(ScriptedBackend())
+    is_chat = url == URL
+    if not is_chat and "logprobs" in more:
+        more = {"logprobs": 1}
+    asked = {"messages": HELLO} if is_chat else {"prompt": "x"}
+    bodies = frames(client.post(url, json={**asked, "max_tokens": 9, "stream": True, **more}))
+    whole = client.post(url, json={**asked, "max_tokens": 2}).json
+    assert len(bodies) >= 9
+    expected = client.models.get().model_dir.fingerprint
+    assert {one["system_fingerprint"] for one in (*bodies, whole)} == {expected}
+
+
+@pytest.mark.parametrize("url", [URL, "/v1/completions"])
+def test_usage_until_then_counts_all_tokens_of_a_piece(make_client, url):
+    def pairs(job):
+        yield Started(job.identifier)
+        for i in range(0, job.max_new_tokens, 2):
+            yield Chunk(job.identifier, f"{i} ", (i, i + 1))
+        yield finished(job, job.max_new_tokens)
+
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    asked = {"messages": HELLO} if url == URL else {"prompt": "x"}
+    body = {"max_tokens": 6, "stream": True, "stream_options": options, **asked}
+    bodies = frames(make_client(ScriptedBackend(pairs)).post(url, json=body))
+    assert {one["usage"]["completion_tokens"] for one in bodies} - {0} == {2, 4, 6}

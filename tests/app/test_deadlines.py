@@ -1,10 +1,13 @@
 """Requests that wait too long: for their turn, for their first token, for their end."""
 
+import math
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from switchyard import engine
+from switchyard.app.delivery.reader import Reader, Submitted, deadlines
 from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.conftest import frames, wait_until_empty
 from tests.scripted import ScriptedBackend, finished, ticking
@@ -174,3 +177,29 @@ def test_a_timeout_above_the_servers_is_refused(make_client):
 def test_no_limit_is_zero(make_client):
     client = make_client(ScriptedBackend(), queue_timeout=0, first_token_timeout=0, total_timeout=0)
     assert client.post(URL, json={"prompt": "x"}).status_code == 200
+
+
+class Taken:
+    """A stream that has these events, one at a time. It knows how long its reader would wait."""
+
+    is_finished = False
+
+    def __init__(self, *events):
+        self._events = list(events)
+        self.waits = []
+
+    def take(self, timeout):
+        self.waits.append(timeout)
+        return [self._events.pop(0)] if self._events else []
+
+
+def test_a_deadline_that_was_met_shortens_no_wait(monkeypatch):
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("switchyard.app.delivery.reader.time", clock)
+    stream = Taken(Started("cmpl-1-0"))
+    ahead = deadlines(1.0, 3.0, 10.0)
+    reader = Reader(Submitted(stream, ["cmpl-1-0"], ahead, 3, "req", lambda _: None, math.inf))
+    for now[0] in (0.0, 2.0):  # after the first the job is no longer in the queue
+        reader.take_events(20.0)
+    assert stream.waits == [1.0, 1.0]

@@ -264,7 +264,7 @@ def test_where_jobs_have_all_threads_that_they_may_no_large_request_waits(make_c
 
 def test_a_request_that_fails_in_an_unexpected_way_leaves_too(make_client, caplog):
     client = make_client(ScriptedBackend())
-    client.models.get = lambda name: 1 / 0
+    client.models.lease = lambda *_: 1 / 0
     assert client.post(URL, json={"prompt": [1], "user": "x" * LARGE}).status_code == 500
     assert gate_of(client).num_inside == 0
 

@@ -6,7 +6,17 @@ import threading
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Failed, Finished, ModelInfo, PendingList, Started
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.engine import Engine
+from switchyard.engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    Loaded,
+    ModelInfo,
+    PendingList,
+    Started,
+)
 from tests.engine.conftest import over_both_links
 from tests.scripted import Gate, Panic, ScriptedBackend, count, endless, finished, job, slow
 
@@ -561,6 +571,40 @@ def test_close_lets_running_jobs_finish_and_refuses_new_ones(make_engine):
     assert text(take_all(stream)) == "0 1 2 "
     closing.join(20)
     assert model.state == "stopped"
+
+
+class NoLink:
+    """Nothing is told but what a test delivers."""
+
+    def start(self):
+        pass
+
+    def send(self, command):
+        pass
+
+    def join(self, timeout=None):
+        return True
+
+
+def test_close_waits_no_longer_than_for_the_last_job(model_path, monkeypatch):
+    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
+    model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
+    stream = model.submit([job("a", 1)])
+    waits = threading.Event()
+    wait_for = model._changed.wait_for
+
+    def wait(*args):
+        waits.set()  # under the lock: what is delivered comes after
+        return wait_for(*args)
+
+    monkeypatch.setattr(model._changed, "wait_for", wait)
+    closing = threading.Thread(target=model.close, args=(60, 20))
+    closing.start()
+    assert waits.wait(20)
+    model.deliver([finished(job("a", 1), 1)])
+    closing.join(20)
+    assert not closing.is_alive()
+    assert isinstance(take_all(stream)[-1], Finished)
 
 
 @over_both_links

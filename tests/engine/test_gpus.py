@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from switchyard import engine
-from switchyard.engine import backends, models
+from switchyard.engine import backends
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory import gpus
+from switchyard.engine.models import opening
 
 
 @pytest.mark.parametrize(
@@ -27,14 +28,14 @@ from switchyard.engine.memory import gpus
 def test_an_engine_on_a_gpu_has_a_process_of_its_own(
     model_path, monkeypatch, device, there_is_one, link
 ):
-    monkeypatch.setattr(models, "has_gpu", lambda: there_is_one)
-    assert type(models.open_engine(ModelConfig(model_path, "m", device))._link) is link
+    monkeypatch.setattr(opening, "has_gpu", lambda: there_is_one)
+    assert type(opening.open_engine(ModelConfig(model_path, "m", device))._link) is link
 
 
 @pytest.mark.parametrize(("asked", "link"), [("thread", EngineThread), ("process", PipeLink)])
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_what_is_asked_for_counts(model_path, device, asked, link):
-    assert type(models.open_engine(ModelConfig(model_path, "m", device, asked))._link) is link
+    assert type(opening.open_engine(ModelConfig(model_path, "m", device, asked))._link) is link
 
 
 class Nvml:
@@ -78,6 +79,59 @@ def test_a_gpu_is_there_if_its_driver_says_so(monkeypatch, nvml, visible, expect
 
 
 GPU = gpus.Gpu("A GPU", (9, 0), 1 << 30, 1 << 30, "470.1")
+
+
+@pytest.fixture
+def there(monkeypatch):
+    """So many GPUs that the driver knows, and that are seen by the variable `visible`."""
+
+    def there(known, seen=None, visible=None):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.setattr(gpus, "gpus", lambda: [GPU] * known)
+        monkeypatch.setattr(gpus, "visible", lambda: [GPU] * (known if seen is None else seen))
+        monkeypatch.setattr(gpus, "has_gpu", lambda: known > 0)
+
+    return there
+
+
+def test_gpus_that_are_there_are_taken(there, model_path):
+    there(4)
+    assert opening.open_engine(ModelConfig(model_path, "m", "cuda", gpus=(3, 0)))
+    assert opening.open_engine(ModelConfig(model_path, "m", gpus=(1,)))
+    there(0, visible="GPU-a,GPU-b")  # NVML is hidden
+    assert opening.open_engine(ModelConfig(model_path, "m", "cuda", gpus=(1,)))
+    there(0)
+    assert opening.open_engine(ModelConfig(model_path, "m", "cuda", gpus=(7,)))
+
+
+@pytest.mark.parametrize(
+    ("device", "found", "wrong", "says"),
+    [
+        ("cuda", (4,), (0, 4), "gpus has 4, and this process sees 4, numbered from 0"),
+        ("auto", (4, 1, "2"), (1,), "gpus has 1, and this process sees 1"),
+        ("cuda", (4, 0, ""), (0,), "gpus has 0, and this process sees 0"),
+        ("cuda", (0, 0, "0,1"), (2,), "gpus has 2, and this process sees 2"),
+        ("auto", (0,), (0,), "gpus is for GPUs, and there is none"),
+    ],
+)
+def test_gpus_that_are_not_there_end_the_start(there, model_path, device, found, wrong, says):
+    there(*found)
+    with pytest.raises(engine.ModelError, match=says) as caught:
+        opening.open_engine(ModelConfig(model_path, "m", device, gpus=wrong))
+    assert caught.value.param == "gpus"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"gpus": (-1,)}, {"gpus": (0, 0)}, {"device": "cpu"}, {"link": "thread"}],
+    ids=str,
+)
+def test_gpus_that_make_no_sense_are_refused(model_path, wrong):
+    with pytest.raises(engine.ModelError) as caught:
+        ModelConfig(model_path, "m", **{"gpus": (0,)} | wrong)
+    assert caught.value.param == "gpus"
 
 
 @pytest.mark.parametrize(

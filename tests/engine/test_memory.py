@@ -98,7 +98,7 @@ def test_the_first_mode_that_has_room_is_taken():
 
 
 def test_a_refusal_says_what_would_fit():
-    with pytest.raises(engine.ModelError) as caught:
+    with pytest.raises(engine.NoRoom) as caught:
         memory(2.0).caches()
     message = str(caught.value)
     assert "1.0 GiB of weights, 0.6 GiB of cache (float16, 16384 tokens)" in message
@@ -179,12 +179,12 @@ def test_the_next_mode_is_tried_where_memory_runs_out_after_all(loader, model_pa
     config = ModelConfig(model_path, "name", cache_mode=("float16", "Q8", "Q4"), cache_tokens=512)
     assert loader.load(config).cache_mode == "Q4"
     assert tried == [("float16", 512), ("Q8", 512), ("Q4", 512)]
-    with pytest.raises(engine.ModelError, match="less memory than it seemed"):
+    with pytest.raises(engine.NoRoom, match="less memory than it seemed"):
         loader.load(ModelConfig(model_path, "name", cache_mode=("Q6", "Q8")))
 
 
 def test_a_gpu_that_is_full_is_told_before_anything_is_loaded(loader, model_path):
-    with pytest.raises(engine.ModelError, match="No cache would fit"):
+    with pytest.raises(engine.NoRoom, match="No cache would fit"):
         loader.load(ModelConfig(model_path, "name"))
     with pytest.raises(engine.ModelError, match="gpu_split names 2 GPUs, there are 1"):
         loader.load(ModelConfig(model_path, "name", gpu_split=(1, 1)))

@@ -8,11 +8,13 @@ import logging
 import os
 import pathlib
 import pickle
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
+from multiprocessing.connection import Pipe
 
 import pytest
 
@@ -186,6 +188,21 @@ def test_a_child_that_is_silent_hangs_and_is_replaced(make_engine, seed):
     assert_gone(child)
 
 
+def test_an_idle_child_says_that_it_lives():
+    here, there = Pipe()
+    outbox = queue.SimpleQueue()
+    args = (there, outbox, 0.01)
+    writer = threading.Thread(target=pipe._write_events, args=args, name="events")
+    with here, there:
+        writer.start()
+        try:
+            for _ in range(3):
+                assert here.poll(20) and here.recv() == []
+        finally:
+            outbox.put(None)
+            writer.join(20)
+
+
 class Silent:
     """A pipe on which nothing comes. It knows how long its reader has waited."""
 
@@ -252,6 +269,42 @@ def test_a_child_that_dies_while_it_loads_is_not_tried_again(make_engine):
 class DyingAtOpen(ScriptedBackend):
     def open(self):
         os._exit(5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "gpus", "visible", "order"),
+    [
+        (None, (), None, None),
+        ("1,2", (), "1,2", None),
+        (None, (2, 0), "2,0", "PCI_BUS_ID"),
+        ("5, GPU-a,GPU-b", (2, 0), "GPU-b,5", "PCI_BUS_ID"),
+    ],
+)
+def test_a_child_sees_the_gpus_that_are_its_own(
+    make_engine, monkeypatch, ours, gpus, visible, order
+):
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if ours is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
+    model = make_engine(ScriptedBackend(), gpus=gpus)
+    lines = pathlib.Path(f"/proc/{child_of(model)}/environ").read_bytes().decode().split("\0")
+    environ = dict(line.split("=", 1) for line in lines if line)
+    assert environ.get("CUDA_VISIBLE_DEVICES") == visible
+    assert environ.get("CUDA_DEVICE_ORDER") == order
+    assert environ["PYTHONPATH"]
+
+
+def test_that_there_is_no_memory_crosses_as_that(make_engine):
+    model = make_engine(WithoutRoom())
+    assert type(model.error) is engine.NoRoom
+    assert (str(model.error), model.error.param) == ("9 GiB, and 8 are free", "cache_tokens")
+    assert model.state == "stopped"
+
+
+class WithoutRoom(ScriptedBackend):
+    def open(self):
+        raise engine.NoRoom("9 GiB, and 8 are free", "cache_tokens")
 
 
 def test_what_can_not_cross_is_an_error_not_a_silence(model_path):

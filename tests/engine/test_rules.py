@@ -456,6 +456,15 @@ def test_one_definition_more_than_fits_the_stack_is_refused():
         constraints.json_schema(chain(MAX_CHAIN + 1))
 
 
+@pytest.mark.parametrize("keyword", ["prefixItems", "items"])
+def test_an_array_may_hold_its_own_kind_if_it_may_be_empty(grammars, keyword):
+    inner = {"$ref": "#"}
+    schema = {"type": "array", keyword: [inner] if keyword == "prefixItems" else inner}
+    assert grammars.matcher(constraints.json_schema(schema).grammar)
+    with pytest.raises(engine.InvalidJob, match="no value of it can end"):
+        constraints.json_schema(schema | {"minItems": 1})
+
+
 def test_a_grammar_is_compiled_once(grammars, monkeypatch):
     constraint = constraints.regex("compiled once [0-9]+")
     compiled = []
@@ -480,6 +489,7 @@ def test_the_grammar_that_was_not_used_for_longest_is_dropped_first(grammars, mo
 
 def test_compiled_grammars_are_kept_by_their_size(tokenizer, monkeypatch):
     monkeypatch.setattr("switchyard.engine.grammar.grammars.KEPT_BYTES", 1 << 40)
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.QUIET", 60)
     grammars = Grammars(tokenizer)
     small = [constraints.regex(f"small {i}").grammar for i in range(100)]
     for grammar in small:
@@ -513,6 +523,27 @@ def test_grammars_beyond_some_go_once_they_are_not_used_any_more(tokenizer, monk
     alarms.pop()()
     assert list(grammars._compiled) == names[2:]
     assert alarms == []
+
+
+def test_a_grammar_that_is_asked_for_again_stays_compiled(tokenizer, monkeypatch):
+    alarms, now = [], [0.0]
+    module = "switchyard.engine.grammar.grammars"
+    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append(call))
+    clock = SimpleNamespace(monotonic=lambda: now[0], thread_time=time.thread_time)
+    monkeypatch.setattr(f"{module}.ALARMS", alarm)
+    monkeypatch.setattr(f"{module}.time", clock)
+    monkeypatch.setattr(f"{module}.KEPT_BYTES", 0)
+    monkeypatch.setattr(f"{module}.QUIET", 5.0)
+    grammars = Grammars(tokenizer)
+    name = constraints.regex("again").grammar
+    kept = []
+    for now[0], asks in ((0, True), (4, True), (6, False), (9, False)):
+        if asks:
+            grammars.matcher(name)
+        elif alarms:
+            alarms.pop()()
+        kept.append(name in grammars._compiled)
+    assert kept == [True, True, True, False]
 
 
 def test_a_compiled_grammar_counts_more_as_it_is_used(tokenizer, backend, monkeypatch):

@@ -5,6 +5,7 @@ import pathlib
 import re
 import resource
 import socket
+import time
 import types
 
 import pytest
@@ -113,11 +114,20 @@ def test_a_start_without_room_for_all_threads_ends_with_one_clear_line(start):
     assert "Traceback" not in server.output
 
 
+def settled(process):
+    """How it stands once what has loaded the model has ended."""
+    path, before = pathlib.Path(f"/proc/{process}/status"), None
+    while (number := re.search(r"Threads:\s+\d+", path.read_text())[0]) != before:
+        before = number
+        time.sleep(0.5)
+    return path.read_text()
+
+
 def test_a_system_that_has_no_more_threads_costs_no_stream(start):
     """No memory for the stack of another; there is some for all else."""
     server = start(limited("-s 131072")).wait_until_ready()
     worker = worker_of(server)
-    status = pathlib.Path(f"/proc/{worker}/status").read_text()
+    status = settled(worker)
     size = int(re.search(r"VmSize:\s+(\d+) kB", status)[1]) * 1024
     resource.prlimit(worker, resource.RLIMIT_AS, (size + (100 << 20), resource.RLIM_INFINITY))
     streams = [begin_stream(server) for _ in range(24)]

@@ -248,7 +248,7 @@ def test_an_id_in_use_is_refused_without_ending_the_one_at_work(client):
 def test_more_generations_than_a_connection_may_have_are_refused(client):
     for i in range(33):
         client.send("generate", i, **LONG)
-    error = client.until(32, "error")[-1]
+    error = client.until(32, "error", "end")[-1]
     assert (error["status"], error["error"]["code"]) == (429, "queue_full")
     assert error["retry_after"] >= 1
 

@@ -73,6 +73,20 @@ def test_a_unix_socket_is_its_owners_alone_and_no_second_server_takes_it(start, 
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
+def test_a_changed_file_of_keys_is_told_while_nobody_asks(start, tmp_path):
+    keys = tmp_path / "keys.toml"
+    entry = '[[keys]]\nname = "{0}"\nhash = "sha256:{1}"\n'
+    keys.write_text(entry.format("ann", 64 * "0"))
+    keys.chmod(0o600)
+    server = start(SCRIPTED, keys_file=keys)
+    wait_for_banner(server)
+    keys.write_text(keys.read_text() + entry.format("bob", 64 * "1"))
+    deadline = time.monotonic() + 60
+    while "server: keys reloaded: added bob" not in server.output:
+        assert time.monotonic() < deadline, server.output
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("option", ["--check-config", "--print-config"])
 def test_a_check_of_the_configuration_loads_no_model(model_path, tmp_path, option):
     def check(**settings):
