@@ -10,7 +10,6 @@ import flask
 
 from switchyard import engine
 from switchyard.app import errors
-from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.answers import Answers
@@ -19,13 +18,26 @@ from switchyard.app.formats.models import make_blueprint
 from switchyard.app.http import ignored, origins, request_id
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
+from switchyard.app.http.threads import Threads
+from switchyard.app.leases import release
 from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.metrics.metrics import Metrics
 from switchyard.app.openapi import page
 from switchyard.app.operations.access import AccessLog
 from switchyard.app.operations.account import Recorder, account_of
 from switchyard.app.operations.guard import Guard, open_checks
-from switchyard.app.routes import admin, health, metrics, probes, requests, status, streams, usage
+from switchyard.app.routes import (
+    admin,
+    health,
+    lifecycle,
+    metrics,
+    probes,
+    requests,
+    router,
+    status,
+    streams,
+    usage,
+)
 from switchyard.app.services import KEY, SHOWN, Services
 
 logger = logging.getLogger(__name__)
@@ -66,10 +78,12 @@ def install(
         api.register_blueprint(metrics.make_blueprint(services.settings.metrics == "key"))
     if is_own or url_prefix:
         api.register_blueprint(probes.short)
+        api.register_blueprint(router.blueprint)
         api.register_blueprint(_make_unprefixed())
     if is_own:
         api.register_blueprint(probes.root)
     api.register_blueprint(admin.blueprint)
+    api.register_blueprint(lifecycle.blueprint)
     errors.register(api, services.describe)
     origins.register(api, services.settings.cors_origins)
     request_id.register(api)
@@ -100,6 +114,18 @@ def _make_unprefixed() -> flask.Blueprint:
     return blueprint
 
 
+def open_models(settings: Settings, **more: Any) -> engine.Models:
+    """Raises engine.ModelError."""
+    return engine.Models(
+        settings.served(),
+        settings.aliases(),
+        default=settings.default_model,
+        max_loaded=settings.max_loaded,
+        load_wait=settings.load_wait,
+        **more,
+    )
+
+
 def open_services(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
 ) -> Services:
@@ -115,15 +141,13 @@ def open_services(
     if settings.access_log:
         recorders.append(AccessLog())
     settings = settings.fitted(max((models.get(name).context for name in models.names), default=0))
-    templates = {name: ChatTemplate(models.get(name).model_dir) for name in models.names}
-    websockets = Places(settings.max_websockets)
-    max_jobs = settings.max_batch_size + settings.max_pending
-    gate = Gate(settings.max_pending, max_jobs, lambda: models.num_jobs)
+    websockets, threads = Places(settings.max_websockets), Threads()
+    gate = Gate(settings.max_pending, settings.max_jobs, lambda: models.num_jobs)
     formats = load(settings.formats)
     answers = Answers(settings)
     numbers = None
     if settings.metrics != "off":
-        numbers = Metrics(models, answers, websockets, checks, ledger)
+        numbers = Metrics(models, answers, websockets, threads, checks, ledger)
         recorders.append(numbers.requests)
     return Services(
         settings,
@@ -132,8 +156,8 @@ def open_services(
         partial(describe, formats),
         answers,
         gate,
-        templates,
         websockets,
+        threads,
         terminate,
         checks,
         Guard(settings, checks, recorders),
@@ -154,5 +178,8 @@ def _show_models(services: Services) -> None:
 
 
 def _leave(error: BaseException | None) -> None:
-    """The gate, for a request that has ended before it was submitted, or that never is."""
+    """The gate, for a request that has ended before it was submitted, or that never is; and engines
+    that it has leased.
+    """
     submit.leave()
+    release()

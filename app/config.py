@@ -9,7 +9,6 @@ from pydantic import Field
 
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.operation_settings import OperationSettings
-from switchyard.app.parts.call_formats import FORMATS
 from switchyard.app.request.sampling import Sampled
 from switchyard.app.request.validation import validate
 from switchyard.app.sources import (
@@ -21,6 +20,7 @@ from switchyard.app.sources import (
     file,
     refusal,
 )
+from switchyard.app.table_settings import TableSettings
 
 WireFormat = Literal[
     "openai",
@@ -35,7 +35,7 @@ WireFormat = Literal[
 ]
 
 
-class Settings(OperationSettings):
+class Settings(OperationSettings, TableSettings):
     """Each can stand in switchyard.toml by its name, or in the environment as SWITCHYARD_NAME."""
 
     model_config = pydantic_settings.SettingsConfigDict(
@@ -43,26 +43,6 @@ class Settings(OperationSettings):
     )
 
     bind: str = Field("127.0.0.1:8000", description="Address and port to listen on.")
-    model_aliases: dict[str, str] = Field(
-        default={},
-        description="Other names that clients may call the model by, and which model each is: in"
-        " the file a table `[model_aliases]`. A `*` at the end stands for any rest. A served name"
-        " goes first, then an alias to the letter, then the longest with a `*`. Not listed.",
-    )
-    tool_format: str = Field(
-        "auto",
-        description="How the model writes calls of tools: "
-        + ", ".join(f"`{name}`" for name in FORMATS)
-        + ", or `auto`: as its chat template shows.",
-    )
-    reasoning_start: str = Field(
-        "<think>",
-        description="What the model's thoughts begin with, at the beginning of its answer or at the"
-        " end of the prompt. Empty: thoughts are not split off.",
-    )
-    reasoning_end: str = Field(
-        "</think>", description="What they end with. Empty: thoughts are not split off."
-    )
     presets: dict[str, dict[str, Any]] = Field(
         default={},
         description="By its name, what a request's `preset` says of sampling: in the file a table"
@@ -192,14 +172,6 @@ class Settings(OperationSettings):
     def _are_sampling(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {name: _read_preset(name, preset) for name, preset in value.items()}
 
-    @pydantic.field_validator("model_aliases")
-    @classmethod
-    def _are_aliases(cls, value: dict[str, str]) -> dict[str, str]:
-        for alias in value:
-            if not alias or "*" in alias[:-1]:
-                raise ValueError(f"{alias!r} must be a name, with a * at its end at the most")
-        return value
-
     @pydantic.field_validator("bind")
     @classmethod
     def _is_address(cls, value: str) -> str:
@@ -233,13 +205,6 @@ class Settings(OperationSettings):
                 raise ValueError(f"{name!r} must be a host name or address, without a port, or *")
         return [name.lower() for name in value]
 
-    @pydantic.field_validator("tool_format")
-    @classmethod
-    def _is_format(cls, value: str) -> str:
-        if value != "auto" and value not in FORMATS:
-            raise ValueError(f"must be auto or one of {', '.join(FORMATS)}")
-        return value
-
     @classmethod
     def settings_customise_sources(
         cls,
@@ -266,8 +231,7 @@ class Settings(OperationSettings):
     @property
     def num_threads(self) -> int:
         """Request threads: one for each job held, one for each WebSocket, and the reserve."""
-        num_busy = self.max_batch_size + self.max_pending + self.max_websockets
-        return num_busy + self.reserve_threads
+        return self.max_jobs + self.max_websockets + self.reserve_threads
 
 
 def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:
@@ -286,6 +250,8 @@ def read_settings(**overrides: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
+        if not name:  # of settings together: it names the one at fault
+            name, _, message = message.partition(": ")
         if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
             place = "" if name in overrides else f" in {file()}"
             raise SettingsError(f"{name}{place} is no setting of this server") from None

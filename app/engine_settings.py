@@ -1,4 +1,4 @@
-"""The settings of the engine: defaults and texts are those of its own `ModelConfig`."""
+"""The settings of a model: defaults and texts are those of the engine's own `ModelConfig`."""
 
 import dataclasses
 import os
@@ -11,6 +11,7 @@ import pydantic_settings
 from pydantic import Field
 
 from switchyard import engine
+from switchyard.app.parts.call_formats import FORMATS
 from switchyard.app.sources import place
 
 DEFAULT_MODEL = str(pathlib.Path(__file__).parent.parent / "models" / "demo")
@@ -31,11 +32,8 @@ class LoraSettings(pydantic.BaseModel, extra="forbid"):
     scaling: float = Field(1.0, allow_inf_nan=False)
 
 
-class EngineSettings(pydantic_settings.BaseSettings):
+class ModelSettings(pydantic.BaseModel):
     """Each option of a `ModelConfig` stands here, by its name; `path` is called `model`."""
-
-    # Of settings that came neither from the file nor, as far as the operator knows, by a variable.
-    _places: dict[str, str] = pydantic.PrivateAttr(default_factory=dict)
 
     model: str = Field(
         DEFAULT_MODEL,
@@ -46,6 +44,7 @@ class EngineSettings(pydantic_settings.BaseSettings):
     )
     device: engine.Device = _of_engine("device")
     link: engine.LinkKind = _of_engine("link")
+    gpus: list[int] = _of_engine("gpus")
     max_seq_len: int | None = _of_engine("max_seq_len")
     rope_scale: float | None = _of_engine("rope_scale")
     rope_alpha: float | None = _of_engine("rope_alpha")
@@ -71,6 +70,21 @@ class EngineSettings(pydantic_settings.BaseSettings):
     default_frequency_penalty: float = _of_engine("default_frequency_penalty")
     default_stop_on_loop: bool = _of_engine("default_stop_on_loop")
 
+    tool_format: str = Field(
+        "auto",
+        description="How the model writes calls of tools: "
+        + ", ".join(f"`{name}`" for name in FORMATS)
+        + ", or `auto`: as its chat template shows.",
+    )
+    reasoning_start: str = Field(
+        "<think>",
+        description="What the model's thoughts begin with, at the beginning of its answer or at the"
+        " end of the prompt. Empty: thoughts are not split off.",
+    )
+    reasoning_end: str = Field(
+        "</think>", description="What they end with. Empty: thoughts are not split off."
+    )
+
     @pydantic.field_validator("model")
     @classmethod
     def _is_named(cls, value: str) -> str:
@@ -78,25 +92,45 @@ class EngineSettings(pydantic_settings.BaseSettings):
             raise ValueError("is empty: name a directory, or leave it out for the demo model")
         return value
 
-    def given_by(self, places: Mapping[str, str]) -> Self:
-        """Remember where some settings stand, for what is said of them."""
-        self._places.update(places)
-        return self
+    @pydantic.field_validator("tool_format")
+    @classmethod
+    def _is_format(cls, value: str) -> str:
+        if value != "auto" and value not in FORMATS:
+            raise ValueError(f"must be auto or one of {', '.join(FORMATS)}")
+        return value
 
     @property
     def model_name(self) -> str:
         return self.name or _name_of(self.model)
 
-    def engine_config(self) -> engine.ModelConfig:
-        """Raises engine.ModelError, which says where a wrong setting stands."""
+    def to_config(self) -> engine.ModelConfig:
+        """Raises engine.ModelError."""
         options = {name: getattr(self, name) for name in _OPTIONS if name != "path"}
         loras = tuple(
             engine.Lora(one.path, one.name or _name_of(one.path), one.scaling) for one in self.loras
         )
         options |= {"path": self.model, "name": self.model_name, "loras": loras}
-        options |= {name: tuple(getattr(self, name)) for name in ("cache_mode", "gpu_split")}
+        options |= {
+            name: tuple(getattr(self, name)) for name in ("cache_mode", "gpu_split", "gpus")
+        }
+        return engine.ModelConfig(**options)
+
+
+class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
+    """Of the one model, or those that all models have unless they say otherwise."""
+
+    # Of settings that came neither from the file nor, as far as the operator knows, by a variable.
+    _places: dict[str, str] = pydantic.PrivateAttr(default_factory=dict)
+
+    def given_by(self, places: Mapping[str, str]) -> Self:
+        """Remember where some settings stand, for what is said of them."""
+        self._places.update(places)
+        return self
+
+    def engine_config(self) -> engine.ModelConfig:
+        """Raises engine.ModelError, which says where a wrong setting stands."""
         try:
-            return engine.ModelConfig(**options)
+            return self.to_config()
         except engine.ModelError as error:
             if error.param not in self.model_fields_set:
                 raise

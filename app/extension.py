@@ -13,7 +13,7 @@ from typing import Any
 import flask
 
 from switchyard import engine
-from switchyard.app.blueprint import install, open_services
+from switchyard.app.blueprint import install, open_models, open_services
 from switchyard.app.chat.request import Chat
 from switchyard.app.chat.request import chat as parse_chat
 from switchyard.app.config import Settings, read_settings
@@ -24,6 +24,7 @@ from switchyard.app.delivery.watch import WatchedClient
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.openai import parse
 from switchyard.app.http import origins
+from switchyard.app.leases import model_of, release
 from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.operations.account import Account
 from switchyard.app.services import KEY, Services, services
@@ -98,9 +99,9 @@ class TextStream(Iterator[str]):
 class Switchyard:
     """Adds the API to a Flask application, and the model to its views.
 
-    The model is loaded in the process that serves the first request, or calls `start`; so a fork
-    before that is no harm. Settings: those given here, `app.config` (SWITCHYARD_MODEL and so on),
-    the environment, switchyard.toml, the first that has one.
+    It is loaded in the process that serves the first request, or calls `start`; so a fork before
+    that is no harm. Settings: those given here, `app.config` (SWITCHYARD_MODEL and so on), the
+    environment, switchyard.toml, the first that has one.
     """
 
     def __init__(
@@ -126,8 +127,7 @@ class Switchyard:
         where there should be. Nothing is loaded yet.
         """
         settings = read_settings(**(_settings_of(app.config) | self._settings))
-        opened = engine.open_engine(settings.engine_config())
-        models = engine.Models([opened], settings.model_aliases)
+        models = open_models(settings)
         services = open_services(settings, models, None)
         starter = Starter(models, settings.grace, services.ledger)
         before_request: list[Callable[[], Any]] = [starter]
@@ -147,7 +147,7 @@ class Switchyard:
         return services.models
 
     def start(self) -> None:
-        """Begin to load in this process; returns at once, and does nothing the second time."""
+        """Begin to load in this process; returns at once. Once more does nothing."""
         self._extensions()[f"{KEY}_starter"]()
 
     def generate(
@@ -193,7 +193,10 @@ class Switchyard:
         self.models.wait_until_loaded()
         with self._context():
             account = services().guard.of_host()
-            submitted = _submit(prompt, messages, parameters, account)
+            try:
+                submitted = _submit(prompt, messages, parameters, account)
+            finally:
+                release()
             submitted.stream.is_patient = is_patient
             return TextStream(submitted, account)
 
@@ -239,7 +242,6 @@ class Starter:
 
 
 def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises SettingsError for a name that is no setting."""
     found = {k[len(PREFIX) :].lower(): v for k, v in config.items() if k.startswith(PREFIX)}
     for name in found:
         if name not in Settings.model_fields:
@@ -253,7 +255,6 @@ def _submit(
     parameters: dict[str, Any],
     account: Account | None,
 ) -> Submitted:
-    """One job, by the rules of requests."""
     if (prompt is None) == (messages is None):
         raise BadRequest("give prompt or messages, one of them", "prompt")
     for name in MEANINGLESS:
@@ -267,7 +268,7 @@ def _submit(
         else:
             request = parse_chat({"messages": messages, **parameters})
         request = request.with_preset(services().settings.presets)
-        model = services().models.get(request.model)
+        model = model_of(request.model)
         with generation.names_of(request):
             if isinstance(request, Chat):
                 ready = services().prompts(model).prepare(request)

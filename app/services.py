@@ -1,8 +1,9 @@
 """What the views of one application work with."""
 
 import functools
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ParamSpec
 
 import flask
@@ -12,9 +13,11 @@ from switchyard.app.chat.prompt import Prompts
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.delivery.answers import Answers
+from switchyard.app.engine_settings import ModelSettings
 from switchyard.app.errors import Describe
 from switchyard.app.http.gate import Gate
 from switchyard.app.http.places import Places
+from switchyard.app.http.threads import Threads
 from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.metrics.metrics import Metrics
 from switchyard.app.openapi.contract import REPEATABLE
@@ -25,6 +28,7 @@ SHOWN = "switchyard_services"  # in flask.g, where a key may not use all
 
 Arguments = ParamSpec("Arguments")
 View = Callable[Arguments, flask.Response]
+Templates = weakref.WeakKeyDictionary[engine.Engine, ChatTemplate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +39,27 @@ class Services:
     describe: Describe  # errors, in the words of the current request's client
     answers: Answers
     gate: Gate
-    chat_templates: dict[str, ChatTemplate]  # by model name
     websockets: Places  # for each that may be open
+    threads: Threads
     terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon
     checks: Checks | None  # of API keys, where they are asked for
     guard: Guard
     metrics: Metrics | None
     ledger: Ledger | None  # of usage; the caller starts and closes it
+    _templates: Templates = field(default_factory=weakref.WeakKeyDictionary)
+
+    def template(self, model: engine.Engine) -> ChatTemplate:
+        """Raises engine.ModelError for one that can't be read."""
+        found = self._templates.get(model)
+        if found is None:
+            found = self._templates[model] = ChatTemplate(model.model_dir)
+        return found
 
     def prompts(self, model: engine.Engine) -> Prompts:
         """What makes a model's prompts of conversations."""
-        return Prompts(model, self.chat_templates[model.config.name], self.settings)
+        about = model.about
+        settings = about if isinstance(about, ModelSettings) else self.settings
+        return Prompts(model, self.template(model), settings)
 
 
 def services() -> Services:

@@ -14,13 +14,16 @@ from switchyard.engine.errors import (
     InvalidJob,
     JobFailed,
     Loading,
+    LoadUnderWay,
     ModelError,
     ModelNotFound,
+    NoRoom,
     OutOfMemory,
     PromptTooLong,
     Refused,
     Rejected,
     Stalled,
+    Unloaded,
 )
 from switchyard.engine.grammar import constraints
 from switchyard.engine.held import JobState
@@ -43,7 +46,10 @@ from switchyard.engine.messages import (
 )
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
-from switchyard.engine.models import Models, open_engine
+from switchyard.engine.models.entry import Lease, ModelState, ModelStatus, Policy, Served
+from switchyard.engine.models.load import Load, Way
+from switchyard.engine.models.opening import open_engine
+from switchyard.engine.models.table import Models
 from switchyard.engine.panics import panics_as
 from switchyard.engine.sampling import PARAMETERS, BannedString, Sampling, Stage
 from switchyard.engine.schedule.admission import State
@@ -82,15 +88,22 @@ __all__ = [
     "JobEvent",
     "JobFailed",
     "JobState",
+    "Lease",
     "LinkKind",
+    "Load",
+    "LoadUnderWay",
     "Loading",
     "Lora",
     "ModelConfig",
     "ModelDir",
     "ModelError",
     "ModelNotFound",
+    "ModelState",
+    "ModelStatus",
     "Models",
+    "NoRoom",
     "OutOfMemory",
+    "Policy",
     "Prefill",
     "PromptLogprobs",
     "PromptTooLong",
@@ -99,6 +112,7 @@ __all__ = [
     "Refused",
     "Rejected",
     "Sampling",
+    "Served",
     "Stage",
     "Stalled",
     "Started",
@@ -108,7 +122,9 @@ __all__ = [
     "Timings",
     "TokenLogprob",
     "Tokenizer",
+    "Unloaded",
     "Used",
+    "Way",
     "constraints",
     "give_memory_back",
     "keep_memory_small",

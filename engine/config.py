@@ -52,6 +52,10 @@ class ModelConfig:
         " `process` of its own, which is started anew if it dies; or `auto`: a process on a GPU,"
         " else a thread.",
     )
+    gpus: tuple[int, ...] = _option(
+        (),
+        "Numbers of the GPUs that the model may use, of those that this process sees. Empty: all.",
+    )
     max_seq_len: int | None = _option(
         None, "Longest prompt and completion together, in tokens. Default: the model's."
     )
@@ -173,6 +177,14 @@ class ModelConfig:
             raise ModelError("max_pending must not be negative", "max_pending")
 
     def _check_gpus(self) -> None:
+        if self.gpus and (min(self.gpus) < 0 or len(set(self.gpus)) < len(self.gpus)):
+            raise ModelError("gpus must be numbers from 0 on, none of them twice", "gpus")
+        if self.gpus and self.device == "cpu":
+            raise ModelError("gpus is for GPUs, and the device is cpu", "gpus")
+        if self.gpus and self.link == "thread":
+            raise ModelError(
+                "gpus are given to a process of the model's own, and link is thread", "gpus"
+            )
         if not self.cache_mode or len(set(self.cache_mode)) < len(self.cache_mode):
             raise ModelError("cache_mode must name one or more, none of them twice", "cache_mode")
         if self.draft_model is not None and self.ngram_draft:

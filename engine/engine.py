@@ -58,6 +58,8 @@ class Engine:
         self._held = HeldJobs()
         self._places = QueuePlaces(self._changed, lambda command: self._link.send(command))
         self._on_stopped: list[Callable[[Engine], None]] = []
+        self.is_started = False
+        self.about: object = None  # the application's own, of the model
 
     # Any thread
 
@@ -68,9 +70,7 @@ class Engine:
 
     @property
     def error(self) -> EngineError | None:
-        """From what it recovers, where it hangs, why it loads once more, or why it has stopped,
-        unless it was told to.
-        """
+        """From what it recovers, where it hangs, why it loads once more, or why it was lost."""
         return self._standing.error
 
     @property
@@ -140,6 +140,7 @@ class Engine:
         return max(2 * self.context, MAX_TOLD)
 
     def start(self) -> None:
+        self.is_started = True
         self._standing.begin_load()
         self._link.start()
 
@@ -293,7 +294,6 @@ class Engine:
         )
 
     def _end(self, phase: Phase) -> EngineError:
-        """Why a job is told nothing any more."""
         return admission.end(phase, self.state, self.error, self.config.name)
 
     def _cancel(self, identifier: str) -> None:

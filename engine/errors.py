@@ -2,6 +2,8 @@
 
 EngineError
 ├── ModelError              a model can't be loaded, or brought back: its files, device, memory
+│   ├── NoRoom              there is no memory for it; the message has the sums
+│   ├── LoadUnderWay        it is being loaded, unloaded or swapped already
 │   └── DeviceLost          no call to the device succeeds any more in this process
 ├── ModelNotFound           no model has that name
 ├── Rejected                the job's own fault; the same job fails again
@@ -10,6 +12,7 @@ EngineError
 ├── Refused                 not now; the same job may be taken later
 │   ├── Full                as many jobs as the engine holds
 │   ├── Loading             the model is not warm yet
+│   ├── Unloaded            the model is loaded by its operator alone
 │   ├── Stalled             an iteration does not return; this may end
 │   ├── Draining            the engine finishes what it has and takes nothing new
 │   └── Dead                the model failed to load, or the engine thread has ended
@@ -30,6 +33,14 @@ class EngineError(Exception):
 
 
 class ModelError(EngineError):
+    pass
+
+
+class NoRoom(ModelError):
+    pass
+
+
+class LoadUnderWay(ModelError):
     pass
 
 
@@ -83,6 +94,10 @@ class Full(Refused):
 
 
 class Loading(Refused):
+    pass
+
+
+class Unloaded(Refused):
     pass
 
 

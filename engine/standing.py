@@ -1,6 +1,7 @@
 """How an engine stands, by what its thread has told. Its engine's lock guards it."""
 
 import logging
+import threading
 import time
 from collections import deque
 
@@ -32,9 +33,10 @@ class Standing:
         self.error: EngineError | None = None  # of a trouble, of the load that follows, of the end
         # Jobs that the generator and the engine did not agree on; they were ended.
         self.num_zombies = self.num_hangs = self.num_restarts = 0
-        self.stats: Stats | None = None  # with those of threads before this one
         self.load_seconds: float | None = None  # that the latest load took
+        self._stats: Stats | None = None  # with those of threads before this one
         self._before: Stats | None = None
+        self._past: Past | None = None  # of the name, before this engine
         self._recent: deque[Stats] = deque()  # of the last seconds, and one from before
         self._name = name
         self._state: State = "loading"
@@ -64,6 +66,22 @@ class Standing:
     def progress(self) -> float | None:
         """Of a load, from 0 to 1. None where nothing is known of it."""
         return self._progress if self.is_loading else None
+
+    @property
+    def stats(self) -> Stats | None:
+        """With those of threads, and of engines of this name, before this one."""
+        before = None if self._past is None else self._past.stats
+        if self._stats is not None:
+            return self._stats.after(before)
+        return None if before is None else before.at_rest()
+
+    def follow(self, past: "Past", other: "Standing") -> None:
+        """Go on counting where another engine of this name is, or ends: it is added to `past`."""
+        past.add(other)
+        self._past = past
+        self.num_zombies += other.num_zombies
+        self.num_hangs += other.num_hangs
+        self.num_restarts += other.num_restarts
 
     def rates(self, now: float) -> Rates:
         """`now` by the monotonic clock. Any thread."""
@@ -125,8 +143,8 @@ class Standing:
         logger.info("model %s is loaded, on %s", self._name, info.device)
 
     def _count(self, stats: Stats) -> None:
-        self.stats = stats.after(self._before)
-        self._recent.append(self.stats)
+        self._stats = stats.after(self._before)
+        self._recent.append(self._stats)
         self._forget(stats.time)
 
     def _forget(self, now: float) -> None:
@@ -135,13 +153,44 @@ class Standing:
 
     def _restart(self, reason: str) -> None:
         self.num_restarts += 1
-        self._before = self.stats
+        self._before = self._stats
         self._trouble, self.error = None, BatchFailed(reason)
         self._progress = None
         self.begin_load()
         if self.is_ready:
             self._state = "loading"
         logger.error("model %s: %s; it is loaded anew", self._name, reason)
+
+
+class Past:
+    """What engines have counted that had a name before the one that has it now. They may still
+    count. Any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards both
+        self._total: Stats | None = None  # of those that have stopped
+        self._standings: list[Standing] = []  # of the others
+
+    def add(self, standing: Standing) -> None:
+        with self._lock:
+            self._standings.append(standing)
+
+    @property
+    def stats(self) -> Stats | None:
+        with self._lock:
+            for standing in [one for one in self._standings if one.is_stopped]:
+                self._standings.remove(standing)
+                self._total = _sum(standing, self._total)
+            total = self._total
+            for standing in self._standings:
+                total = _sum(standing, total)
+            return total
+
+
+def _sum(standing: Standing, before: Stats | None) -> Stats | None:
+    own = standing._stats
+    return before if own is None else own.after(before)
 
 
 def _mean(begin: Stats, end: Stats, name: str) -> float | None:

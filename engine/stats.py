@@ -176,6 +176,10 @@ class Stats:
         return replace(
             self,
             totals=self.totals + before.totals,
-            histograms=histograms,
+            histograms={**before.histograms, **histograms},
             work=self.work + before.work,
         )
+
+    def at_rest(self) -> "Stats":
+        """What was counted, of an engine that holds nothing now."""
+        return replace(self, num_active=0, num_pending=0, occupancy=Occupancy())

@@ -19,6 +19,11 @@ from switchyard.app.request.validation import NEUTRAL, OTHER, SETTLED, TOLD  # n
 
 PAGE = ROOT / "docs" / "api.md"
 BEGIN, END = "<!-- parameters -->\n", "<!-- end of parameters -->\n"
+LOADING = (
+    "/admin/",
+    "/models/",
+    "/v1/model/",
+)  # which take settings: docs/configuration.md has them
 COUNTING = "/input_tokens"  # ends paths that take what the path before it does
 UNBOUNDED = 2**31 - 1  # from here on a limit is only what an integer holds
 
@@ -45,7 +50,7 @@ def rows(api: dict[str, Any]) -> Rows:
     definitions = api["components"]["schemas"]
     found: Rows = {}
     for path, methods in sorted(api["paths"].items(), key=_openai_first):
-        if path.endswith(COUNTING):
+        if path.endswith(COUNTING) or path.startswith(LOADING):
             continue
         for operation in methods.values():
             for schema in _objects(operation, definitions):

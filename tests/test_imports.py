@@ -44,9 +44,9 @@ HOMES = {
 # set may import each other.
 LAYERS = {
     "engine": [
-        {"errors", "config", "job", "memory", "panics", "sampling", "stats"},
+        {"errors", "config", "job", "panics", "sampling", "stats"},
         {"messages"},
-        {"model"},
+        {"memory", "model"},
         {"stream", "held", "grammar", "schedule", "standing"},
         {"backends"},
         {"links"},
@@ -56,7 +56,7 @@ LAYERS = {
     "app": [
         {"parts", "exceptions"},
         {"request"},
-        {"http", "config", "engine_settings", "operation_settings", "sources"},
+        {"http", "config", "engine_settings", "operation_settings", "sources", "table_settings"},
         {"errors"},
         {"openapi"},
         {"operations"},
@@ -64,6 +64,7 @@ LAYERS = {
         {"delivery"},
         {"chat", "metrics"},
         {"services"},
+        {"leases"},
         {"routes", "formats"},
         {"blueprint"},
         {"extension", "create"},
@@ -80,6 +81,7 @@ LAYERS = {
     ],
     "app/formats": [
         {"shapes", "format", "codex"},
+        {"changes", "loads"},
         {"answer", "choices", "count", "models"},
         {"text"},
         set(typing.get_args(WireFormat)),
@@ -179,7 +181,9 @@ def test_services_are_asked_for_by_routes_alone():
     """What lies below takes what it needs as arguments."""
     for path in FILES:
         if "switchyard.app.services.services" in imports(path):
-            assert name_of(path).startswith(("app/formats/", "app/routes/", "app/extension.py"))
+            assert name_of(path).startswith(
+                ("app/formats/", "app/routes/", "app/leases.py", "app/extension.py")
+            )
 
 
 @pytest.mark.parametrize("path", OTHERS, ids=name_of)

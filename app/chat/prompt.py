@@ -9,7 +9,7 @@ from switchyard.app.chat import calls, generic
 from switchyard.app.chat.request import HOW_TO_THINK, SWITCHES, Chat
 from switchyard.app.chat.template import ChatTemplate, Conversation
 from switchyard.app.chat.tools import Offer
-from switchyard.app.config import Settings
+from switchyard.app.engine_settings import ModelSettings
 from switchyard.app.http.body import dumps
 from switchyard.app.parts.call_formats import FORMATS, GENERIC, CallFormat, recognise
 from switchyard.app.parts.parser import PartParser, Tags
@@ -58,7 +58,9 @@ class Prompt:
 class Prompts:
     """Of one model: its chat template, and what the settings say of how it writes."""
 
-    def __init__(self, model: engine.Engine, template: ChatTemplate, settings: Settings) -> None:
+    def __init__(
+        self, model: engine.Engine, template: ChatTemplate, settings: ModelSettings
+    ) -> None:
         self._model = model
         self._template = template
         self._tags = Tags(settings.reasoning_start, settings.reasoning_end)

@@ -56,7 +56,7 @@ def receive(
     client.limit_sends(settings.send_timeout)
     with client.receiving(settings.body_timeout):
         data = read_bytes(settings.max_body_bytes)
-    _enter(gate, len(data), settings)
+    enter(gate, len(data), settings)
     check_values(data, settings.max_body_bytes)
     request = parse_body(read(data))
     if isinstance(request, Generation):
@@ -69,14 +69,20 @@ def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
     """For an input of so many bytes that is not a request's body: inside the gate, until `submit`
     or the end of this. Raises ClientGone, TimedOut, Full.
     """
-    _enter(gate, size, settings)
+    enter(gate, size, settings)
     try:
         yield
     finally:
         leave()
 
 
-def _enter(gate: Gate, size: int, settings: Settings) -> None:
+def enter(gate: Gate, size: int, settings: Settings) -> None:
+    """The gate, until `submit` or `leave`. Raises what `inside` does."""
+    setattr(flask.g, PLACE, gate.enter(size, patience(settings)))
+
+
+def patience(settings: Settings) -> Callable[[], None]:
+    """Raises once the current request's client has left, or has waited for too long."""
     client = WatchedClient(environ(), serves_half_closed=False)
     ahead = deadlines(settings.queue_timeout, settings.first_token_timeout, settings.total_timeout)
 
@@ -84,7 +90,7 @@ def _enter(gate: Gate, size: int, settings: Settings) -> None:
         client.check()
         check(ahead, time.monotonic())
 
-    setattr(flask.g, PLACE, gate.enter(size, look))
+    return look
 
 
 def leave() -> Place | None:

@@ -12,6 +12,7 @@ from switchyard.app.chat.request import Chat
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.framing import PLAIN_TEXT, Framing
 from switchyard.app.delivery.render import Render
+from switchyard.app.leases import model_of
 from switchyard.app.request.generation import Generation
 from switchyard.app.services import services
 
@@ -60,7 +61,7 @@ def answer_chat(
     """`identifier`: the response's. `make_render` takes the prompt, and the choices by their jobs'
     identifiers. Raises what `answer` does.
     """
-    model = services().models.get(chat.model)
+    model = model_of(chat.model)
 
     def prepare() -> Prepared:
         prompt = services().prompts(model).prepare(chat)

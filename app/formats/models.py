@@ -9,9 +9,10 @@ import flask
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.errors import ErrorBody
+from switchyard.app.errors import ErrorBody, without_identifiers
 from switchyard.app.formats import codex
 from switchyard.app.formats.format import Format, spoken
+from switchyard.app.formats.loads import Value, value_of
 from switchyard.app.http.body import json_response
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
@@ -28,6 +29,13 @@ class ModelMeta(TypedDict, total=False):
     loras: list[str]
 
 
+class ModelRowStatus(TypedDict):
+    value: Value
+    progress: float | None
+    failed: bool
+    reason: str | None
+
+
 class ModelBody(TypedDict):
     id: str
     object: Literal["model"]
@@ -38,6 +46,8 @@ class ModelBody(TypedDict):
     max_model_len: int | None
     context_length: int | None
     meta: ModelMeta
+    aliases: list[str]
+    status: ModelRowStatus
 
 
 class ModelList(TypedDict):
@@ -84,12 +94,14 @@ def _either(*types: Any) -> Any:
 
 
 def _describe_to_codex(model: engine.Engine, place: int) -> dict[str, Any]:
-    template = services().chat_templates[model.config.name]
+    template = services().template(model)
     return codex.describe(model, place, "reasoning_effort" in template.variables)
 
 
 def _describe(model: engine.Engine) -> dict[str, Any]:
     name, context = model.config.name, model.context or None
+    status = services().models.status(name)
+    error = status.error if status.state != "ready" else None
     return {
         "id": name,
         "object": "model",
@@ -100,6 +112,13 @@ def _describe(model: engine.Engine) -> dict[str, Any]:
         "max_model_len": context,
         "context_length": context,
         "meta": _meta(model),
+        "aliases": list(status.aliases),
+        "status": {
+            "value": value_of(status.state),
+            "progress": status.progress,
+            "failed": status.state == "failed",
+            "reason": None if error is None else without_identifiers(str(error)),
+        },
     }
 
 

@@ -8,6 +8,7 @@ MEANINGS = {
     " API key of this role.",
     404: "There is no such thing, or no such model.",
     408: "The body, or the generation, took longer than it may.",
+    409: "It is being loaded or swapped already, or there is no memory for it: with the sums.",
     413: "The body is longer than this server takes.",
     414: "The query string is longer than the HTTP server takes, which says so in HTML.",
     415: "The body's content type is another one.",

@@ -11,12 +11,14 @@ from switchyard.app.http.body import json_response
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 
-REASONS: dict[engine.State, str] = {
+REASONS: dict[engine.ModelState, str] = {
     "loading": "the model is loading",
     "draining": "the server finishes what it has and takes nothing new",
     "recovering": "the generator failed and is being brought back; jobs wait",
     "hanging": "a step of the generator does not return",
     "stopped": "the server has shut down",
+    "unloaded": "the model is not loaded",
+    "failed": "the model could not be loaded",
 }
 
 blueprint = flask.Blueprint("switchyard_health", __name__)
@@ -28,12 +30,12 @@ class Live(TypedDict):
 
 class Ready(TypedDict):
     status: Literal["ready"]
-    models: dict[str, engine.State]
+    models: dict[str, engine.ModelState]
 
 
 class Unready(TypedDict):
     status: Literal["unready"]
-    models: dict[str, engine.State]
+    models: dict[str, engine.ModelState]
     reasons: dict[str, str]
     progress: dict[str, float]
 
@@ -62,18 +64,21 @@ def live() -> flask.Response:
 @blueprint.get("/health/ready")
 @declares({200: Ready, 503: Unready}, who="nobody")
 def ready() -> flask.Response:
-    """200 once every model is warm and takes jobs, else 503 and the reasons."""
+    """200 once every model that is loaded with the server is warm and takes jobs, else 503 and the
+    reasons.
+    """
     models = services().models
-    states = {name: models.get(name).state for name in models.names}
-    if all(state == "ready" for state in states.values()):
+    found = [models.status(name) for name in models.names]
+    states = {model.name: model.state for model in found}
+    if models.is_ready:
         return json_response({"status": "ready", "models": states})
     reasons = {
-        name: without_identifiers(str(models.get(name).error or REASONS[state]))
-        for name, state in states.items()
-        if state != "ready"
+        model.name: without_identifiers(str(model.error or REASONS[model.state]))
+        for model in found
+        if model.load == "start" and model.state != "ready"
     }
     progress = {
-        name: round(share, 3) for name in states if (share := models.get(name).progress) is not None
+        model.name: round(model.progress, 3) for model in found if model.progress is not None
     }
     body = {"status": "unready", "models": states, "reasons": reasons, "progress": progress}
     return json_response(body, 503, {"Retry-After": "1"})
@@ -82,7 +87,8 @@ def ready() -> flask.Response:
 def why_unready() -> str | None:
     """What /health/ready says of the first model that isn't ready; None if all are."""
     models = services().models
-    states = (models.get(name).state for name in models.names)
+    found = (models.status(name) for name in models.names)
+    states = (model.state for model in found if model.load == "start")
     return next((REASONS[state] for state in states if state != "ready"), None)
 
 

@@ -55,9 +55,9 @@ def list_requests() -> flask.Response:
     asker = owner_of(flask.request)
     sees_all = caller_of(flask.request) is None or is_operator(flask.request)
     data = [
-        _describe(name, job, asker)
-        for name in models.names
-        for job in models.get(name).jobs()
+        _describe(model.config.name, job, asker)
+        for model in models.engines
+        for job in model.jobs()
         if sees_all or job.owner == asker
     ]
     return json_response({"object": "list", "data": data})
@@ -75,7 +75,7 @@ def cancel_request(identifier: str) -> flask.Response:
     asker, may_end_all = owner_of(flask.request), is_operator(flask.request)
     num_cancelled = 0
     others: set[str] = set()  # whose share it is
-    for model in map(models.get, models.names):
+    for model in models.engines:
         for job in model.jobs(timeout=0):
             of, _ = _request_of(job)
             is_own = of == identifier and job.owner == asker

@@ -34,7 +34,7 @@ class StatusGpu(TypedDict):
 
 class StatusModel(TypedDict, total=False):
     id: str
-    state: engine.State
+    state: engine.ModelState
     progress: float | None
     running: int
     waiting: int
@@ -87,8 +87,8 @@ def status() -> flask.Response:
     if sees_all:
         body["streams"] = len(here.answers.streams)
         body["websockets"] = here.websockets.num_taken
-        if here.metrics is not None and here.metrics.server.threads is not None:
-            busy, number = here.metrics.server.threads()
+        if here.threads.count is not None:
+            busy, number = here.threads.count()
             body["threads"] = {"busy": busy, "all": number}
     return json_response(body)
 
@@ -96,11 +96,11 @@ def status() -> flask.Response:
 def _sums(model: engine.Engine) -> StatusModel:
     stats = model.standing.stats
     running = stats.num_active if stats is not None else 0
-    progress = model.progress
+    found = services().models.status(model.config.name)
     return {
         "id": model.config.name,
-        "state": model.state,
-        "progress": None if progress is None else round(progress, 3),
+        "state": found.state,
+        "progress": None if found.progress is None else round(found.progress, 3),
         "running": running,
         "waiting": max(model.num_jobs - running, 0),
     }

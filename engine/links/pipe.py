@@ -24,6 +24,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import Closed, DeviceLost, EngineError, ModelError
 from switchyard.engine.links.base import Deliver
 from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.memory.gpus import environment
 from switchyard.engine.memory.process import keep_memory_small
 from switchyard.engine.messages import Command, Event, Hanging, Loaded, Restarting, Stop, Stopped
 from switchyard.engine.schedule.watchdog import interval_of
@@ -96,7 +97,7 @@ class PipeLink:
         here, there = Pipe()
         with here:
             try:
-                process = _start(there)
+                process = _start(there, self._config.gpus)
             except OSError as reason:
                 return False, ModelError(f"no process can be started for the model: {reason}")
             finally:
@@ -185,14 +186,15 @@ class PipeLink:
         return True
 
 
-def _start(there: Connection) -> subprocess.Popen[bytes]:
+def _start(there: Connection, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
     """In a session of its own: a signal to our process group is for us to obey."""
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         [sys.executable, "-P", "-c", CODE.format(there.fileno())],
         stdin=subprocess.DEVNULL,
         pass_fds=[there.fileno()],
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | path | environment(gpus),
     )
 
 

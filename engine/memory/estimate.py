@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from switchyard.engine.config import PAGE_SIZE, CacheMode, ModelConfig
-from switchyard.engine.errors import ModelError
+from switchyard.engine.errors import NoRoom
 
 GIB = 2**30
+CONTEXT = 5 * GIB // 8  # of a GPU, which CUDA takes before anything is loaded: 621 MiB of an H200
 MODES: tuple[CacheMode, ...] = ("float16", "Q8", "Q6", "Q4")  # the largest first
 BYTES: dict[CacheMode, float] = {"float16": 4, "Q8": 2, "Q6": 1.5, "Q4": 1}  # of a key and a value
 MAX_QUANTIZED = 2**31  # numbers in a layer: beyond it, positions in the kernels overflow
@@ -68,7 +69,7 @@ class Memory:
 
     def caches(self) -> list[tuple[CacheMode, int]]:
         """Mode and tokens of what the configuration allows and has room, the best first. Raises
-        ModelError, with what would fit, if that is none.
+        NoRoom, with what would fit, if that is none.
         """
         tokens = self._config.cache_tokens
         if tokens == "auto":
@@ -80,7 +81,7 @@ class Memory:
         else:
             found = [(m, tokens) for m in self._config.cache_mode if self.place(m, tokens)]
         if not found:
-            raise ModelError(self._refusal(), "cache_tokens")
+            raise NoRoom(self._refusal(), "cache_tokens")
         return found
 
     def place(self, mode: CacheMode, tokens: int) -> list[int]:

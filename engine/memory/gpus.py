@@ -3,13 +3,17 @@
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import ModelError
 
 NEEDED_DRIVER = 525  # of CUDA 12, whatever its minor version
 AMPERE = (8, 0)  # flash-attn's oldest
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # CUDA's variable: numbers or UUIDs
 NAME = 96  # bytes that any of its texts may have
 
 
@@ -38,7 +42,7 @@ def has_gpu() -> bool:
     """Asked of NVML: once CUDA itself has been asked, no fork of this process could use it any
     more.
     """
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+    if os.environ.get(VISIBLE) in ("", "-1"):
         return False
     with _nvml() as (_, number):
         return number > 0
@@ -52,7 +56,66 @@ def is_for_cpu(device: str) -> bool:
 def gpus() -> list[Gpu]:
     """All that the driver knows; none where there is no driver."""
     with _nvml() as (nvml, number):
-        return [_gpu(nvml, i) for i in range(number)]
+        return [_gpu(nvml, _device(nvml, i)) for i in range(number)]
+
+
+def visible() -> list[Gpu]:
+    """Those that CUDA would give to this process, in the order in which CUDA_VISIBLE_DEVICES has
+    them, or in PCI's. As CUDA does, it reads that up to the first which isn't there.
+    """
+    told = _told()
+    if told is None:
+        return gpus()
+    found = []
+    with _nvml() as (nvml, number):
+        for identifier in told:
+            device = _find(nvml, identifier, number)
+            if device is None:
+                break
+            found.append(_gpu(nvml, device))
+    return found
+
+
+def check_gpus(config: ModelConfig) -> None:
+    """Raises ModelError if one of the configuration's `gpus` isn't there, as far as NVML tells, or
+    else CUDA_VISIBLE_DEVICES.
+    """
+    if not config.gpus:
+        return
+    if is_for_cpu(config.device):
+        raise ModelError("gpus is for GPUs, and there is none that NVML tells of", "gpus")
+    told = _told()
+    number = len(visible())
+    if not gpus():  # NVML is hidden
+        number = max(config.gpus) + 1 if told is None else len(told)
+    for gpu in config.gpus:
+        if gpu >= number:
+            raise ModelError(
+                f"gpus has {gpu}, and this process sees {number}, numbered from 0", "gpus"
+            )
+
+
+def chosen(config: ModelConfig) -> dict[int, Gpu]:
+    """Those that the model may use, by their numbers."""
+    there = dict(enumerate(visible()))
+    return {i: there[i] for i in config.gpus if i in there} if config.gpus else there
+
+
+def environment(numbers: Sequence[int]) -> dict[str, str]:
+    """Variables of a process that is to see these of our GPUs alone; none: all. The numbers of NVML
+    are those of the PCI bus; CUDA's own would begin with the fastest.
+    """
+    if not numbers:
+        return {}
+    told = _told()
+    identifiers = [str(i) if told is None else told[i] for i in numbers]
+    return {VISIBLE: ",".join(identifiers), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _told() -> list[str] | None:
+    """What CUDA_VISIBLE_DEVICES names; None where it doesn't exist."""
+    told = os.environ.get(VISIBLE)
+    return None if told is None else [part.strip() for part in told.split(",") if part.strip()]
 
 
 @contextlib.contextmanager
@@ -74,12 +137,34 @@ def _nvml() -> Iterator[tuple[Any, int]]:
         nvml.nvmlShutdown()
 
 
-def _gpu(nvml: Any, index: int) -> Gpu:
+def _device(nvml: Any, index: int) -> ctypes.c_void_p:
+    device = ctypes.c_void_p()
+    nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
+    return device
+
+
+def _find(nvml: Any, identifier: str, number: int) -> ctypes.c_void_p | None:
+    """By its number, or by its UUID or the beginning of that."""
+    if not number:
+        return None
+    if identifier.isdecimal():
+        return _device(nvml, int(identifier)) if int(identifier) < number else None
+    device, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(NAME)
+    if identifier.startswith("MIG-"):  # a part of a GPU
+        failed = nvml.nvmlDeviceGetHandleByUUID(identifier.encode(), ctypes.byref(device))
+        return None if failed else device
+    for i in range(number) if identifier.startswith("GPU-") else ():
+        nvml.nvmlDeviceGetUUID(_device(nvml, i), uuid, ctypes.c_uint(NAME))
+        if uuid.value.decode().startswith(identifier):
+            return _device(nvml, i)
+    return None
+
+
+def _gpu(nvml: Any, device: ctypes.c_void_p) -> Gpu:
     """What a call that fails would tell is empty."""
-    device, memory = ctypes.c_void_p(), _Memory()
+    memory = _Memory()
     major, minor = ctypes.c_int(), ctypes.c_int()
     name, driver = ctypes.create_string_buffer(NAME), ctypes.create_string_buffer(NAME)
-    nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
     nvml.nvmlDeviceGetName(device, name, ctypes.c_uint(NAME))
     nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
     nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))

@@ -37,7 +37,7 @@ class ModelDir:
     eos_token_ids: tuple[int, ...]  # of config.json and generation_config.json together
     chat_template: str | None  # Jinja source
     created: int  # Unix seconds
-    fingerprint: str  # another one once a file has changed
+    fingerprint: str  # another one where weights, or what they are read with, are others
 
     @classmethod
     def read(cls, path: str) -> "ModelDir":
@@ -142,10 +142,16 @@ def _check_numbers(path: Path, config: dict[str, Any]) -> None:
 
 
 def _fingerprint(root: Path) -> str:
-    """By names, sizes and times: reading the weights themselves would take as long as a load."""
-    stats = [(path.name, path.stat()) for path in sorted(root.iterdir())]
-    seen = repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
-    return f"fp_{hashlib.sha256(seen.encode()).hexdigest()[:10]}"
+    """By what config.json says, and names, sizes and times of the other files that a model is read
+    from: reading the weights themselves would take as long as a load.
+    """
+    files = [path for path in sorted(root.iterdir()) if path.suffix in SUFFIXES]
+    digest = hashlib.sha256((root / "config.json").read_bytes())
+    for path in files:
+        if path.name != "config.json":
+            stat = path.stat()
+            digest.update(repr((path.name, stat.st_size, stat.st_mtime_ns)).encode())
+    return f"fp_{digest.hexdigest()[:12]}"
 
 
 def _token_ids(config: dict[str, Any]) -> list[int]:

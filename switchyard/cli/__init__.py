@@ -8,10 +8,11 @@ from switchyard import __version__
 from switchyard.cli.bench import bench
 from switchyard.cli.check import check
 from switchyard.cli.doctor import doctor
-from switchyard.cli.drain import drain
 from switchyard.cli.estimate import estimate
 from switchyard.cli.keys import keys
+from switchyard.cli.models import models
 from switchyard.cli.serve import serve
+from switchyard.cli.server import drain
 from switchyard.cli.status import status
 from switchyard.cli.usage import usage
 
@@ -22,5 +23,5 @@ def main() -> None:
     """Serve ExLlamaV2 models, and look after the server."""
 
 
-for command in (serve, check, doctor, estimate, keys, bench, status, usage, drain):
+for command in (serve, check, doctor, estimate, keys, models, bench, status, usage, drain):
     main.add_command(command)

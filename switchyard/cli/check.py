@@ -20,7 +20,7 @@ from switchyard.cli.options import read, with_settings
 from switchyard.cli.server import connect, url_of_settings
 from switchyard.engine.backends import refuse_gpu_settings
 from switchyard.engine.memory.estimate import Memory
-from switchyard.engine.memory.gpus import gpus, has_gpu, is_for_cpu
+from switchyard.engine.memory.gpus import check_gpus, chosen, has_gpu, is_for_cpu
 from switchyard.engine.model.loadable import check_loadable
 from switchyard.server import address
 
@@ -50,7 +50,7 @@ def check(as_json: bool, **given: Any) -> None:
 def _find(**given: Any) -> Iterator[Finding]:
     try:
         settings = read(**given)
-        config = settings.engine_config()
+        configs = [one.config for one in settings.served()]
     except (SettingsError, engine.ModelError) as error:
         yield Finding("settings", False, str(error))
         return
@@ -61,7 +61,8 @@ def _find(**given: Any) -> Iterator[Finding]:
         yield _of_ledger(settings)
     if settings.access_log not in ("", "-"):
         yield _of_access_log(settings.access_log)
-    yield from _of_model(settings, config)
+    for config in configs:
+        yield from _of_model(config)
     yield _of_address(settings.bind)
 
 
@@ -112,22 +113,23 @@ def _is_ours() -> bool:
         connection.close()
 
 
-def _of_model(settings: Settings, config: engine.ModelConfig) -> Iterator[Finding]:
+def _of_model(config: engine.ModelConfig) -> Iterator[Finding]:
     try:
         model_dir = engine.ModelDir.read(config.path)
         footprints, lengths = check_loadable(config)
         if is_for_cpu(config.device):
             refuse_gpu_settings(config)
+        check_gpus(config)
     except engine.ModelError as error:
         yield Finding("model", False, str(error))
         return
     [architecture, *_] = model_dir.config["architectures"]
     template = "a chat template" if model_dir.chat_template else "no chat template"
-    context = f"{settings.max_seq_len or model_dir.max_seq_len or '?'} tokens of context"
-    told = f"{settings.model_name}, {architecture}, {model_dir.format}, {context}, {template}"
+    context = f"{config.max_seq_len or model_dir.max_seq_len or '?'} tokens of context"
+    told = f"{config.name}, {architecture}, {model_dir.format}, {context}, {template}"
     yield Finding("model", True, told)
     if config.device != "cpu" and has_gpu():
-        memory = Memory(config, footprints, usable(gpus()), lengths.max_seq_len)
+        memory = Memory(config, footprints, usable([*chosen(config).values()]), lengths.max_seq_len)
         try:
             mode, tokens = memory.caches()[0]
         except engine.ModelError as error:

@@ -10,11 +10,10 @@ import click
 
 from switchyard import engine
 from switchyard.engine.config import PAGE_SIZE
-from switchyard.engine.memory.estimate import GIB, MODES, Footprint, Memory
+from switchyard.engine.memory.estimate import CONTEXT, GIB, MODES, Footprint, Memory
 from switchyard.engine.memory.gpus import Gpu, gpus
 from switchyard.engine.model.footprint import measure
 
-CONTEXT = 5 * GIB // 8  # of a GPU, which CUDA takes before anything is loaded: 621 MiB of an H200
 CANNOT_LOAD = 3
 
 

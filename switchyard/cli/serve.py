@@ -19,7 +19,7 @@ TUNABLES = "glibc.malloc.tcache_count=0"
 def serve(**given: Any) -> None:
     """Serve the model in MODEL_DIR, or the demo, under gunicorn."""
     try:
-        read(**given).engine_config()
+        read(**given).served()
     except (SettingsError, engine.ModelError) as error:
         click.echo(f"switchyard: {error}", err=True)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Where a running server is, as the commands that ask it need it."""
+"""Where a running server is, as the commands that ask it need it; and `switchyard drain`."""
 
 import http.client
 import json
@@ -54,11 +54,24 @@ def connect(url: str, timeout: float) -> tuple[http.client.HTTPConnection, str]:
     return kind(parts.netloc, timeout=timeout), parts.path.rstrip("/")
 
 
-def ask(base: str, method: str, path: str, headers: Mapping[str, str] | None = None) -> bytes:
-    """The body of a good answer. Where there is none, the process ends, and says why."""
-    connection, prefix = connect(base, timeout=30)
+def ask(
+    base: str,
+    method: str,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    body: object = None,
+    timeout: float = 30,
+) -> bytes:
+    """The body of a good answer. Where there is none, the process ends, and says why. `body`: for
+    JSON, if it isn't None. `timeout`: seconds without a byte.
+    """
+    connection, prefix = connect(base, timeout)
+    sent = dict(headers or {})
+    data = None if body is None else json.dumps(body).encode()
+    if data is not None:
+        sent["Content-Type"] = "application/json"
     try:
-        connection.request(method, f"{prefix}{path}", headers=dict(headers or {}))
+        connection.request(method, f"{prefix}{path}", data, sent)
         response = connection.getresponse()
         answer = response.read()
     except (OSError, http.client.HTTPException) as error:
@@ -71,6 +84,15 @@ def ask(base: str, method: str, path: str, headers: Mapping[str, str] | None = N
         click.echo(f"switchyard: {base}: {response.status}: {told}", err=True)
         sys.exit(1)
     return answer
+
+
+@click.command()
+@click.option("--url", help="The server's. Default: where the settings have it listen.")
+def drain(url: str | None) -> None:
+    """Have the server of this machine finish what it has, and end."""
+    base = url or url_of_settings()
+    ask(base, "POST", "/admin/drain")
+    click.echo(f"{base} is draining")
 
 
 def _message(answer: bytes) -> str:

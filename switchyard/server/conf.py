@@ -49,7 +49,8 @@ except OSError as error:
 try:
     settings = app.read_settings()
     log_format = settings.log_format
-    engine.ModelDir.read(settings.engine_config().path)
+    for one in settings.served():
+        engine.ModelDir.read(one.config.path)
     if settings.keys_file:
         read_keys(settings.keys_file, settings.max_priority, bool(settings.ledger))
 except (app.SettingsError, engine.ModelError) as error:

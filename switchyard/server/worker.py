@@ -88,9 +88,7 @@ class Worker(ThreadWorker):
         self._settings = self.wsgi.extensions[KEY].settings
         # As many have readers of answers that another reads, too.
         threads = self._threads = RequestThreads(num_threads, self._settings.reserve_threads // 2)
-        metrics = self.wsgi.extensions[KEY].metrics
-        if metrics is not None:
-            metrics.server.threads = lambda: (threads.num_busy, threads.number)
+        self.wsgi.extensions[KEY].threads.count = lambda: (threads.num_busy, threads.number)
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
         """SIGTERM and SIGINT. gunicorn's own stops accepting at once and cuts off what is left."""
@@ -317,7 +315,7 @@ def _stop_receiving(sock: socket.socket) -> None:
 
 def _announce(models: engine.Models, settings: Settings, is_ctrl_c: bool) -> None:
     """What the end waits for."""
-    jobs = [job for name in models.names for job in models.get(name).jobs(timeout=0)]
+    jobs = [job for model in models.engines for job in model.jobs(timeout=0)]
     if number := len({job.request_id for job in jobs}):
         again = "; again to end now" if is_ctrl_c else ""
         requests = f"{number} request{'s' * (number > 1)}"

@@ -15,13 +15,13 @@ import prometheus_client
 
 from switchyard import engine, server
 from switchyard.app import Settings, SettingsError, create_app, read_settings
+from switchyard.app.blueprint import open_models
 from switchyard.app.operations.logs import LogFormat, listen, say
 from switchyard.app.services import KEY, Services
 
 
 def compose(settings: Settings) -> tuple[engine.Models, flask.Flask]:
-    opened = engine.open_engine(settings.engine_config())
-    models = engine.Models([opened], settings.model_aliases)
+    models = open_models(settings)
     app = create_app(settings, models, terminate if has_master() else None)
     services: Services = app.extensions[KEY]
     if services.checks is not None:

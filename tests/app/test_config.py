@@ -9,6 +9,7 @@ import pytest
 from switchyard import engine
 from switchyard.app import SettingsError, read_settings
 from switchyard.app.config import Settings
+from switchyard.app.table_settings import TableModel
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -190,6 +191,10 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         {"gpu_reserve": float("inf")},
         {"gpu_split": [0.0]},
         {"gpu_split": [-1.0, 4.0]},
+        {"gpus": [-1]},
+        {"gpus": [1, 1]},
+        {"gpus": [0], "device": "cpu"},
+        {"gpus": [0], "link": "thread"},
         {"max_chunk_size": 15},
         {"max_seq_len": 100},
         {"max_batch_size": 0},
@@ -240,7 +245,7 @@ def test_there_are_more_threads_than_jobs():
 
 def test_the_engines_settings_are_of_its_own_types():
     types = typing.get_type_hints(engine.ModelConfig)
-    otherwise = {"name", "cache_mode", "gpu_split", "loras"}  # or null; as in TOML
+    otherwise = {"name", "gpus", "cache_mode", "gpu_split", "loras"}  # or null; as in TOML
     settings = {name: field.annotation for name, field in Settings.model_fields.items()}
     assert types.keys() - settings.keys() == {"path"}
     shared = types.keys() & settings.keys()
@@ -250,9 +255,59 @@ def test_the_engines_settings_are_of_its_own_types():
 def test_the_documentation_lists_every_setting_with_its_default():
     text = (ROOT / "docs" / "configuration.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
-    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    fields = {**TableModel.model_fields, **Settings.model_fields}
+    defaults = {name: field.default for name, field in fields.items()}
     defaults["model"] = "models/demo"
     shown = {name: "" if d in (None, "") else f"`{d}`" for name, d in defaults.items()}
     assert rows == shown
-    for field in Settings.model_fields.values():
+    for field in fields.values():
         assert field.description in text
+
+
+ONE, OTHER = {"model": "/m/one"}, {"model": "/m/other", "aliases": ["chat"]}
+
+
+def test_a_table_has_what_it_says_and_else_what_stands_outside():
+    models = [{**ONE, "max_batch_size": 4}, {**OTHER, "load": "demand", "tool_format": "hermes"}]
+    settings = read_settings(models=models, max_batch_size=8, cache_tokens=512)
+    one, other = settings.served()
+    assert (one.config.name, one.config.max_batch_size, one.config.cache_tokens) == ("one", 4, 512)
+    assert (other.config.max_batch_size, other.load, other.about.tool_format) == (
+        8,
+        "demand",
+        "hermes",
+    )
+    assert settings.aliases() == {"chat": "other"}
+    assert settings.max_jobs == 4 + 8 + 2 * settings.max_pending
+
+
+def test_without_tables_there_is_one_model():
+    [served] = read_settings(model="/m/one", model_aliases={"chat": "one"}).served()
+    assert (served.config.name, served.load, served.about) == ("one", "start", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"models": [ONE, ONE]}, "'one' is the name or alias of more than one"),
+        ({"models": [OTHER, {**ONE, "name": "chat"}]}, "'chat' is the name or alias"),
+        ({"models": [OTHER], "model_aliases": {"chat": "other"}}, "'chat' is the name or alias"),
+        ({"models": [ONE], "model": "/m/other"}, "can't be tables"),
+        ({"models": [ONE], "default_model": "two"}, "'two' is none of one"),
+        ({"models": [ONE, OTHER], "max_loaded": 1}, "max_loaded: 2 models stay"),
+        ({"models": [ONE, {**OTHER, "load": "demand"}], "max_loaded": 1}, "must be at least 2"),
+        ({"models_dir": "/nowhere"}, "models_dir: '/nowhere' is no directory"),
+        ({"models": [{"name": "x"}]}, "models.0.model"),
+        ({"models": [{**ONE, "bind": "x"}]}, "models.0.bind"),
+        ({"models": [{**ONE, "load": "never"}]}, "models.0.load"),
+    ],
+)
+def test_tables_that_can_not_be_honoured_are_named(given, message):
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        read_settings(**given)
+
+
+def test_a_fault_of_a_table_names_its_model():
+    settings = read_settings(models=[ONE, {**OTHER, "cache_tokens": 100}])
+    with pytest.raises(engine.ModelError, match="models: other: cache_tokens must be a multiple"):
+        settings.served()

@@ -94,15 +94,23 @@ def examples(document):
 def test_each_body_has_an_example_that_its_route_takes(client):
     document = client.get("/openapi.json").json
     seen = set()
+    rules = list(contract.declared(client.application))
+    changing = {
+        contract.PATH_ARGUMENT.sub(r"{\1}", rule.rule)
+        for rule, one in rules
+        if one.who == "operator"
+    }
     for path, media_type, example, schema in examples(document):
         definitions = {**schema, "components": document["components"]}
         assert jsonschema_rs.is_valid(definitions, example), path
+        seen.add(path)
+        if path in changing:  # what is loaded: their own tests ask them
+            continue
         given = {"json": example} if media_type == contract.JSON else {"data": example}
         with client.post(path, **given) as response:
             assert response.status_code == 200, (path, response.json)
             assert "X-Switchyard-Ignored" not in response.headers, path
-        seen.add(path)
-    routes = {rule.rule for rule, one in contract.declared(client.application) if one.body}
+    routes = {contract.PATH_ARGUMENT.sub(r"{\1}", rule.rule) for rule, one in rules if one.body}
     assert seen == routes and len(seen) > 15
 
 
@@ -140,7 +148,7 @@ def test_openai_s_routes_come_first_and_the_operator_s_last(client):
     assert (tags[:2], tags[-1]) == (["openai", "responses"], "admin")
     paths = list(document["paths"])
     assert {"/v1/models", "/v1/chat/completions"} <= set(paths[:6])
-    assert paths[-1] == "/admin/drain"
+    assert {"/admin/drain", "/models/unload"} <= set(paths[-7:])
 
 
 @pytest.mark.parametrize(("root", "prefix"), [("", None), ("", "/llm"), ("/app", "/llm")])

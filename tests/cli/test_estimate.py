@@ -143,7 +143,8 @@ def check(switchyard, monkeypatch):
         for module in (CHECK, gpus):
             monkeypatch.setattr(module, "has_gpu", lambda: True)
         gpu = Gpu("A GPU", (9, 0), 24 * GIB, int(free * GIB), "570.1")
-        monkeypatch.setattr(CHECK, "gpus", lambda: [gpu])
+        for name in ("gpus", "visible"):
+            monkeypatch.setattr(gpus, name, lambda: [gpu])
         done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
         return done.exit_code, done.output
 
@@ -160,6 +161,13 @@ def test_check_says_whether_there_is_room_in_the_loaders_words(check):
     assert status == 1 and f"✗ memory: {refusal.value}" in output
     status, output = check(1, DEMO, "--set", "device=cpu")
     assert status == 0 and "memory" not in output
+
+
+def test_check_names_a_gpu_that_is_not_there(check):
+    status, output = check(20, DEMO_EXL2, "--set", "gpus=0")
+    assert status == 0 and "✓ memory" in output
+    status, output = check(20, DEMO_EXL2, "--set", "gpus=0,1")
+    assert status == 1 and "✗ model: gpus has 1, and this process sees 1" in output
 
 
 @pytest.mark.parametrize(

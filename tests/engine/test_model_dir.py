@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -137,11 +138,44 @@ def test_every_eos_token_is_found(directory):
     assert ModelDir.read(str(directory)).eos_token_ids == (2, 7, 9)
 
 
-def test_the_fingerprint_changes_with_a_file(directory):
+def retime(path):
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+
+
+def cut(path):
+    """At the same time, as its file tells."""
+    stat = path.stat()
+    os.truncate(path, 100)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: edit(root / "config.json", rms_norm_eps=1e-3),
+        lambda root: retime(root / "model.safetensors"),
+        lambda root: cut(root / "model.safetensors"),
+        lambda root: (root / "model.safetensors").rename(root / "other.safetensors"),
+        lambda root: shutil.copy(root / "model.safetensors", root / "more.safetensors"),
+        lambda root: edit(root / "generation_config.json", eos_token_id=3),
+        lambda root: (root / "chat_template.jinja").write_text("another"),
+    ],
+)
+def test_the_fingerprint_changes_with_what_a_model_is_read_from(directory, change):
+    before = ModelDir.read(str(directory)).fingerprint
+    assert re.fullmatch("fp_[0-9a-f]{12}", before)
+    change(directory)
+    assert ModelDir.read(str(directory)).fingerprint != before
+
+
+def test_the_fingerprint_stays_where_nothing_of_the_model_changes(directory, tmp_path):
     before = ModelDir.read(str(directory)).fingerprint
     assert ModelDir.read(str(directory)).fingerprint == before
-    edit(directory / "generation_config.json", eos_token_id=3)
-    assert ModelDir.read(str(directory)).fingerprint != before
+    retime(directory / "config.json")
+    (directory / "README.md").write_text("what it is")
+    moved = shutil.copytree(directory, tmp_path / "elsewhere")  # with its times
+    assert ModelDir.read(str(moved)).fingerprint == before
 
 
 def test_a_template_file_wins_over_the_tokenizers_config(directory):

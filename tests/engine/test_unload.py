@@ -5,9 +5,9 @@ import weakref
 
 import pytest
 
+from switchyard.engine import open_engine
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
-from switchyard.engine.models import open_engine
 from tests.conftest import DEMO
 from tests.engine.forced import exl2_backend, run
 from tests.engine.test_exl2 import GREEDY, prompt
@@ -57,15 +57,15 @@ def test_nothing_of_a_backend_that_fails_to_open_stays_alive(model_path, monkeyp
 
 def test_nothing_of_a_closed_engine_stays_alive(monkeypatch):
     backends = []
-    from switchyard.engine import models
+    from switchyard.engine.models import opening
 
-    make_backend = models.make_backend
+    make_backend = opening.make_backend
 
     def make(*args):
         backends.append(make_backend(*args))
         return backends[-1]
 
-    monkeypatch.setattr(models, "make_backend", make)
+    monkeypatch.setattr(opening, "make_backend", make)
     engine: Engine = open_engine(ModelConfig(DEMO, "demo", link="thread"))
     engine.start()
     assert engine.wait_until_loaded(60)

@@ -13,6 +13,7 @@ from switchyard.app.formats.anthropic import bodies, parse, render
 from switchyard.app.formats.anthropic.errors import BLUEPRINT, AnthropicErrorBody
 from switchyard.app.http.body import json_response
 from switchyard.app.http.request_id import request_id
+from switchyard.app.leases import model_of
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
 
@@ -33,7 +34,7 @@ ERRORS = (*GENERATION, 529)  # 503 only where no other try helps
 def create_message() -> flask.Response:
     """Answer a conversation, in Anthropic's shape."""
     request = receive(parse.message, services().settings, services().gate)
-    model = services().models.get(request.model)
+    model = model_of(request.model)
     prompts = services().prompts(model)
     chat = request.chat(prompts.variables, prompts.has_thoughts)
     identifier = f"msg_{uuid.uuid4().hex}"

@@ -22,6 +22,7 @@ from switchyard.app.formats.count import InputTokens, answer_count
 from switchyard.app.formats.openai import bodies, parse, render
 from switchyard.app.formats.openai.chat import ChatRender
 from switchyard.app.formats.openai.logprobs import TokenNames
+from switchyard.app.leases import model_of
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.parts.choice import Choice
 from switchyard.app.request.generation import Generation, Scored
@@ -42,7 +43,7 @@ blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
 def create_completion() -> flask.Response:
     """Continue a prompt."""
     request = receive(parse.completion, services().settings, services().gate)
-    model = services().models.get(request.model)
+    model = model_of(request.model)
     framing = _framing(request, len(request.prompt) * request.n)
     return answer(request, model, partial(_prepare, request, model), framing)
 
@@ -81,7 +82,7 @@ def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
 def create_chat_completion() -> flask.Response:
     """Answer a conversation, by the model's own chat template."""
     request = receive(parse_chat, services().settings, services().gate)
-    model = services().models.get(request.model)
+    model = model_of(request.model)
     identifier = f"chatcmpl-{uuid.uuid4().hex}"
 
     def make_render(prompt: tuple[int, ...], answers: Mapping[str, Answer]) -> Render:

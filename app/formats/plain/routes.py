@@ -16,6 +16,7 @@ from switchyard.app.formats.text.answer import answer_text
 from switchyard.app.http import origins
 from switchyard.app.http.body import parse_json
 from switchyard.app.http.form import parse_form, read_query
+from switchyard.app.leases import model_of
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
 
@@ -87,7 +88,7 @@ def _read_body(data: bytes) -> dict[str, Any]:
 
 
 def _answer(request: parse.Generate) -> flask.Response:
-    model = services().models.get(request.model)
+    model = model_of(request.model)
     identifier = f"gen-{uuid.uuid4().hex}"
     framing = choose_framing(flask.request.accept_mimetypes) if request.stream else None
     if framing is SERVER_SENT_EVENTS:

@@ -12,6 +12,7 @@ from switchyard.app.delivery.submit import receive
 from switchyard.app.formats.answer import answer_chat
 from switchyard.app.formats.count import InputTokens, answer_count
 from switchyard.app.formats.responses import bodies, parse, render
+from switchyard.app.leases import model_of
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
 
@@ -31,7 +32,7 @@ def create_response() -> flask.Response:
     """Answer a conversation, in the shape of OpenAI's Responses."""
     request = receive(parse.response, services().settings, services().gate)
     chat = request.chat()
-    model = services().models.get(chat.model)
+    model = model_of(chat.model)
     identifier = f"resp_{uuid.uuid4().hex}"
     head = render.ResponseHead(identifier, int(time.time()), model.config.name, request.echo())
 

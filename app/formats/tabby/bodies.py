@@ -1,11 +1,14 @@
 """What TabbyAPI says of the model, its LoRAs and templates. Pure."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
+from switchyard.app.formats.loads import LOOK
+from switchyard.app.http.body import dumps
 
 TEMPLATE = "from_tokenizer_config"  # what TabbyAPI calls the model's own
 CACHE_MODES = {"float16": "FP16", "float32": "FP32"}  # the others have the same name
@@ -59,6 +62,13 @@ class Permission(TypedDict):
     permission: Literal["api", "admin"]
 
 
+class TabbyLoad(TypedDict):
+    model_type: Literal["model"]
+    module: int
+    modules: int
+    status: Literal["processing", "finished"]
+
+
 class TabbyTokens(TypedDict):
     tokens: list[int]
     length: int
@@ -71,6 +81,23 @@ class TabbyText(TypedDict):
 def model_card(model: engine.Engine) -> dict[str, Any]:
     """Without what only a loaded one has."""
     return {"object": "model", **_card(model.config.name, model)}
+
+
+def card_of(name: str, path: str) -> dict[str, Any]:
+    """Of one that is only there."""
+    created = int(os.stat(os.path.join(path, "config.json")).st_mtime)
+    return {"id": name, "object": "model", "created": created, "owned_by": "switchyard"}
+
+
+def events_of_load(load: engine.Load) -> Iterator[bytes]:
+    """Its progress, and last that it is loaded, or the error."""
+    try:
+        while (progress := load.wait(LOOK)) is not None:
+            yield _event(int(100 * progress), "processing")
+    except engine.EngineError as error:
+        yield b"data: " + dumps({"error": {"message": str(error), "trace": None}}) + b"\n\n"
+        return
+    yield _event(100, "finished")
 
 
 def parameters(model: engine.Engine) -> dict[str, Any]:
@@ -101,3 +128,8 @@ def listed(data: Sequence[Any]) -> dict[str, Any]:
 def _card(identifier: str, model: engine.Engine) -> dict[str, Any]:
     created = model.model_dir.created
     return {"id": identifier, "created": created, "owned_by": "switchyard"}
+
+
+def _event(module: int, status: str) -> bytes:
+    body = {"model_type": "model", "module": module, "modules": 100, "status": status}
+    return b"data: " + dumps(body) + b"\n\n"

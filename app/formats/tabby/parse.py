@@ -1,13 +1,15 @@
 """Requests about tokens, as TabbyAPI has them. Pure."""
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from switchyard.app.request.sampling import TokenId
-from switchyard.app.request.validation import Parameters
+from switchyard.app.request.validation import Object, Parameters
 
 _ANY = (True, False)
+OWN_NAMES = {"cache_size": "cache_tokens", "chunk_size": "max_chunk_size"}
 
 
 class TokenEncode(Parameters):
@@ -38,3 +40,40 @@ class TokenDecode(Parameters):
     decode_special_tokens: bool = Field(
         True, description="Whether the text spells out special tokens."
     )
+
+
+class Draft(Object):
+    place: ClassVar[str] = "draft"
+
+    draft_model_name: str | None = Field(None, description="A directory of `models_dir`.")
+
+
+class ModelLoad(Parameters):
+    name: str = Field(description="A model that is served, or a directory of `models_dir`.")
+    max_seq_len: int | None = Field(None, description="As the setting.")
+    cache_size: int | None = Field(None, description="As `cache_tokens`.")
+    cache_mode: Literal["FP16", "Q8", "Q6", "Q4"] | None = Field(
+        None, description="As the setting; `FP16` is `float16`."
+    )
+    gpu_split: list[float] | None = Field(None, description="As the setting.")
+    tensor_parallel: bool | None = Field(None, description="As the setting.")
+    rope_scale: float | None = Field(None, description="As the setting.")
+    rope_alpha: float | None = Field(None, description="As the setting.")
+    chunk_size: int | None = Field(None, description="As `max_chunk_size`.")
+    max_batch_size: int | None = Field(None, description="As the setting.")
+    draft: Draft | None = Field(None, description="A smaller model that guesses.")
+
+    @classmethod
+    def other_names(cls) -> Mapping[str, str]:
+        return {"model_name": "name"}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """By the names of settings."""
+        given = self.model_dump(exclude_unset=True, exclude={"name", "draft"})
+        told = {OWN_NAMES.get(name, name): value for name, value in given.items()}
+        if "cache_mode" in told:
+            told["cache_mode"] = ["float16" if told["cache_mode"] == "FP16" else told["cache_mode"]]
+        if self.draft is not None and self.draft.draft_model_name is not None:
+            told["draft_model"] = self.draft.draft_model_name
+        return told

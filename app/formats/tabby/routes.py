@@ -1,17 +1,23 @@
-"""The endpoints. Models are not loaded or unloaded by request."""
+"""The endpoints."""
 
+import logging
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import flask
 import werkzeug.exceptions
 
 from switchyard.app.delivery.submit import names_of, receive
+from switchyard.app.formats.changes import ModelChange, change_of, check_threads
+from switchyard.app.formats.loads import begun
 from switchyard.app.formats.tabby import bodies, parse
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import is_operator
+from switchyard.app.http.identity import is_operator, share_of
 from switchyard.app.openapi.contract import declares
 from switchyard.app.request.validation import Request, validate
 from switchyard.app.services import services
+
+audit = logging.getLogger("switchyard.audit")
 
 blueprint = flask.Blueprint("switchyard_tabby", __name__, url_prefix="/v1")
 
@@ -28,9 +34,13 @@ def current_model() -> flask.Response:
 @blueprint.get("/model/list")
 @declares({200: bodies.TabbyModelList})
 def list_served_models() -> flask.Response:
-    """The models that are served."""
+    """The models that are served; for an operator those that lie in `models_dir`, too."""
     models = services().models
-    return json_response(bodies.listed([bodies.model_card(models.get(n)) for n in models.names]))
+    cards = [bodies.model_card(models.get(name)) for name in models.names]
+    if is_operator(flask.request):
+        paths = services().settings.directories()
+        cards += [bodies.card_of(n, path) for n, path in paths.items() if n not in models.names]
+    return json_response(bodies.listed(cards))
 
 
 @blueprint.get("/lora")
@@ -93,17 +103,45 @@ def decode_token_ids() -> flask.Response:
 
 
 @blueprint.post("/model/load")
-@declares({}, errors=(501,))
+@declares(
+    {200: None},
+    body=parse.ModelLoad,
+    streams={"text/event-stream": bodies.TabbyLoad},
+    errors=(404, 409),
+    example={"name": "demo", "cache_size": 16384},
+    who="operator",
+    counts=False,
+)
 def load_model() -> flask.Response:
-    """Models are named in the server's configuration."""
-    _refuse("loads the models of its configuration at its start, and no other later")
+    """Load a model of the configuration, or of `models_dir`, beside others where memory allows; the
+    name of requests that name none.
+    """
+    _check_operator()
+    request = _receive(parse.ModelLoad)
+    models = services().models
+    served = change_of(request.name, ModelChange(**request.settings))
+    check_threads(served)
+    audit.warning("%s: load of %s", share_of(flask.request), request.name)
+    load = models.swap(served)
+    begun(load)
+
+    def events() -> Iterator[bytes]:
+        yield from bodies.events_of_load(load)
+        if load.error is None:
+            models.set_default(request.name)
+
+    return flask.Response(events(), mimetype="text/event-stream")
 
 
 @blueprint.post("/model/unload")
-@declares({}, errors=(501,))
+@declares({200: None}, errors=(409,), who="operator")
 def unload_model() -> flask.Response:
-    """The model stays as long as the server runs."""
-    _refuse("unloads its models at its end alone: see /admin/drain")
+    """Begin to unload the model of requests that name none."""
+    _check_operator()
+    name = services().models.served().config.name
+    audit.warning("%s: unload of %s", share_of(flask.request), name)
+    services().models.unload(name)
+    return flask.Response(status=200)
 
 
 @blueprint.post("/download")
@@ -118,6 +156,11 @@ def _receive(kind: type[Request]) -> Request:
         return validate(kind, body)
 
     return receive(parse_body, services().settings, services().gate)
+
+
+def _check_operator() -> None:
+    if not is_operator(flask.request):
+        raise werkzeug.exceptions.Forbidden("only an operator may change what is loaded")
 
 
 def _refuse(what: str) -> NoReturn:

@@ -11,8 +11,8 @@ from switchyard.app.formats.answer import Prepared, answer, jobs_of
 from switchyard.app.formats.choices import with_extras
 from switchyard.app.formats.text.render import TextRender
 from switchyard.app.formats.text.request import TextRequest
+from switchyard.app.leases import model_of
 from switchyard.app.parts.choice import Choice
-from switchyard.app.services import services
 
 
 def answer_text(
@@ -28,7 +28,7 @@ def answer_text(
         raise BadRequest("Accept: text/plain has no room for timings", "timings")
     if framing is PLAIN_TEXT and request.return_progress:
         raise BadRequest("Accept: text/plain has no room for progress", "return_progress")
-    model = services().models.get(request.model)
+    model = model_of(request.model)
 
     def prepare() -> Prepared:
         choices = {job: Choice() for job in jobs_of(identifier, request.n)}

@@ -40,7 +40,9 @@ def _admit() -> None:
     name = next((n for n in ("gunicorn.socket", "werkzeug.socket") if n in environ), None)
     if name is None:
         raise werkzeug.exceptions.NotImplemented("the server under this one shows no socket")
-    services().models.get().check_room(0)
+    models = services().models
+    if models.is_over or models.served().load == "start":
+        models.get().check_room(0)
     address = share_of(flask.request)
     if (refusal := services().websockets.take(address)) is not None:
         raise engine.Full(refusal, RETRY)

@@ -22,6 +22,7 @@ from switchyard.app.formats.shapes import delta, ending, usage
 from switchyard.app.formats.text.answer import tokens_of
 from switchyard.app.formats.websocket import parse
 from switchyard.app.formats.websocket.connection import Connection
+from switchyard.app.leases import model_of, release
 from switchyard.app.operations.account import Account
 from switchyard.app.parts.parts import Part, Text
 from switchyard.app.request import neutral
@@ -68,12 +69,10 @@ class Session:
                 self._connection.wait(TICK)
                 for data in self._connection.messages():
                     self._receive(data)
-                for identifier in list(self._running):
-                    self._forward(identifier)
+                self._go_on()
                 if self._is_idle():
                     code, reason = NORMAL, "idle"
                     break
-                self._connection.keep_alive()
         except ClientGone:
             pass
         except Exception:
@@ -84,11 +83,14 @@ class Session:
                 running.close()
             self._connection.close(code, reason)
 
+    def _go_on(self) -> None:
+        """Whatever has come of generations. Raises ClientGone."""
+        for identifier in list(self._running):
+            self._forward(identifier)
+        self._connection.keep_alive()
+
     def _has_drained(self) -> bool:
-        models = services().models
-        if self._running or any(
-            models.get(name).state not in ("draining", "stopped") for name in models.names
-        ):
+        if self._running or not services().models.is_over:
             return False
         self._send_error(None, engine.Draining("the server is shutting down", 10.0))
         return True
@@ -124,6 +126,8 @@ class Session:
             raise
         except Exception as error:
             self._send_error(identifier, error)
+        finally:
+            release()
 
     def _start(
         self, request: parse.SpokenText | parse.SpokenChat, account: Account | None
@@ -132,7 +136,7 @@ class Session:
             message = f"{MAX_GENERATIONS} generations run on this connection, the most that may"
             raise engine.Full(message)
         request = request.with_preset(services().settings.presets)
-        model = services().models.get(request.model)
+        model = model_of(request.model, self._go_on)
         identifier = f"ws-{uuid.uuid4().hex}-0"
         answer, fit = None, None
         with generation.names_of(request):

@@ -8,16 +8,18 @@ from switchyard.engine.backends.exl2.load.config import read_draft_config
 from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.progress import Callback, parts
 from switchyard.engine.config import ModelConfig
+from switchyard.engine.memory.residency import check_host
 
 
 def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> LoadedModel:
-    """The model and its float32 cache. Raises ModelError."""
+    """The model and its float32 cache. Raises ModelError, NoRoom before it reads weights."""
     tokens = config.cache_tokens
     assert tokens != "auto", "make_backend refuses it"
     configs = [exl2_config]
     if config.draft_model is not None:
         configs.append(read_draft_config(config, exl2_config, "cpu"))
     models = [CpuLlama(one) for one in configs]
+    check_host(config)
     callbacks = parts(progress, [one.num_hidden_layers for one in configs])
     for model, callback in zip(models, callbacks, strict=True):
         model.load(callback)

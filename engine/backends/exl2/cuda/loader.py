@@ -30,7 +30,7 @@ from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.progress import Callback, parts
 from switchyard.engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora, ModelConfig
-from switchyard.engine.errors import ModelError, OutOfMemory
+from switchyard.engine.errors import ModelError, NoRoom, OutOfMemory
 from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.model.footprint import measure
 
@@ -76,7 +76,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
         # Not in the handler: the frames there hold the GPUs' memory.
         gc.collect()
         torch.cuda.empty_cache()
-    raise ModelError(
+    raise NoRoom(
         "the GPUs had less memory than it seemed: raise gpu_reserve, or lower cache_tokens",
         "gpu_reserve",
     )

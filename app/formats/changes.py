@@ -1,0 +1,124 @@
+"""What an operator may ask of models, as bodies, and what that comes to."""
+
+from typing import Any
+
+import pydantic
+from pydantic import Field
+
+from switchyard import engine
+from switchyard.app.exceptions import BadRequest
+from switchyard.app.request.validation import Parameters
+from switchyard.app.services import services
+from switchyard.app.table_settings import TableModel
+
+
+class ModelName(Parameters):
+    model: str = Field(description="A model's name, or an alias.")
+
+
+class _Change(Parameters):
+    way: engine.Way | None = Field(
+        None,
+        description="`beside`: the old engine goes on until the new one is loaded; `drain`: it ends"
+        " first. Default: beside where memory allows.",
+    )
+
+
+def _optional(name: str, field: Any) -> Any:
+    return (field.annotation | None, Field(None, description=field.description))
+
+
+# Each setting of a table `[[models]]`, but for its names.
+ModelChange: Any = pydantic.create_model(
+    "ModelChange",
+    __base__=_Change,
+    **{
+        name: _optional(name, field)
+        for name, field in TableModel.model_fields.items()
+        if name not in ("name", "aliases", "loras")  # whose paths are the configuration's alone
+    },
+)
+
+
+def named(name: str) -> str:
+    """The name of a model of the table; one of `models_dir` is added to it. Raises
+    engine.ModelNotFound.
+    """
+    here = services()
+    try:
+        return here.models.served(name).config.name
+    except engine.ModelNotFound:
+        if name not in here.settings.directories():
+            raise
+        served = change_of(name, ModelChange())
+        check_threads(served)
+        here.models.add(served)
+        return name
+
+
+def change_of(name: str, request: Any) -> engine.Served:
+    """The model of that name as it is configured, or as a directory of `models_dir`, with what the
+    request says. Raises BadRequest, and engine.ModelNotFound for a name of neither.
+    """
+    here = services()
+    settings, paths = here.settings, here.settings.directories()
+    given = request.model_dump(exclude_unset=True, exclude={"way"})
+    known = _known(name)
+    if known is None and name not in paths and "model" not in given:
+        raise engine.ModelNotFound(f"model {name[:100]!r} does not exist", "model")
+    for what in ("model", "draft_model"):
+        if given.get(what) is not None:
+            given[what] = _path_of(given[what], what)
+    base = {"model": paths.get(name), "load": "manual"} if known is None else known
+    try:
+        table = TableModel.model_validate({**base, **given, "name": name})
+        return settings.complete(table).served()
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
+        raise BadRequest(message, where) from None
+    except engine.ModelError as error:
+        raise BadRequest(str(error), error.param) from None
+
+
+def check_threads(served: engine.Served) -> None:
+    """Raises BadRequest: request threads are fixed when the server starts."""
+    here = services()
+    needed = served.config.max_jobs
+    for name in here.models.names:
+        one, state = here.models.served(name), here.models.status(name).state
+        is_there = one.load != "manual" or state not in ("unloaded", "failed")
+        if is_there and name != served.config.name:
+            needed += one.config.max_jobs
+    if needed > here.settings.max_jobs:
+        raise BadRequest(
+            f"max_batch_size and max_pending of all models come to {needed} jobs with this one; the"
+            f" server has request threads for {here.settings.max_jobs}",
+            "max_batch_size",
+        )
+
+
+def _known(name: str) -> dict[str, Any] | None:
+    """What its table says; None for no model of the table."""
+    here = services()
+    if name not in here.models.names:
+        return None
+    served = here.models.served(name)
+    if isinstance(served.about, TableModel):
+        return served.about.model_dump(exclude_unset=True)
+    return {"model": served.config.path}
+
+
+def _path_of(model: str, param: str) -> str:
+    """Never one of the client's own. Raises BadRequest."""
+    here = services()
+    paths = here.settings.directories()
+    configs = [here.models.served(name).config for name in here.models.names]
+    if model not in paths and model not in {p for c in configs for p in (c.path, c.draft_model)}:
+        raise BadRequest(
+            f"{param}: {model[:100]!r} is no directory of models_dir; there is:"
+            f" {', '.join(paths) or 'none'}",
+            param,
+        )
+    return paths.get(model, model)

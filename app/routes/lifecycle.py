@@ -1,0 +1,113 @@
+"""Models that come and go, for operators."""
+
+import logging
+from typing import Any
+
+import flask
+import werkzeug.exceptions
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+from switchyard.app.delivery.submit import receive
+from switchyard.app.formats.changes import ModelChange, ModelName, change_of, check_threads
+from switchyard.app.formats.loads import (
+    LoadDone,
+    ModelStatusBody,
+    begun,
+    events_of_load,
+)
+from switchyard.app.http.body import json_response
+from switchyard.app.http.identity import is_operator, share_of
+from switchyard.app.openapi.contract import declares
+from switchyard.app.request.validation import validate
+from switchyard.app.services import services
+
+audit = logging.getLogger("switchyard.audit")
+
+EVENTS = "text/event-stream"
+ERRORS = (404, 409)
+EXAMPLE = {"model": "demo"}
+
+blueprint = flask.Blueprint("switchyard_admin_models", __name__, url_prefix="/admin")
+
+
+class AliasBody(TypedDict):
+    alias: str
+    model: str
+    before: str | None
+
+
+@blueprint.post("/models/<path:name>")
+@declares(
+    {200: None},
+    body=ModelChange,
+    streams={EVENTS: ModelStatusBody | LoadDone},
+    errors=ERRORS,
+    example={"cache_tokens": 32768},
+    who="operator",
+    counts=False,
+)
+def change_model(name: str) -> flask.Response:
+    """Load a model, or have its name stand for another, or for the same with other settings.
+
+    What the body doesn't say stays as it is. Requests that are at work end on the old engine, which
+    goes on beside the new one where memory allows. To leave the stream does not end the load.
+    """
+    check_operator()
+    request = receive(
+        lambda body: validate(ModelChange, body), services().settings, services().gate
+    )
+    served = change_of(name, request)
+    check_threads(served)
+    audit.warning("%s: load of %s", share_of(flask.request), name)
+    load = services().models.swap(served, request.way)
+    begun(load)
+    return flask.Response(events_of_load(load), mimetype=EVENTS)
+
+
+@blueprint.delete("/models/<path:name>")
+@declares({202: ModelStatusBody}, errors=ERRORS, who="operator")
+def unload_named(name: str) -> flask.Response:
+    """Unload a model behind its last job, or after `drain` seconds of the query string; the model's
+    own without it.
+    """
+    check_operator()
+    drain = flask.request.args.get("drain", None, float)
+    if drain is not None and not 0 <= drain <= 86400:
+        raise werkzeug.exceptions.BadRequest("drain must be from 0 to 86400 seconds")
+    audit.warning("%s: unload of %s", share_of(flask.request), name)
+    services().models.unload(name, drain)
+    return json_response({"model": name, "status": "draining", "progress": None}, 202)
+
+
+@blueprint.put("/aliases/<path:alias>")
+@declares(
+    {200: AliasBody},
+    body=ModelName,
+    errors=(404, 409),
+    example=EXAMPLE,
+    who="operator",
+    counts=False,
+)
+def point_alias(alias: str) -> flask.Response:
+    """Have another name stand for a model, from the next request on."""
+    check_operator()
+    models = services().models
+    request = receive_change(ModelName)
+    if alias in models.names:
+        raise werkzeug.exceptions.Conflict(f"{alias[:100]!r} is a model's own name")
+    before = models.point(alias, request.model)
+    model = models.served(alias).config.name
+    audit.warning("%s: alias %s is %s", share_of(flask.request), alias, model)
+    return json_response({"alias": alias, "model": model, "before": before})
+
+
+def receive_change(kind: Any) -> Any:
+    return receive(lambda body: validate(kind, body), services().settings, services().gate)
+
+
+def check_operator() -> None:
+    if not is_operator(flask.request):
+        raise werkzeug.exceptions.Forbidden(
+            "only an admin's API key, or without keys a process of the server's own machine, may"
+            " change what is loaded"
+        )

@@ -1,0 +1,71 @@
+"""Models that come and go, as llama.cpp's router has them."""
+
+import logging
+from typing import Literal
+
+import flask
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+
+from switchyard.app.formats.changes import ModelName, named
+from switchyard.app.formats.loads import StatusEvent, begun, events_of_models
+from switchyard.app.http.body import json_response
+from switchyard.app.http.identity import share_of
+from switchyard.app.openapi.contract import declares
+from switchyard.app.routes.lifecycle import ERRORS, EVENTS, EXAMPLE, check_operator, receive_change
+from switchyard.app.services import services
+
+audit = logging.getLogger("switchyard.audit")
+
+blueprint = flask.Blueprint("switchyard_admin_router", __name__, url_prefix="/models")
+
+
+class RouterSuccess(TypedDict):
+    success: Literal[True]
+
+
+@blueprint.post("/load")
+@declares(
+    {200: RouterSuccess},
+    body=ModelName,
+    errors=ERRORS,
+    example=EXAMPLE,
+    who="operator",
+    counts=False,
+)
+def load_model_by_router() -> flask.Response:
+    """Begin to load a model, as llama.cpp's router has it."""
+    check_operator()
+    request = receive_change(ModelName)
+    name = named(request.model)
+    audit.warning("%s: load of %s", share_of(flask.request), name)
+    load = services().models.load(name)
+    if load is not None:
+        begun(load, 0.5)
+    return json_response({"success": True})
+
+
+@blueprint.post("/unload")
+@declares(
+    {200: RouterSuccess},
+    body=ModelName,
+    errors=ERRORS,
+    example=EXAMPLE,
+    who="operator",
+    counts=False,
+)
+def unload_model_by_router() -> flask.Response:
+    """Begin to unload a model behind its last job, as llama.cpp's router has it."""
+    check_operator()
+    request = receive_change(ModelName)
+    audit.warning("%s: unload of %s", share_of(flask.request), request.model)
+    services().models.unload(request.model)
+    return json_response({"success": True})
+
+
+@blueprint.get("/sse")
+@declares({200: None}, streams={EVENTS: StatusEvent}, who="operator")
+def watch_models() -> flask.Response:
+    """How models stand, and each change of it, as llama.cpp's router tells them."""
+    check_operator()
+    events = events_of_models(services().models, services().settings.heartbeat)
+    return flask.Response(events, mimetype=EVENTS)

@@ -1,0 +1,151 @@
+"""The settings of several models: a table, and what holds for all of it."""
+
+import os
+import pathlib
+from collections import Counter
+from typing import Self
+
+import pydantic
+from pydantic import Field
+
+from switchyard import engine
+from switchyard.app.engine_settings import EngineSettings, ModelSettings
+
+
+class TableModel(ModelSettings, extra="forbid"):
+    """A table `[[models]]`. What it doesn't say is as the settings outside of it have it."""
+
+    model: str = Field(description="Directory of the model.")
+    aliases: list[str] = Field([], description="Other names of the model, as in `model_aliases`.")
+    load: engine.Policy = Field(
+        "start",
+        description="When it is loaded: with the server (`start`), by the first request that names"
+        " it (`demand`), or by an operator alone (`manual`).",
+    )
+    idle_timeout: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds without a job after which it is unloaded. 0: never.",
+    )
+    drain: float = Field(
+        60.0,
+        ge=0,
+        le=86400,
+        allow_inf_nan=False,
+        description="Seconds that its jobs may go on when it is unloaded, or another takes its"
+        " place.",
+    )
+
+    def served(self) -> engine.Served:
+        """Raises engine.ModelError, which names the model."""
+        try:
+            config = self.to_config()
+        except engine.ModelError as error:
+            raise engine.ModelError(f"models: {self.model_name}: {error}", error.param) from None
+        return engine.Served(config, self.load, self.idle_timeout, self.drain, self)
+
+
+class TableSettings(EngineSettings):
+    models: list[TableModel] = Field(
+        [],
+        description="Several models: tables `[[models]]`, each with a `model` and any settings of a"
+        " model. Empty: the one that `model` names.",
+    )
+    default_model: str | None = Field(
+        None, description="The model of requests that name none. Default: the first."
+    )
+    models_dir: str = Field(
+        "",
+        description="Directory whose directories are models that operators may load, too, by their"
+        " names. Empty: none.",
+    )
+    max_loaded: int = Field(
+        0,
+        ge=0,
+        description="Most models loaded at once; the next takes the place of the one that was not"
+        " used for the longest time. 0: as memory allows.",
+    )
+    load_wait: float = Field(
+        120.0,
+        ge=0,
+        le=86400,
+        allow_inf_nan=False,
+        description="Seconds that a request waits for its model to be loaded; then 503.",
+    )
+    model_aliases: dict[str, str] = Field(
+        default={},
+        description="Other names that clients may call the model by, and which model each is: in"
+        " the file a table `[model_aliases]`. A `*` at the end stands for any rest. A served name"
+        " goes first, then an alias to the letter, then the longest with a `*`. Not listed.",
+    )
+
+    @pydantic.field_validator("model_aliases")
+    @classmethod
+    def _are_aliases(cls, value: dict[str, str]) -> dict[str, str]:
+        for alias in value:
+            if not alias or "*" in alias[:-1]:
+                raise ValueError(f"{alias!r} must be a name, with a * at its end at the most")
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.models and {"model", "name"} & self.model_fields_set:
+            raise ValueError("models: there can't be tables [[models]] and a model beside them")
+        names = [one.model_name for one in self.models]
+        called = Counter([*names, *(a for one in self.models for a in one.aliases)])
+        called.update(list(self.model_aliases))
+        for name, number in called.items():
+            if self.models and number > 1:
+                raise ValueError(f"models: {name!r} is the name or alias of more than one")
+        if self.models and self.default_model is not None and self.default_model not in names:
+            raise ValueError(f"default_model: {self.default_model!r} is none of {', '.join(names)}")
+        num_first = sum(one.load == "start" for one in self.models)
+        least = num_first + (num_first < len(self.models))
+        if 0 < self.max_loaded < least:
+            raise ValueError(
+                f"max_loaded: {num_first} models stay loaded, so it must be at least {least}"
+            )
+        if self.models_dir and not os.path.isdir(self.models_dir):
+            raise ValueError(f"models_dir: {self.models_dir!r} is no directory")
+        return self
+
+    @property
+    def max_jobs(self) -> int:
+        """Most jobs that all models hold together."""
+        models: list[ModelSettings] = [*self.tables()] or [self]
+        if self.models_dir:  # one of its own at a time
+            models.append(self)
+        return sum(one.max_batch_size + one.max_pending for one in models)
+
+    def tables(self) -> list[TableModel]:
+        """With what they don't say themselves."""
+        return [self.complete(one) for one in self.models]
+
+    def complete(self, model: TableModel) -> TableModel:
+        """With the settings outside of tables for what it doesn't say."""
+        own = {"model", "name", *model.model_fields_set}
+        rest = {name: getattr(self, name) for name in ModelSettings.model_fields if name not in own}
+        return model.model_copy(update=rest)
+
+    def served(self) -> list[engine.Served]:
+        """All models, at least one. Raises engine.ModelError, which says where the fault is."""
+        if not self.models:
+            return [engine.Served(self.engine_config())]
+        return [one.served() for one in self.tables()]
+
+    def aliases(self) -> dict[str, str]:
+        """Of all models: which each is."""
+        own = {alias: one.model_name for one in self.models for alias in one.aliases}
+        return own | self.model_aliases
+
+    def directories(self) -> dict[str, str]:
+        """Of `models_dir`: names of models, and their paths."""
+        if not self.models_dir:
+            return {}
+        root = pathlib.Path(self.models_dir)
+        return {
+            path.name: str(path)
+            for path in sorted(root.iterdir())
+            if path.is_dir() and os.path.isfile(path / "config.json")
+        }

@@ -1,0 +1,176 @@
+"""Which models fit into memory at once, and which must go for another. Nothing but arithmetic,
+except `free`, and `needed`, whose answer depends on where there is room now.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from switchyard.engine.config import PAGE_SIZE, CacheMode, ModelConfig
+from switchyard.engine.errors import NoRoom
+from switchyard.engine.memory import gpus, host
+from switchyard.engine.memory.estimate import CONTEXT, GIB, Memory
+from switchyard.engine.memory.process import give_memory_back
+from switchyard.engine.model.footprint import measure
+from switchyard.engine.model.loadable import check_loadable
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.shape import read_shape
+
+# A GPU's number, of those that this process sees, in PCI order; or the host's memory.
+Place = int | Literal["host"]
+
+LIBRARIES = 300 * 2**20  # bytes that a process takes which has torch, before it has a model
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A model that is loaded."""
+
+    name: str
+    taken: Mapping[Place, int]  # bytes, as `needed` told when it was loaded
+    used: float  # when last, by the monotonic clock
+
+
+@dataclass(frozen=True, slots=True)
+class HostNeed:
+    """Bytes that a model takes of the host's memory, where that serves it."""
+
+    weights: int
+    token: int  # of the cache
+    beside: int
+
+    def total(self, tokens: int) -> int:
+        return self.weights + self.token * tokens + self.beside
+
+
+def fits(needed: Mapping[Place, int], free: Mapping[Place, int]) -> bool:
+    return all(size <= free.get(place, 0) for place, size in needed.items())
+
+
+def victims(
+    needed: Mapping[Place, int],
+    free: Mapping[Place, int],
+    idle: Sequence[Resident],
+    excess: int = 0,
+) -> list[str] | None:
+    """Which models to unload, the least recently used first, for `needed` to fit and at least
+    `excess` models to go. None could be spared of them. None at all: even all of `idle` would not
+    do.
+    """
+
+    def suffices(gone: Sequence[Resident]) -> bool:
+        room = {
+            place: free.get(place, 0) + sum(one.taken.get(place, 0) for one in gone)
+            for place in needed
+        }
+        return len(gone) >= excess and fits(needed, room)
+
+    gone = sorted(idle, key=lambda one: one.used)
+    if not suffices(gone):
+        return None
+    for one in reversed(gone):
+        rest = [other for other in gone if other is not one]
+        if suffices(rest):
+            gone = rest
+    return [one.name for one in gone]
+
+
+def free(places: Collection[Place]) -> dict[Place, int]:
+    """Bytes of each that is there."""
+    found: dict[Place, int] = {i: gpu.free for i, gpu in enumerate(gpus.visible())}
+    if "host" in places:
+        found["host"] = host.free_memory()
+    return {place: size for place, size in found.items() if place in places}
+
+
+def needed(config: ModelConfig) -> dict[Place, int]:
+    """Bytes that a model will take where, and of GPUs those that its loader leaves free. Of an
+    `auto` cache one context, which is the least that it shall have. Raises ModelError.
+    """
+    if gpus.is_for_cpu(config.device):
+        check_loadable(config)
+        own = LIBRARIES if config.link == "process" else 0
+        return {"host": host_need(config).total(_tokens(config)) + own}
+    return _of_gpus(config)
+
+
+def check_host(config: ModelConfig) -> None:
+    """Raises NoRoom, with the sums, for a model that the host's memory can't hold."""
+    need, tokens = host_need(config), _tokens(config)
+    left = host.free_memory()
+    if need.total(tokens) > left:
+        give_memory_back()  # of a model before
+        left = host.free_memory()
+    if need.total(tokens) <= left:
+        return
+    most = (left - need.weights - need.beside) // need.token // PAGE_SIZE * PAGE_SIZE
+    raise NoRoom(
+        f"no room for the model: {need.weights / GIB:.1f} GiB of weights in float32,"
+        f" {need.token * tokens / GIB:.1f} GiB of cache ({tokens} tokens) and"
+        f" {need.beside / GIB:.1f} GiB beside; {left / GIB:.1f} GiB of the host's memory are free. "
+        + (f"What would fit: cache_tokens {most}" if most > 0 else "No cache would fit"),
+        "cache_tokens",
+    )
+
+
+def _tokens(config: ModelConfig) -> int:
+    """Of the cache. The CPU backend knows no `auto`, and refuses it later."""
+    return PAGE_SIZE if config.cache_tokens == "auto" else config.cache_tokens
+
+
+def host_need(config: ModelConfig) -> HostNeed:
+    """As the CPU backend has it: all in float32, and the head a matrix of its own also where it is
+    tied to the embedding.
+    """
+    footprints, found = measure(config)
+    weights = token = beside = 0
+    paths = [path for path in (config.draft_model, config.path) if path is not None]
+    for path, footprint in zip(paths, footprints, strict=True):
+        shape = read_shape(ModelDir.read(path).config)
+        head = 4 * shape.vocab_size * shape.hidden_size
+        weights += 2 * footprint.weights + head
+        own_token = 2 * footprint.cache("float16", 1)
+        token += own_token
+        rotations = 4 * found.max_seq_len * shape.head_dim
+        copies = own_token // shape.num_layers * found.max_seq_len
+        widths = 4 * shape.hidden_size + 3 * shape.inner_size
+        activations = 4 * found.max_input_len * widths
+        logits = 4 * config.max_batch_size * shape.vocab_size
+        beside += rotations + copies + activations + 2 * logits
+    return HostNeed(weights, token, beside)
+
+
+def _of_gpus(config: ModelConfig) -> dict[Place, int]:
+    """Where there is room for it now; else as if it had the GPUs for itself. Nothing is known of
+    GPUs that NVML doesn't tell.
+    """
+    footprints, found = measure(config)
+    there = gpus.chosen(config)
+    if not there:
+        return {}
+    now, alone = (
+        Memory(config, footprints, [max(size - CONTEXT, 0) for size in sizes], found.max_seq_len)
+        for sizes in ([gpu.free for gpu in there.values()], [gpu.total for gpu in there.values()])
+    )
+    used = _least(config, now, config.cache_mode, found.max_seq_len) or _least(
+        config, alone, config.cache_mode[::-1], found.max_seq_len
+    )
+    if not used:
+        now.caches()  # refuses it by what is free
+    reserve = int(config.gpu_reserve * GIB)
+    return {
+        place: CONTEXT + (size + reserve if size else 0)
+        for place, size in zip(there, used, strict=False)
+    }
+
+
+def _least(
+    config: ModelConfig, memory: Memory, modes: Sequence[CacheMode], context: int
+) -> list[int]:
+    """Bytes on each GPU with the first of the modes that has room, or []."""
+    for mode in modes:
+        asked = config.cache_tokens
+        tokens = min(context, memory.largest(mode)) if asked == "auto" else asked
+        if tokens and (used := memory.place(mode, tokens)):
+            return used
+    return []

@@ -1,0 +1,98 @@
+"""Engines for requests, which may have to wait for them."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from switchyard.engine.errors import Dead, Full, Loading, Refused, Unloaded
+from switchyard.engine.models.entry import Entry, Instance, Lease
+from switchyard.engine.models.lifecycle import RETRY, Lifecycle
+from switchyard.engine.models.load import Load
+
+LOOK = 0.25  # seconds from one look at who waits for a load to the next
+
+
+class Lessor:
+    """`changed` guards the entries; whoever waits here waits for it."""
+
+    def __init__(self, changed: threading.Condition, life: Lifecycle, load_wait: float) -> None:
+        """`load_wait`: seconds that a request waits for its model."""
+        self._changed = changed
+        self._life = life
+        self._load_wait = load_wait
+        self.is_open = False  # while models are loaded; else each engine says how it stands
+
+    def lease(self, entry: Entry, check: Callable[[], None]) -> Lease:
+        """As `Models.lease`."""
+        with self._changed:
+            lease = self._lease(entry)
+            if lease is not None:
+                return lease
+        until = time.monotonic() + self._load_wait
+        with self._waiting(entry):
+            while True:
+                check()
+                with self._changed:
+                    lease = self._lease(entry)
+                    if lease is not None:
+                        return lease
+                    load = entry.load or self._begin(entry)
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        raise Loading(f"model {entry.name} is loading", RETRY)
+                    self._changed.wait(min(LOOK, left))
+                if load.is_done and load.error is not None:
+                    raise _refusal(entry, load, self._life.wait_of(entry))
+
+    @contextlib.contextmanager
+    def _waiting(self, entry: Entry) -> Iterator[None]:
+        """Raises Full: each that waits has a request thread."""
+        with self._changed:
+            number, most = entry.num_waiting, max(entry.instance.served.config.max_pending, 1)
+            if number >= most:
+                raise Full(
+                    f"{number} requests wait for model {entry.name} to load, of {most}", RETRY
+                )
+            entry.num_waiting += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                entry.num_waiting -= 1
+
+    # Under the lock
+
+    def _lease(self, entry: Entry) -> Lease | None:
+        """None: it has to be waited for."""
+        if self.is_open and not entry.is_there:
+            return None
+        instance = entry.instance
+        instance.num_leases += 1
+        instance.used = self._life.clock()
+        return Lease(instance.engine, lambda: self._release(instance))
+
+    def _begin(self, entry: Entry) -> Load:
+        """Raises Refused where no request may load it."""
+        if entry.instance.served.load == "manual":
+            raise Unloaded(f"model {entry.name} is not loaded; its operator loads it", RETRY)
+        wait = self._life.wait_of(entry)
+        if wait > 0:
+            raise Dead(f"model {entry.name}: {entry.error}", wait)
+        return self._life.load(entry)
+
+    def _release(self, instance: Instance) -> None:
+        with self._changed:
+            instance.num_leases -= 1
+            instance.used = self._life.clock()
+            if not instance.num_leases:
+                self._changed.notify_all()
+
+
+def _refusal(entry: Entry, load: Load, wait: float) -> Refused:
+    """For a request that has waited for a load in vain."""
+    if load.is_cancelled:
+        return Unloaded(f"model {entry.name} was unloaded before it was loaded", RETRY)
+    if isinstance(load.error, Loading):
+        return Loading(str(load.error), RETRY)
+    return Dead(f"model {entry.name}: {load.error}", max(wait, 1.0))

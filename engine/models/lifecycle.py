@@ -1,0 +1,272 @@
+"""How engines come and go: loads, unloads, swaps, each on a thread of its own while it lasts."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from switchyard.engine.engine import Engine
+from switchyard.engine.errors import (
+    Closed,
+    EngineError,
+    Loading,
+    LoadUnderWay,
+    ModelError,
+    NoRoom,
+)
+from switchyard.engine.models.entry import Entry, Instance, Served
+from switchyard.engine.models.load import Load, Turns, Way
+from switchyard.engine.models.room import RELEASE, Room
+
+logger = logging.getLogger(__name__)
+
+LOOK = 0.1  # seconds from one look for room to the next, where others are at work on it
+RETRY = 5.0  # seconds until a lost engine is loaded again; twice as long each time
+MAX_RETRY = 300.0
+
+
+class Lifecycle:
+    """`changed` guards the entries. It isn't held while an engine is opened, loaded or closed."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        changed: threading.Condition,
+        open: Callable[[Served], Engine],
+        room: Room,
+        patience: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`patience`: seconds that a load waits until others are done with what it needs."""
+        self._entries = entries
+        self._changed = changed
+        self._open = open
+        self._room = room
+        self._patience = patience
+        self.clock = clock
+        self._turns = Turns()
+        self.is_over = False  # then nothing is loaded any more
+
+    # Under the lock: they begin, and return at once
+
+    def load(self, entry: Entry, is_waited_for: bool = True) -> Load:
+        """Raises LoadUnderWay."""
+        entry.was_unloaded = False
+        return self._begin(entry, self._load, is_waited_for, is_load=True)
+
+    def unload(self, entry: Entry, drain: float) -> Load:
+        """Ends a load that is under way. Raises LoadUnderWay for a swap."""
+        entry.was_unloaded = True
+        load = entry.load
+        if load is not None and load.is_load:
+            load.is_cancelled = True
+            if load.engine is not None:
+                self._close_soon(load.engine)
+            return load
+        return self._begin(entry, lambda e, _: self._unload(e, drain))
+
+    def swap(self, entry: Entry, served: Served, way: Way | None) -> Load:
+        """`way`: None for beside where memory allows. Raises LoadUnderWay."""
+        entry.was_unloaded = False
+
+        def work(entry: Entry, load: Load) -> None:
+            self._swap(entry, load, served, way)
+
+        return self._begin(entry, work, is_waited_for=not entry.is_there)
+
+    def tick(self) -> None:
+        """Now and then: unload what has been idle for too long, load again what was lost."""
+        now = self.clock()
+        for entry in self._entries.values():
+            instance = entry.instance
+            if not instance.is_idle:
+                instance.used = now
+            if entry.load is not None or entry.is_lost:
+                continue
+            timeout = instance.served.idle_timeout
+            if timeout and instance.is_loaded and now - instance.used >= timeout:
+                logger.info("model %s was idle for %.0f s", entry.name, timeout)
+                self._begin(entry, lambda e, _: self._unload(e, 0.0))
+            elif entry.comes_back and now >= entry.retry_at:
+                self.load(entry)
+
+    def wait_of(self, entry: Entry) -> float:
+        """Seconds until what has failed may be tried again."""
+        return entry.retry_at - self.clock() if entry.error is not None else 0.0
+
+    def note_loss(self, entry: Entry) -> None:
+        """Its engine has stopped, and nobody has told it to. The second time it does nothing."""
+        if not entry.was_lost:
+            entry.was_lost = True
+            self._fail(entry, entry.instance.engine.error)
+            self._changed.notify_all()
+
+    # Threads of changes
+
+    def _begin(
+        self,
+        entry: Entry,
+        work: Callable[[Entry, Load], None],
+        is_waited_for: bool = True,
+        is_load: bool = False,
+    ) -> Load:
+        if entry.load is not None:
+            raise LoadUnderWay(f"model {entry.name} is being loaded, unloaded or swapped already")
+        load = entry.load = Load(entry.name, is_waited_for, is_load)
+        threading.Thread(
+            target=self._run, args=(entry, load, work), name=f"load-{entry.name}", daemon=True
+        ).start()
+        return load
+
+    def _run(self, entry: Entry, load: Load, work: Callable[[Entry, Load], None]) -> None:
+        error: EngineError | None = None
+        try:
+            work(entry, load)
+        except EngineError as reason:
+            error = reason
+        except BaseException as reason:
+            logger.exception("a change of model %s fails", entry.name)
+            error = ModelError(f"{type(reason).__name__}: {reason}")
+        with self._changed:
+            is_known = self.is_over or load.is_cancelled or error is entry.instance.engine.error
+            if error is not None and not is_known:
+                logger.error("model %s: %s", entry.name, error)
+            self._finish(entry, load, error)
+
+    def _finish(self, entry: Entry, load: Load, error: EngineError | None = None) -> None:
+        """Under the lock; the second time it does nothing."""
+        if not load.is_done:
+            if entry.load is load:
+                entry.load = None
+            if error is None:
+                entry.error, entry.num_failures, entry.was_lost = None, 0, False
+                engine = entry.instance.engine
+                if engine is load.engine and engine.standing.is_stopped:
+                    self.note_loss(entry)  # between its last line and this one
+            elif not (entry.is_there or load.is_cancelled):
+                self._fail(entry, error)
+            load.end(error)
+            self._changed.notify_all()
+
+    def _fail(self, entry: Entry, error: EngineError | None) -> None:
+        """Under the lock."""
+        entry.error = error
+        wait = min(RETRY * 2**entry.num_failures, MAX_RETRY)
+        entry.retry_at = self.clock() + (0.0 if isinstance(error, Loading) else wait)
+        entry.num_failures += 1
+
+    def _load(self, entry: Entry, load: Load) -> None:
+        instance = entry.instance
+        if instance.engine.is_started:
+            instance = self._make(entry, instance.served)
+            self._point(entry, instance)
+        self._load_with_room(entry, instance, load)
+
+    def _load_with_room(self, entry: Entry, instance: Instance, load: Load) -> None:
+        """Waits for others to be done with memory that it needs. Raises EngineError."""
+        until = self.clock() + self._patience
+        while True:
+            with self._turns.take(instance.served.config.gpus):
+                if not load.is_waited_for or self._room.make(instance) != "busy":
+                    self._start_once_more(entry, instance, load)
+                    return
+            if self.clock() >= until or load.is_cancelled:
+                raise Loading(f"model {entry.name} waits for memory that others use", RETRY)
+            time.sleep(LOOK)
+
+    def _start_once_more(self, entry: Entry, instance: Instance, load: Load) -> None:
+        """The estimate may have been too low: then with one less beside it."""
+        try:
+            self._start(instance, load)
+        except NoRoom:
+            if not self._room.evict_one(instance):
+                raise
+            again = self._make(entry, instance.served)
+            self._point(entry, again)
+            self._start(again, load)
+
+    def _start(self, instance: Instance, load: Load) -> None:
+        with self._changed:
+            engine = load.engine = instance.engine
+            if load.is_cancelled or self.is_over:
+                raise Closed(f"model {engine.config.name} was unloaded before it was loaded")
+            engine.start()
+        if not engine.wait_until_loaded():
+            error = engine.error or Closed(f"model {engine.config.name} was unloaded meanwhile")
+            engine.close(timeout=RELEASE)
+            raise error
+        with self._changed:
+            instance.used = self.clock()
+
+    def _unload(self, entry: Entry, drain: float) -> None:
+        instance = entry.instance
+        with self._turns.take(instance.served.config.gpus):
+            self._room.retire(instance, drain)
+        logger.info("model %s is unloaded", entry.name)
+
+    def _swap(self, entry: Entry, load: Load, served: Served, way: Way | None) -> None:
+        old, new = entry.instance, self._make(entry, served)
+        if not old.is_loaded:
+            self._point(entry, new)
+            self._load_with_room(entry, new, load)
+            return
+        theirs, own = old.served.config.gpus, served.config.gpus
+        with self._turns.take((*theirs, *own) if theirs and own else ()):
+            load.way = way or ("beside" if self._room.make_beside(new) else "drain")
+            if load.way == "beside":
+                try:
+                    self._start(new, load)
+                except NoRoom as error:
+                    if way is not None:
+                        raise
+                    logger.info("model %s, beside the old one: %s", entry.name, error)
+                    load.way, new = "drain", self._make(entry, served)
+            if load.way == "drain":
+                self._room.check_after(old, new)
+                self._swap_in_turn(entry, load, old, new)
+                return
+            self._point(entry, new, old)
+            with self._changed:
+                self._finish(entry, load)
+            self._room.retire(old, old.served.drain)
+            with self._changed:
+                entry.retiring.remove(old)
+
+    def _swap_in_turn(self, entry: Entry, load: Load, old: Instance, new: Instance) -> None:
+        """Requests wait. What can't be loaded leaves the old configuration, loaded again."""
+        with self._changed:
+            load.is_waited_for = True
+        self._room.retire(old, old.served.drain)
+        self._point(entry, new)
+        try:
+            self._room.make_beside(new)
+            self._start(new, load)
+        except EngineError as error:
+            again = self._make(entry, old.served)
+            self._point(entry, again)
+            try:
+                self._start(again, load)
+            except EngineError as reason:
+                message = f"{error}; and what was there before can't be loaded again: {reason}"
+                raise ModelError(message) from reason
+            raise type(error)(f"{error}; what was there before is loaded again") from error
+
+    # Below them
+
+    def _make(self, entry: Entry, served: Served) -> Instance:
+        """An engine of that name, not started."""
+        served = replace(served, config=replace(served.config, name=entry.name))
+        return Instance(served, self._open(served))
+
+    def _point(self, entry: Entry, new: Instance, retiring: Instance | None = None) -> None:
+        with self._changed:
+            if retiring is not None:
+                entry.retiring.append(retiring)
+            new.engine.standing.follow(entry.past, entry.instance.engine.standing)
+            entry.instance = new
+            self._changed.notify_all()
+
+    def _close_soon(self, engine: Engine) -> None:
+        name = f"close-{engine.config.name}"
+        threading.Thread(target=engine.close, name=name, daemon=True).start()

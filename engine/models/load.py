@@ -1,0 +1,93 @@
+"""A change under way of what a name stands for, and the turns that changes take."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Collection, Iterator
+from typing import Literal
+
+from switchyard.engine.engine import Engine
+from switchyard.engine.errors import EngineError
+
+Way = Literal["beside", "drain"]  # of a swap: the old engine goes on meanwhile, or ends first
+
+
+class Load:
+    """A load, a swap or an unload. Several may wait for it."""
+
+    def __init__(self, name: str, is_waited_for: bool = True, is_load: bool = False) -> None:
+        """`is_waited_for`: whether requests for the name wait until it is done. `is_load`: it is
+        neither a swap nor an unload.
+        """
+        self.name = name
+        self.is_waited_for = is_waited_for
+        self.is_load = is_load
+        self.way: Way | None = None  # of a swap, once it is decided
+        self.engine: Engine | None = None  # that loads
+        self.error: EngineError | None = None  # why it has failed, once it is done
+        self.seconds: float | None = None  # that it took
+        self.is_cancelled = False
+        self._begun = time.monotonic()
+        self._done = threading.Event()
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    @property
+    def progress(self) -> float | None:
+        """From 0 to 1. None as long as nothing is known of it."""
+        return None if self.engine is None else self.engine.progress
+
+    def wait(self, timeout: float | None = None) -> float | None:
+        """Its progress after `timeout` seconds, 0 where it isn't known; None once it is done.
+        Raises what went wrong.
+        """
+        if not self._done.wait(timeout):
+            return self.progress or 0.0
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def end(self, error: EngineError | None = None) -> None:
+        """By what works on it."""
+        self.error = error
+        self.seconds = time.monotonic() - self._begun
+        self._done.set()
+
+
+class _Turn:
+    __slots__ = ("gpus",)
+
+    def __init__(self, gpus: Collection[int]) -> None:
+        self.gpus = frozenset(gpus)  # empty: all
+
+    def meets(self, other: "_Turn") -> bool:
+        return not self.gpus or not other.gpus or bool(self.gpus & other.gpus)
+
+
+class Turns:
+    """One change at a time on each GPU, in the order in which they come: what is free is measured
+    by one while no other takes it.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards the list
+        self._turns: list[_Turn] = []
+
+    @contextlib.contextmanager
+    def take(self, gpus: Collection[int]) -> Iterator[None]:
+        turn = _Turn(gpus)
+        with self._changed:
+            self._turns.append(turn)
+            self._changed.wait_for(lambda: self._is_next(turn))
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._turns.remove(turn)
+                self._changed.notify_all()
+
+    def _is_next(self, turn: _Turn) -> bool:
+        before = self._turns[: self._turns.index(turn)]
+        return not any(turn.meets(other) for other in before)

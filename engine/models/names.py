@@ -1,0 +1,69 @@
+"""What a client may call a model: its name, or an alias."""
+
+import threading
+from collections.abc import Mapping
+
+from switchyard.engine.errors import ModelError, ModelNotFound
+from switchyard.engine.models.entry import Entry
+
+
+class Names:
+    """`changed` guards the aliases."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        changed: threading.Condition,
+        aliases: Mapping[str, str],
+        default: str | None = None,
+    ) -> None:
+        """`default`: the name of who names none; else the first. Raises ModelError for an alias
+        that stands for no model.
+        """
+        self._entries = entries
+        self._changed = changed
+        self._aliases = dict(aliases)
+        self.default = default
+        for alias, name in self._aliases.items():
+            if name not in entries:
+                raise ModelError(
+                    f"model_aliases: {alias!r} stands for {name!r}, which is no model that is"
+                    f" served; there is: {', '.join(entries)}",
+                    "model_aliases",
+                )
+
+    def find(self, name: str | None) -> Entry:
+        """Raises ModelNotFound."""
+        if not self._entries:  # of `only`
+            raise ModelNotFound("this API key may use no model that is served", "model")
+        if name is None:
+            return self._entries.get(self.default or "") or next(iter(self._entries.values()))
+        entry = self._entries.get(name) or self._entries.get(self._aliased(name))
+        if entry is None:
+            there = ", ".join(self._entries)
+            raise ModelNotFound(f"model {name[:100]!r} does not exist; there is: {there}", "model")
+        return entry
+
+    def point(self, alias: str, name: str) -> str | None:
+        """Have an alias stand for a model. What it stood for before. Raises ModelNotFound."""
+        entry = self.find(name)
+        with self._changed:
+            before, self._aliases[alias] = self._aliases.get(alias), entry.name
+            return before
+
+    def aliases_of(self, entry: Entry) -> tuple[str, ...]:
+        """Under the lock."""
+        return tuple(alias for alias, name in self._aliases.items() if name == entry.name)
+
+    def only(self, entries: Mapping[str, Entry]) -> "Names":
+        """As if there were no others."""
+        some = Names(entries, self._changed, {}, self.default)
+        some._aliases = self._aliases
+        return some
+
+    def _aliased(self, name: str) -> str:
+        """What the alias stands for that is `name`, or else the longest whose `*` fits it."""
+        with self._changed:
+            fitting = [a for a in self._aliases if a.endswith("*") and name.startswith(a[:-1])]
+            alias = name if name in self._aliases else max(fitting, key=len, default=name)
+            return self._aliases.get(alias, name)

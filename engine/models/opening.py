@@ -1,0 +1,50 @@
+"""From what is configured of a model to an engine that can load it."""
+
+from collections.abc import Callable
+from functools import partial
+
+from switchyard.engine.backends import make_backend
+from switchyard.engine.backends.base import Backend
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.engine import Engine
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.links.base import Deliver, Link
+from switchyard.engine.links.pipe import PipeLink
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.memory.gpus import check_gpus, has_gpu
+from switchyard.engine.messages import LoadProgress
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
+
+
+def open_engine(config: ModelConfig) -> Engine:
+    """An engine, not started; its thread is where `config` says. Raises ModelError."""
+    check_gpus(config)
+    grammars = Grammars(Tokenizer(ModelDir.read(config.path)))
+
+    def make_link(deliver: Deliver) -> Link:
+        if has_own_process(config):  # which has grammars of its own
+            return PipeLink(config, partial(_open, make_backend, config, None), deliver)
+        return EngineThread(config, lambda: _open(make_backend, config, grammars, deliver), deliver)
+
+    return Engine(config, make_link, grammars)
+
+
+def has_own_process(config: ModelConfig) -> bool:
+    """By default on a GPU: request threads beside it take up to half of its speed. On the CPU
+    nothing is gained.
+    """
+    if config.link != "auto":
+        return config.link == "process"
+    return config.device == "cuda" or (config.device == "auto" and has_gpu())
+
+
+def _open(
+    make: Callable[..., Backend], config: ModelConfig, grammars: Grammars | None, deliver: Deliver
+) -> Backend:
+    """Called on the engine thread, maybe in another process."""
+
+    def tell_progress(share: float) -> None:
+        deliver([LoadProgress(share)])
+
+    return make(config, grammars, tell_progress)

@@ -1,0 +1,296 @@
+"""Which engine serves which model name."""
+
+import copy
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.engine import Engine
+from switchyard.engine.errors import ModelError
+from switchyard.engine.memory import residency
+from switchyard.engine.models.entry import Entry, Instance, Lease, ModelStatus, Served
+from switchyard.engine.models.lessor import Lessor
+from switchyard.engine.models.lifecycle import Lifecycle
+from switchyard.engine.models.load import Load, Way
+from switchyard.engine.models.names import Names
+from switchyard.engine.models.opening import open_engine
+from switchyard.engine.models.room import Look, Room
+from switchyard.engine.schedule.alarms import ALARMS, Alarm
+
+TICK = 1.0  # seconds from one look at what is idle, or lost, to the next
+
+
+class Models:
+    """All models of this server, by name. Any thread."""
+
+    def __init__(
+        self,
+        models: Iterable[Engine | Served],
+        aliases: Mapping[str, str] | None = None,
+        *,
+        default: str | None = None,
+        open: Callable[[ModelConfig], Engine] = open_engine,
+        max_loaded: int = 0,
+        load_wait: float = 120.0,
+        look: Look = residency,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`aliases`: other names that models are found by. One may end in `*`, which stands for
+        any rest. `default`: the name of who names none; else the first. `max_loaded`: engines at
+        once; 0: as memory allows. `load_wait`: seconds that a request waits for its model. Raises
+        ModelError for an alias that stands for no model, and for files that can't be read.
+        """
+        self._changed = threading.Condition()  # guards the entries, the aliases and what follows
+        self._open = open
+        self._entries: dict[str, Entry] = {}
+        self._stopped: queue.SimpleQueue[Engine] = queue.SimpleQueue()
+        self._process: int | None = None  # that has started them
+        self._is_over = False
+        self._alarm: Alarm | None = None
+        room = Room(self._entries, self._changed, max_loaded, look)
+        self._life = Lifecycle(self._entries, self._changed, self._opened, room, load_wait, clock)
+        for model in models:
+            self._add(model)
+        self._names = Names(self._entries, self._changed, aliases or {}, default)
+        self._lessor = Lessor(self._changed, self._life, load_wait)
+
+    @property
+    def names(self) -> list[str]:
+        """Without aliases."""
+        return list(self._entries)
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Of all names, and those that finish what they have while another has their name."""
+        with self._changed:
+            entries = list(self._entries.values())
+            return [one.engine for entry in entries for one in (entry.instance, *entry.retiring)]
+
+    @property
+    def num_jobs(self) -> int:
+        """Jobs of all that have not ended, active or pending."""
+        return sum(engine.num_jobs for engine in self.engines)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none will take a job any more."""
+        return self._is_over or all(entry.is_lost for entry in list(self._entries.values()))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that are loaded with the server are."""
+        entries = list(self._entries.values())
+        return all(e.state == "ready" for e in entries if e.instance.served.load == "start")
+
+    def get(self, name: str | None = None) -> Engine:
+        """The engine of that name, or alias, or the default one: to look at, and not to submit to.
+        It may not be loaded. Raises ModelNotFound.
+        """
+        return self._names.find(name).instance.engine
+
+    def served(self, name: str | None = None) -> Served:
+        """How it is configured now. Raises ModelNotFound."""
+        return self._names.find(name).instance.served
+
+    def status(self, name: str | None = None) -> ModelStatus:
+        """Raises ModelNotFound."""
+        entry = self._names.find(name)
+        with self._changed:
+            one, load = entry.instance, entry.load
+            state = entry.state
+            progress = one.engine.progress if load is None else load.progress
+            return ModelStatus(
+                entry.name,
+                self._names.aliases_of(entry),
+                state,
+                progress if state == "loading" else None,
+                one.engine.error or entry.error,
+                one.engine.num_jobs + sum(old.engine.num_jobs for old in entry.retiring),
+                one.num_leases,
+                entry.num_waiting,
+                one.served.load,
+                one.needed,
+            )
+
+    def lease(self, name: str | None = None, check: Callable[[], None] = lambda: None) -> Lease:
+        """The engine to submit to. What isn't loaded is, as far as a request may load it: waits for
+        that until `check`, called now and then, raises. Raises ModelNotFound, Refused.
+        """
+        return self._lessor.lease(self._names.find(name), check)
+
+    def load(self, name: str) -> Load | None:
+        """Begin to load a model of the table; None if it is loaded. Raises ModelNotFound,
+        LoadUnderWay.
+        """
+        entry = self._names.find(name)
+        with self._changed:
+            is_there = entry.is_there and entry.load is None
+            return None if is_there else self._life.load(entry)
+
+    def add(self, served: Served) -> None:
+        """A name that the table lacks. Raises ModelError."""
+        self._add(served)
+
+    def swap(self, served: Served, way: Way | None = None) -> Load:
+        """Have its name stand for this model. One that the table lacks is added, and loaded. `way`:
+        None for beside the old one where memory allows, else behind its end. Raises ModelError.
+        """
+        name = served.config.name
+        with self._changed:
+            entry = self._entries.get(name)
+            if entry is not None:
+                return self._life.swap(entry, served, way)
+        self._add(served)
+        with self._changed:
+            return self._life.load(self._entries[name])
+
+    def unload(self, name: str, drain: float | None = None) -> Load:
+        """Begin to end its engine, behind its last job or after `drain` seconds; the model's own
+        if None. Raises ModelNotFound, LoadUnderWay.
+        """
+        entry = self._names.find(name)
+        with self._changed:
+            seconds = entry.instance.served.drain if drain is None else drain
+            return self._life.unload(entry, seconds)
+
+    def point(self, alias: str, name: str) -> str | None:
+        """Have an alias stand for a model. What it stood for before. Raises ModelNotFound."""
+        return self._names.point(alias, name)
+
+    def set_default(self, name: str) -> None:
+        """Raises ModelNotFound."""
+        self._names.default = self._names.find(name).name
+
+    def only(self, names: Collection[str]) -> "Models":
+        """As if there were no others; the engines are the same."""
+        some = copy.copy(self)
+        some._entries = {name: entry for name, entry in self._entries.items() if name in names}
+        some._names = self._names.only(some._entries)
+        return some
+
+    def start(self) -> None:
+        """Begin to load those that are to be loaded with the server; returns at once."""
+        self._process = os.getpid()
+        self._lessor.is_open = True
+        with self._changed:
+            first = [e for e in self._entries.values() if e.instance.served.load == "start"]
+            if len(self._entries) == 1 and first:
+                first[0].instance.engine.start()  # which needs no turn, nor a thread that waits
+                first = []
+            for entry in first:
+                self._life.load(entry, is_waited_for=False)
+        self._alarm = ALARMS.set(TICK, self._tick)
+
+    def wait_until_loaded(self, timeout: float | None = None) -> bool:
+        """Whether those loaded with the server are ready within `timeout` seconds; False at once if
+        one has failed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for entry in list(self._entries.values()):
+            left = None if deadline is None else deadline - time.monotonic()
+            one = entry.instance
+            if one.served.load == "start" and not one.engine.wait_until_loaded(left):
+                return False
+            if (load := entry.load) is not None and load.engine is one.engine:
+                load.wait()  # which is done, but for its last lines
+        return True
+
+    def wait_until_stopped(self, timeout: float | None = None) -> Engine | None:
+        """The next engine that has stopped for good; None if none does within `timeout` seconds. If
+        it has an `error` it was not told to: only another process can serve its model.
+        """
+        try:
+            return self._stopped.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def drain(self) -> None:
+        """Let all take no more jobs; returns at once."""
+        self._end_life()
+        for engine in self.engines:
+            engine.drain()
+
+    def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
+        """Close all at the same time, as `Engine.close` does. Whether all were done in time.
+
+        At once, and False, in a fork of the process that has started them: it has jobs and locks of
+        theirs, and no thread that would end or release them.
+        """
+        if self._process not in (None, os.getpid()):
+            return False
+        self._end_life()
+        results: list[bool] = []
+        entries = list(self._entries.values())
+        loading = [e.load.engine for e in entries if e.load is not None and e.load.engine]
+        first, *others = dict.fromkeys([*self.engines, *loading])
+        threads = [
+            threading.Thread(
+                target=lambda e=engine: results.append(e.close(drain, timeout)),
+                name=f"close-{engine.config.name}",
+            )
+            for engine in others
+        ]
+        for thread in threads:
+            thread.start()
+        results.append(first.close(drain, timeout))  # needs no thread, if the system has none left
+        for thread in threads:
+            thread.join()
+        return all(results)
+
+    # Inside
+
+    def _add(self, model: Engine | Served) -> None:
+        """Raises ModelError."""
+        if isinstance(model, Engine):
+            served, engine = Served(model.config), model
+            engine.on_stopped(self._note_stopped)
+        else:
+            served, engine = model, self._opened(model)
+        name = served.config.name
+        with self._changed:
+            if name in self._entries:
+                raise ModelError(f"there are two models called {name!r}", "models")
+            self._entries[name] = Entry(name, Instance(served, engine))
+
+    def _opened(self, served: Served) -> Engine:
+        engine = self._open(served.config)
+        engine.about = served.about
+        engine.on_stopped(self._note_stopped)
+        return engine
+
+    def _note_stopped(self, engine: Engine) -> None:
+        """On the link's thread."""
+        with self._changed:
+            entry = next((e for e in self._entries.values() if e.instance.engine is engine), None)
+            load = entry.load if entry is not None else None
+            is_told = load is not None and load.is_waited_for
+            if entry is None or (is_told and not self._is_over):
+                return  # who has told it to, or loads it, knows
+            is_first = load is not None and load.is_load
+            entry.is_lost = is_first or self._is_over or len(self._entries) == 1
+            if not entry.is_lost:
+                self._life.note_loss(entry)
+                return
+            self._changed.notify_all()
+        self._stopped.put(engine)
+
+    def _end_life(self) -> None:
+        """Nothing is loaded any more, and nobody waits for it."""
+        with self._changed:
+            self._is_over = self._life.is_over = True
+            self._lessor.is_open = False
+            alarm = self._alarm
+            self._changed.notify_all()
+        if alarm is not None:
+            alarm.cancel()  # outside the lock, which its call takes
+
+    def _tick(self) -> None:
+        """On the alarms' thread."""
+        with self._changed:
+            if self._is_over:
+                return
+            self._life.tick()
+            self._alarm = ALARMS.set(TICK, self._tick)

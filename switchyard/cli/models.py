@@ -1,0 +1,103 @@
+"""`switchyard models`: what a running server serves, and what of it is loaded."""
+
+import json
+import sys
+import tomllib
+import urllib.parse
+from typing import Any
+
+import click
+
+from switchyard.app.sources import KEY
+from switchyard.cli.server import ask, url_of_settings
+
+PATIENCE = 3600.0  # seconds without news of a load
+
+Context = dict[str, Any]
+
+
+@click.group()
+@click.option("--url", help="The server's. Default: where the settings have it listen.")
+@click.option("--key", envvar=KEY, help="An admin's API key. Default: $SWITCHYARD_KEY.")
+@click.pass_context
+def models(context: click.Context, url: str | None, key: str | None) -> None:
+    """List, load, swap and unload the models of a running server."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    context.obj = {"base": url or url_of_settings(), "headers": headers}
+
+
+@models.command("list")
+@click.pass_obj
+def show(there: Context) -> None:
+    """Each model with its state and aliases."""
+    answer = ask(there["base"], "GET", "/v1/models", there["headers"])
+    for row in json.loads(answer)["data"]:
+        state = row["status"]
+        told = state["value"]
+        if state["progress"] is not None:
+            told += f" {state['progress']:.0%}"
+        if row["aliases"]:
+            told += f", also {', '.join(row['aliases'])}"
+        click.echo(f"{row['id']}: {told}")
+        if state["reason"]:
+            click.echo(f"  {state['reason']}")
+
+
+@models.command()
+@click.argument("name")
+@click.option("--model", help="A directory of models_dir, or the path of a configured model.")
+@click.option("--set", "settings", multiple=True, help="NAME=VALUE, as in a table [[models]].")
+@click.option("--way", type=click.Choice(["beside", "drain"]), help="Default: as memory allows.")
+@click.pass_obj
+def load(
+    there: Context, name: str, model: str | None, settings: tuple[str, ...], way: str | None
+) -> None:
+    """Load a model, or swap what NAME stands for, and wait for it."""
+    body: dict[str, Any] = dict(_setting(text) for text in settings)
+    body |= {k: v for k, v in (("model", model), ("way", way)) if v is not None}
+    path = f"/admin/models/{urllib.parse.quote(name, safe='')}"
+    answer = ask(there["base"], "POST", path, there["headers"], body, PATIENCE)
+    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: ")]
+    if "error" in events[-1]:
+        click.echo(f"switchyard: {events[-1]['error']['message']}", err=True)
+        sys.exit(1)
+    how = {"beside": ", beside the old one", "drain": ", behind the old one's end"}
+    told = how.get(events[-1]["way"], "")
+    click.echo(f"{name} is loaded, in {events[-1]['seconds']:.1f} s{told}")
+
+
+@models.command()
+@click.argument("name")
+@click.option("--drain", type=float, help="Seconds that its jobs may go on. Default: the model's.")
+@click.pass_obj
+def unload(there: Context, name: str, drain: float | None) -> None:
+    """Unload a model behind its last job."""
+    path = f"/admin/models/{urllib.parse.quote(name, safe='')}"
+    query = "" if drain is None else f"?drain={drain:g}"
+    ask(there["base"], "DELETE", path + query, there["headers"])
+    click.echo(f"{name} ends behind its last job")
+
+
+@models.command()
+@click.argument("alias")
+@click.argument("name")
+@click.pass_obj
+def alias(there: Context, alias: str, name: str) -> None:
+    """Have ALIAS stand for the model NAME."""
+    path = f"/admin/aliases/{urllib.parse.quote(alias, safe='')}"
+    told = json.loads(ask(there["base"], "PUT", path, there["headers"], {"model": name}))
+    before = f", and was {told['before']}" if told["before"] else ""
+    click.echo(f"{alias} is {told['model']}{before}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Its name and value, which is written as in the file; a text needs no quotes. Raises
+    click.UsageError.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise click.UsageError(f"--set {text}: must be NAME=VALUE")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value

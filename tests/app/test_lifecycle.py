@@ -1,0 +1,285 @@
+"""Models that operators load, unload and swap: our routes, llama.cpp's and TabbyAPI's."""
+
+import json
+import shutil
+import threading
+import time
+
+import pytest
+
+from switchyard import engine
+from switchyard.app import create_app
+from switchyard.app.blueprint import open_models
+from switchyard.app.config import Settings
+from switchyard.engine.links.thread import EngineThread
+from tests.scripted import Gate, ScriptedBackend, says
+
+LOCAL = {"REMOTE_ADDR": "127.0.0.1"}
+ABROAD = {"REMOTE_ADDR": "10.1.2.3"}
+
+
+class Opened:
+    """What an application has opened, by name."""
+
+    def __init__(self):
+        self.backends = {}
+        self.next = {}
+
+    def open(self, config):
+        backend = self.next.pop(config.name, None)
+        backend = backend or ScriptedBackend(says(f"{config.name}-{config.max_pending}"))
+        self.backends.setdefault(config.name, []).append(backend)
+        return engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
+
+
+@pytest.fixture
+def make(model_path, tmp_path):
+    """A client of an application over scripted models: two of a table, one of `models_dir`."""
+    opened = []
+    shutil.copytree(model_path, tmp_path / "models" / "third")
+
+    def make(backends=(), **more):
+        found = Opened()
+        found.next.update(backends)
+        tables = [
+            {"model": model_path, "name": "first", "aliases": ["chat"]},
+            {"model": model_path, "name": "second", "load": "demand"},
+        ]
+        settings = Settings(models=tables, models_dir=str(tmp_path / "models"), **more)
+        models = open_models(settings, open=found.open)
+        models.start()
+        assert models.wait_until_loaded(20)
+        client = create_app(settings, models).test_client()
+        client.models, client.opened = models, found
+        opened.append(client)
+        return client
+
+    yield make
+    for client in opened:
+        for backends in client.opened.backends.values():
+            for backend in backends:
+                backend.opening.set()
+        assert client.models.close(timeout=20)
+
+
+def ask(client, model=None):
+    named = {} if model is None else {"model": model}
+    return client.post("/v1/completions", json={"prompt": "x", "max_tokens": 8, **named})
+
+
+def text_of(client, model=None):
+    response = ask(client, model)
+    assert response.status_code == 200, response.json
+    return response.json["choices"][0]["text"]
+
+
+def events(response):
+    assert response.status_code == 200, response.json
+    lines = response.get_data(as_text=True).split("\n\n")
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data")]
+
+
+def rows(client):
+    return {row["id"]: row for row in client.get("/v1/models").json["data"]}
+
+
+def test_each_answers_by_its_name_and_alias_and_the_first_by_none(make):
+    client = make()
+    assert text_of(client, "second") == "second-64"
+    assert {text_of(client, name) for name in (None, "chat", "first")} == {"first-64"}
+    assert ask(client, "fourth").status_code == 404
+
+
+def test_rows_say_how_models_stand(make):
+    client = make()
+    found = rows(client)
+    assert found["first"]["aliases"] == ["chat"]
+    assert [found[name]["status"]["value"] for name in found] == ["loaded", "unloaded"]
+    assert client.get("/health/ready").status_code == 200
+    text_of(client, "second")
+    assert rows(client)["second"]["status"]["value"] == "loaded"
+
+
+def test_a_swap_answers_with_its_progress_and_changes_the_settings(make):
+    client = make()
+    told = events(client.post("/admin/models/first", json={"max_pending": 32}))
+    assert told[-1]["status"] == "loaded" and told[-1]["way"] == "beside"
+    assert text_of(client) == "first-32"
+    told = events(client.post("/admin/models/first", json={"max_batch_size": 16}))
+    assert client.models.served("first").config.max_pending == 32  # what isn't said stays
+    assert client.models.served("first").config.max_batch_size == 16
+
+
+def test_requests_at_work_end_on_the_old_one(make):
+    gate = Gate()
+    client = make({"second": ScriptedBackend(says("old"), gate=gate)})
+    client.models.load("second").wait(20)
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(text_of(client, "second")))
+    thread.start()
+    gate.wait_until_held()
+    told = events(client.post("/admin/models/second", json={"max_pending": 32}))
+    assert told[-1]["status"] == "loaded" and text_of(client, "second") == "second-32"
+    gate.open()
+    thread.join(20)
+    assert answers == ["old"]
+
+
+def test_a_second_load_of_a_model_that_loads_is_refused(make):
+    backend = ScriptedBackend(says("late"))
+    backend.opening.clear()
+    client = make({"second": backend})
+    assert client.post("/models/load", json={"model": "second"}).json == {"success": True}
+    assert rows(client)["second"]["status"]["value"] == "loading"
+    for path in ("/models/load", "/admin/models/second"):
+        response = client.post(path, json={"model": "second"} if "admin" not in path else {})
+        assert response.json["error"]["code"] == "load_under_way"
+        assert response.status_code == 409
+    backend.opening.set()
+    assert text_of(client, "second") == "late"
+
+
+def test_unload_is_llama_cpps_or_our_own(make):
+    client = make()
+    assert client.post("/models/unload", json={"model": "first"}).json == {"success": True}
+    assert text_of(client) == "first-64"  # by the next request
+    response = client.delete("/admin/models/second?drain=1")
+    assert response.status_code == 202
+    assert client.delete("/admin/models/second?drain=-1").status_code == 400
+    assert client.delete("/admin/models/fourth").status_code == 404
+
+
+def test_a_directory_of_models_dir_is_loaded_by_its_name_alone(make):
+    client = make(max_batch_size=32)
+    assert "third" not in rows(client)
+    assert client.post("/models/load", json={"model": "third"}).json == {"success": True}
+    assert text_of(client, "third") == "third-64"
+    for path in ("../first", "/etc", "."):
+        assert client.post("/models/load", json={"model": path}).status_code == 404
+        body = {"model": path}
+        response = client.post("/admin/models/other", json=body)
+        assert (response.status_code, response.json["error"]["param"]) == (400, "model")
+
+
+def test_tabby_loads_with_its_progress_and_becomes_the_default(make):
+    client = make()
+    assert "third" in [card["id"] for card in client.get("/v1/model/list").json["data"]]
+    body = {"name": "third", "cache_size": 4096, "cache_mode": "FP16", "max_seq_len": 1024}
+    told = events(client.post("/v1/model/load", json=body))
+    assert told[-1] == {
+        "model_type": "model",
+        "module": 100,
+        "modules": 100,
+        "status": "finished",
+    }
+    config = client.models.served("third").config
+    assert (config.cache_tokens, config.max_seq_len) == (4096, 1024)
+    assert text_of(client) == "third-64"
+    assert client.post("/v1/model/unload").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/model/load", {"name": "second", "cache_size": 100}, "cache_tokens"),
+        ("/v1/model/load", {"name": "second", "vision": True}, "vision"),
+        ("/admin/models/second", {"cache_tokens": 100}, "cache_tokens"),
+        ("/admin/models/second", {"cache_tokens": "x"}, "cache_tokens"),
+        ("/admin/models/second", {"draft_model": "/etc"}, "draft_model"),
+        ("/v1/model/load", {"name": "second", "draft": {"draft_model_name": "/"}}, "draft_model"),
+        ("/admin/models/second", {"loras": [{"path": "/etc"}]}, "loras"),
+        ("/admin/models/second", {"bind": "0.0.0.0:1"}, "bind"),
+        ("/admin/models/second", {"way": "sideways"}, "way"),
+        ("/admin/models/second", {"max_pending": 10_000}, "max_batch_size"),
+        ("/models/load", {}, "model"),
+    ],
+)
+def test_what_can_not_be_honoured_is_named(make, path, body, param):
+    client = make()
+    response = client.post(path, json=body)
+    assert (response.status_code, response.json["error"]["param"]) == (400, param)
+    assert client.models.status("second").state == "unloaded"
+
+
+def test_a_load_that_fails_says_why_and_the_old_one_goes_on(make):
+    client = make()
+    client.opened.next["first"] = ScriptedBackend(open_error=engine.NoRoom("3 of 2 GiB"))
+    client.opened.backends["first"][0].info = None
+    response = client.post("/admin/models/first", json={"way": "beside"})
+    assert (response.status_code, response.json["error"]["code"]) == (409, "no_memory")
+    assert "3 of 2 GiB" in response.json["error"]["message"]
+    assert response.headers["x-should-retry"] == "false"
+    assert text_of(client) == "first-64"
+
+
+def test_an_alias_points_elsewhere_from_the_next_request_on(make):
+    client = make()
+    response = client.put("/admin/aliases/chat", json={"model": "second"})
+    assert response.json == {"alias": "chat", "model": "second", "before": "first"}
+    assert text_of(client, "chat") == "second-64"
+    assert client.put("/admin/aliases/new", json={"model": "fourth"}).status_code == 404
+    assert client.put("/admin/aliases/first", json={"model": "second"}).status_code == 409
+
+
+def test_large_requests_wait_for_a_load_outside_the_gate(make):
+    backend = ScriptedBackend(says("late"))
+    backend.opening.clear()
+    client = make({"second": backend})
+    body = {"prompt": "x " * 9000, "model": "second"}
+    threads = [
+        threading.Thread(target=lambda: client.post("/v1/completions", json=body)) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 20
+    while client.models.status("second").num_waiting < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    response = client.post("/v1/completions", json={**body, "model": "first"})
+    assert response.json["error"]["code"] == "context_length_exceeded"
+    assert client.models.status("second").num_waiting == 2
+    backend.opening.set()
+    for thread in threads:
+        thread.join(20)
+
+
+def test_one_that_only_operators_load_says_so(make, model_path):
+    client = make()
+    told = events(client.post("/admin/models/second", json={"load": "manual"}))
+    assert told[-1]["status"] == "loaded"
+    client.models.unload("second").wait(20)
+    response = ask(client, "second")
+    assert (response.status_code, response.json["error"]["code"]) == (503, "model_unloaded")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("post", "/admin/models/first"),
+        ("delete", "/admin/models/first"),
+        ("put", "/admin/aliases/chat"),
+        ("post", "/models/load"),
+        ("post", "/models/unload"),
+        ("get", "/models/sse"),
+        ("post", "/v1/model/load"),
+        ("post", "/v1/model/unload"),
+    ],
+)
+def test_others_may_not(make, method, path):
+    client = make()
+    body = {"model": "second", "name": "second"} if method in ("post", "put") else None
+    response = getattr(client, method)(path, json=body, environ_base=ABROAD)
+    assert response.status_code == 403
+    assert client.models.status("first").state == "ready"
+
+
+def test_changes_are_told_as_they_come(make):
+    client = make()
+    response = client.get("/models/sse", buffered=False)
+    stream = iter(response.response)
+    first = [json.loads(next(stream).decode().removeprefix("data: ")) for _ in range(2)]
+    assert [one["data"]["status"] for one in first] == ["loaded", "unloaded"]
+    client.models.load("second").wait(20)
+    told = json.loads(next(stream).decode().removeprefix("data: "))
+    assert (told["model"], told["data"]["status"]) == ("second", "loaded")
+    response.close()

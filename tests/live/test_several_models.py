@@ -1,0 +1,122 @@
+"""Two models of one server: their clients, a swap in the midst, and the command for operators."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+
+import pytest
+import requests
+
+from tests.conftest import DEMO
+from tests.live.conftest import GUNICORN, ROOT, Server
+
+NUM_CLIENTS = 64
+PROMPTS = ["Once upon a time", "One day, a girl", "The dog", "Lily"]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory, model_path):
+    """A server of the demo model and a random one; another of its kind lies in `models_dir`."""
+    path = tmp_path_factory.mktemp("several")
+    script = ROOT / "scripts" / "make_model.py"
+    command = [sys.executable, script, path / "models" / "other", "--seed", "1"]
+    subprocess.run(command, check=True)
+    (path / "switchyard.toml").write_text(f"""
+        models_dir = "{path}/models"
+        reserve_threads = {NUM_CLIENTS}
+
+        [[models]]
+        name = "demo"
+        model = "{DEMO}"
+        aliases = ["chat"]
+
+        [[models]]
+        name = "random"
+        model = "{model_path}"
+        load = "demand"
+    """)
+    server = Server(GUNICORN, path, config=path / "switchyard.toml")
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output
+
+
+def ask(server, model, prompt, stream=False):
+    """The fingerprint of the weights that have answered, and the text."""
+    body = {"model": model, "prompt": prompt, "max_tokens": 8, "temperature": 0, "stream": stream}
+    response = server.post("/v1/completions", body)
+    assert response.status_code == 200, response.text
+    bodies = [response.json()] if not stream else events(response.text)
+    prints = {body["system_fingerprint"] for body in bodies}
+    [fingerprint] = prints
+    return fingerprint, "".join(c["text"] for body in bodies for c in body["choices"])
+
+
+def events(text):
+    lines = (line.removeprefix("data: ") for line in text.split("\n\n"))
+    return [json.loads(line) for line in lines if line and line != "[DONE]"]
+
+
+def run(server, *arguments):
+    command = [sys.executable, "-m", "switchyard", "models", "--url", server.url, *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ
+    )
+
+
+def test_clients_of_both_get_their_own_texts_over_a_swap(pair):
+    expected = {}
+    for model, prompt in itertools.product(("demo", "random"), PROMPTS):
+        fingerprint, text = ask(pair, model, prompt)
+        expected[fingerprint, prompt] = text
+    begun = threading.Barrier(NUM_CLIENTS + 1)
+    found, faults = Counter(), []
+
+    def client(number):
+        model = ("demo", "random")[number % 2]
+        try:
+            begun.wait(60)
+            for i in range(6):
+                prompt = PROMPTS[(number + i) % len(PROMPTS)]
+                found[model, prompt, *ask(pair, model, prompt, stream=i % 2 == 0)] += 1
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(NUM_CLIENTS)]
+    for thread in threads:
+        thread.start()
+    begun.wait(60)
+    told = run(pair, "load", "random", "--model", "other")
+    assert told.returncode == 0 and "beside the old one" in told.stdout, told
+    for thread in threads:
+        thread.join(120)
+    assert faults == [] and sum(found.values()) == 6 * NUM_CLIENTS
+    for prompt in PROMPTS:
+        fingerprint, text = ask(pair, "random", prompt)
+        assert (fingerprint, prompt) not in expected  # other weights have answered
+        expected[fingerprint, prompt] = text
+    assert len({text for (_, prompt), text in expected.items() if prompt == PROMPTS[0]}) == 3
+    for _, prompt, fingerprint, text in found:
+        assert expected[fingerprint, prompt] == text
+
+
+def test_the_command_changes_what_is_loaded(pair):
+    assert "demo: loaded, also chat" in run(pair, "list").stdout
+    assert run(pair, "unload", "random", "--drain", "5").returncode == 0
+    done = run(pair, "load", "random", "--set", "cache_tokens=4096")
+    assert done.returncode == 0 and "random is loaded" in done.stdout
+    done = run(pair, "alias", "chat", "random")
+    assert done.stdout == "chat is random, and was demo\n"
+    assert ask(pair, "chat", PROMPTS[0])[0] == ask(pair, "random", PROMPTS[0])[0]
+    done = run(pair, "load", "random", "--set", "cache_tokens=100")
+    assert done.returncode == 1 and "cache_tokens must be a multiple of 256" in done.stderr
+
+
+def test_no_model_takes_more_than_this_machine_has(pair):
+    done = run(pair, "load", "random", "--set", "cache_tokens=2560000000")
+    assert done.returncode == 1 and "409: no room for the model" in done.stderr
+    assert requests.get(f"{pair.url}/health/ready", timeout=10).status_code == 200
+    assert ask(pair, "random", PROMPTS[0])
