@@ -1,5 +1,6 @@
 """All settings of the server: switchyard.toml, then the environment; read once, at start."""
 
+import difflib
 import re
 from typing import Any, Literal, Self, get_args
 
@@ -20,7 +21,7 @@ from switchyard.app.sources import (
     file,
     refusal,
 )
-from switchyard.app.table_settings import TableSettings
+from switchyard.app.table_settings import TableModel, TableSettings
 
 WireFormat = Literal[
     "openai",
@@ -241,6 +242,20 @@ def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{name}: {error}") from None
 
 
+def _no_setting(place: tuple[int | str, ...]) -> str:
+    """What is wrong with a name that stands there."""
+    name = str(place[-1])
+    of, known = "this server", Settings.model_fields.keys()
+    if place[0] == "models" and len(place) == 3:
+        if name in known:
+            return "no setting of a model: it holds for all, and stands above the first [[models]]"
+        of, known = "a model", TableModel.model_fields.keys()
+    elif len(place) > 1:
+        return f"no setting of {place[0]}"
+    nearest = difflib.get_close_matches(name, known, 1)
+    return f"no setting of {of}" + (f"; did you mean {nearest[0]}?" if nearest else "")
+
+
 def read_settings(**overrides: Any) -> Settings:
     """Raises SettingsError."""
     check_environment(Settings.model_fields.keys())
@@ -252,9 +267,9 @@ def read_settings(**overrides: Any) -> Settings:
         message = first["msg"].removeprefix("Value error, ")
         if not name:  # of settings together: it names the one at fault
             name, _, message = message.partition(": ")
-        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+        if first["type"] == "extra_forbidden":
             place = "" if name in overrides else f" in {file()}"
-            raise SettingsError(f"{name}{place} is no setting of this server") from None
+            raise SettingsError(f"{name}{place} is {_no_setting(first['loc'])}") from None
         raise refusal(name, message, overrides) from None
     except (ValueError, OSError) as error:  # the file isn't TOML, or can't be read
         raise SettingsError(f"{file()}: {error}") from None

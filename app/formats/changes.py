@@ -65,7 +65,10 @@ def change_of(name: str, request: Any) -> engine.Served:
     given = request.model_dump(exclude_unset=True, exclude={"way"})
     known = _known(name)
     if known is None and name not in paths and "model" not in given:
-        raise engine.ModelNotFound(f"model {name[:100]!r} does not exist", "model")
+        there = ", ".join(dict.fromkeys([*here.models.names, *paths]))
+        raise engine.ModelNotFound(
+            f"model {name[:100]!r} does not exist; there is: {there}", "model"
+        )
     for what in ("model", "draft_model"):
         if given.get(what) is not None:
             given[what] = _path_of(given[what], what)

@@ -31,6 +31,7 @@ class ModelMeta(TypedDict, total=False):
 
 class ModelRowStatus(TypedDict):
     value: Value
+    load: engine.Policy
     progress: float | None
     failed: bool
     reason: str | None
@@ -115,6 +116,7 @@ def _describe(model: engine.Engine) -> dict[str, Any]:
         "aliases": list(status.aliases),
         "status": {
             "value": value_of(status.state),
+            "load": status.load,
             "progress": status.progress,
             "failed": status.state == "failed",
             "reason": None if error is None else without_identifiers(str(error)),

@@ -1,11 +1,13 @@
 """Models that come and go, as llama.cpp's router has them."""
 
 import logging
+import threading
 from typing import Literal
 
 import flask
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
+from switchyard import engine
 from switchyard.app.formats.changes import ModelName, named
 from switchyard.app.formats.loads import StatusEvent, begun, events_of_models
 from switchyard.app.http.body import json_response
@@ -17,6 +19,10 @@ from switchyard.app.services import services
 audit = logging.getLogger("switchyard.audit")
 
 blueprint = flask.Blueprint("switchyard_admin_router", __name__, url_prefix="/models")
+
+
+MAX_WATCHERS = 4  # each holds a request thread
+_watchers = threading.BoundedSemaphore(MAX_WATCHERS)
 
 
 class RouterSuccess(TypedDict):
@@ -67,5 +73,9 @@ def unload_model_by_router() -> flask.Response:
 def watch_models() -> flask.Response:
     """How models stand, and each change of it, as llama.cpp's router tells them."""
     check_operator()
+    if not _watchers.acquire(blocking=False):
+        raise engine.Full(f"{MAX_WATCHERS} clients watch the models, and no more may", 30.0)
     events = events_of_models(services().models, services().settings.heartbeat)
-    return flask.Response(events, mimetype=EVENTS)
+    response = flask.Response(events, mimetype=EVENTS)
+    response.call_on_close(_watchers.release)
+    return response

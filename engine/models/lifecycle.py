@@ -144,6 +144,7 @@ class Lifecycle:
                 engine = entry.instance.engine
                 if engine is load.engine and engine.standing.is_stopped:
                     self.note_loss(entry)  # between its last line and this one
+                load.then()
             elif not (entry.is_there or load.is_cancelled):
                 self._fail(entry, error)
             load.end(error)

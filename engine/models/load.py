@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Literal
 
 from switchyard.engine.engine import Engine
@@ -27,6 +27,7 @@ class Load:
         self.error: EngineError | None = None  # why it has failed, once it is done
         self.seconds: float | None = None  # that it took
         self.is_cancelled = False
+        self.then: Callable[[], None] = lambda: None  # called once it has gone well
         self._begun = time.monotonic()
         self._done = threading.Event()
 

@@ -134,18 +134,21 @@ class Models:
         """A name that the table lacks. Raises ModelError."""
         self._add(served)
 
-    def swap(self, served: Served, way: Way | None = None) -> Load:
+    def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
         """Have its name stand for this model. One that the table lacks is added, and loaded. `way`:
-        None for beside the old one where memory allows, else behind its end. Raises ModelError.
+        None for beside the old one where memory allows, else behind its end. `is_default`: once it
+        is loaded it is the one of who names none. Raises ModelError.
         """
         name = served.config.name
+        if name not in self._entries:
+            self._add(served)
         with self._changed:
-            entry = self._entries.get(name)
-            if entry is not None:
-                return self._life.swap(entry, served, way)
-        self._add(served)
-        with self._changed:
-            return self._life.load(self._entries[name])
+            entry = self._entries[name]
+            is_new = entry.instance.served is served
+            load = self._life.load(entry) if is_new else self._life.swap(entry, served, way)
+            if is_default:
+                load.then = lambda: self.set_default(name)
+            return load
 
     def unload(self, name: str, drain: float | None = None) -> Load:
         """Begin to end its engine, behind its last job or after `drain` seconds; the model's own

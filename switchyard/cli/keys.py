@@ -62,6 +62,11 @@ def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -
     key = _given() if is_given else _made()
     values = {k: list(v) if k == "models" else v for k, v in limits.items() if v not in (None, ())}
     entry = block({"name": name, "hash": _hash(key), **values})
+    if os.path.exists(path) and name in read(path).by_name:
+        raise Failed(
+            f"{path} has a key called {name}: edit its entry to change limits, or `rotate` it for"
+            " another key"
+        )
     edit(
         path,
         lambda text: (text or HEAD).rstrip("\n") + f"\n\n{entry}",

@@ -26,21 +26,33 @@ def models(context: click.Context, url: str | None, key: str | None) -> None:
     context.obj = {"base": url or url_of_settings(), "headers": headers}
 
 
+LOADS = {"start": "", "demand": ", on demand", "manual": ", by an operator alone"}
+
+
 @models.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As the server says it.")
 @click.pass_obj
-def show(there: Context) -> None:
-    """Each model with its state and aliases."""
+def show(there: Context, as_json: bool) -> None:
+    """Each model with its state and aliases, and directories that may be loaded beside them."""
     answer = ask(there["base"], "GET", "/v1/models", there["headers"])
-    for row in json.loads(answer)["data"]:
+    rows = json.loads(answer)["data"]
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for row in rows:
         state = row["status"]
         told = state["value"]
         if state["progress"] is not None:
             told += f" {state['progress']:.0%}"
+        told += LOADS[state["load"]]
         if row["aliases"]:
             told += f", also {', '.join(row['aliases'])}"
         click.echo(f"{row['id']}: {told}")
         if state["reason"]:
             click.echo(f"  {state['reason']}")
+    answer = ask(there["base"], "GET", "/v1/model/list", there["headers"])
+    for name in [card["id"] for card in json.loads(answer)["data"]][len(rows) :]:
+        click.echo(f"{name}: a directory of models_dir")
 
 
 @models.command()
@@ -75,7 +87,10 @@ def unload(there: Context, name: str, drain: float | None) -> None:
     path = f"/admin/models/{urllib.parse.quote(name, safe='')}"
     query = "" if drain is None else f"?drain={drain:g}"
     ask(there["base"], "DELETE", path + query, there["headers"])
-    click.echo(f"{name} ends behind its last job")
+    click.echo(
+        f"{name} ends behind its last job; a request that names it loads it again, unless it has"
+        ' `load = "manual"`'
+    )
 
 
 @models.command()

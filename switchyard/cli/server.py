@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import click
 
 from switchyard.app.config import read_settings
-from switchyard.app.sources import SettingsError
+from switchyard.app.sources import KEY, SettingsError
 
 ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # listened on, and where that is on this machine
 
@@ -81,6 +81,8 @@ def ask(
         connection.close()
     if response.status >= 400:
         told = _message(answer) or response.reason
+        if response.status == 401:
+            told += f" (--key, or {KEY} in the environment)"
         click.echo(f"switchyard: {base}: {response.status}: {told}", err=True)
         sys.exit(1)
     return answer

@@ -162,7 +162,17 @@ def test_what_gunicorn_can_bind_is_taken(bind):
     ("content", "message"),
     [
         ("max_pendng = 1", r"max_pendng in switchyard\.toml is no setting of this server"),
+        ("max_pendng = 1", r"did you mean max_pending\?"),
         ("[engine]\nname = 'x'", r"engine in switchyard\.toml is no setting of this server"),
+        (
+            "[[models]]\nmodel = 'x'\nkeys_file = 'k'",
+            r"models\.0\.keys_file in switchyard\.toml is no setting of a model: it holds for all",
+        ),
+        (
+            "[[models]]\nmodel = 'x'\nidle_timout = 3",
+            r"models\.0\.idle_timout .* is no setting of a model; did you mean idle_timeout\?",
+        ),
+        ("[[loras]]\nname = 'x'\npath = 'y'\nscale = 1", r"loras\.0\.scale .* no setting of loras"),
         ("max_pending = 'x'", r"max_pending in switchyard\.toml: .*integer"),
         ("max_pending", r"switchyard\.toml: "),
     ],

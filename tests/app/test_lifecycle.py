@@ -95,6 +95,7 @@ def test_rows_say_how_models_stand(make):
     found = rows(client)
     assert found["first"]["aliases"] == ["chat"]
     assert [found[name]["status"]["value"] for name in found] == ["loaded", "unloaded"]
+    assert [found[name]["status"]["load"] for name in found] == ["start", "demand"]
     assert client.get("/health/ready").status_code == 200
     text_of(client, "second")
     assert rows(client)["second"]["status"]["value"] == "loaded"
@@ -271,6 +272,39 @@ def test_others_may_not(make, method, path):
     response = getattr(client, method)(path, json=body, environ_base=ABROAD)
     assert response.status_code == 403
     assert client.models.status("first").state == "ready"
+
+
+def test_tabbys_load_is_the_default_though_its_client_has_left(make):
+    backend = ScriptedBackend(says("third"))
+    backend.opening.clear()
+    client = make({"third": backend})
+    answers = []
+    body = {"name": "third"}
+    thread = threading.Thread(
+        target=lambda: answers.append(client.post("/v1/model/load", json=body, buffered=False))
+    )
+    thread.start()
+    while (entry := client.models._entries.get("third")) is None or entry.load is None:
+        time.sleep(0.005)
+    load = entry.load
+    backend.opening.set()
+    thread.join(20)
+    answers[0].close()  # of which nothing was read
+    assert load.wait(20) is None
+    assert text_of(client) == "third"
+
+
+def test_the_crowd_that_watches_is_bounded(make):
+    client = make()
+    watching = [client.get("/models/sse", buffered=False) for _ in range(4)]
+    assert [one.status_code for one in watching] == [200] * 4
+    refused = client.get("/models/sse")
+    assert refused.status_code == 429 and int(refused.headers["Retry-After"]) > 0
+    for one in watching:
+        one.close()
+    again = client.get("/models/sse", buffered=False)
+    assert again.status_code == 200
+    again.close()
 
 
 def test_changes_are_told_as_they_come(make):

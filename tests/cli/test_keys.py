@@ -112,7 +112,7 @@ def test_check_says_whether_a_server_could_read_it(keys, path):
     ("arguments", "status", "says"),
     [
         (["add", "Ann"], 1, "Ann: name"),
-        (["add", "ann"], 1, "two entries of this name"),
+        (["add", "ann"], 1, "has a key called ann: edit its entry"),
         (["add", "eve", "--rpm", "0"], 1, "eve: rpm"),
         (["add", "eve", "--expires", "tomorrow"], 2, "must be such as 2027-01-01T00:00:00Z"),
         (["add", "eve", "--expires", "2030-01-01T00:00:00"], 2, "must be such as 2027"),

@@ -104,7 +104,12 @@ def test_clients_of_both_get_their_own_texts_over_a_swap(pair):
 
 
 def test_the_command_changes_what_is_loaded(pair):
-    assert "demo: loaded, also chat" in run(pair, "list").stdout
+    told = run(pair, "list").stdout
+    assert "demo: loaded, also chat" in told and "other: a directory of models_dir" in told
+    rows = json.loads(run(pair, "list", "--json").stdout)
+    assert [row["id"] for row in rows] == ["demo", "random"]
+    nowhere = run(pair, "load", "nothere")
+    assert nowhere.returncode == 1 and "there is: demo, random, other" in nowhere.stderr
     assert run(pair, "unload", "random", "--drain", "5").returncode == 0
     done = run(pair, "load", "random", "--set", "cache_tokens=4096")
     assert done.returncode == 0 and "random is loaded" in done.stdout

@@ -1,7 +1,6 @@
 """The endpoints."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import flask
@@ -118,19 +117,12 @@ def load_model() -> flask.Response:
     """
     _check_operator()
     request = _receive(parse.ModelLoad)
-    models = services().models
     served = change_of(request.name, ModelChange(**request.settings))
     check_threads(served)
     audit.warning("%s: load of %s", share_of(flask.request), request.name)
-    load = models.swap(served)
+    load = services().models.swap(served, is_default=True)
     begun(load)
-
-    def events() -> Iterator[bytes]:
-        yield from bodies.events_of_load(load)
-        if load.error is None:
-            models.set_default(request.name)
-
-    return flask.Response(events(), mimetype="text/event-stream")
+    return flask.Response(bodies.events_of_load(load), mimetype="text/event-stream")
 
 
 @blueprint.post("/model/unload")
