@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """Does anything get lost, wrong, stuck or leak under clients that leave, attacks and faults?
 
-    python benchmarks/soak.py [--minutes 60] [--model MODEL_DIR]
+    python benchmarks/soak.py [--minutes 60] [--model MODEL_DIR] [--models 3]
 
 Starts a server with the SWITCHYARD_* settings of this environment, whose forward passes fail now
 and then, and sends it requests of fourteen kinds from many clients at once: of three in ten the
 client leaves, one in twenty is an attack of `siege.py`. Half of the others are greedy, and were
 answered before by the idle server: the text must be the same. What the server holds is read all
-the while. Exit status 1 if a request got no clear end or a wrong text, or if memory, threads or
-files of the last tenth differ from those of the second by more than 3 %.
+the while. With `--models` there are as many, by demand, of which all but one can be loaded at the
+same time; those beside the first have random weights. Exit status 1 if a request got no clear end
+or a wrong text, or if memory, threads or files of the last tenth differ from those of the second by
+more than 3 %.
 """
 
 import argparse
 import collections
 import http.client
+import itertools
 import json
 import os
 import pathlib
@@ -63,6 +66,10 @@ QUESTIONS = (
 )
 WORDS = ("fox", "river", "lantern", "king", "window", "robot", "apple", "storm", "bridge", "piano")
 LIMITS = (4, 16, 48, 96)
+NAMELESS = ("kobold, streamed",)  # kinds that name no model, and get the first
+
+
+_rng = random.Random(0)  # of faults: of all models, or each load would fail where the last did
 
 
 def make_backend(config, *more):
@@ -73,7 +80,6 @@ def make_backend(config, *more):
 
 
 def _faulty(load):
-    rng = random.Random(0)
     left = 0
 
     def load_faulty(*args):
@@ -82,8 +88,8 @@ def _faulty(load):
 
         def forward_chunk(*args, **kwargs):
             nonlocal left
-            if left == 0 and rng.random() < FAULTS:
-                left = rng.randint(2, 3) if rng.random() < LASTING else 1
+            if left == 0 and _rng.random() < FAULTS:
+                left = _rng.randint(2, 3) if _rng.random() < LASTING else 1
             if left:
                 left -= 1
                 raise RuntimeError("a fault that the soak test asked for")
@@ -103,20 +109,21 @@ class Wrong(Exception):
     """A greedy answer that is another than the idle server's."""
 
 
-def greedy_requests():
-    """(kind's name, question, limit) of those whose answers are known."""
+def greedy_requests(models):
+    """(model, kind's name, question, limit) of those whose answers are known. `models`: names."""
     rng = random.Random(1)
-    for name in KINDS:
-        for limit in LIMITS:
-            text = rng.choice(QUESTIONS).format(w=rng.choice(WORDS), n=rng.randint(1, 40))
-            filler = [rng.choice(WORDS) for _ in range(rng.choice([0, 0, 20, 300]))]
-            yield name, " ".join([*filler, text]), limit
+    for model, name, limit in itertools.product(models, KINDS, LIMITS):
+        text = rng.choice(QUESTIONS).format(w=rng.choice(WORDS), n=rng.randint(1, 40))
+        filler = [rng.choice(WORDS) for _ in range(rng.choice([0, 0, 20, 300]))]
+        if model == models[0] or name not in NAMELESS:
+            yield model, name, " ".join([*filler, text]), limit
 
 
-def post(port, name, question, limit, temperature, leaves=None):
+def post(port, model, name, question, limit, temperature, leaves=None):
     """Status and data of the answer, and its Retry-After; None if the client left."""
     kind = KINDS[name]
-    body = {**kind.body(question, limit), "temperature": temperature}
+    named = {} if name in NAMELESS else {"model": model}
+    body = {**kind.body(question, limit), **named, "temperature": temperature}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request(
@@ -232,17 +239,19 @@ class Soak:
     def _ask(self, rng):
         if rng.random() < ATTACKING:
             return attack(self.port, rng)
-        (name, question, limit), expected = rng.choice(self.known)
+        (model, name, question, limit), expected = rng.choice(self.known)
         is_greedy = rng.random() < 0.5
         leaves = rng if rng.random() < LEAVING else None
         temperature = 0 if is_greedy else 0.8
-        answer = post(self.port, name, question, limit, temperature, leaves)
+        answer = post(self.port, model, name, question, limit, temperature, leaves)
         text, outcome = outcome_of(name, answer)
         if is_greedy and text is not None:
             with self._lock:
                 self.num_checked += 1
             if text != expected:
-                raise Wrong(f"{name}, {question[-40:]!r}, {limit}: {text!r}, not {expected!r}")
+                raise Wrong(
+                    f"{model}, {name}, {question[-40:]!r}, {limit}: {text!r}, not {expected!r}"
+                )
         return outcome
 
 
@@ -255,21 +264,22 @@ def state(port):
     return get(port, "/soak")
 
 
-def settled(port):
+def settled(port, models):
     """The state once every job has ended; at most a minute later."""
     wait_until(lambda: not state(port)["jobs"], 60)
-    free = all_pages_are_free(port)
+    free = all(all_pages_are_free(port, model) for model in models)
     wait_until(lambda: not state(port)["jobs"], 20)
     time.sleep(6)  # kept connections are closed after 5 s
     return {**state(port), "all_pages_free": free}
 
 
-def all_pages_are_free(port):
+def all_pages_are_free(port, model):
     """Whether every page of the cache is free: jobs that need them all decode at the same time."""
-    meta = get(port, "/v1/models")["data"][0]["meta"]
+    post(port, model, "completion", "x", 1, 0)  # which loads it
+    meta = get(port, f"/v1/models/{model}")["meta"]
     length = min(meta["cache_tokens"], meta["max_seq_len"])
     number = meta["cache_tokens"] // length
-    value = {"prompt": [1], "max_tokens": length - 1, "n": number, "stream": True}
+    value = {"model": model, "prompt": [1], "max_tokens": length - 1, "n": number, "stream": True}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         connection.request(
@@ -295,16 +305,37 @@ def wait_until(is_so, seconds):
     return found
 
 
+def names_of(args):
+    return ["demo", *(f"random{i}" for i in range(1, args.models))]
+
+
+def configure(args, directory):
+    """A file of several models."""
+    lines = [f"max_loaded = {args.models - 1}"]
+    for seed, name in enumerate(names_of(args)):
+        path = args.model if not seed else os.path.join(directory, name)
+        if seed:
+            make = [sys.executable, ROOT / "scripts" / "make_model.py", path, "--seed", str(seed)]
+            subprocess.run(make, check=True)
+        lines += ["[[models]]", f'name = "{name}"', f'model = "{path}"', 'load = "demand"']
+    path = os.path.join(directory, "several.toml")
+    pathlib.Path(path).write_text("\n".join(lines) + "\n")
+    return path
+
+
 def start_server(args, directory):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     environment = os.environ | {
         "SWITCHYARD_BIND": f"127.0.0.1:{port}",
-        "SWITCHYARD_MODEL": args.model,
         "SWITCHYARD_LOG_LEVEL": "ERROR",
         "PYTHONPATH": str(ROOT),
     }
+    if args.models > 1:
+        environment["SWITCHYARD_CONFIG"] = configure(args, directory)
+    else:
+        environment |= {"SWITCHYARD_MODEL": args.model, "SWITCHYARD_NAME": "demo"}
     command = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "benchmarks" / "soak_conf.py")]
     with open(os.path.join(directory, "server.log"), "wb") as log:
         process = subprocess.Popen(command, cwd=directory, env=environment, stdout=log, stderr=log)
@@ -325,14 +356,16 @@ def main():
     )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--model", default=str(ROOT / "models" / "demo"))
+    parser.add_argument("--models", type=int, default=1)
     args = parser.parse_args()
     header()
     with tempfile.TemporaryDirectory() as directory:
         process, port = start_server(args, directory)
         try:
-            soak = Soak(port, known_answers(port), time.monotonic() + args.minutes * 60)
+            models = names_of(args)
+            soak = Soak(port, known_answers(port, models), time.monotonic() + args.minutes * 60)
             soak.run(args.minutes * 60)
-            sys.exit(0 if report(soak, settled(port), args.minutes) else 1)
+            sys.exit(0 if report(soak, settled(port, models), args.minutes) else 1)
         except Exception:
             print(pathlib.Path(directory, "server.log").read_text()[-10_000:])
             raise
@@ -341,15 +374,16 @@ def main():
             print(f"server's exit status {process.wait(120)}")
 
 
-def known_answers(port):
+def known_answers(port, models):
     """Texts of an idle server, by request. What a failed pass has ended is asked again."""
     known = {}
-    for request in greedy_requests():
+    for request in greedy_requests(models):
         for _ in range(20):
-            text, _ = outcome_of(request[0], post(port, *request, temperature=0))
+            text, _ = outcome_of(request[1], post(port, *request, temperature=0))
             if text is not None:
                 known[request] = text
                 break
+            time.sleep(0.5)  # a lost model comes back by itself
     return known
 
 

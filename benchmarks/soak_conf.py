@@ -17,18 +17,18 @@ def post_worker_init(worker):
     conf.post_worker_init(worker)
     from switchyard.server import wsgi
 
-    wsgi.app.add_url_rule("/soak", view_func=lambda: _state(wsgi.models.get()))
+    wsgi.app.add_url_rule("/soak", view_func=lambda: _state(wsgi.models.engines))
 
 
-def _state(model):
+def _state(engines):
     gc.collect()  # what is garbage already is not held
     tasks = pathlib.Path("/proc/self/task").glob("*/children")
     others = [pid for task in tasks for pid in task.read_text().split()]  # the engine's, if any
     # Of gunicorn's pool there are as many as were ever busy at once.
     own_threads = sum(not t.name.startswith("ThreadPool") for t in threading.enumerate())
     return {
-        "jobs": model.num_jobs,
-        "zombies": model.standing.num_zombies,
+        "jobs": sum(engine.num_jobs for engine in engines),
+        "zombies": sum(engine.standing.num_zombies for engine in engines),
         "threads": own_threads + sum(len(os.listdir(f"/proc/{pid}/task")) for pid in others),
         "files": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in ("self", *others)),
         "rss_mb": sum(map(_rss_mb, ("self", *others))),

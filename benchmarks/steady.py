@@ -34,7 +34,7 @@ SLOWER, LARGER = 0.97, 1.02  # at the most
 
 
 def start_server(model, directory, defaults, conf="gunicorn.conf.py"):
-    """`defaults`: of this environment. The process and its URL."""
+    """`model`: None if `defaults`, of this environment, say it. The process and its URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -43,9 +43,10 @@ def start_server(model, directory, defaults, conf="gunicorn.conf.py"):
         **defaults,
         **os.environ,
         "SWITCHYARD_BIND": url.removeprefix("http://"),
-        "SWITCHYARD_MODEL": model,
         "PYTHONPATH": str(ROOT),
     }
+    if model is not None:
+        environment["SWITCHYARD_MODEL"] = model
     command = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / conf)]
     with open(os.path.join(directory, "server.log"), "wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)

@@ -28,7 +28,8 @@ class Resident:
 
     name: str
     taken: Mapping[Place, int]  # bytes, as `needed` told when it was loaded
-    used: float  # when last, by the monotonic clock
+    used: float  # when last, by the monotonic clock; while it is at work: since when it is loaded
+    is_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,12 @@ def fits(needed: Mapping[Place, int], free: Mapping[Place, int]) -> bool:
 def victims(
     needed: Mapping[Place, int],
     free: Mapping[Place, int],
-    idle: Sequence[Resident],
+    loaded: Sequence[Resident],
     excess: int = 0,
 ) -> list[str] | None:
-    """Which models to unload, the least recently used first, for `needed` to fit and at least
-    `excess` models to go. None could be spared of them. None at all: even all of `idle` would not
-    do.
+    """Which of `loaded` to unload, idle ones and the least recently used first, for `needed` to
+    fit and at least `excess` models to go. None could be spared of them. None at all: even all of
+    them would not do.
     """
 
     def suffices(gone: Sequence[Resident]) -> bool:
@@ -65,7 +66,7 @@ def victims(
         }
         return len(gone) >= excess and fits(needed, room)
 
-    gone = sorted(idle, key=lambda one: one.used)
+    gone = sorted(loaded, key=lambda one: (one.is_busy, one.used))
     if not suffices(gone):
         return None
     for one in reversed(gone):

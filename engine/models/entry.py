@@ -31,13 +31,14 @@ class Served:
 class Instance:
     """An engine of a name, and who holds it."""
 
-    __slots__ = ("engine", "needed", "num_leases", "served", "used")
+    __slots__ = ("engine", "needed", "num_leases", "served", "since", "used")
 
     def __init__(self, served: Served, engine: Engine) -> None:
         self.served = served
         self.engine = engine
         self.num_leases = 0  # requests that may still submit to it
         self.used = 0.0  # when last, by the table's clock
+        self.since = 0.0  # when it was loaded
         self.needed: Mapping[Place, int] = {}  # bytes by place, as estimated for its load
 
     @property
@@ -55,7 +56,7 @@ class Entry:
 
     __slots__ = (
         *("error", "instance", "is_lost", "load", "name", "num_failures", "num_waiting"),
-        *("past", "retiring", "retry_at", "was_lost", "was_unloaded"),
+        *("past", "retiring", "retry_at", "was_lost", "was_unloaded", "yields_to"),
     )
 
     def __init__(self, name: str, instance: Instance) -> None:
@@ -67,6 +68,7 @@ class Entry:
         self.num_failures = 0  # one after the other
         self.retry_at = 0.0  # by the monotonic clock; none begins before
         self.num_waiting = 0  # requests, for a load
+        self.yields_to: Instance | None = None  # that needs its memory: its own requests wait
         self.past = Past()  # of engines before this one
         self.was_unloaded = False  # on purpose: it doesn't come back by itself
         self.was_lost = False  # while it was loaded: it comes back by itself

@@ -37,12 +37,14 @@ class Lessor:
                     lease = self._lease(entry)
                     if lease is not None:
                         return lease
-                    load = entry.load or self._begin(entry)
+                    load = entry.load
+                    if load is None and entry.yields_to is None:
+                        load = self._begin(entry)
                     left = until - time.monotonic()
                     if left <= 0:
                         raise Loading(f"model {entry.name} is loading", RETRY)
                     self._changed.wait(min(LOOK, left))
-                if load.is_done and load.error is not None:
+                if load is not None and load.error is not None and self.is_open:
                     raise _refusal(entry, load, self._life.wait_of(entry))
 
     @contextlib.contextmanager
@@ -65,7 +67,7 @@ class Lessor:
 
     def _lease(self, entry: Entry) -> Lease | None:
         """None: it has to be waited for."""
-        if self.is_open and not entry.is_there:
+        if self.is_open and (entry.yields_to is not None or not entry.is_there):
             return None
         instance = entry.instance
         instance.num_leases += 1

@@ -22,6 +22,7 @@ from switchyard.engine.models.room import RELEASE, Room
 logger = logging.getLogger(__name__)
 
 LOOK = 0.1  # seconds from one look for room to the next, where others are at work on it
+YIELD = 0.25  # of its patience, after which a load has others take no more requests
 RETRY = 5.0  # seconds until a lost engine is loaded again; twice as long each time
 MAX_RETRY = 300.0
 
@@ -166,15 +167,20 @@ class Lifecycle:
 
     def _load_with_room(self, entry: Entry, instance: Instance, load: Load) -> None:
         """Waits for others to be done with memory that it needs. Raises EngineError."""
-        until = self.clock() + self._patience
-        while True:
-            with self._turns.take(instance.served.config.gpus):
-                if not load.is_waited_for or self._room.make(instance) != "busy":
-                    self._start_once_more(entry, instance, load)
-                    return
-            if self.clock() >= until or load.is_cancelled:
-                raise Loading(f"model {entry.name} waits for memory that others use", RETRY)
-            time.sleep(LOOK)
+        begin = self.clock()
+        try:
+            while True:
+                waited = self.clock() - begin
+                is_pressing = waited >= YIELD * self._patience
+                with self._turns.take(instance.served.config.gpus):
+                    if not load.is_waited_for or self._room.make(instance, is_pressing) != "busy":
+                        self._start_once_more(entry, instance, load)
+                        return
+                if waited >= self._patience or load.is_cancelled:
+                    raise Loading(f"model {entry.name} waits for memory that others use", RETRY)
+                time.sleep(LOOK)
+        finally:
+            self._room.let_go_on(instance)
 
     def _start_once_more(self, entry: Entry, instance: Instance, load: Load) -> None:
         """The estimate may have been too low: then with one less beside it."""
@@ -198,7 +204,7 @@ class Lifecycle:
             engine.close(timeout=RELEASE)
             raise error
         with self._changed:
-            instance.used = self.clock()
+            instance.since = instance.used = self.clock()
 
     def _unload(self, entry: Entry, drain: float) -> None:
         instance = entry.instance

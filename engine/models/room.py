@@ -44,9 +44,12 @@ class Room:
         self._max_loaded = max_loaded
         self._look = look
 
-    def make(self, instance: Instance) -> Literal["there", "busy", "none"]:
+    def make(
+        self, instance: Instance, is_pressing: bool = False
+    ) -> Literal["there", "busy", "none"]:
         """Unload what is idle, the least recently used first, until there is room. "busy": there
-        will be once others have ended their jobs. "none": the estimate has none, even with all of
+        will be once others have ended their jobs; if `is_pressing` those that were loaded first get
+        no more, until `let_go_on`. "none": the estimate has none, even with all of
         them gone, as they are then: the loader has the last word. Raises NoRoom by number.
         """
         needed = instance.needed = self._look.needed(instance.served.config)
@@ -56,12 +59,24 @@ class Room:
             raise NoRoom(f"{num_loaded} models stay loaded, of max_loaded = {self._max_loaded}")
         free = self._look.free(needed.keys())
         names = residency.victims(needed, free, idle, excess)
-        if names is None and residency.victims(needed, free, [*idle, *busy], excess) is not None:
-            return "busy"
+        if names is None:
+            away = residency.victims(needed, free, [*idle, *busy], excess)
+            if away is not None:
+                if is_pressing:
+                    self._hold(away, instance)
+                return "busy"
         is_enough = names is not None
         if not self._evict(names if names is not None else [one.name for one in idle]):
             return "busy"
         return "there" if is_enough else "none"
+
+    def let_go_on(self, instance: Instance) -> None:
+        """Those that were to go for it, as far as they haven't."""
+        with self._changed:
+            for entry in self._entries.values():
+                if entry.yields_to is instance:
+                    entry.yields_to = None
+            self._changed.notify_all()
 
     def make_beside(self, instance: Instance) -> bool:
         """Of what is idle, and none where that isn't enough: whether it is."""
@@ -112,9 +127,19 @@ class Room:
             for entry in loaded:
                 one = entry.instance
                 if entry.load is None and one.served.load != "start":
-                    resident = Resident(entry.name, one.needed, one.used)
-                    (idle if one.is_idle else busy).append(resident)
+                    is_idle = one.is_idle
+                    used = one.used if is_idle else one.since
+                    resident = Resident(entry.name, one.needed, used, not is_idle)
+                    (idle if is_idle else busy).append(resident)
         return idle, busy, len(loaded)
+
+    def _hold(self, names: Sequence[str], instance: Instance) -> None:
+        with self._changed:
+            for name in names:
+                entry = self._entries[name]
+                if entry.yields_to is None:
+                    logger.info("model %s takes no requests until it has gone for another", name)
+                    entry.yields_to = instance
 
     def _evict(self, names: Sequence[str]) -> bool:
         """Whether all were still idle, and are gone."""

@@ -282,6 +282,37 @@ def test_a_lost_engine_comes_back_ever_later(served):
     assert models.wait_until_stopped(0) is None
 
 
+def test_a_busy_model_makes_room_where_another_has_waited_for_long(served):
+    table = served(size=20, clock=lambda: table.now)
+    gate = Gate()
+    table.scripts["a"] = [ScriptedBackend(gate=gate)]
+    models = table.start(*(table.model(name) for name in "abc"))
+    first = models.lease("a")
+    table.now += 1.0
+    second = models.lease("b")  # both at work, a for longer
+    stream = first.engine.submit([job("j")])
+    gate.wait_until_held()
+    first.release()
+    [third], found = in_threads(1, lambda: models.lease("c"))
+    wait_for(lambda: models.status("c").num_waiting)
+    models.lease("a").release()  # as long as nobody waits for long
+    table.now += 5.0  # a quarter of load_wait
+    wait_for(lambda: models._entries["a"].yields_to is not None)
+    [later], again = in_threads(1, lambda: models.lease("a"))
+    wait_for(lambda: models.status("a").num_waiting)
+    assert models.status("c").state == "loading"
+    models.lease("b").release()  # one is enough
+    gate.open()
+    assert ends(take_all(stream)) is engine.Finished
+    third.join(20)
+    assert models.status("c").state == "ready" and models.status("b").state == "ready"
+    found[0].release()
+    second.release()
+    table.now += 1.0
+    later.join(20)  # in the place of the one that is idle
+    assert again[0] is not None and models.status("b").state == "unloaded"
+
+
 def test_a_model_lost_at_the_end_of_its_load_comes_back(served):
     table = served(clock=lambda: table.now)
     backend = closed()

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""What does a first request to a model that isn't loaded wait for, and what do loads leave behind?
+
+    python benchmarks/demand.py [MODEL_DIR] [--rounds 20]
+
+Starts a server with the SWITCHYARD_* settings of this environment and two models of the same files.
+The second one is loaded by an operator, asked once, unloaded, loaded by a request, and unloaded
+again, so many times. `load`: as the server tells it; `first text`: from the connection to the first
+frame, of a loaded model, and of one that the request has loaded; memory of the server's processes
+and of the GPUs once it is unloaded. Exit status 1 if the GPUs' after the last round is more than
+1 % above that after the second.
+"""
+
+import argparse
+import pathlib
+import signal
+import statistics
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.client import Client  # noqa: E402
+from benchmarks.report import header  # noqa: E402
+from benchmarks.steady import device_mb, host_mb  # noqa: E402
+from benchmarks.swap import IDLE, change, start, wait_for  # noqa: E402
+
+LARGER = 1.01  # at the most
+
+
+def first_text(url):
+    """Seconds."""
+    body = {"model": IDLE, "prompt": "Once", "max_tokens": 1, "stream": True, "ignore_eos": True}
+    [reading] = Client(url, "/v1/completions").post([body], 1)
+    if reading.fault:
+        sys.exit(reading.fault)
+    return reading.arrivals[0][0] - reading.begin
+
+
+def unload(url):
+    change(url, "DELETE", f"/admin/models/{IDLE}")
+    wait_for(url, IDLE, "unloaded")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default=str(ROOT / "models" / "demo"))
+    parser.add_argument("--rounds", type=int, default=20)
+    args = parser.parse_args()
+    args.other = args.model
+    header()
+    rounds = []
+    with tempfile.TemporaryDirectory() as directory:
+        process, url = start(args, directory, idle="demand")
+        try:
+            for _ in range(args.rounds):
+                told = change(url, "POST", f"/admin/models/{IDLE}", {})
+                first_text(url)
+                warm = first_text(url)
+                unload(url)
+                cold = first_text(url)
+                unload(url)
+                rounds.append((told["seconds"], warm, cold, host_mb(process.pid), device_mb() or 0))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(120)
+    load, warm, cold = (statistics.median(one[i] for one in rounds) for i in range(3))
+    print(f"load {load:.2f} s, first text {1000 * warm:.0f} ms, by demand {cold:.2f} s: medians")
+    for i, what in ((3, "host"), (4, "GPUs")):
+        print(f"{what}, MB:", *(f"{one[i]:.0f}" for one in rounds))
+    grown = [rounds[-1][i] / rounds[1][i] for i in (3, 4) if rounds[1][i]]
+    print("last round by the second:", *(f"{one:.3f}" for one in grown))
+    sys.exit(len(grown) > 1 and grown[1] > LARGER)
+
+
+if __name__ == "__main__":
+    main()
