@@ -1,44 +1,60 @@
 """Grammars that have an answer call the tools that it must, and as it must."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from switchyard import engine
 from switchyard.app.chat.tools import Function, Offer, shown_name
-from switchyard.app.parts.call_formats import CallFormat
+from switchyard.app.parts.call_formats import CallFormat, Schema
 
 
-def constraint(offer: Offer, format: CallFormat, model: engine.Engine) -> engine.Constraint | None:
-    """Calls where they must be made; calls by their schemas, but any text around them, where a
-    function is strict. Raises InvalidJob.
+def constraint(
+    offer: Offer, format: CallFormat, model: engine.Engine, form: engine.Constraint | None
+) -> engine.Constraint | None:
+    """Calls where they must be made; else calls, or an answer that has the `form`; else calls by
+    their schemas, but any text around them, where a function is strict. None: no call is to be by a
+    schema. Raises InvalidJob.
     """
     functions = [tool.function for tool in offer.tools if offer.only in (None, tool.function.name)]
-    if not offer.must_call and not any(function.strict for function in functions):
+    if not functions:
         return None
+    make: Callable[..., engine.Constraint]
+    if offer.must_call:
+        make = engine.constraints.template
+    elif form is not None:
+        if not engine.constraints.is_json(form):
+            message = "beside tools the form of the output must be one of JSON"
+            raise engine.InvalidJob(message, "constraint")
+        model.check_constraint(form)
+        make = partial(engine.constraints.template_or, form)
+    elif any(function.strict for function in functions):
+        make = partial(engine.constraints.template_in_text, format.trigger)
+    else:
+        return None
+    must_be_valid = offer.must_call or form is not None
+    # A form begins with a brace, too, and from `{"name": ` there is no way back to it.
+    is_text = offer.must_call or form is None or format.trigger
+    write = format.as_text if is_text else format.as_json
     special_ids = model.tokenizer.special_ids
-    schemas = _schemas(functions, offer.must_call, model)
-    alternatives = [
-        (format.before.replace("NAME", shown_name(function.name)), schema, format.behind)
-        for function, schema in zip(functions, schemas, strict=True)
-    ]
-    make = (
-        engine.constraints.template
-        if offer.must_call
-        else partial(engine.constraints.template_in_text, format.trigger)
-    )
-    return make(
-        alternatives,
-        opening=format.opening,
-        separator=format.separator if offer.max_calls is None else None,
-        closing=format.closing,
-        special_ids={tag: special_ids[tag] for tag in format.tags if tag in special_ids},
-    )
+    try:
+        schemas = _schemas(functions, must_be_valid, model)
+        constraint = make(
+            [write(shown_name(f.name), s) for f, s in zip(functions, schemas, strict=True)],
+            opening=format.opening,
+            separator=format.separator if offer.max_calls is None else None,
+            closing=format.closing,
+            special_ids={tag: special_ids[tag] for tag in format.tags if tag in special_ids},
+        )
+        model.check_constraint(constraint)
+    except engine.InvalidJob as error:
+        error.param = "tools"
+        raise
+    return constraint
 
 
 def _schemas(
-    functions: Sequence[Function], must_call: bool, model: engine.Engine
-) -> Iterator[Mapping[str, Any]]:
+    functions: Sequence[Function], must_be_valid: bool, model: engine.Engine
+) -> Iterator[Schema]:
     """Of each. Of a function that isn't strict, only where it can be enforced, and only as long as
     all together can be.
     """
@@ -47,7 +63,7 @@ def _schemas(
         schema = {"type": "object", **function.schema_of_arguments}
         if function.strict:
             yield schema
-        elif must_call and _can_be_enforced(
+        elif must_be_valid and _can_be_enforced(
             schema, engine.constraints.MAX_SECONDS - seconds, model
         ):
             seconds += engine.constraints.seconds_to_compile(schema)
@@ -56,7 +72,7 @@ def _schemas(
             yield {"type": "object"}
 
 
-def _can_be_enforced(schema: Mapping[str, Any], seconds: float, model: engine.Engine) -> bool:
+def _can_be_enforced(schema: Schema, seconds: float, model: engine.Engine) -> bool:
     """Within about so many seconds."""
     try:
         if engine.constraints.seconds_to_compile(schema) > seconds:

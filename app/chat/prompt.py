@@ -24,7 +24,8 @@ class Prompt:
     tags: Tags | None  # None: thoughts, if there are any, stay in the text
     is_reasoning: bool  # the prompt has opened the thoughts already
     after: str  # what an answer begins with that no constraint holds for: up to this text
-    constraint: engine.Constraint | None  # of its calls
+    constraint: engine.Constraint | None  # of its calls; and of the form, if there are both
+    calls_first: bool  # an answer that begins otherwise has none
     forced: engine.Forced | None  # an end of thoughts that get too long
     shown_token_ids: tuple[int, ...]  # special tokens that are tags of thoughts or of calls
 
@@ -36,14 +37,11 @@ class Prompt:
             self.tags,
             self.is_reasoning,
             self.offer.max_calls,
+            self.calls_first,
         )
 
     def fit(self, job: engine.Job) -> engine.Job:
         """The job as this prompt needs it. Raises InvalidJob."""
-        if self.offer.tools and job.constraint is not None:
-            raise engine.InvalidJob(
-                "an answer can't have both tools and a form of its output", "constraint"
-            )
         constraint = self.constraint or job.constraint
         if constraint is not None:
             constraint = replace(constraint, after=self.after)
@@ -98,7 +96,8 @@ class Prompts:
             tags=tags if all(tags) and request.separate_reasoning else None,
             is_reasoning=is_reasoning,
             after=tags.end if is_reasoning else "",
-            constraint=calls.constraint(request.offer, format, model),
+            constraint=calls.constraint(request.offer, format, model, request.constraint),
+            calls_first=request.constraint is not None,
             forced=_end_of_thoughts(request.reasoning_budget, tags, tokenizer),
             shown_token_ids=tuple(
                 tokenizer.special_ids[tag]

@@ -5,13 +5,17 @@ a match: so they must match no text that is the beginning of a longer match.
 """
 
 import functools
+import json
 import secrets
 import string
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import regex
+
+Schema = Mapping[str, Any]
 
 # An object of JSON, and of members that say nothing of a call.
 _STRING = r'"(?:[^"\\]++|\\.)*+"'
@@ -70,6 +74,19 @@ class CallFormat:
     rest: str = ""
     end: str = ""
     identifier: Callable[[], str] = _long_identifier
+
+    # As a grammar writes a call: a text, the schema of the JSON behind it, a text behind that.
+
+    def as_text(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
+        return self.before.replace("NAME", name), schema, self.behind
+
+    def as_json(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
+        """Of a format whose calls are JSON: all of it by one schema."""
+        call = json.loads(f"{self.before.replace('NAME', name)}null{self.behind}")
+        within = {"$id": "arguments", **schema}  # its references are to what is in it
+        properties = {k: within if value is None else {"const": value} for k, value in call.items()}
+        whole = {"type": "object", "properties": properties, "required": list(call)}
+        return "", {**whole, "additionalProperties": False}, ""
 
 
 _FORMATS = (

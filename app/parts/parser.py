@@ -33,16 +33,19 @@ class PartParser:
         tags: Tags | None = None,
         is_reasoning: bool = False,
         max_calls: int | None = None,
+        calls_first: bool = False,
     ) -> None:
         """`format` None: there are no calls. `tools`: as the model names them, and as the client
         does. `tags` None: there are no thoughts. `is_reasoning`:
         the prompt has opened them already. Text behind the last of `max_calls` is dropped.
+        `calls_first`: an answer that doesn't begin with a call has none.
         """
         self.num_calls = 0
         self._format = format
         self._tools = tools
         self._tags = tags
         self._max_calls = max_calls
+        self._calls_first = calls_first
         self._held = ""
         self._wanted = 0  # characters to be held before it is worth another look
         self._parts: list[Part] = []
@@ -153,6 +156,10 @@ class PartParser:
         return self._call_here(self._format.first, self._answer, is_last)
 
     def _content(self, is_last: bool) -> bool:
+        if self._format is not None and self._calls_first:
+            pattern = compiled(self._format.anywhere)
+            if pattern.match(self._held, partial=not is_last) is None:
+                self._format = None
         if self._format is None:
             self._tell(Text(self._held))
             self._held = ""

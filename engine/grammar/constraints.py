@@ -44,6 +44,11 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
     return Constraint(json.dumps({"grammars": [{"json_schema": _with_options(schema)}]}))
 
 
+def is_json(constraint: Constraint) -> bool:
+    """Whether it is by a schema alone."""
+    return json.loads(constraint.grammar)["grammars"][0].get("json_schema") is not None
+
+
 def regex(pattern: str) -> Constraint:
     r"""Text that the whole of `pattern` matches: of Rust's `regex`, without anchors inside and
     word borders, and with \d, \w and \s in ASCII.
@@ -86,6 +91,24 @@ def template(
     """
     frame = _frame(alternatives, opening, separator, closing, special_ids)
     return _lark("\n".join(["start: frame", *frame]))
+
+
+def template_or(
+    form: Constraint,
+    alternatives: Sequence[Alternative],
+    opening: str = "",
+    separator: str | None = None,
+    closing: str = "",
+    special_ids: Mapping[str, int] | None = None,
+) -> Constraint:
+    """A `template`, or what has the form, which must be one of JSON: of others the lexer might not
+    know whether they have begun. Raises InvalidJob.
+    """
+    [other] = json.loads(form.grammar)["grammars"]
+    assert is_json(form)
+    frame = _frame(alternatives, opening, separator, closing, special_ids)
+    calls = {"lark_grammar": "\n".join(["start: frame | @form", *frame])}
+    return Constraint(json.dumps({"grammars": [calls, {**other, "name": "form"}]}))
 
 
 def template_in_text(
