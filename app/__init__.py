@@ -3,7 +3,8 @@
 from switchyard.app.config import Settings, read_settings
 from switchyard.app.create import create_app
 from switchyard.app.exceptions import BadRequest, ClientGone, TimedOut
-from switchyard.app.extension import Result, Switchyard, TextStream
+from switchyard.app.extension import Switchyard
+from switchyard.app.host.text_stream import Result, TextStream
 from switchyard.app.sources import SettingsError
 
 __all__ = [

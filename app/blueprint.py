@@ -142,14 +142,14 @@ def open_services(
         recorders.append(AccessLog())
     settings = settings.fitted(max((models.get(name).context for name in models.names), default=0))
     websockets, threads = Places(settings.max_websockets), Threads()
-    gate = Gate(settings.max_pending, settings.max_jobs, lambda: models.num_jobs)
+    gate = Gate(settings.max_pending, settings.max_jobs, lambda: found.models.num_jobs)
     formats = load(settings.formats)
     answers = Answers(settings)
     numbers = None
     if settings.metrics != "off":
-        numbers = Metrics(models, answers, websockets, threads, checks, ledger)
+        numbers = Metrics(lambda: found.models, answers, websockets, threads, checks, ledger)
         recorders.append(numbers.requests)
-    return Services(
+    found = Services(
         settings,
         models,
         (*(format.blueprint for format in formats), make_blueprint(formats)),
@@ -164,6 +164,7 @@ def open_services(
         numbers,
         ledger,
     )
+    return found
 
 
 def _show_models(services: Services) -> None:

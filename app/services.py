@@ -31,8 +31,10 @@ View = Callable[Arguments, flask.Response]
 Templates = weakref.WeakKeyDictionary[engine.Engine, ChatTemplate]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Services:
+    """Nothing is changed but `models`, where others take their place."""
+
     settings: Settings
     models: engine.Models
     blueprints: tuple[flask.Blueprint, ...]  # of the wire formats

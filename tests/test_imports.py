@@ -67,6 +67,7 @@ LAYERS = {
         {"leases"},
         {"routes", "formats"},
         {"blueprint"},
+        {"host"},
         {"extension", "create"},
     ],
     "engine/backends": [{"base"}, {"sampling"}, {"exl2"}],
@@ -182,7 +183,7 @@ def test_services_are_asked_for_by_routes_alone():
     for path in FILES:
         if "switchyard.app.services.services" in imports(path):
             assert name_of(path).startswith(
-                ("app/formats/", "app/routes/", "app/leases.py", "app/extension.py")
+                ("app/formats/", "app/routes/", "app/leases.py", "app/host/local.py")
             )
 
 

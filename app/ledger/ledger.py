@@ -83,6 +83,11 @@ class Ledger:
                 os.close(self._lock_file)
                 self._lock_file = -1
 
+    def reopen(self) -> None:
+        """Behind `close`: it writes again from the next request on."""
+        with self._starting:
+            self._writer, self._is_over = None, False
+
     # Request threads
 
     def check(self, key: ApiKey) -> None:

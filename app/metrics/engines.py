@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -41,16 +41,17 @@ ROWS = {"used": "work.rows", "computed": "work.computed_rows"}
 
 
 class EngineCollector(Collector):
-    def __init__(self, models: engine.Models) -> None:
+    def __init__(self, models: Callable[[], engine.Models]) -> None:
         self._models = models
 
     def describe(self) -> list[Metric]:
         return []  # nothing is asked of the engines to find out that no two names are the same
 
     def collect(self) -> Iterator[Metric]:
-        models = [self._models.get(name) for name in self._models.names]
+        table = self._models()
+        models = [table.get(name) for name in table.names]
         yield from _of_jobs(models)
-        states = {name: self._models.status(name).state for name in self._models.names}
+        states = {name: table.status(name).state for name in table.names}
         yield from _of_states(models, states)
         yield from _of_memory(models)
         yield from _counters(models)

@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import (
     CollectorRegistry,
@@ -32,7 +32,7 @@ LIBRARIES = ("exllamav2", "torch")
 class Metrics:
     def __init__(
         self,
-        models: engine.Models,
+        models: Callable[[], engine.Models],
         answers: Answers,
         websockets: Places,
         threads: Threads,

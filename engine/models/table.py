@@ -48,7 +48,6 @@ class Models:
         self._entries: dict[str, Entry] = {}
         self._stopped: queue.SimpleQueue[Engine] = queue.SimpleQueue()
         self._process: int | None = None  # that has started them
-        self._is_over = False
         self._alarm: Alarm | None = None
         room = Room(self._entries, self._changed, max_loaded, look)
         self._life = Lifecycle(self._entries, self._changed, self._opened, room, load_wait, clock)
@@ -77,7 +76,7 @@ class Models:
     @property
     def is_over(self) -> bool:
         """Whether none will take a job any more."""
-        return self._is_over or all(entry.is_lost for entry in list(self._entries.values()))
+        return self._life.is_over or all(entry.is_lost for entry in list(self._entries.values()))
 
     @property
     def is_ready(self) -> bool:
@@ -100,7 +99,7 @@ class Models:
         entry = self._names.find(name)
         with self._changed:
             one, load = entry.instance, entry.load
-            state = entry.state
+            state = entry.state if self._process is not None else "unloaded"
             progress = one.engine.progress if load is None else load.progress
             return ModelStatus(
                 entry.name,
@@ -189,8 +188,10 @@ class Models:
 
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
         """Whether those loaded with the server are ready within `timeout` seconds; False at once if
-        one has failed.
+        one has failed. Raises RuntimeError where this process has not started them.
         """
+        if self._process != os.getpid():
+            raise RuntimeError("these models were not started in this process: call start")
         deadline = None if timeout is None else time.monotonic() + timeout
         for entry in list(self._entries.values()):
             left = None if deadline is None else deadline - time.monotonic()
@@ -218,7 +219,6 @@ class Models:
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Close all at the same time, as `Engine.close` does. Whether all were done in time.
-
         At once, and False, in a fork of the process that has started them: it has jobs and locks of
         theirs, and no thread that would end or release them.
         """
@@ -226,19 +226,20 @@ class Models:
             return False
         self._end_life()
         results: list[bool] = []
-        entries = list(self._entries.values())
-        loading = [e.load.engine for e in entries if e.load is not None and e.load.engine]
+        loads = [entry.load for entry in list(self._entries.values())]
+        loading = [load.engine for load in loads if load is not None and load.engine]
         first, *others = dict.fromkeys([*self.engines, *loading])
+
+        def close(engine: Engine) -> None:
+            results.append(engine.close(drain, timeout))
+
         threads = [
-            threading.Thread(
-                target=lambda e=engine: results.append(e.close(drain, timeout)),
-                name=f"close-{engine.config.name}",
-            )
-            for engine in others
+            threading.Thread(target=close, args=(one,), name=f"close-{one.config.name}")
+            for one in others
         ]
         for thread in threads:
             thread.start()
-        results.append(first.close(drain, timeout))  # needs no thread, if the system has none left
+        close(first)  # needs no thread, if the system has none left
         for thread in threads:
             thread.join()
         return all(results)
@@ -270,10 +271,10 @@ class Models:
             entry = next((e for e in self._entries.values() if e.instance.engine is engine), None)
             load = entry.load if entry is not None else None
             is_told = load is not None and load.is_waited_for
-            if entry is None or (is_told and not self._is_over):
+            if entry is None or (is_told and not self._life.is_over):
                 return  # who has told it to, or loads it, knows
             is_first = load is not None and load.is_load
-            entry.is_lost = is_first or self._is_over or len(self._entries) == 1
+            entry.is_lost = is_first or self._life.is_over or len(self._entries) == 1
             if not entry.is_lost:
                 self._life.note_loss(entry)
                 return
@@ -283,7 +284,7 @@ class Models:
     def _end_life(self) -> None:
         """Nothing is loaded any more, and nobody waits for it."""
         with self._changed:
-            self._is_over = self._life.is_over = True
+            self._life.is_over = True
             self._lessor.is_open = False
             alarm = self._alarm
             self._changed.notify_all()
@@ -293,7 +294,7 @@ class Models:
     def _tick(self) -> None:
         """On the alarms' thread."""
         with self._changed:
-            if self._is_over:
+            if self._life.is_over:
                 return
             self._life.tick()
             self._alarm = ALARMS.set(TICK, self._tick)

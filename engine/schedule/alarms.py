@@ -51,19 +51,30 @@ class Alarms:
         self._alarms: list[tuple[float, int, Alarm]] = []  # a heap, by the time
         self._numbers = itertools.count()
         self._next_turn = 0.0  # when the thread wakes up by itself
-        self._is_running = False
+        self._thread: threading.Thread | None = None  # while it runs
 
     def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
         """Any thread. `call` must be short: others wait for it."""
         alarm, due = Alarm(call), time.monotonic() + seconds
         with self._changed:
             heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
-            if not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._run, name="alarms", daemon=True).start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
+                self._thread.start()
             elif due < self._next_turn:
                 self._changed.notify()
         return alarm
+
+    def rest(self) -> None:
+        """Wait for the thread's end if no alarm is left, which it would notice by itself a little
+        later. Not for calls.
+        """
+        with self._changed:
+            thread = self._thread
+            is_at_rest = all(alarm.is_over for _, _, alarm in self._alarms)
+            self._changed.notify()
+        if thread is not None and is_at_rest:
+            thread.join(PURGE)
 
     def _run(self) -> None:
         while True:
@@ -73,7 +84,7 @@ class Alarms:
                 self._alarms = [entry for entry in self._alarms if not entry[2].is_over]
                 heapq.heapify(self._alarms)
                 if not self._alarms:
-                    self._is_running = False
+                    self._thread = None
                     return
 
     def _wait(self) -> list[Alarm]:

@@ -32,7 +32,7 @@ def test_nothing_is_loaded_before_the_first_request(model_path):
     threads = threading.active_count()
     assert app.test_client().get("/").status_code == 404
     assert (threading.active_count(), switchyard.models.get().state) == (threads, "loading")
-    assert app.test_client().get("/health/live").status_code == 200
+    assert app.test_client().post("/v1/completions", json={"prompt": "x"}).status_code == 503
     try:
         assert switchyard.models.wait_until_loaded(60)
     finally:

@@ -6,6 +6,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+import flask
 import pytest
 
 from switchyard import engine
@@ -13,10 +14,12 @@ from switchyard.app import BadRequest, ClientGone, Switchyard
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.reader import deadlines, next_of
 from switchyard.app.formats.websocket.session import Session
+from switchyard.app.host.tables import TABLES
 from switchyard.app.http import gate as gate_module
 from switchyard.app.http.gate import LARGE, MAX_BYTES, SWITCH_INTERVAL, Gate
 from switchyard.app.openapi.contract import declared
 from switchyard.app.services import KEY
+from switchyard.engine.links.thread import EngineThread
 from tests.scripted import ScriptedBackend, endless
 
 URL = "/v1/completions"
@@ -361,12 +364,14 @@ def test_a_message_of_very_many_values_is_refused(make_client):
     assert "104857 values" in connection.sent[0]["error"]["message"]
 
 
-def test_what_a_host_generates_passes_too(make_client):
-    client = make_client(ScriptedBackend(), max_pending=0)
-    gate = gate_of(client)
-    switchyard = Switchyard()
-    switchyard.start = lambda: None
-    with client.application.app_context():
+def test_what_a_host_generates_passes_too(model_path, monkeypatch):
+    def open_scripted(config):
+        return engine.Engine(config, lambda d: EngineThread(config, ScriptedBackend, d))
+
+    monkeypatch.setattr(TABLES, "open", open_scripted)
+    host = flask.Flask("host")
+    with Switchyard(host, model=model_path, max_pending=0) as switchyard, host.app_context():
+        gate = gate_of(host.test_client())
         with enter(gate, MAX_BYTES):
             for prompt in (
                 {"prompt": "x" * LARGE},

@@ -1,0 +1,1 @@
+"""Switchyard in another Flask application: models of its process, or those of a server."""

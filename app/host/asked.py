@@ -1,0 +1,34 @@
+"""What a host application asks for, as a request's body. Pure."""
+
+from typing import Any
+
+from switchyard.app.exceptions import BadRequest
+
+# Parameters of requests that shape an answer into what `generate` doesn't return.
+MEANINGLESS = (
+    "stream",
+    "stream_options",
+    "n",
+    "best_of",
+    "echo",
+    "timings",
+    "return_progress",
+    "logprobs",
+    "top_logprobs",
+    "tools",
+)
+
+
+def asked(
+    prompt: str | None, messages: list[dict[str, Any]] | None, parameters: dict[str, Any]
+) -> dict[str, Any]:
+    """The body that a request for the same would have. Raises BadRequest."""
+    if (prompt is None) == (messages is None):
+        raise BadRequest("give prompt or messages, one of them", "prompt")
+    if messages is None and not isinstance(prompt, str):
+        raise BadRequest("prompt: must be a string", "prompt")
+    for name in MEANINGLESS:
+        if name in parameters:
+            raise BadRequest(f"{name} has no meaning here", name, "unsupported_parameter")
+    what = {"prompt": prompt} if messages is None else {"messages": messages}
+    return {**what, **parameters}

@@ -1,0 +1,188 @@
+"""Generates in the process of the host application."""
+
+import contextlib
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flask
+
+from switchyard import engine
+from switchyard.app.blueprint import open_services
+from switchyard.app.chat.request import Chat
+from switchyard.app.chat.request import chat as parse_chat
+from switchyard.app.config import Settings
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.framing import raise_failure
+from switchyard.app.delivery.reader import Reader, Submitted
+from switchyard.app.delivery.watch import LOOK, WatchedClient
+from switchyard.app.formats.openai import parse
+from switchyard.app.host.ending import is_ending
+from switchyard.app.host.tables import TABLES
+from switchyard.app.host.text_stream import Ending, TextStream
+from switchyard.app.leases import model_of, release
+from switchyard.app.operations.account import Account
+from switchyard.app.services import KEY, Services, services
+
+logger = logging.getLogger(__name__)
+
+READING = ("GET", "HEAD", "OPTIONS")
+
+
+class LocalSource:
+    def __init__(self, submitted: Submitted, account: Account | None) -> None:
+        self._reader = Reader(submitted)
+        self._client = WatchedClient(generation.environ(), serves_half_closed=False)
+        self._account = account
+
+    def read(self) -> tuple[Sequence[str], Ending | None]:
+        reader = self._reader
+        events = self._client.wait(reader.take_events, lambda: reader.has_ended)
+        raise_failure(events)
+        texts = [event.text for event in events if isinstance(event, engine.Chunk)]
+        for event in events:
+            if isinstance(event, engine.Finished):
+                return texts, Ending(event.finish_reason, event.prompt_tokens, event.new_tokens)
+        return texts, None
+
+    def close(self) -> None:
+        self._reader.close()
+        if self._account is not None:
+            self._account.answered()
+
+    def drop(self) -> None:
+        self._reader.close()
+        if self._account is not None:  # whose lock this thread may hold
+            engine.ALARMS.set(0.0, self._account.answered)
+
+
+class Local:
+    """The models of one application. They are loaded in the process that first needs them; so a
+    fork before that is no harm.
+    """
+
+    def __init__(self, app: flask.Flask, settings: Settings) -> None:
+        """Raises SettingsError, engine.ModelError. Nothing is loaded yet."""
+        self._app = app
+        self._settings = settings
+        self._lock = threading.Lock()  # guards what follows
+        self._process: int | None = None  # that has started them
+        self._is_closed = False
+        self._shared = TABLES.find(settings)
+        self.services: Services = open_services(settings, self._shared.models, None)
+
+    @property
+    def models(self) -> engine.Models:
+        return self.services.models
+
+    def start(self) -> None:
+        """Raises RuntimeError in a fork."""
+        with self._lock:
+            TABLES.check_process()
+            if self._is_closed and self.services.ledger is not None:
+                self.services.ledger.reopen()
+            self._is_closed = False
+            self._shared = TABLES.start(self._shared, self._settings, self)
+            self.services.models = self._shared.models
+            self._process = os.getpid()
+
+    def close(self, drain: float | None = None) -> bool:
+        """As `Switchyard.close`."""
+        with self._lock:
+            if self._process not in (None, os.getpid()):
+                return False
+            self._is_closed = True
+            self._process = None
+        seconds = self._settings.grace if drain is None else drain
+        is_done = TABLES.stop(self._shared, self, seconds)
+        if self.services.ledger is not None:
+            self.services.ledger.close()
+        return is_done
+
+    def before_request(self) -> None:
+        """Of the API: to look at how things stand loads nothing."""
+        TABLES.check_process()
+        rule = flask.request.url_rule
+        is_websocket = rule is not None and rule.websocket
+        if flask.request.method not in READING or is_websocket:
+            self._start_once()
+
+    def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
+        """As `Switchyard.stream`, of the body of a request."""
+        self._start_once()
+        self._wait_until_loaded()
+        with self._context():
+            account = self.services.guard.of_host()
+            try:
+                submitted = _submit(body, account)
+            finally:
+                release()
+            submitted.stream.is_patient = is_patient
+            return TextStream(LocalSource(submitted, account))
+
+    def _start_once(self) -> None:
+        """Raises engine.Dead once it is closed."""
+        if self._process == os.getpid():
+            return
+        if self._is_closed:
+            raise engine.Dead("this application's models were closed, and nobody has started them")
+        self.start()
+
+    def _wait_until_loaded(self) -> None:
+        """Until the load fails, too. Raises ClientGone, or engine.Draining at the server's end."""
+        client = WatchedClient(generation.environ(), serves_half_closed=False)
+        while any(one.standing.is_loading for one in self._first()) and not self.models.is_over:
+            client.check()
+            if is_ending():
+                raise engine.Draining("the server ends, and its model is not loaded yet")
+            self.models.wait_until_loaded(LOOK)
+
+    def _first(self) -> list[engine.Engine]:
+        """Those that are loaded at the start."""
+        models = self.models
+        names = [name for name in models.names if models.served(name).load == "start"]
+        return [models.get(name) for name in names]
+
+    def _context(self) -> contextlib.AbstractContextManager[Any]:
+        if flask.has_app_context() and flask.current_app.extensions.get(KEY) is self.services:
+            return contextlib.nullcontext()
+        return self._app.app_context()
+
+
+def _submit(body: dict[str, Any], account: Account | None) -> Submitted:
+    with generation.inside(services().gate, _length_of(body), services().settings):
+        request: parse.Completion | Chat
+        request = parse_chat(body) if "messages" in body else parse.completion(body)
+        request = request.with_preset(services().settings.presets)
+        model = model_of(request.model)
+        with generation.names_of(request):
+            if isinstance(request, Chat):
+                ready = services().prompts(model).prepare(request)
+                token_ids, fit = ready.token_ids, ready.fit
+            else:
+                token_ids = model.tokenizer.encode(body["prompt"], model.info.max_seq_len)
+                fit = None
+            return generation.submit(
+                request,
+                model,
+                [token_ids],
+                [f"local-{uuid.uuid4().hex}-0"],
+                False,
+                services().settings,
+                fit,
+                account=account,
+            )
+
+
+def _length_of(value: Any) -> int:
+    """About as many bytes as it would have as JSON."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(str(name)) + _length_of(item) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(_length_of, value))
+    return 4

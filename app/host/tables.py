@@ -1,0 +1,110 @@
+"""Tables of models of this process: applications that are configured alike share theirs."""
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from switchyard import engine
+from switchyard.app.blueprint import open_models
+from switchyard.app.config import Settings
+from switchyard.app.host.claims import Claim
+
+RELEASE = 20.0  # seconds for the memory of models, once their jobs have ended, at the process's end
+
+Opener = Callable[[engine.ModelConfig], engine.Engine]
+
+
+class SharedModels:
+    """`users` are those who have started them, and not closed them."""
+
+    def __init__(self, wanted: tuple[Any, ...], models: engine.Models, grace: float) -> None:
+        self.wanted = wanted
+        self.models = models
+        self.grace = grace  # seconds that jobs may go on at the process's end
+        self.users: weakref.WeakSet[object] = weakref.WeakSet()
+        self.claims: list[Claim] = []
+
+
+class Tables:
+    """Of one process. The lock guards all; nothing is loaded or closed under it."""
+
+    def __init__(self) -> None:
+        self.open: Opener = engine.open_engine
+        self._lock = threading.Lock()
+        self._tables: weakref.WeakSet[SharedModels] = weakref.WeakSet()
+        self._started: set[SharedModels] = set()
+        self._process: int | None = None  # that has started the first
+
+    def find(self, settings: Settings) -> SharedModels:
+        """Those that are configured so. Raises engine.ModelError."""
+        with self._lock:
+            return self._find(settings)
+
+    def start(self, shared: SharedModels, settings: Settings, user: object) -> SharedModels:
+        """The same, or others where those are over, which now load or are loaded. Raises
+        RuntimeError in a fork, engine.ModelError.
+        """
+        with self._lock:
+            self.check_process()
+            if shared.models.is_over:
+                shared = self._find(settings)
+            shared.users.add(user)
+            if shared in self._started:
+                return shared
+            if self._process is None:
+                atexit.register(self._close_all)
+                self._process = os.getpid()
+            self._started.add(shared)
+            served = [shared.models.served(name) for name in shared.models.names]
+            shared.claims = [Claim(one.config.path) for one in served]
+            shared.models.start()
+            return shared
+
+    def stop(self, shared: SharedModels, user: object, drain: float) -> bool:
+        """Close them, unless others use them. Whether all of them is released."""
+        with self._lock:
+            shared.users.discard(user)
+            if shared.users or shared not in self._started:
+                return True
+            self._started.remove(shared)
+            shared.models.drain()  # so that nobody finds them any more
+        is_done = shared.models.close(drain)
+        for claim in shared.claims:
+            claim.release()
+        engine.ALARMS.rest()
+        return is_done
+
+    def check_process(self) -> None:
+        """Raises RuntimeError."""
+        if self._process not in (None, os.getpid()):
+            raise RuntimeError(
+                "the model was loaded before this process was forked, and threads and CUDA do not"
+                " survive that: call Switchyard.start after the fork, or not at all"
+            )
+
+    def _find(self, settings: Settings) -> SharedModels:
+        wanted = (
+            *(self.open, settings.served(), settings.aliases(), settings.default_model),
+            *(settings.max_loaded, settings.load_wait),
+        )
+        for shared in self._tables:
+            if shared.wanted == wanted and not shared.models.is_over:
+                return shared
+        models = open_models(settings, open=self.open)
+        shared = SharedModels(wanted, models, settings.grace)
+        self._tables.add(shared)
+        return shared
+
+    def _close_all(self) -> None:
+        """At the process's end, which waits for no load."""
+        if self._process != os.getpid():
+            return
+        for shared in list(self._started):
+            is_loading = any(one.standing.is_loading for one in shared.models.engines)
+            shared.models.close(shared.grace, 0.0 if is_loading else RELEASE)
+
+
+TABLES = Tables()

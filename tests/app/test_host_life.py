@@ -1,0 +1,218 @@
+"""From the start to the end of the models of a host application."""
+
+import gc
+import queue
+import signal
+import subprocess
+import sys
+import threading
+
+import flask
+import pytest
+
+from switchyard import engine
+from switchyard.app import Switchyard
+from switchyard.app.host.tables import TABLES
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.messages import Cancel
+from switchyard.engine.schedule import alarms
+from tests.conftest import ROOT
+from tests.scripted import ScriptedBackend
+
+ENDLESS = {"max_tokens": 1900, "ignore_eos": True}
+LOOKED_AT = (
+    *("/health/live", "/health/ready", "/v1/health/ready", "/v2/health/ready"),
+    *("/v1/models", "/v1/requests", "/metrics", "/openapi.json", "/no/such/path"),
+)
+
+
+@pytest.fixture
+def make_host(model_path):
+    """A Flask application with the extension, which is closed in the end."""
+    made = []
+
+    def make(app=None, **settings):
+        app = app or flask.Flask("host")
+        made.append(Switchyard(app, model=model_path, **settings))
+        return app, made[-1]
+
+    yield make
+    for switchyard in made:
+        switchyard.close(drain=0)
+
+
+def test_a_second_extension_is_refused_and_the_first_goes_on(make_host, model_path):
+    app, first = make_host()
+    with pytest.raises(RuntimeError, match="has Switchyard already"):
+        Switchyard(app, model=model_path, url_prefix="/other")
+    assert first.generate("x", max_tokens=2).completion_tokens == 2
+    assert app.test_client().get("/other/health/live").status_code == 404
+
+
+def test_to_look_loads_nothing(make_host):
+    app, switchyard = make_host()
+    threads = threading.active_count()
+    for path in LOOKED_AT:
+        app.test_client().get(path)
+        app.test_client().options(path)
+    assert threading.active_count() == threads
+    ready = app.test_client().get("/health/ready")
+    assert (ready.status_code, ready.json["models"]) == (503, {"tiny": "unloaded"})
+    assert not switchyard.models.get().is_started
+
+
+def test_a_request_for_text_loads(make_host):
+    app, switchyard = make_host()
+    assert app.test_client().post("/v1/completions", json={"prompt": "x"}).status_code == 503
+    assert switchyard.models.wait_until_loaded(60)
+
+
+def test_what_was_never_started_is_not_waited_for(make_host):
+    _, switchyard = make_host()
+    with pytest.raises(RuntimeError, match="start"):
+        switchyard.models.wait_until_loaded()
+
+
+@pytest.fixture
+def cancelled(make_host, monkeypatch):
+    """An extension, and the identifiers of jobs that are cancelled."""
+    _, switchyard = make_host()
+    model, found = switchyard.models.get(), []
+    monkeypatch.setattr(model, "_cancel", lambda i: found.append(i) or model._link.send(Cancel(i)))
+    return switchyard, found
+
+
+def test_a_stream_that_is_dropped_is_cancelled(cancelled):
+    switchyard, found = cancelled
+    stream = switchyard.stream("x", **ENDLESS)
+    next(stream)
+    [job] = switchyard.models.get().jobs()
+    del stream
+    gc.collect()
+    assert found == [job.identifier]
+
+
+def test_a_stream_is_cancelled_behind_with(cancelled):
+    switchyard, found = cancelled
+    with switchyard.stream("x", **ENDLESS) as stream:
+        next(stream)
+        [job] = switchyard.models.get().jobs()
+    assert found == [job.identifier]
+    assert list(stream) == [] and stream.result is None
+
+
+def engine_threads():
+    return [t for t in threading.enumerate() if t.name.startswith(("engine-", "watchdog-"))]
+
+
+def test_close_releases_and_leaves_no_thread(make_host, monkeypatch):
+    before = set(threading.enumerate())
+    monkeypatch.setattr(alarms, "PURGE", 20)  # for which the alarms' thread would go on by itself
+    app, switchyard = make_host()
+    with switchyard:
+        assert switchyard.generate("x", max_tokens=2).completion_tokens == 2
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(engine.Dead, match="closed"):
+        switchyard.generate("x")
+    assert app.test_client().post("/v1/completions", json={"prompt": "x"}).status_code == 503
+    assert not engine_threads()
+
+
+def test_what_was_closed_begins_anew_by_start(make_host):
+    app, switchyard = make_host()
+    for _ in range(2):
+        with switchyard:
+            assert switchyard.generate("x", max_tokens=2).completion_tokens == 2
+            assert 'switchyard_model_state{model_name="tiny",state="ready"} 1.0' in (
+                app.test_client().get("/metrics").text
+            )
+
+
+def test_applications_that_are_configured_alike_share_their_models(make_host):
+    first, second = make_host()[1], make_host(max_pending_tokens=131072, grace=7)[1]
+    other = make_host(name="other")[1]
+    first.start()
+    second.start()
+    assert first.models is second.models and first.models is not other.models
+    assert first.close()
+    assert second.generate("x", max_tokens=2).completion_tokens == 2
+    assert second.close()
+    assert not engine_threads()
+
+
+def test_a_server_that_ends_does_not_wait_for_a_load(make_host, monkeypatch):
+    """gunicorn's worker, whose handler of SIGTERM is a method of it, waits for its requests."""
+    loading, go_on = threading.Event(), threading.Event()
+
+    def open(config):
+        def make_link(deliver):
+            return EngineThread(config, backend, deliver)
+
+        return engine.Engine(config, make_link)
+
+    def backend():
+        loading.set()
+        go_on.wait(20)
+        return ScriptedBackend()
+
+    monkeypatch.setattr(TABLES, "open", open)
+    _, switchyard = make_host()
+    errors = queue.Queue()
+
+    def ask():
+        try:
+            switchyard.generate("x")
+        except engine.EngineError as error:
+            errors.put(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert loading.wait(20)
+    worker = Worker()
+    before = signal.signal(signal.SIGTERM, worker.handle_exit)
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        assert isinstance(errors.get(timeout=10), engine.Draining)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        go_on.set()
+        thread.join(20)
+
+
+class Worker:
+    alive = True
+
+    def handle_exit(self, signum, frame):
+        self.alive = False
+
+
+HOLDER = """
+import sys
+from switchyard.app.host.claims import Claim
+claim = Claim(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_with_the_same_model_is_told(
+    make_host, model_path, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    link = tmp_path / "the same by another name"
+    link.symlink_to(model_path)
+    command = [sys.executable, "-c", HOLDER, link]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    ) as other:
+        assert other.stdout.readline() == b"held\n"
+        _, switchyard = make_host()
+        switchyard.start()
+        other.stdin.close()
+    [warning] = [r.getMessage() for r in caplog.records if "of this user" in r.getMessage()]
+    assert f"process {other.pid} " in warning
+    assert switchyard.close()
+    caplog.clear()
+    for _ in range(2):  # nobody else does now, and this process itself is no other
+        make_host(max_pending=3 + _)[1].start()
+    assert not [r for r in caplog.records if "of this user" in r.getMessage()]
