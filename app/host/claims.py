@@ -9,7 +9,7 @@ import os
 logger = logging.getLogger(__name__)
 
 
-class Claim:
+class ModelClaim:
     """A file, locked for as long as this is held, that names the process."""
 
     def __init__(self, path: str) -> None:

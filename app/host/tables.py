@@ -10,7 +10,7 @@ from typing import Any
 from switchyard import engine
 from switchyard.app.blueprint import open_models
 from switchyard.app.config import Settings
-from switchyard.app.host.claims import Claim
+from switchyard.app.host.claims import ModelClaim
 
 RELEASE = 20.0  # seconds for the memory of models, once their jobs have ended, at the process's end
 
@@ -25,7 +25,7 @@ class SharedModels:
         self.models = models
         self.grace = grace  # seconds that jobs may go on at the process's end
         self.users: weakref.WeakSet[object] = weakref.WeakSet()
-        self.claims: list[Claim] = []
+        self.claims: list[ModelClaim] = []
 
 
 class Tables:
@@ -59,7 +59,7 @@ class Tables:
                 self._process = os.getpid()
             self._started.add(shared)
             served = [shared.models.served(name) for name in shared.models.names]
-            shared.claims = [Claim(one.config.path) for one in served]
+            shared.claims = [ModelClaim(one.config.path) for one in served]
             shared.models.start()
             return shared
 

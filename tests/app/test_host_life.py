@@ -188,8 +188,8 @@ class Worker:
 
 HOLDER = """
 import sys
-from switchyard.app.host.claims import Claim
-claim = Claim(sys.argv[1])
+from switchyard.app.host.claims import ModelClaim
+claim = ModelClaim(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
 """
