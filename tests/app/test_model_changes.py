@@ -1,0 +1,223 @@
+"""Changes of models: borders of what is asked, what is told meanwhile, and what is counted."""
+
+import json
+import logging
+
+import pytest
+
+from switchyard import engine
+from switchyard.app import leases
+from switchyard.app.formats import loads
+from switchyard.app.formats.tabby import bodies
+from switchyard.app.http import origins
+from switchyard.app.http.gate import LARGE
+from switchyard.app.services import KEY
+from tests.app.test_lifecycle import LOCAL, events, make
+from tests.scripted import ScriptedBackend
+
+__all__ = ["make"]
+
+
+class Change:
+    """A load whose progress a test tells."""
+
+    name, way, seconds = "a", "beside", 1.23456
+
+    def __init__(self, *told):
+        self.told = [*told, None]
+        self.looks = 0
+
+    def wait(self, timeout):
+        self.looks += 1
+        return self.told.pop(0)
+
+    @property
+    def progress(self):
+        return self.told[0] if self.looks > 2 else None
+
+
+def test_progress_is_told_as_each_client_reads_it():
+    told = [json.loads(one[6:]) for one in loads.events_of_load(Change(0.0, 0.45678, 1.0))]
+    assert [one["progress"] for one in told[:-1]] == [0.0, 0.457, 1.0]
+    assert {one["status"] for one in told[:-1]} == {"loading"}
+    assert told[-1] == {"model": "a", "status": "loaded", "way": "beside", "seconds": 1.235}
+    told = [json.loads(one[6:]) for one in bodies.events_of_load(Change(0.0, 0.45678, 1.0))]
+    assert [(one["module"], one["modules"]) for one in told[:-1]] == [
+        (0, 100),
+        (45, 100),
+        (100, 100),
+    ]
+    assert {one["status"] for one in told[:-1]} == {"processing"}
+
+
+def test_an_answer_begins_with_the_first_progress_of_a_load():
+    change = Change(*[0.5] * 1000)
+    loads.begun(change)
+    assert change.looks == 3
+
+
+def test_comments_keep_the_stream_of_changes_open_one_a_heartbeat(monkeypatch):
+    class Models:
+        names, is_over = (), False
+
+    now = [0.0]
+    monkeypatch.setattr(loads.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(loads.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    stream = loads.events_of_models(Models, 10.0)
+    for expected in (10.0, 20.0, 30.0):
+        assert (next(stream), now[0]) == (b": \n\n", expected)
+
+
+@pytest.mark.parametrize(
+    ("drain", "status"), [("0", 202), ("86400", 202), ("86400.1", 400), ("-0.1", 400), ("x", 202)]
+)
+def test_an_unload_takes_the_time_that_is_asked(make, drain, status, caplog):
+    client = make()
+    told = []
+    unload = client.models.unload
+    client.models.unload = lambda name, drain=None: told.append(drain) or unload(name, drain)
+    with caplog.at_level(logging.WARNING, "switchyard.audit"):
+        response = client.delete(f"/admin/models/first?drain={drain}")
+    assert response.status_code == status
+    if status == 202:
+        assert told == [None if drain == "x" else float(drain)]
+        assert response.json == {"model": "first", "status": "draining", "progress": None}
+        assert "unload of first" in caplog.text
+    else:
+        assert told == [] and client.models.status("first").state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "says"),
+    [
+        ("post", "/admin/models/second", {}, "load of second"),
+        ("delete", "/admin/models/first", None, "unload of first"),
+        ("put", "/admin/aliases/other", {"model": "second"}, "alias other is second"),
+        ("post", "/models/load", {"model": "second"}, "load of second"),
+        ("post", "/models/unload", {"model": "first"}, "unload of first"),
+        ("post", "/v1/model/load", {"name": "second"}, "load of second"),
+        ("post", "/v1/model/unload", None, "unload of first"),
+    ],
+)
+def test_each_change_is_in_the_audit_with_who_asked(make, caplog, method, path, body, says):
+    client = make()
+    with caplog.at_level(logging.WARNING, "switchyard.audit"):
+        response = getattr(client, method)(path, json=body, environ_base=LOCAL)
+        response.get_data()
+    lines = [r.getMessage() for r in caplog.records if r.name == "switchyard.audit"]
+    assert lines == [f"address:127.0.0.1: {says}"]
+
+
+def max_jobs(client):
+    return client.application.extensions[KEY].settings.max_jobs
+
+
+@pytest.mark.parametrize("path", ["/admin/models/third", "/v1/model/load", "/models/load"])
+def test_a_model_of_a_directory_takes_no_more_jobs_than_there_are_threads(make, tmp_path, path):
+    client = make()
+    settings = client.application.extensions[KEY].settings
+    object.__setattr__(settings, "models", settings.models[:1])  # as if the second were new
+    body = {"name": "third"} if "v1" in path else {"model": "third"} if "load" in path else {}
+    response = client.post(path, json=body)
+    assert (response.status_code, response.json["error"]["param"]) == (400, "max_batch_size")
+    assert "third" not in client.models.names
+
+
+def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(make):
+    client = make()
+    most = max_jobs(client)
+    for name in ("third", "first", "third"):  # each again, and with the most that there may be
+        told = events(client.post(f"/admin/models/{name}", json={}))
+        assert told[-1]["status"] == "loaded"
+    bad = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    client.models.unload("third").wait(20)
+    client.opened.next["third"] = bad
+    told = client.post("/admin/models/third", json={}).get_data(as_text=True)
+    assert client.models.status("third").state == "failed", told
+    used = sum(client.models.served(name).config.max_jobs for name in ("first", "second"))
+    more = most - used + client.models.served("second").config.max_pending
+    told = events(client.post("/admin/models/second", json={"max_pending": more}))
+    assert told[-1]["status"] == "loaded"
+    response = client.post("/admin/models/second", json={"max_pending": more + 1})
+    assert response.status_code == 400
+
+
+def test_a_draft_model_that_is_served_already_may_be_asked_for_again(make, model_path):
+    client = make()
+    body = {"draft_model": model_path}
+    assert events(client.post("/admin/models/second", json=body))[-1]["status"] == "loaded"
+    assert events(client.post("/admin/models/second", json=body))[-1]["status"] == "loaded"
+    object.__setattr__(client.models.served("second").config, "draft_model", "/a/draft")
+    response = client.post("/admin/models/first", json={"draft_model": "/a/draft"})
+    assert "is no directory of models_dir" not in response.get_data(as_text=True)
+
+
+def test_only_directories_with_a_model_are_listed(make, tmp_path):
+    client = make()
+    (tmp_path / "models" / "empty").mkdir()
+    (tmp_path / "models" / "file").touch()
+    assert [*client.application.extensions[KEY].settings.directories()] == ["third"]
+    response = client.post("/models/load", json={"model": "empty"})
+    assert response.status_code == 404
+
+
+def test_a_large_request_is_inside_the_gate_again_behind_the_load_of_its_model(make):
+    client = make()
+    gate = client.application.extensions[KEY].gate
+    entered, inside, enter = [], [], gate.enter
+    gate.enter = lambda size, check: entered.append(size) or enter(size, check)
+    second = client.models.get("second")
+    check_room = second.check_room
+    second.check_room = lambda *args: inside.append(gate.num_inside) or check_room(*args)
+    body = {"prompt": "x" * LARGE, "model": "second"}
+    for expected in (2, 3):  # the next time it is there
+        client.post("/v1/completions", json=body).get_data()
+        assert len(entered) == expected
+    assert inside and set(inside) == {1} and gate.num_inside == 0
+
+
+def test_no_lease_is_left_behind_any_end_of_a_request(make):
+    client = make()
+    for body, status in (
+        ({"prompt": "x"}, 200),
+        ({"prompt": "x" * 90000}, 400),
+        ({"prompt": "x", "stream": True}, 200),
+        ({"prompt": "x", "n": 10_000}, 400),
+        ({"prompt": ["x", "y"], "n": 2}, 200),
+        ({"prompt": "x", "temperature": -1}, 400),
+    ):
+        response = client.post("/v1/completions", json=body)
+        response.get_data()
+        response.close()
+        assert response.status_code == status, response.json
+        assert client.models.status("first").num_leases == 0
+
+
+def test_a_request_leases_a_model_once_however_often_it_asks(make):
+    client = make()
+    with client.application.test_request_context():
+        assert leases.model_of("first") is leases.model_of("first")
+        assert client.models.status("first").num_leases == 1
+        leases.release()
+        assert client.models.status("first").num_leases == 0
+
+
+def test_a_models_template_is_read_once(make):
+    client = make()
+    services = client.application.extensions[KEY]
+    model = client.models.get()
+    assert services.template(model) is services.template(model)
+
+
+def test_pages_may_read_what_they_need_and_ask_in_each_way(make):
+    client = make(cors_origins=["https://chat.example"])
+    headers = {"Origin": "https://chat.example", "Access-Control-Request-Headers": "x-a, x-b"}
+    response = client.options("/v1/models", headers=headers)
+    told = {name[15:]: v for name, v in response.headers if name.startswith("Access-Control-")}
+    assert told["Allow-Methods"] == "GET, POST, DELETE" and told["Max-Age"] == "600"
+    assert told["Allow-Headers"] == "x-a, x-b" and told["Allow-Origin"] == "https://chat.example"
+    exposed = told["Expose-Headers"].split(", ")
+    assert exposed[:2] == ["Retry-After", "X-Request-Id"] and len(exposed) == 2 + 6 + 6
+    assert "x-ratelimit-remaining-tokens" in exposed
+    assert "anthropic-ratelimit-requests-reset" in exposed
+    assert set(exposed) == set(origins.EXPOSED)
