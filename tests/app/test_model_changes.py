@@ -2,6 +2,7 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,8 +62,12 @@ def test_comments_keep_the_stream_of_changes_open_one_a_heartbeat(monkeypatch):
         names, is_over = (), False
 
     now = [0.0]
-    monkeypatch.setattr(loads.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(loads.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+    def sleep(seconds):
+        now[0] += seconds
+        assert now[0] < 100, "no comment"
+
+    monkeypatch.setattr(loads, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     stream = loads.events_of_models(Models, 10.0)
     for expected in (10.0, 20.0, 30.0):
         assert (next(stream), now[0]) == (b": \n\n", expected)

@@ -107,6 +107,7 @@ def test_texts_are_the_same_with_guesses(plain, guessing, sampling):
 
 def test_several_tokens_come_in_one_step(guessing):
     [one] = text_jobs()[:1]
+    before = guessing.work.drafts
     guessing.enqueue(one)
     steps = [guessing.iterate() for _ in range(3)]
     while guessing.num_jobs:
@@ -116,6 +117,9 @@ def test_several_tokens_come_in_one_step(guessing):
     last = steps[-1][-1]
     assert last.new_tokens == sum(len(c.token_ids) for step in chunks for c in step)
     assert 0 < last.accepted_tokens <= last.draft_tokens
+    num_guesses = guessing.work.drafts - before
+    assert num_guesses <= len(steps)
+    assert last.draft_tokens <= num_guesses * guessing._generator.num_draft_tokens
     # Each step but the prompt's draws one token beside those that had been guessed.
     assert last.accepted_tokens <= last.new_tokens <= last.accepted_tokens + len(steps)
     told = [events[-1] for events in run(guessing, *text_jobs()).values()]

@@ -86,14 +86,16 @@ def test_rows_go_when_they_are_a_day_too_old_but_for_those_at_work(path, wall):
 
 
 def test_a_ledger_that_waits_for_room_ends_at_once_and_closes_its_file(ledger, path, monkeypatch):
-    monkeypatch.setattr(writing, "RETRY", 15.0)
+    monkeypatch.setattr(writing, "RETRY", 25.0)
     ledger.start()
     writer = ledger._writer
     full = writer._connection = Full(writer._connection, sqlite3.OperationalError("full"))
     refuse(ledger)
     assert full.refused.wait(20)
-    ledger.close()
-    assert not writer._thread.is_alive()
+    closing = threading.Thread(target=ledger.close)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive() and not writer._thread.is_alive()
     assert not os.path.exists(f"{path}-wal")  # which SQLite removes with the last connection
 
 

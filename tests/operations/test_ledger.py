@@ -255,11 +255,14 @@ def test_a_full_disk_costs_no_request_and_nothing_where_there_is_room_again(
 
 def test_beyond_a_full_queue_entries_are_dropped_and_counted(ledger, path, monkeypatch):
     monkeypatch.setattr(writing, "MAX_QUEUED", 5)
+    monkeypatch.setattr(writing, "RETRY", 600.0)
     ledger.start()
     writer = ledger._writer
     full = writer._connection = Full(writer._connection, sqlite3.OperationalError("full"))
     refuse(ledger)
     assert full.refused.wait(20)
+    while not ledger.num_errors:
+        writer._thread.join(0.01)
     before = ledger.num_errors
     for _ in range(7):
         refuse(ledger)

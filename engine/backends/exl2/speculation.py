@@ -32,7 +32,7 @@ class SpeculativeGenerator(Generator):
             self._follow(sequences)
             return None
         guesses: torch.Tensor = super().iterate_draftmodel_gen(results)
-        self._work.drafts += len(guesses)
+        self._work.drafts += len(sequences)  # the library's buffer has rows for more
         # A draft model may have more rows of logits than the model has tokens.
         return guesses.clamp_(0, self.model.config.vocab_size - 1)
 

@@ -1,0 +1,216 @@
+"""What a delivery does only in time, or at a cost that no answer tells."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from switchyard import engine
+from switchyard.app.delivery import reader as reading
+from switchyard.app.delivery.answers import MAX_KEY
+from switchyard.app.delivery.reader import Reader, Submitted
+from switchyard.app.delivery.sender import RETRY, Outlet
+from switchyard.app.delivery.watch import LOOK
+from switchyard.app.http import gate as gate_module
+from switchyard.app.http.gate import LARGE, MAX_BYTES
+from switchyard.app.services import KEY
+from switchyard.engine.messages import Queued
+from tests.app.test_gate import enter, in_thread, make_gate, wait_until
+from tests.app.test_transcript import ScriptedStream, transcript_of
+from tests.scripted import ScriptedBackend
+
+# The sender
+
+
+class Output:
+    """Frames as a test puts them there, to a client whose socket has room for `room` bytes."""
+
+    patience, is_finished = 2.0, False
+
+    def __init__(self, room=10**6):
+        self.client = self
+        self.frames, self.room, self.num_looks, self.sent = [], room, 0, b""
+
+    def check(self):
+        self.num_looks += 1
+
+    def num_untaken(self):
+        return 0
+
+    def send(self, data):
+        count = min(len(data), self.room)
+        self.sent += bytes(data[:count])
+        return count
+
+    def take_now(self, now):
+        return self.frames.pop(0) if self.frames else b""
+
+    def take(self, now):
+        return None
+
+
+def test_an_idle_stream_has_a_turn_with_each_look_and_no_more():
+    output = Output()
+    outlet = Outlet(output, 60.0)
+    for now, num_looks in ((100.0, 1), (100.1, 1), (100.0 + LOOK, 2), (100.1 + LOOK, 2)):
+        assert not outlet.write(now)
+        assert output.num_looks == num_looks
+        assert outlet.next_turn == 100.0 + num_looks * LOOK
+    output.patience = 0.01  # a heartbeat is due before
+    outlet.write(200.0)
+    outlet.write(200.0 + LOOK)
+    assert outlet.next_turn == pytest.approx(200.01 + LOOK)
+
+
+def test_a_full_socket_is_tried_again_after_a_while():
+    output = Output(room=0)
+    outlet = Outlet(output, 60.0)
+    outlet.write(100.0)
+    output.frames = [b"text"]
+    assert not outlet.write(100.1)
+    assert outlet.next_turn == pytest.approx(100.1 + RETRY) and output.sent == b""
+    output.room = 10**6
+    outlet.write(100.1 + RETRY / 2)
+    assert output.sent == b""  # not before
+    outlet.write(100.1 + RETRY)
+    assert output.sent == b"4\r\ntext\r\n"
+
+
+# Transcripts
+
+
+@pytest.mark.parametrize(("num_readers", "num_wakes"), [(1, 0), (2, 1)])
+def test_the_sender_is_woken_for_what_another_may_have_taken(num_readers, num_wakes):
+    stream = ScriptedStream()
+    transcript = transcript_of(stream, num_readers)
+    wakes = []
+    transcript.notify(lambda: wakes.append(1))
+    stream.give("x")
+    assert transcript.take_now(0, 0.0) == [b"x"]
+    assert len(wakes) == num_wakes
+
+
+def test_who_goes_on_without_a_client_sleeps_between_looks():
+    stream, timeouts = ScriptedStream(), []
+
+    def take(timeout):
+        timeouts.append(timeout)
+        stream.is_finished = len(timeouts) == 3
+        return []
+
+    stream.take = take
+    transcript_of(stream).leave()
+    assert timeouts == [LOOK] * 3
+
+
+# Questions where a job stands
+
+
+def test_a_place_is_asked_for_once_an_interval_and_told_when_it_has_changed(monkeypatch):
+    now, asked, places = [0.0], [], [3, 3, 2]
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def queued(identifier):
+        asked.append(now[0])
+        return Queued(identifier, places.pop(0), 5)
+
+    stream = SimpleNamespace(take=lambda timeout: [], is_finished=False)
+    reader = Reader(Submitted(stream, ["r-0"], {}, 5, "request", queued, 10.0))
+    told = []
+    for step in range(35):
+        now[0] = float(step)
+        told += [(step, event.place) for event in reader.take_events(1.0)]
+    assert asked == [10.0, 20.0, 30.0] and told == [(10, 3), (30, 2)]
+
+
+def test_no_place_is_asked_for_where_none_could_be_told(make_client):
+    client = make_client(ScriptedBackend(), heartbeat=10.0)
+    answers = client.application.extensions[KEY].answers
+    intervals = {}
+    for name in ("whole", "stream"):
+        make = getattr(answers, name)
+        setattr(
+            answers,
+            name,
+            lambda submitted, *rest, name=name, make=make: (
+                intervals.update({name: submitted.interval}) or make(submitted, *rest)
+            ),
+        )
+    for stream in (False, True):
+        body = {"prompt": "x", "max_tokens": 1, "stream": stream}
+        client.post("/v1/completions", json=body).get_data()
+    assert intervals == {"whole": math.inf, "stream": 2.0}
+
+
+# The gate
+
+
+@pytest.mark.parametrize(("max_waiting", "max_busy"), [(1, 1000), (10, 101)])
+def test_as_many_wait_at_the_gate_as_may_and_no_more(max_waiting, max_busy):
+    gate = make_gate(max_waiting, max_busy, num_busy=0)
+    gate._num_busy = lambda: 100
+    places = [enter(gate, LARGE) for _ in range(2)]
+    follower = in_thread(enter, gate, LARGE)
+    wait_until(lambda: gate.num_waiting == 1)
+    with pytest.raises(engine.Full):
+        enter(gate, LARGE)
+    gate._num_busy = lambda: 0  # nothing rests
+    for place in places:
+        place.leave()
+    follower().leave()
+    assert (gate.num_inside, gate.num_waiting) == (0, 0)
+
+
+def test_one_alarm_ends_a_rest_however_many_come_meanwhile(monkeypatch):
+    now, alarms = [100.0], []
+    monkeypatch.setattr(gate_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append((seconds, call)))
+    monkeypatch.setattr(engine, "ALARMS", alarm)
+    gate = make_gate(num_busy=1)
+    followers = []
+
+    def follow():
+        number = gate.num_waiting
+        followers.append(in_thread(enter, gate, MAX_BYTES))
+        wait_until(lambda: gate.num_waiting == number + 1)
+
+    with enter(gate, MAX_BYTES):
+        follow()
+        now[0] += 3
+    for _ in range(3):
+        follow()
+    [end] = [call for seconds, call in alarms if seconds == 3.0]
+    gate._num_busy = lambda: 0
+    now[0] += 3
+    end()
+    for _ in range(4):
+        wait_until(lambda: gate.num_inside == 1)
+        gate._inside[0].leave()
+    for follower in followers:
+        follower()
+
+
+# Borders of headers
+
+
+def test_names_of_answers_have_their_bounds(make_client):
+    client = make_client(ScriptedBackend(), idempotency_timeout=5.0, resume_timeout=5.0)
+    body = {"prompt": "x", "max_tokens": 1}
+    for length, status in ((0, 400), (1, 200), (MAX_KEY, 200), (MAX_KEY + 1, 400)):
+        headers = {"Idempotency-Key": "k" * length}
+        response = client.post("/v1/completions", json=body, headers=headers)
+        assert response.status_code == status, length
+        assert status == 200 or response.json["error"]["param"] == "Idempotency-Key"
+    for number, status in (("9" * 9, 404), ("9" * 10, 400), ("9" * 5000, 400), ("٣", 400)):
+        headers = {"Last-Event-ID": f"cmpl-x:{number}".encode().decode("latin-1")}
+        response = client.post("/v1/completions", json=body, headers=headers)
+        assert response.status_code == status, number
+
+
+def test_a_stream_tells_proxies_and_caches_to_let_it_through(make_client):
+    client = make_client(ScriptedBackend())
+    body = {"prompt": "x", "max_tokens": 1, "stream": True}
+    response = client.post("/v1/completions", json=body)
+    assert response.headers["Cache-Control"] == "no-cache"
+    assert response.headers["X-Accel-Buffering"] == "no"
+    assert response.mimetype == "text/event-stream"

@@ -1,0 +1,278 @@
+"""Limits at their exact borders, and what an engine does only in time, or at a cost."""
+
+from types import SimpleNamespace
+
+import pytest
+from tokenizers import Tokenizer, decoders, models
+
+from switchyard import engine
+from switchyard.engine import standing as standing_module
+from switchyard.engine.backends.exl2.detokenizer import Detokenizer
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.held import Held
+from switchyard.engine.messages import (
+    Chunk,
+    Loaded,
+    ModelInfo,
+    Restarting,
+    Stopped,
+    Submit,
+)
+from switchyard.engine.sampling import Sampling
+from switchyard.engine.schedule import admission
+from switchyard.engine.schedule.alarms import Alarms
+from switchyard.engine.schedule.batch import Batch
+from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending
+from switchyard.engine.standing import Past, Standing
+from switchyard.engine.stats import Stats, Totals
+from switchyard.engine.stream import Stream
+from tests.engine.test_engine import take_all
+from tests.scripted import Gate, ScriptedBackend, job
+
+INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
+
+# What is taken
+
+
+@pytest.mark.parametrize(
+    ("most", "param"),
+    [
+        ({"num_logprobs": 4096}, "num_logprobs"),
+        ({"prompt_logprobs": 4096}, "prompt_logprobs"),
+        ({"priority": 5}, "priority"),
+        ({"stop_token_ids": (4095,)}, "stop_token_ids"),
+        ({"prompt": (4095,)}, "prompt"),
+        ({"min_new_tokens": 3}, "min_new_tokens"),
+        ({"max_new_tokens": 2045}, "max_new_tokens"),
+    ],
+)
+def test_the_most_is_taken_and_one_more_is_not(most, param):
+    config = ModelConfig("m", "m", max_priority=5)
+    admission.check(job(**most), INFO, config)
+    [(name, value)] = most.items()
+    more = (value[0] + 1,) if isinstance(value, tuple) else value + 1
+    with pytest.raises(engine.Rejected) as told:
+        admission.check(job(**{name: more}), INFO, config)
+    assert told.value.param == param
+
+
+def test_a_forced_or_biased_token_is_one_of_the_vocabulary():
+    config = ModelConfig("m", "m")
+    for name in ("banned_token_ids", "allowed_token_ids"):
+        admission.check(job(sampling=Sampling(**{name: (0, 4095)})), INFO, config)
+        for token_id in (-1, 4096):
+            with pytest.raises(engine.Rejected) as told:
+                admission.check(job(sampling=Sampling(**{name: (token_id,)})), INFO, config)
+            assert told.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "kind", "seconds"),
+    [
+        ("loading", None, engine.Loading, 5.0),
+        ("draining", None, engine.Draining, 10.0),
+        ("hanging", ValueError("x"), engine.Stalled, 10.0),
+        ("stopped", None, engine.Dead, 10.0),
+    ],
+)
+def test_each_refusal_says_when_to_come_again_in_seconds(state, error, kind, seconds):
+    told = admission.refusal(state, error, (), None, ModelConfig("m", "m"), 0.0)
+    assert type(told) is kind and told.retry_after == seconds
+
+
+def test_long_texts_are_taken_apart_up_to_twice_the_context(make_engine):
+    backend = ScriptedBackend(info=ModelInfo(100_000, 4096, 256, 400, "scripted"))
+    assert make_engine(backend).max_told == 200_000
+    assert make_engine(ScriptedBackend()).max_told == 65_536
+
+
+def test_a_job_holds_the_pages_of_its_guesses_too():
+    held = Held(job(prompt=tuple(range(250)), max_new_tokens=4), None)
+    held.state = "decode"
+    for num_drafts, num_pages in ((0, 1), (2, 1), (8, 2)):
+        info = ModelInfo(2048, 4096, 256, 64, "scripted", num_draft_tokens=num_drafts)
+        assert held.tell(None, info, held.submitted).num_pages == num_pages
+
+
+# What is asked of the engine thread
+
+
+def test_a_list_without_waiting_jobs_asks_the_engine_thread_nothing(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    stream = model.submit([job("a")])
+    gate.step(2)
+    while not any(isinstance(event, Chunk) for event in stream.take(20)):
+        pass
+    sent, send = [], model._link.send
+    model._link.send = lambda command: sent.append(command) or send(command)
+    [told] = model.jobs(timeout=0)
+    assert told.state == "decode" and sent == []
+    gate.open()
+    take_all(stream)
+
+
+def test_the_jobs_of_a_request_were_submitted_at_one_time(make_engine):
+    model = make_engine(ScriptedBackend())
+    sent, send = [], model._link.send
+    model._link.send = lambda command: sent.append(command) or send(command)
+    take_all(model.submit([job(f"j{i}") for i in range(3)]))
+    times = {one.time for one in sent if isinstance(one, Submit)}
+    assert len(times) == 1
+
+
+def test_room_is_asked_for_the_first_that_has_some_and_no_other(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+    model = make_engine(backend, max_batch_size=1)
+    streams = [model.submit([job(f"j{i}")]) for i in range(4)]
+    gate.open()
+    for stream in streams:
+        take_all(stream)
+    assert sum(name == "has_room" for name, _ in backend.calls) == 4
+
+
+def test_puts_that_somebody_polls_for_take_none_of_the_queues_locks():
+    stream = Stream(["a"], lambda identifier: None, wake=lambda: None)
+    stream._queue.put = None
+    stream.put([Chunk("a", "x", (1,))])
+    assert len(stream.take_now()) == 1
+
+
+# What is kept, and for how long
+
+
+def test_statistics_of_more_than_the_last_seconds_are_forgotten():
+    standing = Standing("m")
+    for second in range(1000):
+        standing.note(Stats(float(second), Totals(new_tokens=10 * second)))
+    assert len(standing._recent) <= standing_module.RECENT + 2
+    assert standing.rates(999.0).new_tokens == 10.0
+
+
+def test_a_load_is_timed_from_its_own_beginning(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(standing_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    standing = Standing("m")
+    now[0] = 50.0
+    standing.begin_load()
+    now[0] = 53.0
+    standing.note(Loaded(INFO))
+    assert standing.load_seconds == 3.0
+    now[0] = 1000.0
+    standing.note(Restarting("killed"))
+    now[0] = 1004.0
+    standing.note(Loaded(INFO))
+    assert standing.load_seconds == 4.0
+
+
+def test_who_drains_takes_nothing_though_it_still_loads():
+    standing = Standing("m")
+    standing.drain()
+    assert standing.state == "draining"
+    standing.note(Loaded(INFO))
+    assert standing.state == "draining" and not standing.is_ready
+
+
+def test_engines_that_have_stopped_are_summed_up_once_and_let_go():
+    past = Past()
+    for number in (1, 20):
+        standing = Standing("m")
+        standing.note(Stats(1.0, Totals(new_tokens=number)))
+        past.add(standing)
+        standing.note(Stopped(None))
+    for _ in range(2):
+        assert past.stats.totals.new_tokens == 21
+    assert past._standings == []
+
+
+def test_a_batch_keeps_nothing_of_jobs_that_have_ended():
+    batch = Batch(4)
+    for identifier in ("ended", "back"):
+        batch.add(job(identifier, stop_on_loop=True))
+    batch.end("ended")
+    assert batch.put_back("back") is not None
+    assert batch._detectors == {} and len(batch) == 0
+    batch.end("back")
+    assert not batch._put_back and not batch._emitted
+    events = [Chunk("x", "x", (1,))]
+    assert batch.cut_loops(events)[0] is events  # nothing is looked through for nobody
+
+
+# The queue
+
+
+def test_the_best_are_sought_once_until_something_changes():
+    pending = Pending()
+    for i in range(3 * LOOK_AHEAD):
+        pending.push(job(f"j{i}"))
+    best = pending.candidates()
+    assert pending.candidates() is best and len(best) == LOOK_AHEAD
+    pending.push(job("new"))
+    assert pending.candidates() is not best
+
+
+def test_a_job_without_room_waits_for_no_more_than_so_much_of_others():
+    pending = Pending(factor=2.0)
+    for identifier in ("large", "b", "c", "d"):
+        pending.push(job(identifier, client=identifier))
+    assert len(pending.candidates()) == 4
+    pending.start("b")
+    assert pending.candidates()[0].identifier == "large"
+    assert len(pending.candidates()) == 3
+    pending.start("c")  # twice its work, exactly
+    assert [one.identifier for one in pending.candidates()] == ["large"]
+
+
+# Alarms
+
+
+def test_only_an_alarm_that_is_the_first_wakes_their_thread():
+    alarms = Alarms()
+    first = alarms.set(5.0, lambda: None)
+    notified = []
+    with alarms._changed:
+        notify = alarms._changed.notify
+        alarms._changed.notify = lambda: notified.append(1) or notify()
+    while not alarms._next_turn:
+        pass
+    others = [alarms.set(seconds, lambda: None) for seconds in (50.0, 60.0)]
+    assert notified == []
+    others.append(alarms.set(0.001, lambda: None))
+    assert notified == [1]
+    for alarm in (first, *others):
+        alarm.cancel()
+
+
+# Text
+
+
+def bytes_of(*values, stop_strings=()):
+    """What is told of a completion, a token for each byte."""
+    vocabulary = {f"<0x{i:02X}>": i for i in range(256)}
+    library = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    pieces = [library.decode([i]) for i in range(256)]
+    tokenizer = SimpleNamespace(
+        get_id_to_piece_list=lambda: pieces, tokenizer_model=SimpleNamespace(hf_tokenizer=library)
+    )
+    detokenizer = Detokenizer(tokenizer, job(stop_strings=stop_strings))
+    told = [detokenizer.push(value)[0] for value in values]
+    return [*told, detokenizer.flush()[0]]
+
+
+@pytest.mark.parametrize("character", ["é", "€", "😀"])
+@pytest.mark.parametrize("stop_strings", [(), ("stop",)])
+def test_a_character_of_several_tokens_comes_whole_with_its_last(character, stop_strings):
+    encoded = character.encode()
+    told = bytes_of(*encoded, *encoded, stop_strings=stop_strings)
+    once = [""] * (len(encoded) - 1) + [character]
+    assert told == [*once, *once, ""]
+
+
+def test_bytes_that_are_no_character_are_held_back_for_three_tokens_at_most():
+    told = bytes_of(*[0xFF] * 20)
+    assert "".join(told) == "\ufffd" * 20
+    for i in range(21):
+        assert len("".join(told[: i + 1])) >= min(i + 1, 20) - 3
+    assert len(told[-1]) <= 3
