@@ -10,6 +10,7 @@ from typing import Any
 from switchyard import engine
 from switchyard.app.blueprint import open_models
 from switchyard.app.config import Settings
+from switchyard.app.host.claims import ModelClaim
 
 RELEASE = 20.0  # seconds for the memory of models, once their jobs have ended, at the process's end
 
@@ -24,6 +25,7 @@ class SharedModels:
         self.models = models
         self.grace = grace  # seconds that jobs may go on at the process's end
         self.users: weakref.WeakSet[object] = weakref.WeakSet()
+        self.claims: list[ModelClaim] = []
 
 
 class Tables:
@@ -56,6 +58,8 @@ class Tables:
                 atexit.register(self._close_all)
                 self._process = os.getpid()
             self._started.add(shared)
+            served = [shared.models.served(name) for name in shared.models.names]
+            shared.claims = [ModelClaim(one.config.path) for one in served]
             shared.models.start()
             return shared
 
@@ -68,6 +72,8 @@ class Tables:
             self._started.remove(shared)
             shared.models.drain()  # so that nobody finds them any more
         is_done = shared.models.close(drain)
+        for claim in shared.claims:
+            claim.release()
         engine.ALARMS.rest()
         return is_done
 

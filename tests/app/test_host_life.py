@@ -3,6 +3,8 @@
 import gc
 import queue
 import signal
+import subprocess
+import sys
 import threading
 
 import flask
@@ -14,6 +16,7 @@ from switchyard.app.host.tables import TABLES
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Cancel
 from switchyard.engine.schedule import alarms
+from tests.conftest import ROOT
 from tests.scripted import ScriptedBackend
 
 ENDLESS = {"max_tokens": 1900, "ignore_eos": True}
@@ -181,3 +184,35 @@ class Worker:
 
     def handle_exit(self, signum, frame):
         self.alive = False
+
+
+HOLDER = """
+import sys
+from switchyard.app.host.claims import ModelClaim
+claim = ModelClaim(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_with_the_same_model_is_told(
+    make_host, model_path, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    link = tmp_path / "the same by another name"
+    link.symlink_to(model_path)
+    command = [sys.executable, "-c", HOLDER, link]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    ) as other:
+        assert other.stdout.readline() == b"held\n"
+        _, switchyard = make_host()
+        switchyard.start()
+        other.stdin.close()
+    [warning] = [r.getMessage() for r in caplog.records if "of this user" in r.getMessage()]
+    assert f"process {other.pid} " in warning
+    assert switchyard.close()
+    caplog.clear()
+    for _ in range(2):  # nobody else does now, and this process itself is no other
+        make_host(max_pending=3 + _)[1].start()
+    assert not [r for r in caplog.records if "of this user" in r.getMessage()]
