@@ -85,7 +85,7 @@ class Local:
             if self._is_closed and self.services.ledger is not None:
                 self.services.ledger.reopen()
             self._is_closed = False
-            self._shared = TABLES.start(self._shared, self._settings, self)
+            self._shared = TABLES.start(self._shared, self._settings, self, self.services.ledger)
             self.services.models = self._shared.models
             self._process = os.getpid()
 

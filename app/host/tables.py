@@ -11,6 +11,7 @@ from switchyard import engine
 from switchyard.app.blueprint import open_models
 from switchyard.app.config import Settings
 from switchyard.app.host.claims import ModelClaim
+from switchyard.app.ledger.ledger import Ledger
 
 RELEASE = 20.0  # seconds for the memory of models, once their jobs have ended, at the process's end
 
@@ -26,6 +27,7 @@ class SharedModels:
         self.grace = grace  # seconds that jobs may go on at the process's end
         self.users: weakref.WeakSet[object] = weakref.WeakSet()
         self.claims: list[ModelClaim] = []
+        self.ledgers: list[Ledger] = []  # of users
 
 
 class Tables:
@@ -43,15 +45,19 @@ class Tables:
         with self._lock:
             return self._find(settings)
 
-    def start(self, shared: SharedModels, settings: Settings, user: object) -> SharedModels:
-        """The same, or others where those are over, which now load or are loaded. Raises
-        RuntimeError in a fork, engine.ModelError.
+    def start(
+        self, shared: SharedModels, settings: Settings, user: object, ledger: Ledger | None
+    ) -> SharedModels:
+        """The same, or others where those are over, which now load or are loaded. `ledger`: is
+        closed behind them at the process's end. Raises RuntimeError in a fork, engine.ModelError.
         """
         with self._lock:
             self.check_process()
             if shared.models.is_over:
                 shared = self._find(settings)
             shared.users.add(user)
+            if ledger is not None and ledger not in shared.ledgers:
+                shared.ledgers.append(ledger)
             if shared in self._started:
                 return shared
             if self._process is None:
@@ -105,6 +111,8 @@ class Tables:
         for shared in list(self._started):
             is_loading = any(one.standing.is_loading for one in shared.models.engines)
             shared.models.close(shared.grace, 0.0 if is_loading else RELEASE)
+            for ledger in shared.ledgers:
+                ledger.close()
 
 
 TABLES = Tables()
