@@ -77,6 +77,7 @@ class LedgerWriter:
 
     def _run(self) -> None:
         while (batch := self._next()) is not None:
+            is_last = self._is_closed
             is_over = self._write(batch)
             with self._changed:
                 if is_over:
@@ -84,7 +85,7 @@ class LedgerWriter:
                         self._entries.popleft()
                     self._num_over += len(batch)
                     self._changed.notify_all()
-                elif self._is_closed:
+                elif is_last:
                     self.num_errors += len(self._entries)
                     break
                 else:

@@ -53,7 +53,7 @@ def test_a_killed_server_loses_no_row_and_counts_none_twice(start, path):
     server = start(SCRIPTED, ledger=path, max_batch_size=64).wait_until_ready()
     stream = {"prompt": [3, 4, 5], "max_tokens": 2000, "stream": True}
     streams = [server.post(URL, stream, stream=True) for _ in range(NUM_STREAMS)]
-    parts = [response.iter_content(None) for response in streams]  # which close it in their end
+    parts = [response.iter_content(None) for response in streams]
     for part in parts:
         next(part)
     finished, is_over = {}, threading.Event()  # when, by the response's id
@@ -74,6 +74,8 @@ def test_a_killed_server_loses_no_row_and_counts_none_twice(start, path):
         is_over.set()
         for client in clients:
             client.result()
+    for response in streams:
+        response.close()
     rows = dict(read(path, "SELECT id, state FROM requests"))
     sure = [id for id, (when, _) in finished.items() if when < killed - MARGIN]
     assert len(sure) >= 10
