@@ -36,6 +36,8 @@ from switchyard.engine.model.footprint import measure
 
 logger = logging.getLogger(__name__)
 
+LIBRARIES = 0.25  # GiB that CUDA's take when they are first used: part of the reserve
+
 CACHES: dict[CacheMode, Any] = {
     "float16": ExLlamaV2Cache,
     "Q8": ExLlamaV2Cache_Q8,
@@ -178,7 +180,7 @@ def _load(
             caches.append(CACHES[mode](model, max_seq_len=tokens))
         else:
             caches.append(CACHES[mode](model, max_seq_len=tokens, lazy=True))
-            reserve = int((config.gpu_reserve - MIN_GPU_RESERVE) * GIB)
+            reserve = int(max(config.gpu_reserve - MIN_GPU_RESERVE - LIBRARIES, 0) * GIB)
             model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
         set_tables(model)
     torch.cuda.empty_cache()  # what only loading needed, which graphs can't use
