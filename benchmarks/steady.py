@@ -43,7 +43,7 @@ def start_server(model, directory, defaults, conf="gunicorn.conf.py"):
         **defaults,
         **os.environ,
         "SWITCHYARD_BIND": url.removeprefix("http://"),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
     if model is not None:
         environment["SWITCHYARD_MODEL"] = model

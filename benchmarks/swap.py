@@ -95,7 +95,7 @@ def report(what, readings):
 
 
 class Swaps(threading.Thread):
-    """One after the other, one each `interval` seconds at most."""
+    """One after the other, one each `interval` seconds at most; the first behind half of that."""
 
     def __init__(self, url, args, interval):
         super().__init__()
@@ -107,6 +107,7 @@ class Swaps(threading.Thread):
         self.told = []
 
     def run(self):
+        self.is_over.wait(self._interval / 2)  # all clients begin at once: not with them
         for i in range(self._number):
             model = self._models[i % 2]
             body = {"model": model if i % 2 == 0 else str(pathlib.Path(model).resolve())}

@@ -39,19 +39,13 @@ MAX_TOLD = 65_536  # tokens of a text that any model takes apart
 class Engine:
     """Takes jobs up to a limit and routes every event, by its identifier, to who waits for it."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        make_link: Callable[[Deliver], Link],
-        grammars: Grammars | None = None,
-    ) -> None:
-        """Reads the tokenizer, not the weights: `start` does. `grammars`: what the link's backend
-        has, so that nothing is compiled twice. Raises ModelError.
-        """
+    def __init__(self, config: ModelConfig, make_link: Callable[[Deliver], Link]) -> None:
+        """Reads the tokenizer, not the weights: `start` does. Raises ModelError."""
         self.config = config
         self.model_dir = ModelDir.read(config.path)
         self.tokenizer = Tokenizer(self.model_dir)
-        self._grammars = grammars or Grammars(self.tokenizer)
+        self._grammars: Grammars | None = None
+        self._making = threading.Lock()  # guards them
         self._link = make_link(self.deliver)
         self._changed = threading.Condition()  # guards all below; notified when one of them changes
         self._standing = Standing(config.name)
@@ -79,6 +73,13 @@ class Engine:
         return self._standing.progress
 
     @property
+    def grammars(self) -> Grammars:
+        """Made when first asked for: other threads wait for the GIL meanwhile, up to 0.5 s."""
+        with self._making:
+            self._grammars = self._grammars or Grammars(self.tokenizer)
+        return self._grammars
+
+    @property
     def num_jobs(self) -> int:
         """Jobs that have not ended, active or pending."""
         return len(self._held)
@@ -104,12 +105,11 @@ class Engine:
 
     def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
         """Where a job stands among those that wait, as of `max_age` seconds ago at the most; None
-        if it doesn't wait, or the engine thread doesn't answer within `timeout` seconds. However
-        many ask, that thread is asked once in `max_age` seconds.
+        if it doesn't wait, or the engine thread doesn't answer within `timeout` seconds. That
+        thread is asked once in `max_age` seconds at most.
         """
         with self._changed:
-            job = self._held.pending(identifier)
-            if job is None:
+            if (job := self._held.pending(identifier)) is None:
                 return None
             self._places.renew(max_age, timeout)
             place = self._places.of(identifier)
@@ -206,7 +206,7 @@ class Engine:
 
     def check_constraint(self, constraint: Constraint) -> None:
         """Raises InvalidJob for one that can't be honoured."""
-        self._grammars.matcher(constraint.grammar)
+        self.grammars.matcher(constraint.grammar)
 
     def cancel(self, identifier: str) -> bool:
         """End a job early: its reader gets what there is, finish_reason "cancelled". Whether there

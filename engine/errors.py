@@ -23,6 +23,8 @@ EngineError
     └── Closed              the engine was closed before the job ended
 """
 
+from typing import TypeVar
+
 
 class EngineError(Exception):
     """The root. `param` names the parameter at fault, as the engine calls it, if one is."""
@@ -131,3 +133,15 @@ class OutOfMemory(BatchFailed):
 
 class Closed(Failure):
     pass
+
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+def without_frames(error: Error) -> Error:
+    """The same, as it is kept: frames hold what was local to them, a model among that."""
+    chain: list[BaseException] = [error]
+    for one in chain:
+        one.__traceback__ = None
+        chain += [e for e in (one.__cause__, one.__context__) if e is not None and e not in chain]
+    return error

@@ -175,17 +175,22 @@ class Past:
     def add(self, standing: Standing) -> None:
         with self._lock:
             self._standings.append(standing)
+            self._add_up()
 
     @property
     def stats(self) -> Stats | None:
         with self._lock:
-            for standing in [one for one in self._standings if one.is_stopped]:
-                self._standings.remove(standing)
-                self._total = _sum(standing, self._total)
+            self._add_up()
             total = self._total
             for standing in self._standings:
                 total = _sum(standing, total)
             return total
+
+    def _add_up(self) -> None:
+        """Those that have stopped, which can go then."""
+        for standing in [one for one in self._standings if one.is_stopped]:
+            self._standings.remove(standing)
+            self._total = _sum(standing, self._total)
 
 
 def _sum(standing: Standing, before: Stats | None) -> Stats | None:

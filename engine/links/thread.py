@@ -16,6 +16,7 @@ from switchyard.engine.errors import (
     JobFailed,
     ModelError,
     OutOfMemory,
+    without_frames,
 )
 from switchyard.engine.links.calls import cause_of, enqueue, open_backend, recover
 from switchyard.engine.messages import (
@@ -112,7 +113,7 @@ class EngineThread:
             self._deliver([Loaded(info)])
             self._loop(backend)
         except ModelError as reason:
-            error = reason
+            error = without_frames(reason)
         except BaseException as reason:
             logger.exception("the engine thread ends")
             error = Closed(f"the engine failed: {type(reason).__name__}: {reason}")

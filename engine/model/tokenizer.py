@@ -160,6 +160,11 @@ class Tokenizer:
         """How the vocabulary spells a token, special or not; empty for an id without a token."""
         return self._special.id_to_token(token_id) or ""
 
+    def token_id(self, token: str) -> int | None:
+        """Of what the vocabulary spells so."""
+        found: int | None = self._special.token_to_id(token)
+        return found
+
     @cached_property
     def pieces(self) -> Sequence[bytes]:
         """What each token adds to the text, by its id."""

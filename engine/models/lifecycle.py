@@ -14,6 +14,7 @@ from switchyard.engine.errors import (
     LoadUnderWay,
     ModelError,
     NoRoom,
+    without_frames,
 )
 from switchyard.engine.models.entry import Entry, Instance, Served
 from switchyard.engine.models.load import Load, Turns, Way
@@ -125,7 +126,7 @@ class Lifecycle:
         try:
             work(entry, load)
         except EngineError as reason:
-            error = reason
+            error = without_frames(reason)
         except BaseException as reason:
             logger.exception("a change of model %s fails", entry.name)
             error = ModelError(f"{type(reason).__name__}: {reason}")

@@ -47,7 +47,7 @@ class Load:
         if not self._done.wait(timeout):
             return self.progress or 0.0
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)  # not of those who waited before
         return None
 
     def end(self, error: EngineError | None = None) -> None:

@@ -13,21 +13,23 @@ from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory.gpus import check_gpus, has_gpu
 from switchyard.engine.messages import LoadProgress
-from switchyard.engine.model.model_dir import ModelDir
-from switchyard.engine.model.tokenizer import Tokenizer
 
 
 def open_engine(config: ModelConfig) -> Engine:
     """An engine, not started; its thread is where `config` says. Raises ModelError."""
     check_gpus(config)
-    grammars = Grammars(Tokenizer(ModelDir.read(config.path)))
 
     def make_link(deliver: Deliver) -> Link:
         if has_own_process(config):  # which has grammars of its own
             return PipeLink(config, partial(_open, make_backend, config, None), deliver)
-        return EngineThread(config, lambda: _open(make_backend, config, grammars, deliver), deliver)
 
-    return Engine(config, make_link, grammars)
+        def open_backend() -> Backend:
+            return _open(make_backend, config, engine.grammars, deliver)
+
+        return EngineThread(config, open_backend, deliver)
+
+    engine = Engine(config, make_link)
+    return engine
 
 
 def has_own_process(config: ModelConfig) -> bool:

@@ -1,13 +1,20 @@
 """Engine, Stream and EngineThread together, over a scripted backend."""
 
+import contextlib
+import functools
+import gc
 import queue
 import threading
+import weakref
 
 import pytest
 
 from switchyard import engine
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
+from switchyard.engine.grammar import constraints
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import (
     Chunk,
     Failed,
@@ -605,6 +612,66 @@ def test_close_waits_no_longer_than_for_the_last_job(model_path, monkeypatch):
     closing.join(20)
     assert not closing.is_alive()
     assert isinstance(take_all(stream)[-1], Finished)
+
+
+class Weights:
+    """Of a model: large."""
+
+
+def test_an_engine_that_could_not_load_keeps_no_model(model_path):
+    kept = []
+
+    def make_backend():
+        weights = Weights()
+        kept.append(weakref.ref(weights))
+        raise ValueError("a bad file")
+
+    config = ModelConfig(model_path, "scripted")
+    model = Engine(config, lambda deliver: EngineThread(config, make_backend, deliver))
+    model.start()
+    with contextlib.suppress(engine.ModelError):
+        model.wait_until_loaded(20)
+    assert "a bad file" in str(model.error)
+    assert model.close(timeout=20)
+    gc.collect()
+    assert [one() for one in kept] == [None]
+
+
+class TellingLock:
+    """Tells who comes to it."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.come = threading.Semaphore(0)
+
+    def __enter__(self):
+        self.come.release()
+        self._lock.acquire()
+
+    def __exit__(self, *error):
+        self._lock.release()
+
+
+def test_grammars_are_made_once_and_by_who_asks_first(model_path, monkeypatch):
+    made = []
+
+    def make(tokenizer):
+        made.append(tokenizer)
+        for _ in asking:
+            assert lock.come.acquire(timeout=20)
+        return Grammars(tokenizer)
+
+    monkeypatch.setattr("switchyard.engine.engine.Grammars", make)
+    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
+    assert made == []  # a load beside running answers holds none of them up
+    lock = model._making = TellingLock()
+    call = functools.partial(model.check_constraint, constraints.regex("a+"))
+    asking = [threading.Thread(target=call) for _ in range(4)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join(20)
+    assert made == [model.tokenizer]
 
 
 @over_both_links

@@ -1,7 +1,9 @@
 """The table of models: names, leases, loads, swaps, unloads, and who waits for them."""
 
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -529,3 +531,43 @@ def test_models_on_other_gpus_load_at_the_same_time(served):
     wait_for(lambda: third.calls)
     third.opening.set()
     loads[2].wait(20)
+
+
+def test_why_a_model_could_not_be_loaded_is_logged_once(served, caplog):
+    table = served()
+    table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]
+    models = table.start(table.model("a"))
+    with pytest.raises(engine.ModelError, match="no weights"):
+        models.load("a").wait(20)
+    assert caplog.text.count("no weights") == 1
+
+
+def test_the_models_of_a_server_share_the_time_to_wait_for_them(served, monkeypatch):
+    table, given = served(), []
+    models = table.start(*(table.model(name, load="start") for name in "ab"))
+    assert models.wait_until_loaded(20)
+
+    def wait(model, timeout):
+        given.append(timeout)
+        return True
+
+    monkeypatch.setattr(engine.Engine, "wait_until_loaded", wait)
+    assert models.wait_until_loaded(20)
+    assert 20 >= given[0] > given[1]
+
+
+def error_of(load):
+    wait_for(lambda: load.is_done)
+    return load.error
+
+
+def test_what_could_not_be_loaded_leaves_no_engine_behind(served):
+    table = served()
+    faults = [ScriptedBackend(open_error=ValueError(f"fault {i}")) for i in range(3)]
+    table.scripts["a"] = faults
+    models = table.start(table.model("a"))
+    kept = []
+    for i in range(3):
+        assert f"fault {i}" in str(error_of(models.load("a")))
+        kept.append(weakref.ref(models.get("a")))
+    wait_for(lambda: gc.collect() >= 0 and [one() is None for one in kept] == [True, True, False])
