@@ -114,9 +114,11 @@ def _make_unprefixed() -> flask.Blueprint:
     return blueprint
 
 
-def open_models(settings: Settings, **more: Any) -> engine.Models:
+def open_models(
+    settings: Settings, kind: type[engine.Models] = engine.Models, **more: Any
+) -> engine.Models:
     """Raises engine.ModelError."""
-    return engine.Models(
+    return kind(
         settings.served(),
         settings.aliases(),
         default=settings.default_model,

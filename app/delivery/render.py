@@ -9,6 +9,7 @@ from switchyard.app.http.body import dumps
 MARK = "\x1etext\x1e"  # nothing else in a frame has these characters; in JSON they are escaped
 
 Body = tuple[dict[str, Any], str]  # with the new text in it
+Whole = dict[str, Any] | list[dict[str, Any]]  # a list where there may be several answers
 TextBody = Callable[[str], dict[str, Any]]
 
 
@@ -31,7 +32,7 @@ class Render(Protocol):
     def add(self, events: Sequence[engine.JobEvent]) -> None:
         """Take events of an answer that isn't streamed."""
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Whole:
         """Its body, once all jobs have finished."""
 
 
@@ -50,7 +51,7 @@ class Wrapped:
     def add(self, events: Sequence[engine.JobEvent]) -> None:
         self.inner.add(events)
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Whole:
         return self.inner.whole()
 
 

@@ -74,7 +74,9 @@ class WithTimings(Wrapped):
         self._note(events)
 
     def whole(self) -> dict[str, Any]:
-        return self._with_timings(super().whole())
+        body = super().whole()
+        assert isinstance(body, dict)
+        return self._with_timings(body)
 
     def _note(self, events: Sequence[engine.JobEvent]) -> None:
         for event in events:

@@ -2,11 +2,11 @@
 
 import abc
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from switchyard import engine
 from switchyard.app.delivery.progress import WithProgress
-from switchyard.app.delivery.render import Body, Render, TextBody
+from switchyard.app.delivery.render import Body, Render, TextBody, Whole
 from switchyard.app.delivery.timings import WithTimings
 from switchyard.app.errors import describe
 from switchyard.app.parts.choice import Choice
@@ -15,6 +15,8 @@ from switchyard.app.request.generation import Generation
 
 class ChoicesRender(abc.ABC):
     """A render of `choices`, by the identifiers of their jobs."""
+
+    tells_timings: ClassVar[bool] = False  # by itself, where they are asked for
 
     def __init__(self, choices: Mapping[str, Choice]) -> None:
         self.choices = choices
@@ -38,14 +40,14 @@ class ChoicesRender(abc.ABC):
             self.choices[event.identifier].add(event)
 
     @abc.abstractmethod
-    def whole(self) -> dict[str, Any]: ...
+    def whole(self) -> Whole: ...
 
 
 def with_extras(render: ChoicesRender, request: Generation) -> Render:
     """With the timings and the progress that `request` asks for."""
     more: Render = render
     identifiers = list(render.choices)
-    if request.timings:
+    if request.timings and not render.tells_timings:
         more = WithTimings(more, identifiers, request.num_jobs)
     if request.return_progress:
         more = WithProgress(more, identifiers, render.empty)

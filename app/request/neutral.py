@@ -56,7 +56,7 @@ SERVERS: Table = {
 # all: SillyTavern, KoboldAI Lite.
 FRONT_ENDS: Table = {
     "adaptive_decay": ANY,
-    "adaptive_target": (-1, -1.0, 0, 0.0),
+    "adaptive_target": (-1, -1.0, -0.01, 0, 0.0),
     "api_server": ANY,
     "api_type": ANY,
     "custom_token_bans": ("",),
@@ -65,8 +65,10 @@ FRONT_ENDS: Table = {
     "encoder_repetition_penalty": ONE,
     "epsilon_cutoff": ZERO,
     "eta_cutoff": ZERO,
+    "include_reasoning": ON,  # bare completions split no thoughts off
     "legacy_api": (False, True),
     "max_tokens_second": ZERO,
+    "min_keep": (0, 0.0, 1, 1.0),
     "no_repeat_ngram_size": ZERO,
     "nsigma": ZERO,
     "num_beams": (1,),

@@ -8,12 +8,14 @@ import threading
 import time
 
 import pytest
+from tokenizers import AddedToken, Tokenizer
 
 from switchyard import engine
 from switchyard.app import Settings, create_app
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
 from tests.app.gunicorn import OverGunicorn
+from tests.conftest import DEMO
 from tests.contract import Witness
 from tests.scripted import Gate
 
@@ -64,6 +66,20 @@ def make_client(model_path, way):
     for models in opened:
         assert models.close(timeout=20)
     assert witness.faults == []
+
+
+@pytest.fixture
+def with_tokens(tmp_path):
+    """Path of a copy of a model whose tokenizer has these tokens, too."""
+
+    def make(names, path=DEMO):
+        target = shutil.copytree(path, tmp_path / "model")
+        tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
+        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in names])
+        tokenizer.save(str(target / "tokenizer.json"))
+        return str(target)
+
+    return make
 
 
 def frames(response):

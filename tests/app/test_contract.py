@@ -9,6 +9,7 @@ import jsonschema_rs
 import pytest
 
 from switchyard.app.openapi import contract
+from switchyard.engine.messages import ModelInfo
 from tests.scripted import ScriptedBackend
 
 # What only shows the contract.
@@ -91,7 +92,10 @@ def examples(document):
                 yield path, name, media_type["example"], media_type["schema"]
 
 
-def test_each_body_has_an_example_that_its_route_takes(client):
+def test_each_body_has_an_example_that_its_route_takes(make_client, with_tokens):
+    names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+    backend = ScriptedBackend(info=ModelInfo(2048, 5000, 256, 64, "scripted"))
+    client = make_client(backend, path=with_tokens(names))
     document = client.get("/openapi.json").json
     seen = set()
     rules = list(contract.declared(client.application))

@@ -272,6 +272,7 @@ def test_a_key_aborts_its_own_clients_generation_and_no_other(make_client):
 
 
 @pytest.mark.parameter("prompt", "/api/extra/tokencount")
+@pytest.mark.parameter("special", "/api/extra/tokencount")
 @pytest.mark.parameter("text", "/v1/internal/encode")
 @pytest.mark.parameter("tokens", "/v1/internal/decode")
 def test_tokens_are_counted_as_those_of_a_prompt(make_client):
@@ -280,6 +281,8 @@ def test_tokens_are_counted_as_those_of_a_prompt(make_client):
     ids = list(job.prompt)
     counted = client.post("/api/extra/tokencount", json={"prompt": "Hello"}).json
     assert counted == {"value": len(ids), "ids": ids}
+    counted = client.post("/api/extra/tokencount", json={"prompt": "Hello", "special": False}).json
+    assert counted == {"value": len(ids) - 1, "ids": ids[1:]}
     encoded = client.post("/v1/internal/encode", json={"text": "Hello"}).json
     assert encoded == {"tokens": ids, "length": len(ids)}
     length = client.post("/v1/internal/token-count", json={"text": "Hello"}).json
@@ -332,6 +335,13 @@ def test_an_order_of_samplers_counts_as_far_as_they_are_on(make_client, order, i
     assert answer.status_code == 200, answer.json
     [job] = backend.enqueued
     assert job.sampling.temperature_last is is_last
+
+
+def test_an_order_that_names_a_sampler_twice_is_told(make_client):
+    body = {"prompt": "x", "max_length": 1, "sampler_order": [6, 5, 0, 2, 1, 3, 3]}
+    answer = make_client(ScriptedBackend()).post(GENERATE, json=body)
+    assert answer.status_code == 200
+    assert answer.headers["X-Switchyard-Ignored"] == "sampler_order"
 
 
 @pytest.mark.parameter("return_progress", "/api/extra/generate/stream")

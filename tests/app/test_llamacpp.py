@@ -5,7 +5,7 @@ import json
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Failed, Finished
+from switchyard.engine.messages import Chunk, Failed, Finished, ModelInfo, TokenLogprob
 from tests.scripted import ScriptedBackend
 
 pytestmark = pytest.mark.both_ways
@@ -43,11 +43,20 @@ def post(make_client, script=None, **body):
 def test_a_completion_has_content_and_why_it_stopped(make_client):
     backend, response = post(make_client, prompt="x", **IDLE)
     [job] = backend.enqueued
-    assert response.json == {
+    body = response.json
+    assert body.pop("timings")["predicted_n"] == 4
+    settings = body.pop("generation_settings")
+    assert settings["n_predict"] == -1 and settings["seed"] == 2**32 - 1
+    assert settings["repeat_penalty"] == 1 and settings["typical_p"] == 1
+    assert settings["model"] == "scripted" and settings["n_ctx"] == 2048
+    assert body == {
         "index": 0,
         "content": "0 1 2 3 ",
+        "tokens": [],
         "stop": True,
         "model": "scripted",
+        "prompt": "<s>x",
+        "has_new_line": False,
         "stop_type": "limit",
         "stopping_word": "",
         "tokens_predicted": 4,
@@ -58,15 +67,147 @@ def test_a_completion_has_content_and_why_it_stopped(make_client):
     assert job.sampling.seed is None
 
 
-def test_a_stream_ends_with_stop(make_client):
+def bodies(response):
+    return [json.loads(part[6:]) for part in response.text.split("\n\n") if part]
+
+
+@pytest.mark.parameter("stream", "/completion")
+def test_a_stream_tells_its_tokens_and_ends_with_stop(make_client):
     _, response = post(make_client, prompt="x", n_predict=2, stream=True)
-    bodies = [json.loads(part[6:]) for part in response.text.split("\n\n") if part]
-    assert bodies[:2] == [
-        {"index": 0, "content": "0 ", "stop": False},
-        {"index": 0, "content": "1 ", "stop": False},
+    first, second, last = bodies(response)
+    assert first == {"index": 0, "content": "0 ", "tokens": [0], "stop": False}
+    assert second == {"index": 0, "content": "1 ", "tokens": [1], "stop": False}
+    assert (last["stop"], last["content"], last["tokens"]) == (True, "", [])
+    assert last["timings"]["predicted_n"] == 2 and last["generation_settings"]["n_predict"] == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_line_is_told(make_client, stream):
+    def script(job):
+        for i, text in enumerate(("a", "\n", "b")):
+            yield Chunk(job.identifier, text, (i,))
+        yield Finished(job.identifier, "length", 1, 3, 0)
+
+    _, response = post(make_client, script, prompt="x", stream=stream)
+    assert bodies(response)[-1]["has_new_line"] if stream else response.json["has_new_line"]
+
+
+@pytest.mark.parameter("return_tokens", "/completion")
+def test_tokens_are_told_where_they_are_asked_for(make_client):
+    _, response = post(make_client, prompt="x", return_tokens=True)
+    assert response.json["tokens"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parameter("timings", "/completion")
+def test_timings_may_be_left_out(make_client):
+    _, response = post(make_client, prompt="x", timings=False)
+    assert "timings" not in response.json
+
+
+def in_order(jobs):
+    """As their prompts stand in the request; the engine takes the short ones first."""
+    return sorted(jobs, key=lambda job: int(job.identifier.rpartition("-")[2]))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ([5, 6, 7], [(5, 6, 7)]),
+        ([[5, 6], [7]], [(5, 6), (7,)]),
+        (["x", "y"], ["x", "y"]),
+        ([[5, 6], "x"], [(5, 6), "x"]),
+        ({"prompt_string": "x"}, ["x"]),
+        ([[5], {"prompt_string": "x"}], [(5,), "x"]),
+    ],
+    ids=str,
+)
+def test_prompts_are_texts_or_tokens_and_each_has_an_answer(make_client, prompt, prompts):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    response = client.post(URL, json={"prompt": prompt, "n_predict": 2})
+    tokenizer = client.models.get().tokenizer
+    wanted = [tokenizer.encode(p, 9) if isinstance(p, str) else p for p in prompts]
+    assert [job.prompt for job in in_order(backend.enqueued)] == wanted
+    answers = response.json if len(prompts) > 1 else [response.json]
+    assert [one["index"] for one in answers] == list(range(len(prompts)))
+    assert {one["content"] for one in answers} == {"0 1 "}
+
+
+def test_texts_and_tokens_in_turns_are_one_prompt(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    assert client.post(URL, json={"prompt": ["x", 7, "y"]}).status_code == 200
+    tokenizer = client.models.get().tokenizer
+    [job] = backend.enqueued
+    without = tokenizer.encode("y", 9, add_bos=False)
+    assert job.prompt == (*tokenizer.encode("x", 9), 7, *without)
+
+
+def test_prompts_of_one_stream_are_told_apart(make_client):
+    _, response = post(make_client, prompt=[[5], [6]], n_predict=1, stream=True)
+    told = sorted((body["index"], body["stop"]) for body in bodies(response))
+    assert told == [(0, False), (0, True), (1, False), (1, True)]
+
+
+def scored(job):
+    top = ((5, -0.5), (6, float("-inf")))
+    yield Chunk(job.identifier, "a", (5,), (TokenLogprob(5, -0.5, top),))
+    yield Finished(job.identifier, "length", 1, 1, 0)
+
+
+@pytest.mark.parameter("n_probs", "/completion")
+@pytest.mark.parametrize("stream", [False, True])
+def test_probabilities_are_told_of_each_token(make_client, stream):
+    backend = ScriptedBackend(scored)
+    client = make_client(backend)
+    response = client.post(URL, json={"prompt": "x", "n_probs": 2, "stream": stream})
+    assert backend.enqueued[0].num_logprobs == 2
+    [one] = (bodies(response)[0] if stream else response.json)["completion_probabilities"]
+    piece = client.models.get().tokenizer.piece
+    names = [piece(i).decode("utf-8", "replace") for i in (5, 6)]
+    assert (one["id"], one["token"], one["bytes"]) == (5, names[0], list(piece(5)))
+    assert one["logprob"] == -0.5
+    assert [(t["id"], t["token"], t["logprob"]) for t in one["top_logprobs"]] == [
+        (5, names[0], -0.5),
+        (6, names[1], -9999.0),
     ]
-    assert (bodies[2]["stop"], bodies[2]["content"]) == (True, "")
-    assert len(bodies) == 3
+
+
+@pytest.mark.parameter("response_fields", "/completion")
+def test_an_answer_has_the_fields_that_are_asked_for(make_client):
+    fields = ["content", "generation_settings/n_predict", "no/such", "timings/predicted_n"]
+    body = {"prompt": "x", "n_predict": 2, "response_fields": fields}
+    _, response = post(make_client, **body)
+    assert response.json == {
+        "content": "0 1 ",
+        "generation_settings/n_predict": 2,
+        "timings/predicted_n": 2,
+    }
+    _, response = post(make_client, **body, stream=True)
+    assert bodies(response)[-1].keys() == {*fields} - {"no/such"}
+
+
+@pytest.mark.parameter("logit_bias", "/completion")
+@pytest.mark.parametrize(
+    "bias",
+    [[[5, 1.5], [" the the", False]], {"5": 1.5, " the the": False}],
+    ids=["list", "object"],
+)
+def test_a_bias_is_for_an_id_or_for_each_token_of_a_text(make_client, bias):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    assert client.post(URL, json={"prompt": "x", "logit_bias": bias}).status_code == 200
+    texts = client.models.get().tokenizer.encode(" the the", 9, add_bos=False)
+    assert dict(backend.enqueued[0].sampling.logit_bias) == {5: 1.5, **dict.fromkeys(texts, -100)}
+
+
+@pytest.mark.parameter("model", "/completion")
+def test_whatever_the_model_is_called_it_answers_and_tells(make_client):
+    _, response = post(make_client, prompt="x", model="gpt-3.5-turbo")
+    assert response.status_code == 200 and response.json["model"] == "scripted"
+    assert response.headers["X-Switchyard-Ignored"] == "model"
+    _, response = post(make_client, prompt="x", model="scripted")
+    assert "X-Switchyard-Ignored" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -109,9 +250,25 @@ def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client):
     ("more", "param"),
     [
         ({"n_predict": -2}, "n_predict"),
-        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [1, ""]}, "prompt"),
+        ({"prompt": [1, [2]]}, "prompt"),
+        ({"prompt": {}}, "prompt"),
+        ({"prompt": {"prompt_string": "x", "multimodal_data": ["a"]}}, "prompt"),
+        ({"prompt": [4096]}, "prompt"),
+        ({"prompt": [1] * 2049}, "prompt"),
+        ({"logit_bias": [[5]]}, "logit_bias"),
+        ({"logit_bias": [[5, True]]}, "logit_bias"),
+        ({"logit_bias": [["x" * 201, 1]]}, "logit_bias"),
+        ({"logit_bias": {"x" * 201: 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"4096": 1}}, "logit_bias"),
+        ({"post_sampling_probs": True}, "post_sampling_probs"),
+        ({"response_fields": "content"}, "response_fields"),
         ({"cache_prompt": "no"}, "cache_prompt"),
-        ({"n_probs": 5}, "n_probs"),
+        ({"n_probs": 21}, "n_probs"),
         ({"repeat_penalty": 1.1, "penalize_nl": True}, "penalize_nl"),
         ({"max_tokens": 5, "n_predict": 6}, "n_predict"),
     ],
@@ -129,3 +286,68 @@ def test_a_failure_ends_the_stream(make_client):
 
     _, response = post(make_client, script, prompt="x", stream=True)
     assert '"code":"job_failed"' in response.text.split("\n\n")[1]
+
+
+FIM = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+
+
+@pytest.fixture
+def filling(make_client, with_tokens):
+    """A client of a model that fills gaps, and what its backend gets."""
+    backend = ScriptedBackend(info=ModelInfo(2048, 5000, 256, 64, "scripted"))
+    return make_client(backend, path=with_tokens([*FIM, "<|endoftext|>"])), backend
+
+
+@pytest.mark.parameter("input_prefix")
+@pytest.mark.parameter("input_suffix")
+@pytest.mark.parameter("input_extra")
+@pytest.mark.parameter("prompt", "/infill")
+def test_a_gap_is_filled_between_prefix_and_suffix(filling):
+    client, backend = filling
+    body = {"input_prefix": "a", "input_suffix": "b", "prompt": "c", "n_predict": 2}
+    body["input_extra"] = [{"filename": "x.py", "text": "y = 1"}]
+    response = client.post("/infill", json=body)
+    assert response.json["content"] == "0 1 "
+    prefix, suffix, middle, end = map(
+        client.models.get().tokenizer.token_id, [*FIM, "<|endoftext|>"]
+    )
+    [job] = backend.enqueued
+    told = response.json["prompt"]
+    assert told.endswith("--- x.py ---\n\ny = 1<fim_prefix>a<fim_suffix>b<fim_middle>c")
+    assert [i for i in job.prompt if i in (prefix, suffix, middle)] == [prefix, suffix, middle]
+    assert job.stop_token_ids == (end,)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"input_prefix": None}, "input_prefix"),
+        ({"input_suffix": None}, "input_suffix"),
+        ({"input_extra": [{}]}, "input_extra[0].text"),
+        ({"input_extra": [{"filename": "ok"}]}, "input_extra[0].text"),
+        ({"input_extra": [{"filename": 123, "text": "x"}]}, "input_extra[0].filename"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"input_prefix": "word " * 4000}, "prompt"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_gap_that_can_not_be_is_named(filling, change, param):
+    client, backend = filling
+    response = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b", **change})
+    assert response.status_code == 400 and not backend.enqueued
+    assert response.json["error"]["param"].replace(".0.", "[0].") == param
+
+
+def test_a_model_that_fills_no_gaps_says_which_do(make_client):
+    client = make_client(ScriptedBackend())
+    response = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
+    assert response.status_code == 400
+    assert response.json["error"]["param"] == "input_suffix"
+    assert "Qwen, DeepSeek, StarCoder, CodeLlama, Codestral" in response.json["error"]["message"]
+
+
+def test_without_new_tokens_the_prompt_is_read_and_nothing_more(make_client):
+    backend, response = post(make_client, prompt="Hello", n_predict=0)
+    assert (response.status_code, response.json["content"]) == (200, "")
+    [job] = backend.enqueued
+    assert (job.max_new_tokens, job.prompt_logprobs) == (0, 0)

@@ -10,6 +10,7 @@ import pytest
 from switchyard.app.formats.openai import parse
 from switchyard.app.request import neutral
 from switchyard.app.request.validation import NEUTRAL, TOLD, Object, Parameters
+from switchyard.engine.messages import ModelInfo
 from tests.scripted import ScriptedBackend
 
 PROMPT = {"prompt": "x", "max_tokens": 1}
@@ -38,7 +39,7 @@ def test_a_neutral_value_counts_by_its_type(make_client, url, body, name, value,
 @pytest.mark.parametrize(
     ("url", "body", "told"),
     [
-        ("/v1/completions", {**PROMPT, "suffix": "", "store": False}, "store,suffix"),
+        ("/v1/completions", {**PROMPT, "suffix": "", "store": False}, "store"),
         ("/v1/completions", {**PROMPT, "suffix": None, "n": 1}, None),
         ("/v1/chat/completions", {**MESSAGES, "service_tier": "auto"}, "service_tier"),
         ("/v1/responses", {**INPUT, "truncation": "disabled"}, "truncation"),
@@ -105,8 +106,11 @@ def neutral_values(api):
                     yield path, kind, name, [0, "x", [1], {"a": None}]
 
 
-def test_each_neutral_value_is_taken_and_told(make_client):
-    client = make_client(ScriptedBackend())
+def test_each_neutral_value_is_taken_and_told(make_client, with_tokens):
+    backend = ScriptedBackend(info=ModelInfo(2048, 5000, 256, 64, "scripted"))
+    client = make_client(
+        backend, path=with_tokens(["<fim_prefix>", "<fim_suffix>", "<fim_middle>"])
+    )
     api = client.get("/openapi.json").json
     num_values = 0
     for path, kind, name, values in neutral_values(api):

@@ -58,7 +58,7 @@ def test_what_took_no_time_has_no_rate():
     assert told["prompt_per_second"] is None and told["predicted_per_second"] is None
 
 
-@pytest.mark.parameter("timings")
+@pytest.mark.parameter("timings", "/v1/completions")
 @pytest.mark.parametrize("path", PATHS)
 def test_a_whole_answer_tells_them_if_asked(make_client, path):
     client = make_client(ScriptedBackend())

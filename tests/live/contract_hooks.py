@@ -16,6 +16,7 @@ from switchyard.app.formats.kobold.parse import (
     Textgen,
     is_textgen,
 )
+from switchyard.app.formats.llamacpp.gap import Infill
 from switchyard.app.formats.llamacpp.parse import SWITCHES, LlamaCpp
 from switchyard.app.formats.openai.parse import Completion
 from switchyard.app.formats.text.request import idle
@@ -40,6 +41,7 @@ MOST = {
 }
 LIMITS = {
     "/completion": "n_predict",
+    "/infill": "n_predict",
     "/api/v1/generate": "max_length",
     "/api/extra/generate/stream": "max_length",
     "/api/extra/tokencount": None,
@@ -68,7 +70,10 @@ MEANING = {
     *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
 # What may be wrong beside another parameter.
-MEANT = MEANING | {"tool_choice", "n", "guidance_scale", "negative_prompt", "from", "to"}
+MEANT = MEANING | {
+    *("tool_choice", "n", "guidance_scale", "negative_prompt", "from", "to"),
+    *("suffix", "input_suffix"),  # this model fills no gaps
+}
 # Which need each other, and in order, the first pair.
 PAIRS = ("dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt")
 TOKENS = {"stop_token_ids", "allowed_token_ids", "banned_token_ids", "prompt", "tokens"}
@@ -137,6 +142,7 @@ def other_names(path, body):
     kinds = {
         "/v1/completions": Completion,
         "/completion": LlamaCpp,
+        "/infill": Infill,
         "/api/extra/generate/stream": KoboldStream,
         "/api/v1/generate": Textgen if is_textgen(body) else Kobold,
     }
@@ -146,7 +152,7 @@ def other_names(path, body):
 def unread(case):
     """Parameters of samplers that are off: other servers' routes take them, whatever they say."""
     match case.path:
-        case "/completion":
+        case "/completion" | "/infill":
             return idle(case.body, SWITCHES)
         case "/api/v1/generate" if is_textgen(case.body):
             return idle(case.body, TEXTGEN_SWITCHES)
@@ -215,7 +221,10 @@ def fit(body, limit="max_tokens", others=()):
         body[name] = known_tokens(body[name])
     biases = body.pop("logit_bias", {})  # of a query string: a text
     if isinstance(biases, dict) and biases:
-        body["logit_bias"] = {str(int(name) % VOCABULARY): bias for name, bias in biases.items()}
+        body["logit_bias"] = {
+            str(int(name) % VOCABULARY) if name.isdecimal() else name: bias
+            for name, bias in biases.items()
+        }
     if "messages" in body:
         body["messages"] = [fit_message(message) for message in body["messages"]]
         last = body["messages"][-1]

@@ -9,6 +9,7 @@ from pydantic import Field
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.text.request import (
+    OneText,
     OtherServers,
     Switch,
     TextRequest,
@@ -51,7 +52,7 @@ _NEUTRAL: Table = {
 _SETTLED: Table = {"stream": (True, False)}  # by the route
 
 
-class Kobold(OtherServers):
+class Kobold(OtherServers, OneText):
     model_config = called("kobold")
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
     neutral: ClassVar[Table] = but(
@@ -151,7 +152,7 @@ class KoboldStream(Kobold):
     stream: bool = True
 
 
-class Textgen(OtherServers):
+class Textgen(OtherServers, OneText):
     model_config = called("textgen")
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
     neutral: ClassVar[Table] = but(
@@ -198,6 +199,9 @@ class Key(Parameters):
 
 class CountTokens(Parameters):
     prompt: str = Field(description="The text.")
+    special: bool = Field(
+        True, description="Whether the token comes first that begins a prompt of this model."
+    )
 
 
 class EncodeText(Parameters):

@@ -112,7 +112,8 @@ def abort() -> flask.Response:
 @declares({200: TokenIds}, body=parse.CountTokens, example={"prompt": "Hello!"})
 def count_prompt() -> flask.Response:
     """The tokens of a prompt."""
-    token_ids = _encode(_receive(parse.CountTokens).prompt, "prompt")
+    request = _receive(parse.CountTokens)
+    token_ids = _encode(request.prompt, "prompt", add_bos=request.special)
     return json_response({"value": len(token_ids), "ids": token_ids})
 
 
@@ -197,11 +198,11 @@ def _receive(kind: type[Request]) -> Request:
     return generation.receive(parse_body, services().settings, services().gate)
 
 
-def _encode(text: str, name: str) -> tuple[int, ...]:
+def _encode(text: str, name: str, add_bos: bool = True) -> tuple[int, ...]:
     """As of a prompt here. Raises Rejected, which names the text."""
     model = services().models.get()
     try:
-        return model.tokenizer.encode(text, model.max_told, parse_special=True)
+        return model.tokenizer.encode(text, model.max_told, add_bos=add_bos, parse_special=True)
     except engine.Rejected as error:
         error.param = name
         raise

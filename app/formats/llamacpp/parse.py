@@ -1,18 +1,23 @@
 """Requests of llama.cpp's /completion. Pure."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError, field_validator
 
+from switchyard import engine
 from switchyard.app.formats.text.request import (
     WINDOW,
     OtherServers,
     Switch,
     called,
 )
-from switchyard.app.request.generation import UNLIMITED
-from switchyard.app.request.neutral import OFF, Table
-from switchyard.app.request.validation import validate
+from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED
+from switchyard.app.request.neutral import OFF, Table, but
+from switchyard.app.request.prompt_tokens import PromptTokens, limited
+from switchyard.app.request.sampling import Bias, TokenId
+from switchyard.app.request.validation import Object, validate
 
 SWITCHES = (
     Switch(
@@ -25,24 +30,43 @@ SWITCHES = (
     Switch("mirostat", 0, ("mirostat_tau", "mirostat_eta")),
     Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl"), "repeat_last_n"),
 )
+TEXT = "prompt_string"  # of a prompt that is an object
+MAX_BIASED_TOKENS = 64  # of one text
+
+Piece = TokenId | Annotated[str, Field(min_length=1)]
+Pieces = Annotated[list[Piece], Field(min_length=1, fail_fast=True)]
+BiasedText = Annotated[str, Field(min_length=1, max_length=200)]
+Banned = bool | Bias
 
 
-class LlamaCpp(OtherServers):
+class PromptObject(Object):
+    prompt_string: str = Field(min_length=1)
+    multimodal_data: Annotated[list[str], Field(max_length=0)] = Field(default=[])
+
+
+Given = Annotated[str, Field(min_length=1)] | PromptObject | Pieces
+
+
+class LlamaCppOptions(OtherServers):
+    """What /completion and /infill have in common."""
+
     model_config = called("llamacpp")
     neutral: ClassVar[Table] = {
-        **OtherServers.neutral,
+        **but(OtherServers.neutral, "logit_bias"),
+        "backend_sampling": (False, True),
         "image_data": ([],),
         "lora": ([],),
-        "min_keep": (0,),
         "n_indent": (0,),
         "n_keep": (0,),
-        "n_probs": (0,),
         "post_sampling_probs": OFF,
-        "return_tokens": OFF,
         "t_max_predict_ms": (0,),
     }
     settled: ClassVar[Table] = {"n": (1,)}
     switches: ClassVar[tuple[Switch, ...]] = SWITCHES
+    kinds: ClassVar[dict[str, str]] = {
+        "logit_bias": "must be an object of token ids or texts with numbers from -100 to 100 or"
+        " false, or a list of such pairs, at most 1024"
+    }
 
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
         None,
@@ -50,12 +74,126 @@ class LlamaCpp(OtherServers):
         f" nothing more. {UNLIMITED}",
     )
     repetition_penalty_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
+    logit_bias: dict[BiasedText, Bias] = Field(
+        default={},
+        max_length=1024,
+        description="Added to the logits of tokens: by their ids, or by a text, for each token of"
+        " it. Also as a list of pairs. false: -100.",
+    )
+    n_probs: int = Field(
+        0,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Tell the log-probability of each token, and of so many of the likeliest in"
+        " its place, in `completion_probabilities`.",
+    )
+    return_tokens: bool = Field(
+        False, description="Tell the tokens of the text, too. A stream always does."
+    )
+    response_fields: list[Annotated[str, Field(max_length=200)]] = Field(
+        default=[],
+        max_length=64,
+        description="Answer with these fields alone, as far as there are such; `a/b` is the `b` in"
+        " `a`. Of a stream, its last event.",
+    )
+    timings: bool = Field(True, description="Tell how long it took for what, see Timings.")
+
+    @field_validator(
+        "logit_bias",
+        mode="before",
+        json_schema_input_type=dict[BiasedText, Banned] | list[tuple[TokenId | BiasedText, Banned]],
+    )
+    @classmethod
+    def _pairs(cls, value: Any) -> Any:
+        if isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value):
+            value = {str(key) if type(key) is int else key: bias for key, bias in value}
+        if isinstance(value, dict):
+            return {key: -100.0 if bias is False else bias for key, bias in value.items()}
+        return value
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        return self.n_probs or None
 
     @property
     def prompt_logprobs(self) -> int | None:
         return 0 if self.max_tokens == 0 else None  # a job without any new token is one that scores
 
+    def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
+        by_id = {key: bias for key, bias in self.logit_bias.items() if _is_id(key)}
+        return OtherServers.sampling(self.model_copy(update={"logit_bias": by_id}), config)
+
+    def tokenized(self, job: engine.Job, tokenizer: engine.Tokenizer, limit: int) -> engine.Job:
+        bias = dict(job.sampling.logit_bias)
+        for text, value in self.logit_bias.items():
+            if not _is_id(text):
+                token_ids = tokenizer.encode(text, MAX_BIASED_TOKENS, add_bos=False)
+                bias.update(dict.fromkeys(token_ids, value))
+        job = replace(job, sampling=replace(job.sampling, logit_bias=tuple(bias.items())))
+        return super().tokenized(job, tokenizer, limit)
+
+
+class LlamaCpp(LlamaCppOptions):
+    kinds: ClassVar[dict[str, str]] = {
+        **LlamaCppOptions.kinds,
+        "prompt": "must be a text, tokens, both in turns, or a list of these, and none empty; there"
+        " is no multimodal_data here",
+    }
+
+    prompt: list[Pieces] = Field(
+        min_length=1,
+        fail_fast=True,
+        description="The text to continue, or tokens, or both in turns; or several of these, each"
+        ' of which has an answer of its own. Also as `{"prompt_string": TEXT}`.',
+    )
+
+    @field_validator("prompt", mode="before", json_schema_input_type=Given | list[Given])
+    @classmethod
+    def _list_of_prompts(cls, value: Any) -> Any:
+        if isinstance(value, list) and any(type(one) is int for one in value):
+            return [value]
+        return list(map(_pieces, value)) if isinstance(value, list) else [_pieces(value)]
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def size(self) -> int:
+        return sum(len(p) if isinstance(p, str) else 16 for one in self.prompt for p in one)
+
+    def read(self, tokenizer: engine.Tokenizer, max_tokens: int) -> list[PromptTokens]:
+        return [PromptTokens(self._read(one, tokenizer, max_tokens)) for one in self.prompt]
+
+    def _read(
+        self, pieces: Sequence[int | str], tokenizer: engine.Tokenizer, max_tokens: int
+    ) -> tuple[int, ...]:
+        """A text has the token that begins a prompt only where it is the first."""
+        token_ids: list[int] = []
+        for i, piece in enumerate(pieces):
+            if isinstance(piece, int):
+                token_ids.append(piece)
+            else:
+                token_ids += tokenizer.encode(
+                    piece, max_tokens, add_bos=i == 0, parse_special=self.parse_special
+                )
+        return limited(token_ids, max_tokens)
+
 
 def completion(body: dict[str, Any]) -> LlamaCpp:
     """Raises BadRequest."""
     return validate(LlamaCpp, body)
+
+
+def _is_id(key: str) -> bool:
+    return key.isascii() and key.isdigit() and len(key) < 10
+
+
+def _pieces(value: Any) -> Any:
+    """A prompt as texts and tokens in turn."""
+    if isinstance(value, dict):
+        try:
+            value = PromptObject.model_validate(value).prompt_string
+        except ValidationError:
+            raise ValueError("no text") from None
+    return [value] if isinstance(value, str) else value

@@ -1,13 +1,10 @@
 """llama.cpp's own endpoints: for completions, and for what its server is like."""
 
-import uuid
-from functools import partial
-
 import flask
 
 from switchyard.app.delivery import submit as generation
-from switchyard.app.formats.llamacpp import bodies, parse, render
-from switchyard.app.formats.text.answer import answer_text
+from switchyard.app.formats.llamacpp import bodies, gap, parse, render, shapes
+from switchyard.app.formats.llamacpp.answer import answer_prompts
 from switchyard.app.http.body import json_response
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
@@ -17,20 +14,33 @@ blueprint = flask.Blueprint("switchyard_llamacpp", __name__)
 
 @blueprint.post("/completion")
 @declares(
-    {200: render.LlamaCppBody},
+    {200: shapes.LlamaCppBody | list[shapes.LlamaCppBody]},
     body=parse.LlamaCpp,
-    streams={render.EVENTS.mimetype: render.LlamaCppChunk | render.LlamaCppBody},
+    streams={render.EVENTS.mimetype: shapes.LlamaCppChunk | shapes.LlamaCppBody},
     errors=GENERATION,
     example={"prompt": "Once upon a time", "n_predict": 64},
 )
 @repeatable
 def complete() -> flask.Response:
-    """Continue a prompt, as llama.cpp's server has it."""
-    request = generation.receive(parse.completion, services().settings, services().gate)
-    name = services().models.get(request.model).config.name
-    make_render = partial(render.LlamaCppRender, model=name, stop_strings=request.stop)
-    framing = render.EVENTS if request.stream else None
-    return answer_text(request, f"completion-{uuid.uuid4().hex}", make_render, framing)
+    """Continue a prompt, or several, as llama.cpp's server has it."""
+    return answer_prompts(
+        generation.receive(parse.completion, services().settings, services().gate)
+    )
+
+
+@blueprint.post("/infill")
+@declares(
+    {200: shapes.LlamaCppBody},
+    body=gap.Infill,
+    streams={render.EVENTS.mimetype: shapes.LlamaCppChunk | shapes.LlamaCppBody},
+    errors=GENERATION,
+    example={"input_prefix": "def add(a, b):\n", "input_suffix": "\nprint(add(1, 2))\n"},
+)
+@repeatable
+def fill() -> flask.Response:
+    """Fill a gap in a text, as llama.cpp's server has it."""
+    here = services()
+    return answer_prompts(generation.receive(gap.gap, here.settings, here.gate))
 
 
 @blueprint.get("/props")

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED, Scored
+from switchyard.app.request.infill_forms import FAMILIES
 from switchyard.app.request.names import all_names_of
 from switchyard.app.request.neutral import FRONT_ENDS, NO_TEXT, OPENAI, SERVERS, Table
 from switchyard.app.request.sampling import TokenId
@@ -25,12 +26,11 @@ class Completion(Scored):
         **OPENAI,
         **SERVERS,
         **FRONT_ENDS,
-        "suffix": ("",),
     }
-    unset: ClassVar[Table] = {**Scored.unset, **NO_TEXT, "json_schema": ({},)}
-    settled: ClassVar[Table] = {"dynamic_temperature": (True, False)}  # the bounds say it
-    reasons: ClassVar[dict[str, str]] = {
-        "suffix": "this server continues prompts, and fills in no middles"
+    unset: ClassVar[Table] = {**Scored.unset, **NO_TEXT, "json_schema": ({},), "suffix": ("",)}
+    settled: ClassVar[Table] = {
+        "dynamic_temperature": (True, False),  # the bounds say it
+        "trim_stop": (True,),  # as KoboldCpp has it, and everything here
     }
     kinds: ClassVar[dict[str, str]] = {
         **Scored.kinds,
@@ -46,6 +46,12 @@ class Completion(Scored):
         None,
         description=f"Most new tokens, and as many as fit the context. 0 scores the prompt, and is"
         f" refused without `echo`. {UNLIMITED} Default: 16.",
+    )
+    suffix: str | None = Field(
+        None,
+        description="The text is what belongs between the prompt and this: for models that were"
+        f" trained to fill a gap ({FAMILIES}). Refused for others, with `echo`, and for prompts of"
+        " token ids.",
     )
     echo: bool = Field(
         False, description="The text begins with the prompt, and `logprobs` with its tokens."
@@ -83,6 +89,10 @@ class Completion(Scored):
         super().check()
         if self.max_tokens == 0 and not self.echo:
             raise BadRequest("max_tokens: 0 needs echo, or nothing is left to answer", "max_tokens")
+        if self.suffix is not None and self.echo:
+            raise BadRequest("suffix: what is echoed would have a gap", "suffix")
+        if self.suffix is not None and not all(isinstance(p, str) for p in self.prompt):
+            raise BadRequest("suffix: needs prompts of text", "suffix")
         if self.best_of is not None and self.best_of < self.n:
             raise BadRequest(f"best_of: must not be less than n, {self.n}", "best_of")
         if self.stream and self.num_jobs > self.n:

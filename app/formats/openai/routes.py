@@ -26,6 +26,9 @@ from switchyard.app.leases import model_of
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.parts.choice import Choice
 from switchyard.app.request.generation import Generation, Scored
+from switchyard.app.request.infill import infill
+from switchyard.app.request.infill_forms import Gap
+from switchyard.app.request.prompt_tokens import PromptTokens, ended_by
 from switchyard.app.services import repeatable, services
 
 blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
@@ -53,10 +56,8 @@ def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
     lengths = (len(p) // 16 if isinstance(p, str) else len(p) for p in request.prompt)
     model.check_room(len(request.prompt) * request.num_jobs, sum(lengths) * request.num_jobs)
     max_tokens = model.info.max_seq_len
-    prompts = [
-        model.tokenizer.encode(p, max_tokens) if isinstance(p, str) else tuple(p)
-        for p in request.prompt
-    ]
+    read = [_read(p, request.suffix, model.tokenizer, max_tokens) for p in request.prompt]
+    prompts = [one.token_ids for one in read]
     echoes = [
         render.Echo(p if isinstance(p, str) else model.tokenizer.decode(p), token_ids)
         if request.echo
@@ -67,7 +68,19 @@ def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
     head = _head(f"cmpl-{uuid.uuid4().hex}", model, sum(map(len, prompts)))
     choices = {job: Choice() for job in jobs_of(head.identifier, len(prompts) * request.num_jobs)}
     body = render.CompletionRender(head, request, choices, echoes, _names(request, model))
-    return Prepared(prompts, list(choices), with_extras(body, request))
+    fit = partial(ended_by, ends=read[0].ends)
+    return Prepared(prompts, list(choices), with_extras(body, request), fit)
+
+
+def _read(
+    prompt: str | list[int], suffix: str | None, tokenizer: engine.Tokenizer, max_tokens: int
+) -> PromptTokens:
+    """Raises BadRequest, PromptTooLong."""
+    if not isinstance(prompt, str):
+        return PromptTokens(tuple(prompt))
+    if suffix is None:
+        return PromptTokens(tokenizer.encode(prompt, max_tokens))
+    return infill(tokenizer, Gap(prompt, suffix), max_tokens, "suffix")
 
 
 @blueprint.post("/chat/completions")

@@ -2,12 +2,12 @@
 
 from typing import Any, ClassVar
 
-from switchyard.app.formats.text.request import TextRequest
+from switchyard.app.formats.text.request import OneText
 from switchyard.app.request.neutral import Table
 from switchyard.app.request.validation import validate
 
 
-class Generate(TextRequest):
+class Generate(OneText):
     settled: ClassVar[Table] = {"n": (1,)}
 
 

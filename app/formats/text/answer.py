@@ -13,6 +13,7 @@ from switchyard.app.formats.text.render import TextRender
 from switchyard.app.formats.text.request import TextRequest
 from switchyard.app.leases import model_of
 from switchyard.app.parts.choice import Choice
+from switchyard.app.request.prompt_tokens import PromptTokens
 
 
 def answer_text(
@@ -33,16 +34,14 @@ def answer_text(
     def prepare() -> Prepared:
         choices = {job: Choice() for job in jobs_of(identifier, request.n)}
         render = with_extras(make_render(choices), request)
-        return Prepared([tokens_of(request, model)], list(choices), render)
+        token_ids = [one.token_ids for one in read(request, model)]
+        return Prepared(token_ids, list(choices), render)
 
     return answer(request, model, prepare, framing)
 
 
-def tokens_of(request: TextRequest, model: engine.Engine) -> tuple[int, ...]:
-    """Raises what `Engine.check_room` does, and PromptTooLong."""
+def read(request: TextRequest, model: engine.Engine) -> list[PromptTokens]:
+    """Its prompts. Raises what `Engine.check_room` and `TextRequest.read` do."""
     # Before the work of tokenizing: tokens are not longer than 16 characters on average.
-    model.check_room(request.n, len(request.prompt) // 16 * request.n)
-    token_ids = model.tokenizer.encode(
-        request.prompt, model.info.max_seq_len, parse_special=request.parse_special
-    )
-    return token_ids
+    model.check_room(request.num_prompts * request.n, request.size // 16 * request.n)
+    return request.read(model.tokenizer, model.info.max_seq_len)

@@ -1,22 +1,24 @@
 """What a request for one prompt's continuation asks for. Pure."""
 
+import abc
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field
 
+from switchyard import engine
 from switchyard.app.request.generation import Generation
 from switchyard.app.request.names import Server, all_names_of, names_of
 from switchyard.app.request.neutral import FRONT_ENDS, NO_TEXT, OPENAI, SERVERS, Table
+from switchyard.app.request.prompt_tokens import PromptTokens
 from switchyard.app.request.validation import Finite
 
 
 class TextRequest(Generation):
-    """One prompt. Without `max_tokens` the server's own default holds."""
+    """Prompts that are text. Without `max_tokens` the server's own default holds."""
 
     withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # usage is always told
 
-    prompt: str = Field(min_length=1, description="The text to continue.")
     parse_special: bool = Field(
         False,
         description="Whether special tokens that the prompt spells out count as such; else they"
@@ -27,6 +29,31 @@ class TextRequest(Generation):
     def names(self) -> dict[str, str]:
         ours = self.names_of_fields()
         return ours | {name: ours.get(field, field) for name, field in super().names.items()}
+
+    @property
+    def num_prompts(self) -> int:
+        return 1
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """Characters of all prompts, as far as they are text."""
+
+    @abc.abstractmethod
+    def read(self, tokenizer: engine.Tokenizer, max_tokens: int) -> list[PromptTokens]:
+        """The prompts, of so many tokens at the most. Raises PromptTooLong, BadRequest."""
+
+
+class OneText(TextRequest):
+    prompt: str = Field(min_length=1, description="The text to continue.")
+
+    @property
+    def size(self) -> int:
+        return len(self.prompt)
+
+    def read(self, tokenizer: engine.Tokenizer, max_tokens: int) -> list[PromptTokens]:
+        token_ids = tokenizer.encode(self.prompt, max_tokens, parse_special=self.parse_special)
+        return [PromptTokens(token_ids)]
 
 
 _PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template themselves."

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from switchyard.app.chat.request import Chat
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.formats.text.request import TextRequest
+from switchyard.app.formats.text.request import OneText
 from switchyard.app.http.body import check_values
 from switchyard.app.request.validation import Parameters, validate
 
@@ -21,7 +21,7 @@ _SETTLED: dict[str, tuple[Any, ...]] = {  # there is no other way here
 }
 
 
-class SpokenText(TextRequest):
+class SpokenText(OneText):
     settled: ClassVar[dict[str, tuple[Any, ...]]] = _SETTLED
 
 

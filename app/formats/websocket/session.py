@@ -19,7 +19,7 @@ from switchyard.app.delivery.reader import Reader
 from switchyard.app.errors import describe
 from switchyard.app.exceptions import BadRequest, ClientGone, TimedOut
 from switchyard.app.formats.shapes import delta, ending, usage
-from switchyard.app.formats.text.answer import tokens_of
+from switchyard.app.formats.text.answer import read
 from switchyard.app.formats.websocket import parse
 from switchyard.app.formats.websocket.connection import Connection
 from switchyard.app.leases import model_of, release
@@ -141,12 +141,13 @@ class Session:
         answer, fit = None, None
         with generation.names_of(request):
             if isinstance(request, parse.SpokenText):
-                token_ids = tokens_of(request, model)
+                [prompt] = read(request, model)
+                token_ids = prompt.token_ids
             else:
-                prompt = services().prompts(model).prepare(request)
-                token_ids, fit = prompt.token_ids, prompt.fit
+                chat = services().prompts(model).prepare(request)
+                token_ids, fit = chat.token_ids, chat.fit
                 end = partial(model.cancel, identifier)
-                answer = Answer(prompt.parser(), end, request.include_reasoning)
+                answer = Answer(chat.parser(), end, request.include_reasoning)
             submitted = generation.submit(
                 request,
                 model,

@@ -1,0 +1,33 @@
+"""With what a request is served, as llama.cpp's answers tell it. Pure."""
+
+from dataclasses import fields
+from typing import Any
+
+from switchyard import engine
+from switchyard.app.formats.llamacpp.parse import LlamaCppOptions
+
+UNSEEDED = 2**32 - 1  # llama.cpp's own for a seed of which nobody knows
+
+
+def generation_settings(request: LlamaCppOptions, model: engine.Engine) -> dict[str, Any]:
+    """What a request is served with, by the names that it has for parameters; samplers that this
+    server doesn't have are off.
+    """
+    sampling = request.sampling(model.config)
+    names = request.names_of_fields()
+    asked = {names[f.name]: getattr(sampling, f.name) for f in fields(sampling) if f.name in names}
+    return {
+        **asked,
+        "logit_bias": [list(pair) for pair in sampling.logit_bias],
+        "repeat_last_n": sampling.repetition_range,
+        "seed": UNSEEDED if request.seed is None else request.seed,
+        "n_ctx": model.info.max_seq_len,
+        "n_predict": -1 if request.max_tokens is None else request.max_tokens,
+        "n_probs": request.n_probs,
+        "model": model.config.name,
+        "stop": request.stop,
+        "stream": request.stream,
+        "ignore_eos": request.ignore_eos,
+        "adaptive_target": -1.0,
+        "adaptive_decay": 0.0,
+    }

@@ -1,0 +1,75 @@
+"""Prompts with a gap, as families of models were trained to fill it. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from switchyard import engine
+from switchyard.app.exceptions import BadRequest
+from switchyard.app.request.infill_forms import FAMILIES, FORMS, Extra, Form, Gap
+from switchyard.app.request.prompt_tokens import PromptTokens, limited
+
+MARK = "\u263a"  # of one token at least, with which no other text makes one
+
+
+def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -> PromptTokens:
+    """`param`: what the request calls the suffix. Raises BadRequest for a model of another family,
+    PromptTooLong.
+    """
+    form = next((form for form in FORMS if _has(tokenizer, form.tokens)), None)
+    if form is None:
+        raise BadRequest(
+            f"{param}: this model has no tokens for a gap; models of these families do: {FAMILIES}",
+            param,
+        )
+
+    def read(text: str) -> tuple[int, ...]:
+        return tokenizer.encode(text, max_tokens, add_bos=False) if text else ()
+
+    def go_on(text: str) -> tuple[int, ...]:
+        """Without the space that some tokenizers put before each text."""
+        first = read(MARK)
+        if not text or not tokenizer.piece(first[0]).startswith(b" "):
+            return read(text)
+        token_ids = read(MARK + text)
+        return token_ids[len(first) :] if token_ids[: len(first)] == first else read(text)
+
+    before, between, *behind = (tokenizer.token_id(name) for name in form.tokens)
+    prefix, suffix = read(gap.prefix), go_on(gap.suffix)
+    first, second = (suffix, prefix) if form.suffix_first else (prefix, suffix)
+    token_ids = [
+        *tokenizer.encode("", max_tokens),  # what begins a prompt of this model
+        *_files(tokenizer, form, gap.extras, go_on),
+        *(before, *first, between, *second, *behind),
+        *go_on(gap.begin),
+    ]
+    found = limited([i for i in token_ids if i is not None], max_tokens)
+    ends = (tokenizer.token_id(name) for name in form.ends)
+    return PromptTokens(found, tuple(i for i in ends if i is not None))
+
+
+def _has(tokenizer: engine.Tokenizer, names: Iterable[str]) -> bool:
+    return all(tokenizer.token_id(name) is not None for name in names)
+
+
+def _files(
+    tokenizer: engine.Tokenizer,
+    form: Form,
+    extras: Sequence[Extra],
+    read: Callable[[str], tuple[int, ...]],
+) -> Iterator[int | None]:
+    """Files as a repository, by llama.cpp's names for what it is not told; of a model that knows
+    none, one text behind the other.
+    """
+    if not extras:
+        return
+    if form.files is None or not _has(tokenizer, form.files):
+        yield from read("".join(f"\n\n--- {one.filename} ---\n\n{one.text}" for one in extras))
+        return
+    repository, file = map(tokenizer.token_id, form.files)
+    yield repository
+    yield from read("myproject\n")
+    for one in extras:
+        end = "" if one.text.endswith("\n") else "\n"
+        yield file
+        yield from read(f"{one.filename}\n{one.text}{end}")
+    yield file
+    yield from read("filename\n")

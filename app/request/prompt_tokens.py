@@ -1,0 +1,31 @@
+"""Prompts as tokens. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from switchyard import engine
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """A prompt, and tokens that end what is generated for it, beside the model's own."""
+
+    token_ids: tuple[int, ...]
+    ends: tuple[int, ...] = ()
+
+
+def limited(token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
+    """A prompt. Raises PromptTooLong."""
+    if len(token_ids) > max_tokens:
+        raise engine.PromptTooLong(
+            f"the prompt has {len(token_ids)} tokens, more than the {max_tokens} of the context",
+            "prompt",
+            len(token_ids),
+            limit=max_tokens,
+        )
+    return tuple(token_ids)
+
+
+def ended_by(job: engine.Job, ends: tuple[int, ...]) -> engine.Job:
+    """The job, also ended by these tokens."""
+    return replace(job, stop_token_ids=(*job.stop_token_ids, *ends)) if ends else job

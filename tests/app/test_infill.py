@@ -1,0 +1,146 @@
+"""Prompts with a gap: as each family's own tokenizer or paper has them."""
+
+import pytest
+
+from switchyard import engine
+from switchyard.app.exceptions import BadRequest
+from switchyard.app.request.infill import infill
+from switchyard.app.request.infill_forms import Extra, Gap
+from switchyard.engine.messages import ModelInfo
+from tests.conftest import DEMO
+from tests.scripted import ScriptedBackend
+
+QWEN = [
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+]
+DEEPSEEK = [f"<\uff5cfim▁{name}\uff5c>" for name in ("begin", "hole", "end")]
+STARCODER = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<fim_pad>", "<|endoftext|>"]
+CODELLAMA = ["▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"]
+CODESTRAL = ["[SUFFIX]", "[MIDDLE]", "[PREFIX]"]
+
+PREFIX, SUFFIX = "def add(a, b):\n    return ", "\n\nprint(add(1, 2))\n"
+
+
+def read(path):
+    return engine.Tokenizer(engine.ModelDir.read(path))
+
+
+def spelled(tokenizer, token_ids):
+    """With special tokens in full, all else as text."""
+    every = [*QWEN, *DEEPSEEK, *STARCODER, *CODELLAMA, *CODESTRAL]
+    names = {tokenizer.token_id(name): name for name in every}
+    parts = [names.get(i, "").encode() or tokenizer.piece(i) for i in token_ids]
+    return b"".join(parts).decode()
+
+
+@pytest.mark.parametrize(
+    ("names", "prompt", "ends"),
+    [
+        (QWEN, "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>", QWEN[3:]),
+        (DEEPSEEK, "{}".join(DEEPSEEK), []),
+        (STARCODER, "<fim_prefix>{}<fim_suffix>{}<fim_middle>", STARCODER[3:]),
+    ],
+    ids=["Qwen", "DeepSeek", "StarCoder"],
+)
+def test_prefix_and_suffix_stand_between_the_familys_tokens(with_tokens, names, prompt, ends):
+    tokenizer = read(with_tokens(names))
+    found = infill(tokenizer, Gap(PREFIX, SUFFIX), 2048, "suffix")
+    bos = tokenizer.encode("", 1)
+    assert found.token_ids[: len(bos)] == bos
+    assert spelled(tokenizer, found.token_ids[len(bos) :]) == prompt.format(PREFIX, SUFFIX)
+    assert set(map(tokenizer.token, found.ends)) == set(ends)
+
+
+@pytest.mark.parametrize(
+    ("names", "prompt", "ends"),
+    [
+        # Meta's code: a space before the prefix, as before each text, and none before the suffix.
+        (CODELLAMA, "▁<PRE> {prefix}▁<SUF>{suffix}▁<MID>", ["▁<EOT>"]),
+        (CODESTRAL, "[SUFFIX]{suffix}[PREFIX] {prefix}", []),  # mistral-common's
+    ],
+    ids=["CodeLlama", "Codestral"],
+)
+def test_no_space_is_put_before_the_suffix(with_tokens, sentencepiece_path, names, prompt, ends):
+    tokenizer = read(with_tokens(names, sentencepiece_path))
+    found = infill(tokenizer, Gap("class the", "the class"), 2048, "suffix")
+    bos = tokenizer.encode("", 1)
+    text = spelled(tokenizer, found.token_ids[len(bos) :])
+    assert text == prompt.format(prefix="class the", suffix="the class")
+    assert list(map(tokenizer.token, found.ends)) == ends
+
+
+def test_other_files_come_first_and_what_has_begun_last(with_tokens):
+    tokenizer = read(with_tokens(QWEN))
+    extras = [Extra("a.py", "x = 1"), Extra("b.py", "y = 2\n")]
+    found = infill(tokenizer, Gap("p", "s", "    m", extras), 2048, "input_suffix")
+    repository, file = QWEN[4:]
+    bos = tokenizer.encode("", 1)
+    assert spelled(tokenizer, found.token_ids[len(bos) :]) == (
+        f"{repository}myproject\n{file}a.py\nx = 1\n{file}b.py\ny = 2\n{file}filename\n"
+        f"{QWEN[0]}p{QWEN[1]}s{QWEN[2]}    m"
+    )
+
+
+def test_a_family_that_knows_no_files_reads_them_as_one_text(with_tokens):
+    tokenizer = read(with_tokens(DEEPSEEK))
+    gap = Gap("p", "s", extras=[Extra("a.py", "x"), Extra("b.py", "y")])
+    found = infill(tokenizer, gap, 2048, "input_suffix")
+    bos = tokenizer.encode("", 1)
+    text = "\n\n--- a.py ---\n\nx\n\n--- b.py ---\n\ny"
+    begin, hole, end = DEEPSEEK
+    assert spelled(tokenizer, found.token_ids[len(bos) :]) == f"{text}{begin}p{hole}s{end}"
+
+
+def test_what_a_text_says_is_no_token_of_the_gap(with_tokens):
+    tokenizer = read(with_tokens(QWEN))
+    found = infill(tokenizer, Gap(QWEN[2], "s"), 2048, "suffix")
+    assert found.token_ids.count(tokenizer.token_id(QWEN[2])) == 1
+
+
+def test_a_model_without_such_tokens_says_which_families_can():
+    with pytest.raises(BadRequest, match="Qwen, DeepSeek, StarCoder, CodeLlama, Codestral") as told:
+        infill(read(DEMO), Gap("p", "s"), 2048, "suffix")
+    assert told.value.param == "suffix"
+
+
+def test_parts_that_fit_are_too_long_together(with_tokens):
+    tokenizer = read(with_tokens(QWEN))
+    size = len(infill(tokenizer, Gap(PREFIX, SUFFIX), 2048, "suffix").token_ids)
+    infill(tokenizer, Gap(PREFIX, SUFFIX), size, "suffix")
+    with pytest.raises(engine.PromptTooLong) as told:
+        infill(tokenizer, Gap(PREFIX, SUFFIX), size - 1, "suffix")
+    assert (told.value.prompt_tokens, told.value.limit) == (size, size - 1)
+
+
+@pytest.mark.parameter("suffix", "/v1/completions")
+def test_a_completion_fills_the_gap_before_its_suffix(make_client, with_tokens):
+    backend = ScriptedBackend(info=ModelInfo(2048, 5000, 256, 64, "scripted"))
+    client = make_client(backend, path=with_tokens(QWEN))
+    body = {"prompt": ["a", "b"], "suffix": "c", "max_tokens": 2, "stop_token_ids": [7]}
+    response = client.post("/v1/completions", json=body)
+    assert [choice["text"] for choice in response.json["choices"]] == ["0 1 ", "0 1 "]
+    tokenizer = client.models.get().tokenizer
+    prefix, suffix, middle = map(tokenizer.token_id, QWEN[:3])
+    for job, text in zip(backend.enqueued, "ab", strict=True):
+        plain = infill(tokenizer, Gap(text, "c"), 2048, "suffix")
+        assert job.prompt == plain.token_ids
+        assert {prefix, suffix, middle} < set(job.prompt)
+        assert job.stop_token_ids == (7, *plain.ends)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"echo": True}, {"prompt": [1, 2]}, {"prompt": ["x", [1]]}, {"suffix": 5}],
+    ids=str,
+)
+def test_a_suffix_that_can_not_be_honoured_is_refused(make_client, with_tokens, change):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_tokens(QWEN))
+    response = client.post("/v1/completions", json={"prompt": "x", "suffix": "y", **change})
+    assert response.status_code == 400 and response.json["error"]["param"] in ("suffix", "prompt")
+    assert not backend.enqueued
