@@ -1,6 +1,7 @@
 """Text for a Flask application, in the manner of Flask's extensions."""
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -12,10 +13,13 @@ from switchyard.app.blueprint import install
 from switchyard.app.config import Settings, read_settings
 from switchyard.app.host.asked import asked
 from switchyard.app.host.local import Local
+from switchyard.app.host.passing import make_passing
+from switchyard.app.host.remote import CONCERNING, Remote
 from switchyard.app.host.text_stream import Result, TextStream
 from switchyard.app.http import origins
 from switchyard.app.services import KEY
-from switchyard.app.sources import PREFIX, SettingsError
+from switchyard.app.sources import KEY as KEY_VARIABLE
+from switchyard.app.sources import PREFIX, URL, SettingsError
 
 HOST = f"{KEY}_host"  # in the extensions of an application: where it generates
 
@@ -27,12 +31,19 @@ class Switchyard:
     before that is no harm. Applications of a process that are configured alike share it. Settings:
     those given here, `app.config` (SWITCHYARD_MODEL and so on), the environment, switchyard.toml,
     the first that has one.
+
+    With `url`, the address of a Switchyard server, the models are that one's, for applications of
+    several processes: nothing is loaded here, and the API under `url_prefix` is passed through.
+    `key`: the API key that `generate` and `stream` ask with. Both may stand in `app.config` and in
+    the environment, too.
     """
 
     def __init__(
         self,
         app: flask.Flask | None = None,
         *,
+        url: str | None = None,
+        key: str | None = None,
         url_prefix: str | None = None,
         before_request: Callable[[], Any] | None = None,
         **settings: Any,
@@ -40,6 +51,8 @@ class Switchyard:
         """`before_request`: called before each request of the API, in the manner of Flask's; what
         it returns, if anything, is the answer. Raises what `init_app` does.
         """
+        self._url = url
+        self._key = key
         self._url_prefix = url_prefix
         self._before_request = before_request
         self._settings = settings
@@ -55,21 +68,21 @@ class Switchyard:
             raise RuntimeError(
                 f"the application {app.name} has Switchyard already: one extension serves it all"
             )
-        settings = read_settings(**(_settings_of(app.config) | self._settings))
-        host = Local(app, settings)
-        before_request: list[Callable[[], Any]] = [host.before_request]
-        if self._before_request is not None:
-            before_request.insert(0, self._before_request)
-        check_host = None
-        if settings.allowed_hosts:  # else it is the host application's business
-            check_host = functools.partial(origins.check_host, settings.allowed_hosts)
-        install(app, host.services, self._url_prefix, before_request, check_host=check_host)
-        app.extensions[HOST] = host
+        config = {k: v for k, v in app.config.items() if k.startswith(PREFIX)}
+        url, key = config.pop(URL, None), config.pop(KEY_VARIABLE, None)
+        url = self._url or url or os.environ.get(URL)
+        key = self._key or key or os.environ.get(KEY_VARIABLE)
+        given = _settings_of(config) | self._settings
+        app.extensions[HOST] = (
+            self._open_remote(app, url, key, given) if url else self._open_local(app, given)
+        )
         self._app = app
 
     @property
     def models(self) -> engine.Models:
-        """Those of the current application, else of the one that was given last."""
+        """Those of the current application, else of the one that was given last. Raises
+        RuntimeError where they are a server's.
+        """
         return self._host().models
 
     def start(self) -> None:
@@ -126,14 +139,44 @@ class Switchyard:
         """Like `generate`, piece by piece. What can be refused at once is, before this returns."""
         return self._host().stream(asked(prompt, messages, parameters), is_patient=False)
 
-    def _host(self) -> Local:
+    def _open_local(self, app: flask.Flask, given: Mapping[str, Any]) -> Local:
+        settings = read_settings(**given)
+        host = Local(app, settings)
+        before_request = [host.before_request]
+        if self._before_request is not None:
+            before_request.insert(0, self._before_request)
+        check_host = _check_host(settings)
+        install(app, host.services, self._url_prefix, before_request, check_host=check_host)
+        return host
+
+    def _open_remote(
+        self, app: flask.Flask, url: str, key: str | None, given: Mapping[str, Any]
+    ) -> Remote:
+        for name in given.keys() - CONCERNING:
+            raise SettingsError(f"{name} has no effect here: the models are those of {url}", name)
+        settings = read_settings(**given)
+        host = Remote(url, key, settings)
+        if self._url_prefix:
+            first = [_check_host(settings), self._before_request]
+            calls = [call for call in first if call is not None]
+            app.register_blueprint(make_passing(host.upstream, settings, self._url_prefix, calls))
+        return host
+
+    def _host(self) -> Local | Remote:
         app = self._app
         if flask.has_app_context() and HOST in flask.current_app.extensions:
             app = flask.current_app
         if app is None:
             raise RuntimeError("Switchyard has no application yet: call init_app")
-        host: Local = app.extensions[HOST]
+        host: Local | Remote = app.extensions[HOST]
         return host
+
+
+def _check_host(settings: Settings) -> Callable[[], None] | None:
+    """None where it is the host application's business."""
+    if not settings.allowed_hosts:
+        return None
+    return functools.partial(origins.check_host, settings.allowed_hosts)
 
 
 def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

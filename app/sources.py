@@ -12,7 +12,8 @@ from pydantic.fields import FieldInfo
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory, unless the environment names another
 CONFIG = f"{PREFIX}CONFIG"  # by this variable
-KEY = f"{PREFIX}KEY"  # no setting: the API key that commands ask a server with
+KEY = f"{PREFIX}KEY"  # no setting: the API key that commands and host applications ask with
+URL = f"{PREFIX}URL"  # nor this: the server that a host application asks
 
 
 class SettingsError(Exception):
@@ -41,7 +42,7 @@ class Environment(pydantic_settings.EnvSettingsSource):
 def check_environment(settings: Collection[str]) -> None:
     """That it names none but these. Raises SettingsError."""
     for name in os.environ:
-        is_known = name in (CONFIG, KEY) or name[len(PREFIX) :].lower() in settings
+        is_known = name in (CONFIG, KEY, URL) or name[len(PREFIX) :].lower() in settings
         if name.startswith(PREFIX) and not is_known:
             raise SettingsError(f"{name} in the environment is no setting of this server")
     if CONFIG in os.environ and not os.path.isfile(file()):

@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import time
 
 import hypothesis
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 # A slow machine is no fault.
 hypothesis.settings.register_profile(
@@ -21,6 +23,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("switchyard")
 
 ROOT = pathlib.Path(__file__).parent.parent
+SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]  # the model's, in order
 DEMO = str(ROOT / "models" / "demo")  # the embedded model, for tests that read what it says
 
 
@@ -109,3 +112,35 @@ def pytest_collection_modifyitems(config, items):
     if not torch.cuda.is_available():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason="no CUDA device, or no -m gpu"))
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_path(model_path, tmp_path_factory):
+    """The small model with a tokenizer as Llama 2 and its kin have it: `▁` for a space, one put
+    before a text, bytes for what the vocabulary lacks.
+    """
+    path = shutil.copytree(model_path, tmp_path_factory.mktemp("models") / "sentencepiece")
+    words = ["▁the", "▁class", "the", "class"]
+    characters = [chr(i) for i in range(33, 127)]
+    tokens = [*SPECIAL, *(f"<0x{i:02X}>" for i in range(256)), "▁", *characters]
+    merges = []
+    for word in words:
+        for i in range(2, len(word) + 1):
+            if word[:i] not in tokens:
+                tokens.append(word[:i])
+                merges.append((word[: i - 1], word[i - 1]))
+    tokenizer = Tokenizer(
+        models.BPE({t: i for i, t in enumerate(tokens)}, merges, byte_fallback=True)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in SPECIAL])
+    tokenizer.save(str(path / "tokenizer.json"))
+    return str(path)

@@ -32,11 +32,13 @@ HOMES = {
     "ray": "engine/links/",
     "llguidance": ("engine/grammar/", "engine/backends/sampling/matcher.py"),
     "jinja2": ("app/chat/template.py", "app/chat/sandbox.py"),
-    "flask": ("app/", "switchyard/server/wsgi.py"),
+    "flask": ("app/", "switchyard/server/wsgi.py", "switchyard/testing/"),
     "werkzeug": "app/",
     "prometheus_client": ("app/metrics/", "switchyard/server/wsgi.py"),
     "pydantic": "app/",
     "gunicorn": "switchyard/",
+    "requests": ("app/host/upstream.py", "switchyard/testing/"),
+    "urllib3": ("app/host/upstream.py", "app/host/patient.py", "switchyard/testing/"),
     "training": (),  # nowhere: the service doesn't know how its model was made
 }
 

@@ -67,10 +67,11 @@ class Local:
     def __init__(self, app: flask.Flask, settings: Settings) -> None:
         """Raises SettingsError, engine.ModelError. Nothing is loaded yet."""
         self._app = app
-        self._settings = settings
+        self.settings = settings
         self._lock = threading.Lock()  # guards what follows
         self._process: int | None = None  # that has started them
         self._is_closed = False
+        self._given: engine.Models | None = None
         self._shared = TABLES.find(settings)
         self.services: Services = open_services(settings, self._shared.models, None)
 
@@ -81,11 +82,14 @@ class Local:
     def start(self) -> None:
         """Raises RuntimeError in a fork."""
         with self._lock:
+            if self._given is not None:
+                self._is_closed, self._process = False, os.getpid()
+                return
             TABLES.check_process()
             if self._is_closed and self.services.ledger is not None:
                 self.services.ledger.reopen()
             self._is_closed = False
-            self._shared = TABLES.start(self._shared, self._settings, self, self.services.ledger)
+            self._shared = TABLES.start(self._shared, self.settings, self, self.services.ledger)
             self.services.models = self._shared.models
             self._process = os.getpid()
 
@@ -96,11 +100,20 @@ class Local:
                 return False
             self._is_closed = True
             self._process = None
-        seconds = self._settings.grace if drain is None else drain
+            if self._given is not None:
+                return True
+        seconds = self.settings.grace if drain is None else drain
         is_done = TABLES.stop(self._shared, self, seconds)
         if self.services.ledger is not None:
             self.services.ledger.close()
         return is_done
+
+    def give(self, models: engine.Models | None) -> None:
+        """Have these, which the caller starts and closes, in place of its own; None: no longer."""
+        with self._lock:
+            self._given = models
+            self._is_closed, self._process = False, None
+            self.services.models = models or self._shared.models
 
     def before_request(self) -> None:
         """Of the API: to look at how things stand loads nothing."""

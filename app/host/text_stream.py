@@ -73,6 +73,7 @@ class TextStream(Iterator[str]):
     def close(self) -> None:
         if self._finalizer.detach() is not None:
             self._source.close()
+            del self._pieces[self._num_taken :]
 
     def __enter__(self) -> Self:
         return self

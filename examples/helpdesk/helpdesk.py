@@ -1,11 +1,13 @@
-"""A Flask application of its own, with pages and a login, that has a model in its process."""
+"""A Flask application of its own, with pages and a login, that has a model in its process, or asks
+the server at SWITCHYARD_URL.
+"""
 
 import os
 import secrets
 
 import flask
 
-from switchyard.app import BadRequest, Switchyard
+from switchyard.app import BadRequest, Switchyard, TimedOut
 from switchyard.engine import EngineError, Rejected
 
 app = flask.Flask(__name__)
@@ -13,8 +15,9 @@ app.config.update(
     SECRET_KEY=os.environ.get("SECRET_KEY") or secrets.token_hex(),
     SESSION_COOKIE_SAMESITE="Lax",
     PASSWORD=os.environ.get("HELPDESK_PASSWORD", "demo"),
-    SWITCHYARD_MAX_BATCH_SIZE=8,
 )
+if "SWITCHYARD_URL" not in os.environ:  # else the server has its own settings
+    app.config["SWITCHYARD_MAX_BATCH_SIZE"] = 8
 
 
 def require_login():
@@ -73,12 +76,20 @@ def chat(question):
 @app.errorhandler(BadRequest)
 @app.errorhandler(Rejected)
 def bad_request(error):
-    return flask.render_template("error.html", message=str(error)), 400
+    return problem(str(error)), 400
 
 
+@app.errorhandler(TimedOut)
 @app.errorhandler(EngineError)
 def no_answer(error):
-    return flask.render_template("error.html", message=f"No answer now: {error}"), 503
+    return problem(f"No answer now: {error}"), 503
+
+
+def problem(message):
+    """A page, or for the script of one a line of text."""
+    if flask.request.accept_mimetypes.best == "text/plain":
+        return flask.Response(message, mimetype="text/plain")
+    return flask.render_template("error.html", message=message)
 
 
 @app.errorhandler(404)

@@ -13,6 +13,7 @@ import pytest
 from switchyard import engine
 from switchyard.app import Switchyard
 from switchyard.app.host.tables import TABLES
+from switchyard.app.host.text_stream import TextStream
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Cancel
 from switchyard.engine.schedule import alarms
@@ -216,3 +217,22 @@ def test_another_process_with_the_same_model_is_told(
     for _ in range(2):  # nobody else does now, and this process itself is no other
         make_host(max_pending=3 + _)[1].start()
     assert not [r for r in caplog.records if "of this user" in r.getMessage()]
+
+
+class TwoAtOnce:
+    """A source that has brought more than was read of it."""
+
+    def read(self):
+        return ["a", "b"], None
+
+    def close(self):
+        pass
+
+    drop = close
+
+
+def test_what_had_come_of_a_stream_is_not_given_behind_its_close():
+    stream = TextStream(TwoAtOnce())
+    assert next(stream) == "a"
+    stream.close()
+    assert list(stream) == []

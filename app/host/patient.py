@@ -1,0 +1,92 @@
+"""Connections whose reader looks at something else now and then while it waits: also where no
+answer has begun, which no library lets another thread interrupt.
+"""
+
+import http.client
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import urllib3
+
+from switchyard.app.delivery.watch import LOOK
+
+Look = Callable[[float], None]  # told for how many seconds nothing has come; raises to end the wait
+
+
+class InterruptedWait(Exception):
+    """As no library takes for a fault of the connection."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Waiting(threading.local):
+    """What the current thread looks at while it waits for a head, and on which connection."""
+
+    look: Look
+    connection: socket.socket
+
+
+WAITING = _Waiting()
+
+
+class _PatientSocket(io.RawIOBase):
+    """A socket's bytes, whose own timeout is a look's. It lives as long as this is open."""
+
+    def __init__(self, sock: socket.socket, look: Look) -> None:
+        self._sock = sock
+        self._share: Any = sock.makefile("rb", buffering=0)
+        self._look = look
+        self._heard = self._looked = time.monotonic()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._heard = time.monotonic()  # whoever takes long between two reads is not the server
+        while True:
+            now = time.monotonic()
+            if now - self._looked >= LOOK:
+                self._looked = now
+                try:
+                    self._look(now - self._heard)
+                except Exception as error:
+                    raise InterruptedWait(error) from None
+            try:
+                return self._sock.recv_into(buffer)
+            except TimeoutError:
+                continue
+
+    def close(self) -> None:
+        if not self.closed:
+            self._share.close()
+            super().close()
+
+
+class _PatientResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        WAITING.connection = sock
+        self.fp.close()
+        self.fp = io.BufferedReader(_PatientSocket(sock, WAITING.look))
+
+
+class _Connection(urllib3.connection.HTTPConnection):
+    response_class = _PatientResponse
+
+
+class _TLSConnection(urllib3.connection.HTTPSConnection):
+    response_class = _PatientResponse
+
+
+class PatientPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class PatientTLSPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TLSConnection

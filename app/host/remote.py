@@ -1,0 +1,126 @@
+"""Generates on a Switchyard server of its own: the client mode of the extension."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import flask
+
+from switchyard import engine
+from switchyard.app.config import Settings
+from switchyard.app.exceptions import BadRequest
+from switchyard.app.host.refusals import error_of, pause_of, refusal_of
+from switchyard.app.host.text_stream import Ending, TextStream
+from switchyard.app.host.upstream import Incoming, Upstream
+from switchyard.app.host.wait import Wait
+from switchyard.app.http.body import dumps
+from switchyard.app.http.request_id import HEADER, request_id
+
+# Settings that concern a host application whose models are elsewhere.
+CONCERNING = {
+    *("queue_timeout", "total_timeout", "heartbeat", "body_timeout", "send_timeout"),
+    *("max_body_bytes", "allowed_hosts"),
+}
+
+
+class RemoteSource:
+    """The events of one streamed answer."""
+
+    def __init__(self, answer: Incoming, url: str) -> None:
+        self._answer = answer
+        self._url = url
+        self._buffer = b""
+        self._reason: engine.FinishReason | None = None
+        self._usage: dict[str, int] = {}
+
+    def read(self) -> tuple[Sequence[str], Ending | None]:
+        while True:
+            data = self._answer.read()
+            if not data:
+                return [], self._end()
+            *events, self._buffer = (self._buffer + data).split(b"\n\n")
+            if pieces := [piece for event in events if (piece := self._take(event))]:
+                return pieces, None
+
+    def close(self) -> None:
+        self._answer.close()
+
+    def drop(self) -> None:
+        self._answer.drop()
+
+    def _take(self, event: bytes) -> str:
+        """The text in it. Raises the error in it."""
+        data = b"".join(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
+        if not data or data == b"[DONE]":
+            return ""
+        body = json.loads(data)
+        if "error" in body:
+            raise error_of(body["error"])
+        self._usage = body.get("usage") or self._usage
+        text = ""
+        for choice in body.get("choices", ()):
+            self._reason = choice.get("finish_reason") or self._reason
+            text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+        return text
+
+    def _end(self) -> Ending:
+        if self._reason is None:
+            raise engine.Closed(f"{self._url} has ended its answer in the midst")
+        counts = self._usage
+        return Ending(
+            self._reason, counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
+        )
+
+
+class Remote:
+    """Of one application. Nothing is kept open before the first request; so forks are no harm."""
+
+    def __init__(self, url: str, key: str | None, settings: Settings) -> None:
+        """Raises SettingsError."""
+        self.upstream = Upstream(url, key)
+        self._settings = settings
+        self._is_closed = False
+
+    @property
+    def models(self) -> engine.Models:
+        """Raises RuntimeError."""
+        raise RuntimeError(f"the models are those of {self.upstream.url}, not of this process")
+
+    def start(self) -> None:
+        self._is_closed = False
+
+    def close(self, drain: float | None = None) -> bool:
+        """The server's models stay."""
+        self._is_closed = True
+        self.upstream.close()
+        return True
+
+    def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
+        """As `Switchyard.stream`. Where the server has no room now, it is asked again when it says,
+        within the request's `timeout`, else the setting `queue_timeout`.
+        """
+        if self._is_closed:
+            raise engine.Dead("this application's connection was closed, and nobody has started it")
+        wait = Wait(self._settings, body.get("timeout"))
+        while True:
+            answer = self._ask(body, wait)
+            if answer.status == 200:
+                return TextStream(RemoteSource(answer, self.upstream.url))
+            error = refusal_of(answer, self.upstream.url)
+            pause = pause_of(error)
+            if pause is None or pause > wait.left:
+                raise error
+            wait.rest(pause)
+
+    def _ask(self, body: dict[str, Any], wait: Wait) -> Incoming:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        headers |= self.upstream.authorization
+        if flask.has_request_context():
+            headers[HEADER] = request_id()
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        asked = {**body, **wait.timeout, "stream": True, "stream_options": {"include_usage": True}}
+        try:
+            data = dumps(asked)
+        except ValueError as reason:
+            raise BadRequest(f"the parameters are no JSON: {reason}", None) from None
+        return self.upstream.send("POST", path, headers, data, wait.look)

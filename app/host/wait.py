@@ -1,0 +1,58 @@
+"""What a request of a host application to its server may take, and who waits for it."""
+
+import time
+from typing import Any
+
+from switchyard import engine
+from switchyard.app.config import Settings
+from switchyard.app.delivery import submit as generation
+from switchyard.app.delivery.reader import MEANINGS
+from switchyard.app.delivery.watch import LOOK, WatchedClient
+from switchyard.app.exceptions import TimedOut
+from switchyard.app.host.ending import is_ending
+
+SLACK = 5.0  # seconds beyond a deadline in which the server may say so itself
+SILENCE = 60.0  # seconds, at least, in which a stream must say something: heartbeats do
+
+
+class Wait:
+    """Of one request, from its beginning."""
+
+    def __init__(self, settings: Settings, timeout: Any) -> None:
+        """`timeout`: the request's own, if it is one."""
+        self._begun = time.monotonic()
+        self._asked = timeout if isinstance(timeout, int | float) and timeout > 0 else None
+        self._most = self._asked or settings.total_timeout  # 0: no limit
+        self._patience = self._asked or settings.queue_timeout
+        self._silence = max(SILENCE, 4 * settings.heartbeat)
+        self._client = WatchedClient(generation.environ(), serves_half_closed=False)
+
+    @property
+    def left(self) -> float:
+        """Seconds that it may still wait for its turn."""
+        return self._patience - (time.monotonic() - self._begun)
+
+    @property
+    def timeout(self) -> dict[str, float]:
+        """What of its own is left, for the server."""
+        if self._asked is None:
+            return {}
+        return {"timeout": max(self._asked - (time.monotonic() - self._begun), 0.001)}
+
+    def look(self, silent: float) -> None:
+        """`silent`: seconds without a word. Raises ClientGone, TimedOut, engine.Closed."""
+        self._client.check()
+        if self._most and time.monotonic() - self._begun > self._most + SLACK:
+            code = "total_timeout"
+            raise TimedOut(f"{MEANINGS[code]} within {self._most:g} seconds", code)
+        if silent > self._silence:
+            raise engine.Closed(f"the server has said nothing for {silent:.0f} seconds")
+
+    def rest(self, seconds: float) -> None:
+        """Raises ClientGone, or engine.Draining at the server's end: of the host's own."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._client.check()
+            if is_ending():
+                raise engine.Draining("the server ends, and its request has not begun yet")
+            time.sleep(min(left, LOOK))

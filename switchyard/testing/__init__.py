@@ -1,0 +1,97 @@
+"""A model that says what a test scripts, for applications that have the extension: no torch, no
+thread, and all routes, validation and streaming as they are.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from switchyard import engine
+from switchyard.app.blueprint import open_models
+from switchyard.app.config import read_settings
+from switchyard.app.create import create_app
+from switchyard.app.engine_settings import DEFAULT_MODEL
+from switchyard.app.extension import HOST
+from switchyard.app.host.remote import Remote
+from switchyard.app.host.tables import TABLES
+from switchyard.testing.script import Answer, FakeEngine, Script
+from switchyard.testing.server import ServerInProcess
+
+__all__ = ["Fake", "fake", "faking"]
+
+
+class FakeModels(engine.Models):
+    """Engines that need neither a load nor a look from time to time."""
+
+    def start(self) -> None:
+        self._process = os.getpid()
+        for one in self.engines:
+            one.start()
+
+
+class Fake:
+    """What one application has in place of its models, until `close` or the end of `with`."""
+
+    def __init__(self, app: Any, answers: Mapping[str, Answer] | None = None) -> None:
+        self._host = app.extensions[HOST]
+        self._script = Script(dict(answers or {}))
+        is_remote = isinstance(self._host, Remote)
+        settings = read_settings(model=DEFAULT_MODEL) if is_remote else self._host.settings
+        models = open_models(settings, open=self._script.open, kind=FakeModels)
+        models.start()
+        self._models = models
+        if is_remote:
+            self._host.upstream.mount(ServerInProcess(create_app(settings, models)))
+        else:
+            self._host.give(models)
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """May be changed."""
+        return self._script.answers
+
+    @property
+    def prompts(self) -> list[str]:
+        """What the model was asked, as its template has it, the latest last."""
+        return self._script.prompts
+
+    def close(self) -> None:
+        """The application has its own models again. Harmless when called again."""
+        if isinstance(self._host, Remote):
+            self._host.upstream.mount(None)
+        else:
+            self._host.give(None)
+        self._models.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
+    """Have the model of a Flask application with the extension answer by a script: a prompt gets
+    the answer whose key ends last in it. An answer is a text, or an exception of
+    `switchyard.engine`, which is raised. A prompt without any key gets a text that says so.
+
+    The tokenizer and the chat template are those of the application's model; in client mode, those
+    of the demo model. Tokens, and what limits them, count; what shapes them has no effect.
+    """
+    return Fake(app, answers)
+
+
+@contextlib.contextmanager
+def faking() -> Iterator[Any]:
+    """Gives `fake`, and closes what that has made. An application that is made inside needs no
+    model on this machine: where there is none the demo model's tokenizer stands for it.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, TABLES, "open", TABLES.open)
+        TABLES.open = FakeEngine.by(Script({}))
+
+        def make(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
+            return stack.enter_context(fake(app, answers))
+
+        yield make

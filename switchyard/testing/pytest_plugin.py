@@ -1,0 +1,15 @@
+"""Fixtures of pytest, in each environment that Switchyard is installed in."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def fake_switchyard() -> Iterator[Any]:
+    """`fake_switchyard(app, answers)` is `switchyard.testing.fake` until the test's end."""
+    from switchyard.testing import faking  # by who asks for it alone: it imports Flask
+
+    with faking() as fake:
+        yield fake

@@ -1,0 +1,158 @@
+"""An engine whose tokens come from a script, all at once, on the thread that asks for them."""
+
+import codecs
+import copy
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from switchyard.app.engine_settings import DEFAULT_MODEL
+from switchyard.engine import Engine, EngineError, Job, ModelConfig, Refused, Rejected, Stream
+from switchyard.engine.links.base import Deliver
+from switchyard.engine.messages import (
+    Chunk,
+    Command,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    ListPending,
+    Loaded,
+    ModelInfo,
+    PendingList,
+    Prefill,
+    PromptLogprobs,
+    Started,
+    Stop,
+    Stopped,
+    Submit,
+    TokenLogprob,
+    Used,
+)
+
+Answer = str | EngineError
+
+PAGE = 256  # tokens
+NO_ANSWER = "This is a fake, and none of its answers is for this prompt."
+
+
+class Script:
+    """What prompts are answered with, and which they were."""
+
+    def __init__(self, answers: dict[str, Answer]) -> None:
+        self.answers = answers
+        self.prompts: list[str] = []
+
+    def open(self, config: ModelConfig) -> "FakeEngine":
+        """Raises ModelError."""
+        return FakeEngine(config, self)
+
+    def answer(self, prompt: str) -> Answer:
+        found = [key for key in self.answers if key in prompt]
+        if not found:
+            return NO_ANSWER
+        return self.answers[max(found, key=lambda key: (prompt.rfind(key) + len(key), len(key)))]
+
+
+class FakeEngine(Engine):
+    def __init__(self, config: ModelConfig, script: Script) -> None:
+        """Raises ModelError for files that can't be read. Where there is no directory the demo
+        model's stands for it.
+        """
+        if not os.path.isdir(config.path):
+            config = replace(config, path=DEFAULT_MODEL, name=config.name)
+        super().__init__(config, lambda deliver: FakeLink(self, deliver))
+        self._script = script
+
+    @classmethod
+    def by(cls, script: Script) -> Callable[[ModelConfig], Engine]:
+        return lambda config: cls(config, script)
+
+    def submit(
+        self,
+        jobs: Sequence[Job],
+        wake: Callable[[], None] | None = None,
+        on_use: Callable[[Used], None] | None = None,
+    ) -> Stream:
+        for job in jobs:
+            answer = self.answer(job)
+            if isinstance(answer, Refused | Rejected):
+                self._script.prompts.append(self.prompt(job))
+                raise copy.copy(answer)
+        return super().submit(jobs, wake, on_use)
+
+    def prompt(self, job: Job) -> str:
+        return self.tokenizer.decode(job.prompt, skip_special=False)
+
+    def answer(self, job: Job) -> Answer:
+        return self._script.answer(self.prompt(job))
+
+    def loaded(self) -> Loaded:
+        length, config = self.context or 4096, self.model_dir.config
+        num_pages = -(-length // PAGE) * self.config.max_batch_size
+        return Loaded(ModelInfo(length, config.get("vocab_size", 0), PAGE, num_pages, "fake"))
+
+    def play(self, job: Job) -> list[Event]:
+        """All that becomes of it."""
+        self._script.prompts.append(self.prompt(job))
+        num_prompt = len(job.prompt)
+        events: list[Event] = [Started(job.identifier)]
+        events.append(Prefill(job.identifier, num_prompt, num_prompt))
+        answer = self.answer(job)
+        if isinstance(answer, EngineError):
+            return [*events, Failed(job.identifier, copy.copy(answer))]
+        if job.prompt_logprobs is not None:
+            told = (None, *map(_certain, job.prompt[1:]))
+            events.append(PromptLogprobs(job.identifier, told))
+        text, stop = _stopped(answer, job)
+        token_ids = self.tokenizer.encode(text, 1 << 30, add_bos=False)
+        taken = token_ids[: job.max_new_tokens]
+        for token_id, piece in zip(taken, self._pieces(text, taken), strict=True):
+            logprobs = None if job.num_logprobs is None else (_certain(token_id),)
+            events.append(Chunk(job.identifier, piece, (token_id,), logprobs))
+        reason: FinishReason = "stop"
+        if len(taken) < len(token_ids):
+            reason, stop = "length", None
+        return [*events, Finished(job.identifier, reason, num_prompt, len(taken), 0, stop)]
+
+    def _pieces(self, text: str, token_ids: Sequence[int]) -> list[str]:
+        """The text that each adds: a character with the last of its tokens."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        pieces = [decoder.decode(self.tokenizer.piece(token_id)) for token_id in token_ids]
+        if pieces and pieces[0].startswith(" ") and not text.startswith(" "):
+            pieces[0] = pieces[0][1:]  # which some tokenizers put before a text
+        return pieces
+
+
+class FakeLink:
+    def __init__(self, engine: FakeEngine, deliver: Deliver) -> None:
+        self._engine = engine
+        self._deliver = deliver
+
+    def start(self) -> None:
+        self._deliver([self._engine.loaded()])
+
+    def send(self, command: Command) -> None:
+        match command:
+            case Submit(job):
+                self._deliver(self._engine.play(job))
+            case ListPending(serial):
+                self._deliver([PendingList(serial, ())])
+            case Stop():
+                self._deliver([Stopped(None)])
+
+    def join(self, timeout: float | None = None) -> bool:
+        return True
+
+
+def _stopped(text: str, job: Job) -> tuple[str, str | None]:
+    """The text up to the stop string that begins first in it, and that one."""
+    found = [(text.find(stop), stop) for stop in job.stop_strings if stop in text]
+    if not found:
+        return text, None
+    start, stop = min(found)
+    return text[: start + len(stop) * job.include_stop], stop
+
+
+def _certain(token_id: int) -> TokenLogprob:
+    return TokenLogprob(token_id, 0.0)

@@ -1,0 +1,153 @@
+"""switchyard.testing: an application's own suite over a model that says what the tests script."""
+
+import threading
+
+import flask
+import pytest
+
+from switchyard import engine
+from switchyard.app import BadRequest, Switchyard
+from switchyard.testing import fake
+from switchyard.testing.pytest_plugin import fake_switchyard  # noqa: F401  # a fixture
+from tests.app.conftest import frames
+from tests.conftest import run_code
+
+ANSWERS = {
+    "color": "Blue, of course.",
+    "sum": "Thirty-six.",
+    "the sum of all colors": "White.",
+    "busy": engine.Full("as many as there can be", 7.0),
+    "broken": engine.JobFailed("the sampler failed"),
+}
+MODES = {"in its process": {}, "client mode": {"url": "http://127.0.0.1:1"}}
+
+
+@pytest.fixture(params=list(MODES))
+def host(request):
+    app = flask.Flask("host")
+    app.switchyard = Switchyard(app, url_prefix="/llm", **MODES[request.param])
+    with fake(app, ANSWERS) as app.fake:
+        yield app
+
+
+def ask(question):
+    return {"messages": [{"role": "user", "content": question}]}
+
+
+def test_a_prompt_gets_the_answer_whose_key_comes_last(host):
+    say = host.switchyard.generate
+    assert say(**ask("What color?")).text == "Blue, of course."
+    assert say("color, sum").text == "Thirty-six."
+    assert say("the sum of all colors", max_tokens=50).text == "White."
+    assert "none of its answers" in say("nothing", max_tokens=50).text
+    assert "What color?" in host.fake.prompts[0] and len(host.fake.prompts) == 4
+    host.fake.answers["nothing"] = "Now it is: ä€😀."
+    assert say("nothing", max_tokens=50).text == "Now it is: ä€😀."
+
+
+def test_tokens_are_told_one_by_one_and_counted(host):
+    stream = host.switchyard.stream("color", max_tokens=50)
+    pieces = list(stream)
+    assert "".join(pieces) == stream.result.text == "Blue, of course."
+    assert 1 < len(pieces) <= stream.result.completion_tokens
+    cut = host.switchyard.generate("color", max_tokens=2)
+    assert (cut.finish_reason, cut.completion_tokens) == ("length", 2)
+    assert cut.text == "".join(pieces)[: len(cut.text)]
+    stopped = host.switchyard.generate("color", stop=[",", "x"])
+    assert (stopped.text, stopped.finish_reason) == ("Blue", "stop")
+
+
+def test_what_is_asked_for_is_checked_as_ever(host):
+    with pytest.raises(BadRequest) as caught:
+        host.switchyard.generate("x", temperature="warm")
+    assert caught.value.param == "temperature"
+    with pytest.raises(engine.PromptTooLong):
+        host.switchyard.generate("x " * 100_000)
+
+
+def test_errors_can_be_scripted(host):
+    for _ in range(2):
+        with pytest.raises(engine.Full, match="as many") as caught:
+            host.switchyard.generate("busy", timeout=1)
+        assert caught.value.retry_after == 7
+    with pytest.raises(engine.Full):
+        host.switchyard.stream("busy", timeout=1)  # before it returns
+    with pytest.raises(engine.JobFailed, match="sampler"):
+        host.switchyard.generate("broken")
+    answer = host.test_client().post("/llm/v1/completions", json={"prompt": "busy"})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "7")
+
+
+def test_the_api_is_whole(host):
+    visitor = host.test_client()
+    assert visitor.get("/llm/health/ready").status_code == 200
+    assert visitor.get("/llm/v1/models").json["data"][0]["id"] == "demo"
+    body = {"prompt": "color", "max_tokens": 50, "logprobs": 1, "n": 2}
+    answer = visitor.post("/llm/v1/completions", json=body).json
+    assert [choice["text"] for choice in answer["choices"]] == ["Blue, of course."] * 2
+    assert len(answer["choices"][0]["logprobs"]["tokens"]) > 1
+    echoed = {**body, "n": 1, "max_tokens": 0, "echo": True}
+    assert visitor.post("/llm/v1/completions", json=echoed).json["choices"][0]["text"] == "color"
+    streamed = visitor.post("/llm/v1/chat/completions", json={**ask("color"), "stream": True})
+    texts = [c["delta"].get("content") for f in frames(streamed) for c in f["choices"]]
+    assert "".join(text or "" for text in texts) == "Blue, of course."
+    message = {**ask("color"), "max_tokens": 50}
+    told = visitor.post("/llm/v1/messages", json=message, headers={"anthropic-version": "x"}).json
+    assert told["content"][0]["text"] == "Blue, of course."
+    assert visitor.get("/llm/v1/requests").json["data"] == []
+
+
+def test_an_application_has_its_own_models_again(model_path):
+    app = flask.Flask("host")
+    switchyard = Switchyard(app, model=model_path)
+    own = switchyard.models
+    with fake(app, ANSWERS):
+        assert switchyard.models is not own
+        with switchyard:
+            assert switchyard.generate("color").text == "Blue, of course."
+        with pytest.raises(engine.Dead, match="closed"):
+            switchyard.generate("color")
+        switchyard.start()
+        assert switchyard.generate("color").text == "Blue, of course."
+    assert switchyard.models is own and not own.get().is_started
+
+
+def test_a_machine_without_the_model_can_run_the_suite(fake_switchyard):  # noqa: F811
+    app = flask.Flask("host")
+    switchyard = Switchyard(app, model="/models/mine")
+    fake_switchyard(app, ANSWERS)
+    assert switchyard.generate("color").text == "Blue, of course."
+    assert app.test_client().get("/v1/models").json["data"][0]["id"] == "mine"
+
+
+def test_nothing_is_left_of_five_applications(model_path):
+    before = set(threading.enumerate())
+    for _ in range(5):
+        app = flask.Flask("host")
+        switchyard = Switchyard(app, model=model_path)
+        with fake(app, ANSWERS):
+            assert switchyard.generate("color").text
+            app.test_client().post("/v1/completions", json={"prompt": "x"})
+            assert set(threading.enumerate()) <= before
+
+
+def test_no_torch_is_imported_and_memory_stays():
+    run_code(
+        "import flask, gc, sys, threading\n"
+        "from switchyard import Switchyard\n"
+        "from switchyard.testing import fake\n"
+        "def resident():\n"
+        "    gc.collect()\n"
+        "    return int(open('/proc/self/statm').read().split()[1])\n"
+        "sizes = []\n"
+        "for _ in range(5):\n"
+        "    app = flask.Flask('host')\n"
+        "    switchyard = Switchyard(app)\n"
+        "    with fake(app, {'x': 'y'}):\n"
+        "        assert switchyard.generate('x').text == 'y'\n"
+        "        assert app.test_client().get('/health/ready').status_code == 200\n"
+        "    assert threading.active_count() == 1\n"
+        "    sizes.append(resident())\n"
+        "assert not {'torch', 'exllamav2'} & set(sys.modules)\n"
+        "assert sizes[-1] < 1.03 * sizes[1], sizes\n"
+    )
