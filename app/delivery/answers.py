@@ -1,6 +1,7 @@
 """Answers from transcripts: to those who asked, and to those who ask again. Request threads."""
 
 import hashlib
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -157,7 +158,11 @@ class Answers:
         # begins, and its finally never runs.
         self.streams.add(output)
         account = account_of(flask.request.environ)
-        response.call_on_close(partial(self._close, output, account))
+        # Some servers drop what a reset has cut off, and close nothing: werkzeug's, for one.
+        close = partial(self._close, output, account)
+        dropped = weakref.finalize(response, engine.ALARMS.set, 0.0, close)
+        dropped.atexit = False
+        response.call_on_close(lambda: dropped.detach() and close())
         return response
 
     def _close(self, output: Output, account: Account | None) -> None:

@@ -8,6 +8,7 @@ import time
 import weakref
 
 import pytest
+from werkzeug.test import EnvironBuilder
 
 from switchyard.app.delivery import sender
 from switchyard.app.delivery.sender import Outlet, Sender
@@ -200,6 +201,18 @@ def test_a_client_that_leaves_has_its_jobs_cancelled(make_client):
     response = client.post(URL, json=LONG)
     next(iter(response.response))
     response.close()
+    wait_until_empty(client)
+
+
+@pytest.mark.parametrize("way", ["iterator"])
+def test_what_a_server_drops_and_never_closes_is_cancelled(make_client):
+    """As werkzeug's own does with what a reset has cut off."""
+    client = make_client(ScriptedBackend(endless), heartbeat=3600)
+    environ = EnvironBuilder("/v1/completions", method="POST", json=LONG).get_environ()
+    body = client.application(environ, lambda *_: None)
+    next(iter(body))
+    del body
+    gc.collect()
     wait_until_empty(client)
 
 
