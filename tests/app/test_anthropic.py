@@ -423,9 +423,10 @@ def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_temp
     backend = ScriptedBackend()
     client = make_client(backend, path=with_template("{{ messages[1].reasoning_content }}"))
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "any"}
-    answer = {"role": "assistant", "content": [thinking, {"type": "text", "text": "Hi"}]}
+    more = {**thinking, "thinking": "So."}
+    answer = {"role": "assistant", "content": [thinking, more, {"type": "text", "text": "Hi"}]}
     client.post(URL, json={**HELLO, "messages": [*USER, answer, *USER]})
-    assert prompt_of(client, backend) == "Hm."
+    assert prompt_of(client, backend) == "Hm.\nSo."
 
 
 @pytest.mark.parameter("tools[].strict", "/v1/messages")
@@ -521,6 +522,9 @@ def test_the_form_of_the_answer_constrains_the_job(make_client):
     assert error_of(response)["message"].startswith("regex: ")
 
 
+TEXTS = [{"type": "text", "text": "x"}] * 10_000
+
+
 def blocks(*contents, role="user"):
     return {"messages": [{"role": role, "content": list(contents)}]}
 
@@ -539,10 +543,14 @@ def blocks(*contents, role="user"):
         ({"messages": USER * 2049}, "messages: must be at most 2048"),
         (blocks({"type": "image", "source": {}}), "messages.0.content.0: must be a block of type"),
         (blocks({"type": "thinking", "thinking": "x"}), "messages.0.content.0: must be a block"),
-        (blocks(*[{"type": "text", "text": "x"}] * 10_001), "messages: must have at most 10000"),
+        (blocks(*TEXTS, TEXTS[0]), "messages: must have at most 10000"),
         (
             blocks({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "audio"}]}),
             "messages.0.content.0.content.0: must be a block of type",
+        ),
+        (
+            blocks({"type": "tool_result", "tool_use_id": "a", "content": TEXTS}),
+            "messages: must have at most 10000",
         ),
         ({"system": 5}, "system: input should be a valid string"),
         ({"system": [{"type": "image"}]}, "system.0.type"),
@@ -634,6 +642,18 @@ def test_a_server_that_drains_is_overloaded(make_client):
     response = client.post(URL, json=HELLO)
     assert error_of(response, 529)["type"] == "overloaded_error"
     assert "Retry-After" in response.headers
+
+
+def test_a_model_that_loads_is_told_without_its_context(make_client):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    try:
+        client = make_client(backend, wait=False)
+        response = client.get("/v1/models", headers={"anthropic-version": "2023-06-01"})
+        assert response.status_code == 200
+        assert [model["max_tokens"] for model in response.json["data"]] == [None]
+    finally:
+        backend.opening.set()
 
 
 def test_models_are_told_in_the_shape_of_who_asks(make_client):

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from switchyard.app.delivery.output import PROBE, Output
+from switchyard.app.delivery.output import NEWS, PROBE, Output
 
 BEAT = b": heartbeat\n\n"
 
@@ -80,3 +80,10 @@ def test_news_of_a_prompt_is_told_at_once_and_once(frames):
     assert turn(output, frames, 112) == b": queued 1\n\n"  # in a heartbeat's place
     frames.writer.comment = b""
     assert turn(output, frames, 122) == BEAT
+
+
+@pytest.mark.parametrize(("is_half_closed", "seconds"), [(False, 10 / NEWS), (True, PROBE)])
+def test_who_writes_looks_for_news_in_between_and_often_at_a_client_that_may_have_left(
+    frames, is_half_closed, seconds
+):
+    assert output_of(frames, 10, is_half_closed).patience == seconds

@@ -80,7 +80,7 @@ GIVEN = {
 @pytest.mark.parameter("dry_base")
 @pytest.mark.parameter("dry_allowed_length")
 @pytest.mark.parameter("dry_range")
-@pytest.mark.parameter("logit_bias")
+@pytest.mark.parameter("logit_bias", "/v1/completions")
 @pytest.mark.parameter("banned_token_ids")
 @pytest.mark.parameter("allowed_token_ids")
 @pytest.mark.parameter("cfg_scale")
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_refused_by_its_name(make_client, body, param):
     assert not backend.enqueued
 
 
-@pytest.mark.parameter("dry_penalty_last_n")
+@pytest.mark.parameter("dry_penalty_last_n", "/completion", "/api/v1/generate")
 @pytest.mark.parameter("guidance_scale")
 @pytest.mark.parameter("mirostat")
 @pytest.mark.parameter("rep_pen_range")

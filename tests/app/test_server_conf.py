@@ -3,12 +3,14 @@
 import os
 import resource
 import runpy
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+from switchyard.server import address
 from switchyard.server.worker import LAST_WRITES, RELEASE
 from tests.conftest import ROOT
 
@@ -92,3 +94,11 @@ def test_a_wrong_file_of_keys_ends_the_start(model_path, tmp_path):
     assert done.returncode == 1
     [line] = [line for line in done.stderr.splitlines() if line.startswith("switchyard: ")]
     assert f"keys_file {keys}: ann: " in line
+
+
+def test_why_an_address_can_not_be_listened_on_is_told_as_it_is():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        taken_by = address.refusal(f"127.0.0.1:{taken.getsockname()[1]}")
+    assert taken_by is not None and "is taken by another program" in taken_by
+    elsewhere = address.refusal("192.0.2.1:80")  # for documentation: nobody's
+    assert elsewhere is not None and "can't be listened on" in elsewhere

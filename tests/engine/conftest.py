@@ -3,7 +3,6 @@ import shutil
 from functools import partial
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import ModelConfig
@@ -14,8 +13,6 @@ from switchyard.engine.model.model_dir import ModelDir
 from tests.scripted import make_again
 
 over_both_links = pytest.mark.parametrize("link", ["thread", "process"], indirect=True)
-
-SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]  # the model's, in order
 
 
 @pytest.fixture
@@ -51,38 +48,6 @@ def make_engine(model_path, link):
     yield make
     for engine in engines:
         assert engine.close(timeout=20)
-
-
-@pytest.fixture(scope="module")
-def sentencepiece_path(model_path, tmp_path_factory):
-    """The small model with a tokenizer as Llama 2 and its kin have it: `▁` for a space, one put
-    before a text, bytes for what the vocabulary lacks.
-    """
-    path = shutil.copytree(model_path, tmp_path_factory.mktemp("models") / "sentencepiece")
-    words = ["▁the", "▁class", "the", "class"]
-    characters = [chr(i) for i in range(33, 127)]
-    tokens = [*SPECIAL, *(f"<0x{i:02X}>" for i in range(256)), "▁", *characters]
-    merges = []
-    for word in words:
-        for i in range(2, len(word) + 1):
-            if word[:i] not in tokens:
-                tokens.append(word[:i])
-                merges.append((word[: i - 1], word[i - 1]))
-    tokenizer = Tokenizer(
-        models.BPE({t: i for i, t in enumerate(tokens)}, merges, byte_fallback=True)
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in SPECIAL])
-    tokenizer.save(str(path / "tokenizer.json"))
-    return str(path)
 
 
 @pytest.fixture

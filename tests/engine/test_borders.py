@@ -186,6 +186,15 @@ def test_engines_that_have_stopped_are_summed_up_once_and_let_go():
     assert past._standings == []
 
 
+def test_engines_that_have_stopped_are_let_go_also_where_nobody_counts():
+    past = Past()
+    for _ in range(3):
+        standing = Standing("m")
+        standing.note(Stopped(None))
+        past.add(standing)
+    assert past._standings == []
+
+
 def test_a_batch_keeps_nothing_of_jobs_that_have_ended():
     batch = Batch(4)
     for identifier in ("ended", "back"):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switchyard.engine.backends.exl2.detokenizer import Detokenizer
+from switchyard.engine.job import Healing
 from tests.scripted import job
 
 short = st.text("ab ", min_size=1, max_size=4)
@@ -105,3 +106,16 @@ def test_a_special_token_is_part_of_the_text_where_it_shall_be_shown():
     parts = [detokenizer.push(i) for i in (1, 0, 1, 1)]
     assert parts == [("[CALL]", (1,)), ("", ()), ("\ufffd[CALL]", (0, 1)), ("[CALL]", (1,))]
     assert Detokenizer(tokenizer, job()).push(1) == ("", (1,))
+
+
+def test_what_a_healed_prompt_ends_with_is_not_told_again_though_text_comes_late():
+    hf_tokenizer = SimpleNamespace(
+        decode=lambda ids: {(): "", (0, 1): "é!"}.get(tuple(ids), "\ufffd")
+    )
+    tokenizer = SimpleNamespace(
+        get_id_to_piece_list=lambda: ["\ufffd", "\ufffd", "é"],
+        tokenizer_model=SimpleNamespace(hf_tokenizer=hf_tokenizer),
+    )
+    detokenizer = Detokenizer(tokenizer, job(healing=Healing("é", (0,))))
+    parts = [detokenizer.push(i) for i in (0, 1, 2)]
+    assert parts == [("", ()), ("!", (0, 1)), ("é", (2,))]

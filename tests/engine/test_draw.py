@@ -5,6 +5,7 @@ library's where its are these.
 import itertools
 import math
 import random
+import weakref
 from collections import Counter
 from types import SimpleNamespace
 
@@ -323,3 +324,24 @@ def test_each_row_has_a_temperature_of_its_own():
         samplers = [sampler_of(i, (), (), **(hot, cold)[i % 2], **fields) for i in range(40)]
         drawn = Draw(SIZE, CPU)(samplers, rows_of(*[logits] * 40), None).token_ids
         assert len(set(drawn[::2])) > 5 and min(drawn[1::2]) > SIZE - 5
+
+
+def test_what_is_computed_with_half_precise_logits_is_not_rounded_again():
+    """12 / 1.1999 is more than 10, by less than a half can tell."""
+    logits = torch.full((1, PADDED), -50.0, dtype=torch.float16)
+    logits[0, 20], logits[0, 21] = 10.0, 12.0
+    sampler = sampler_of(0, (), (), (21,), temperature=0.0, repetition_penalty=1.1999)
+    assert Draw(SIZE, CPU)([sampler], logits, None).token_ids == [21]
+
+
+def test_nothing_is_kept_of_texts_that_are_penalized_no_more():
+    draw, places = Draw(SIZE, CPU), set()
+    for i in range(5):
+        sampler = sampler_of(i, presence_penalty=1.0)
+        draw([sampler], rows_of(logits_of(i)), None)
+        places.add(len(draw._history._ids))
+        gone = weakref.ref(sampler)
+        draw([sampler_of(i, presence_penalty=1.0)], rows_of(logits_of(i)), None)
+        del sampler
+        assert gone() is None
+    assert len(places) == 1

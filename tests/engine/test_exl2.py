@@ -7,6 +7,7 @@ import random
 import shutil
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -109,6 +110,30 @@ def test_a_context_that_the_cache_cannot_hold_is_told(model_path, caplog):
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert "context of 2048 tokens" in record.getMessage() and "1024" in record.getMessage()
+
+
+def test_each_pass_is_given_the_loras_of_the_model(model_path):
+    given, lora = [], SimpleNamespace(unload=lambda: None)
+
+    def wrap(forward):
+        def note(*args, loras=None, **kwargs):
+            given.append(list(loras or ()))
+            return forward(*args, **kwargs)
+
+        return note
+
+    backend = exl2_backend(model_path, wrap=wrap)
+    load = backend._load
+
+    def load_with_lora(*args):
+        loaded = load(*args)
+        loaded.loras.append(lora)
+        return loaded
+
+    backend._load = load_with_lora
+    backend.open()
+    backend.close()
+    assert given and all(loras == [lora] for loras in given)
 
 
 def test_a_closed_backend_has_no_weights(model_path):

@@ -329,3 +329,8 @@ def test_what_is_for_gpus_is_refused_without_one(model_path, setting):
 
     with pytest.raises(engine.ModelError, match=next(iter(setting))):
         make_backend(ModelConfig(model_path, "name", device="cpu", **setting))
+
+
+def test_all_modes_that_hold_a_whole_context_are_tried_also_where_that_is_the_most():
+    one = memory(24, max_batch_size=1, cache_tokens="auto", cache_mode=("float16", "Q8"))
+    assert one.caches() == [("float16", 4096), ("Q8", 4096)]

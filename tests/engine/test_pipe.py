@@ -12,6 +12,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from multiprocessing.connection import Pipe
@@ -32,7 +33,7 @@ from switchyard.engine.messages import (
     Started,
     TokenLogprob,
 )
-from tests.scripted import ScriptedBackend, count, job, ticking
+from tests.scripted import ScriptedBackend, count, job, make_again, ticking
 from tests.scripted import finished as end_of
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -50,6 +51,7 @@ class Fault(enum.IntEnum):
     LOSE = 1007
     LOG = 1008
     FAIL = 1009
+    HEAPS = 1010
 
 
 @pytest.fixture
@@ -75,10 +77,24 @@ def fatal(job):
         case Fault.LOSE:
             raise errors.DeviceLost("the device is lost")
         case Fault.LOG:
+            logging.getLogger("switchyard.engine.backends").debug("in detail")
             logging.getLogger("switchyard.engine.backends").warning("from %s", "afar")
+        case Fault.HEAPS:
+            logging.getLogger("switchyard.engine.backends").warning("heaps: %d", num_heaps())
         case Fault.FAIL:
             raise RuntimeError("an iteration fails")
     yield from (ticking if job.max_new_tokens > 1000 else count)(job)
+
+
+def num_heaps():
+    """Of the C library, in this process."""
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    with tempfile.NamedTemporaryFile() as file:
+        stream = ctypes.c_void_p(libc.fopen(file.name.encode(), b"w"))
+        libc.malloc_info(0, stream)
+        libc.fclose(stream)
+        return file.read().count(b"<heap nr=")
 
 
 def seeded(seed, identifier="a", **more):
@@ -370,11 +386,43 @@ def test_no_signal_to_a_process_of_the_service_ends_the_child(make_engine):
     assert child_of(model) == child
 
 
-def test_logs_of_the_child_are_logs_here(make_engine, caplog):
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [
+        ("INFO", [("WARNING", "from afar")]),
+        ("DEBUG", [("DEBUG", "in detail"), ("WARNING", "from afar")]),
+    ],
+)
+def test_logs_of_the_child_are_logs_here_from_the_same_level_on(make_engine, caplog, level, told):
+    caplog.set_level(level, logger="switchyard.engine")
     model = make_engine(ScriptedBackend(fatal))
     take_all(model.submit([seeded(Fault.LOG)]))
-    [record] = [r for r in caplog.records if r.name == "switchyard.engine.backends"]
-    assert (record.levelname, record.getMessage()) == ("WARNING", "from afar")
+    records = [r for r in caplog.records if r.name == "switchyard.engine.backends"]
+    assert [(record.levelname, record.getMessage()) for record in records] == told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of the GNU C library")
+def test_the_threads_of_the_child_share_one_heap(make_engine, caplog, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    model = make_engine(ScriptedBackend(fatal))
+    take_all(model.submit([seeded(Fault.HEAPS)]))
+    assert "heaps: 1" in caplog.messages
+
+
+def test_an_idle_child_says_that_it_lives_well_before_it_counts_as_hanging(model_path):
+    here, there = Pipe()
+    config = ModelConfig(model_path, "scripted", hang_timeout=8.0)
+    made = functools.partial(make_again, ScriptedBackend, ScriptedBackend().made_of)
+    with here, pipe._start(there, ()) as child:
+        try:
+            there.close()
+            here.send((config, made, logging.WARNING))
+            assert here.poll(60)
+            while (message := here.recv()) != []:
+                assert here.poll(6), f"silent behind {message}"
+        finally:
+            child.kill()
 
 
 def test_close_leaves_no_process(make_engine):

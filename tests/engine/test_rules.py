@@ -456,6 +456,27 @@ def test_one_definition_more_than_fits_the_stack_is_refused():
         constraints.json_schema(chain(MAX_CHAIN + 1))
 
 
+def nested(depth):
+    schema = {}
+    for _ in range(depth - 1):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "refusal"),
+    [
+        (nested(128), nested(129), "nested too deeply"),
+        ({"const": 2**63 - 1}, {"const": 2**63}, "whole number beyond"),
+        ({"enum": [1 - 2**63]}, {"enum": [-(2**63)]}, "whole number beyond"),
+    ],
+)
+def test_the_most_that_a_schema_may_say_and_a_little_more(most, more, refusal):
+    constraints.json_schema(most)
+    with pytest.raises(engine.InvalidJob, match=refusal):
+        constraints.json_schema(more)
+
+
 @pytest.mark.parametrize("keyword", ["prefixItems", "items"])
 def test_an_array_may_hold_its_own_kind_if_it_may_be_empty(grammars, keyword):
     inner = {"$ref": "#"}

@@ -24,6 +24,7 @@ import requests
 from gunicorn.config import Config
 
 from switchyard import engine
+from switchyard.app.exceptions import BadRequest
 from switchyard.server.body import Body
 from switchyard.server.connection import Connection
 from switchyard.server.request_threads import RequestThreads
@@ -353,6 +354,33 @@ def test_many_chunks_take_a_time_in_proportion():
             assert len(Body(connection, None).read(10 * number + 1)) == 10 * number
 
     assert_within(8, lambda: read(64_000), lambda: read(16_000))
+
+
+@pytest.mark.parametrize(
+    ("data", "refusal"),
+    [
+        (b"3 ;a=b\r\nabc\r\n0\r\nDigest: x\r\n\r\n", None),
+        (b"3\r\nabcd\r\n0\r\n\r\n", "malformed|longer than it says"),
+        (b"3\r\nabcde\r\n0\r\n\r\n", "malformed|longer than it says"),
+        (b"3\r\nabcd\r\n\r\n0\r\n\r\n", "malformed|longer than it says"),
+        (b"3\r\nabc\r\n0\r\nGET / HTTP/1.1\r\n\r\n", "is no trailer"),
+    ],
+)
+def test_chunks_have_the_length_that_they_say_and_trailers_have_names(data, refusal):
+    with make_connection() as connection:
+        connection.buffer += data
+        body = Body(connection, None)
+        if refusal is None:
+            assert body.read(9) == b"abc" and body.is_over
+        else:
+            with pytest.raises(BadRequest, match=refusal):
+                body.read(9)
+
+
+def test_the_length_of_the_next_request_is_none_of_this_ones():
+    with make_connection() as connection:
+        connection.buffer += b"GET / HTTP/1.1\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 999\r\n\r\n"
+        assert connection.has_request()
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def test_a_budget_is_refused_where_there_are_no_thoughts(
 def verdict(client, job, text):
     """On the text, by a job's constraint: it may `end` there, must `go on`, or is `refused`."""
     model = client.models.get()
-    matcher = model._grammars.matcher(job.constraint.grammar)
+    matcher = model.grammars.matcher(job.constraint.grammar)
     if not all(map(matcher.consume_token, model.tokenizer._ordinary(text))):
         return "refused"
     return "end" if matcher.is_accepting() else "go on"

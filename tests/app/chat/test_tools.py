@@ -43,6 +43,14 @@ def test_calls_of_tools_are_told_apart_from_text(make_client):
     assert weather["id"] != time["id"]
 
 
+def test_what_was_held_back_for_a_call_that_never_came_is_text(make_client):
+    client = make_client(ScriptedBackend(says("So ", "<tool_ca")))
+    assert client.post(URL, json=QUESTION).json["choices"][0]["message"]["content"] == "So <tool_ca"
+    deltas = frames(client.post(URL, json={**QUESTION, "stream": True}))
+    told = [c["delta"].get("content") or "" for body in deltas for c in body["choices"]]
+    assert "".join(told) == "So <tool_ca"
+
+
 def test_streamed_calls_begin_with_a_name_and_go_on_with_arguments(make_client):
     client = make_client(ScriptedBackend(says(*CALLS)))
     bodies = frames(client.post(URL, json={**QUESTION, "stream": True}))
