@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """What does a tick of the engine cost beside 64 or 256 streams: in a thread, in a process?
 
-    python benchmarks/link.py [--streams 64,256] [--rounds 5]
+    python benchmarks/link.py [--streams 64,256] [--rounds 5] [--link thread,process,replicas,two]
+
+`replicas`: a process with the queue of its jobs in front of it, as it is served. `two` of them.
 
 A backend that has a token for every job each 20 ms, under the project's own gunicorn.conf.py, one
 server for each `link`, in turns. `work` is what the engine thread does between two iterations,
@@ -31,7 +33,12 @@ from benchmarks.routing import MODEL, TICK, TokenBackend  # noqa: E402
 from benchmarks.steady import family, start_server  # noqa: E402
 
 STATS = "LINK_STATS"  # the file in which a backend tells what it has seen
-LINKS = ("thread", "process")
+LINKS = {  # and the server's environment
+    "thread": {"SWITCHYARD_LINK": "thread"},
+    "process": {"SWITCHYARD_LINK": "process", "LINK_IS_BARE": "1"},
+    "replicas": {"SWITCHYARD_LINK": "process"},
+    "two": {"SWITCHYARD_LINK": "process", "SWITCHYARD_REPLICAS": "2"},
+}
 NUM_TOKENS = 250
 CLOCK = os.sysconf("SC_CLK_TCK")
 
@@ -64,7 +71,7 @@ class Server:
     def __init__(self, link, directory):
         self._stats = pathlib.Path(directory, link)
         environment = {
-            "SWITCHYARD_LINK": link,
+            **LINKS[link],
             "SWITCHYARD_MAX_BATCH_SIZE": "256",
             STATS: str(self._stats),
         }
@@ -109,16 +116,17 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--streams", default="64,256")
+    parser.add_argument("--link", default=",".join(LINKS))
     parser.add_argument("--rounds", type=int, default=5, help="the median counts")
     args = parser.parse_args()
     header()
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
-        servers = {link: Server(link, directory) for link in LINKS}
+        servers = {link: Server(link, directory) for link in args.link.split(",")}
         for server in servers.values():
             stack.callback(server.stop)
             server.measure(1)  # warm up
         for n in map(int, args.streams.split(",")):
-            rounds = {link: [] for link in LINKS}
+            rounds = {link: [] for link in servers}
             for _ in range(args.rounds):
                 for link, server in servers.items():
                     rounds[link].append(server.measure(n))

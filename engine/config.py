@@ -56,6 +56,11 @@ class ModelConfig:
         (),
         "Numbers of the GPUs that the model may use, of those that this process sees. Empty: all.",
     )
+    replicas: int = _option(
+        1,
+        "Engines that serve the model together, each a process with its own copy of the weights, on"
+        " an equal part of the GPUs.",
+    )
     max_seq_len: int | None = _option(
         None, "Longest prompt and completion together, in tokens. Default: the model's."
     )
@@ -121,6 +126,11 @@ class ModelConfig:
         " Lower priorities that wait get one part in this and one of the work, the highest the"
         " rest.",
     )
+    silence_timeout: float = _option(
+        5.0,
+        "Seconds without a sign of life after which an engine's process gets no jobs: those that"
+        " have begun to tell their text end with an error, the others go on elsewhere.",
+    )
     hang_timeout: float = _option(
         60.0,
         "Seconds after which an iteration that doesn't return counts as hanging: its"
@@ -173,6 +183,8 @@ class ModelConfig:
             raise ModelError("fair_wait_factor must be at least 1", "fair_wait_factor")
         if not 0 < self.hang_timeout <= self.hang_exit < math.inf:
             raise ModelError("hang_timeout must be above 0, hang_exit not less", "hang_timeout")
+        if not 0 < self.silence_timeout < math.inf:
+            raise ModelError("silence_timeout must be above 0", "silence_timeout")
         if self.max_pending < 0:
             raise ModelError("max_pending must not be negative", "max_pending")
 
@@ -184,6 +196,16 @@ class ModelConfig:
         if self.gpus and self.link == "thread":
             raise ModelError(
                 "gpus are given to a process of the model's own, and link is thread", "gpus"
+            )
+        if self.replicas < 1:
+            raise ModelError("replicas must be at least 1", "replicas")
+        if self.replicas > 1 and self.link == "thread":
+            raise ModelError("replicas are processes of their own, and link is thread", "replicas")
+        if len(self.gpus) % self.replicas:
+            raise ModelError(
+                f"{len(self.gpus)} gpus can't be shared out to {self.replicas} replicas in equal"
+                " parts",
+                "replicas",
             )
         if not self.cache_mode or len(set(self.cache_mode)) < len(self.cache_mode):
             raise ModelError("cache_mode must name one or more, none of them twice", "cache_mode")
@@ -220,4 +242,4 @@ class ModelConfig:
     @property
     def max_jobs(self) -> int:
         """Most jobs that the engine holds at once, active and pending."""
-        return self.max_batch_size + self.max_pending
+        return self.replicas * self.max_batch_size + self.max_pending

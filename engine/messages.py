@@ -106,6 +106,31 @@ class Hanging:
     reason: str
 
 
+ReplicaStatus = Literal["loading", "ready", "recovering", "hanging", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """One of the engine threads that serve a model from processes of their own."""
+
+    status: ReplicaStatus
+    reason: str  # why it isn't ready
+    num_jobs: int  # that it has
+    gpus: tuple[int, ...]  # empty: all
+    pid: int | None
+    num_restarts: int
+    num_hangs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStates:
+    """Of a model that was loaded. While none is ready, jobs are taken, and wait; but while all that
+    are left hang.
+    """
+
+    states: tuple[ReplicaState, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Zombies:
     """So many jobs were found in the generator alone, or not there any more, and ended."""
@@ -240,6 +265,7 @@ ThreadEvent = (
     | Recovering
     | Recovered
     | Hanging
+    | ReplicaStates
     | Zombies
     | PendingList
     | Stats

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from switchyard.engine.errors import BatchFailed, EngineError
 from switchyard.engine.messages import (
@@ -13,6 +14,8 @@ from switchyard.engine.messages import (
     ModelInfo,
     Recovered,
     Recovering,
+    ReplicaState,
+    ReplicaStates,
     Restarting,
     Stopped,
     ThreadEvent,
@@ -34,6 +37,7 @@ class Standing:
         # Jobs that the generator and the engine did not agree on; they were ended.
         self.num_zombies = self.num_hangs = self.num_restarts = 0
         self.load_seconds: float | None = None  # that the latest load took
+        self.replicas: tuple[ReplicaState, ...] = ()  # none: its one thread is in this process
         self._stats: Stats | None = None  # with those of threads before this one
         self._before: Stats | None = None
         self._past: Past | None = None  # of the name, before this engine
@@ -119,6 +123,8 @@ class Standing:
                 self._trouble = self.error = None
             case Stats():
                 self._count(event)
+            case ReplicaStates(states):
+                self._note_replicas(states)
             case Hanging(reason):
                 self.num_hangs += 1
                 self._trouble, self.error = "hanging", BatchFailed(reason)
@@ -133,6 +139,18 @@ class Standing:
                     logger.error("model %s: %s", self._name, error)
                 return True
         return False
+
+    def _note_replicas(self, states: tuple[ReplicaState, ...]) -> None:
+        before, self.replicas = self.replicas, states
+        self.num_restarts += _sum_of(states, "num_restarts") - _sum_of(before, "num_restarts")
+        self.num_hangs += _sum_of(states, "num_hangs") - _sum_of(before, "num_hangs")
+        left = [one for one in states if one.status != "stopped"]
+        if any(one.status == "ready" for one in left):
+            self._trouble = self.error = None
+        elif left:
+            hangs = all(one.status == "hanging" for one in left)
+            self._trouble = "hanging" if hangs else "recovering"
+            self.error = BatchFailed(left[0].reason)
 
     def _load(self, info: ModelInfo) -> None:
         self.info = info
@@ -191,6 +209,10 @@ class Past:
         for standing in [one for one in self._standings if one.is_stopped]:
             self._standings.remove(standing)
             self._total = _sum(standing, self._total)
+
+
+def _sum_of(states: Sequence[ReplicaState], name: str) -> int:
+    return sum(getattr(one, name) for one in states)
 
 
 def _sum(standing: Standing, before: Stats | None) -> Stats | None:

@@ -1,6 +1,6 @@
 """What an engine thread has counted, and how it stands: plain numbers, for whoever exports them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 _WAITS = (
@@ -183,3 +183,21 @@ class Stats:
     def at_rest(self) -> "Stats":
         """What was counted, of an engine that holds nothing now."""
         return replace(self, num_active=0, num_pending=0, occupancy=Occupancy())
+
+
+def together(time: float, several: Sequence[Stats], num_pending: int) -> Stats:
+    """Of engine threads that serve one model, at `time`; `num_pending` jobs wait for them all."""
+    total = Stats(time)
+    for one in several:
+        total = one.after(total)
+    return replace(
+        total,
+        time=time,
+        num_active=sum(one.num_active for one in several),
+        num_pending=num_pending + sum(one.num_pending for one in several),
+        occupancy=Occupancy(
+            sum(one.occupancy.referenced_pages for one in several),
+            sum(one.occupancy.cached_pages for one in several),
+            tuple(memory for one in several for memory in one.occupancy.memory),
+        ),
+    )

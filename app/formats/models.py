@@ -18,6 +18,14 @@ from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 
 
+class ModelReplica(TypedDict):
+    state: engine.ReplicaStatus
+    jobs: int
+    gpus: list[int]
+    pid: int | None
+    restarts: int
+
+
 class ModelMeta(TypedDict, total=False):
     device: str
     max_seq_len: int
@@ -27,6 +35,7 @@ class ModelMeta(TypedDict, total=False):
     cache_tokens: int
     cache_mode: str
     loras: list[str]
+    replicas: list[ModelReplica]
 
 
 class ModelRowStatus(TypedDict):
@@ -139,4 +148,14 @@ def _meta(model: engine.Engine) -> dict[str, object]:
         "cache_tokens": info.num_pages * info.page_size,
         "cache_mode": info.cache_mode,
         "loras": list(info.loras),
+        "replicas": [
+            {
+                "state": one.status,
+                "jobs": one.num_jobs,
+                "gpus": list(one.gpus),
+                "pid": one.pid,
+                "restarts": one.num_restarts,
+            }
+            for one in model.standing.replicas
+        ],
     }

@@ -19,3 +19,11 @@ class Link(Protocol):
 
     def join(self, timeout: float | None = None) -> bool:
         """Whether all has ended and is released within `timeout` seconds."""
+
+
+class ProcessLink(Link, Protocol):
+    """To an engine thread in a process of its own."""
+
+    @property
+    def pid(self) -> int | None:
+        """None while there is none."""

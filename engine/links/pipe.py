@@ -51,6 +51,7 @@ class PipeLink:
         self._deliver = deliver
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._is_stopping = False
+        self.pid: int | None = None  # of the child, while there is one
         self._thread = threading.Thread(target=self._run, name=f"link-{config.name}", daemon=True)
 
     # Any thread
@@ -102,6 +103,7 @@ class PipeLink:
                 return False, ModelError(f"no process can be started for the model: {reason}")
             finally:
                 there.close()
+            self.pid = process.pid
             logger.info("the engine of model %s is process %d", self._config.name, process.pid)
             commands = self._commands
             setup = (self._config, self._make_backend, logging.getLogger("switchyard.engine").level)
@@ -122,6 +124,7 @@ class PipeLink:
                 process.kill()  # it may hang; what it holds is released with it
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(KILL_TIMEOUT)
+                self.pid = None
                 commands.put(None)
                 if writer.ident is not None:
                     writer.join(KILL_TIMEOUT)
@@ -172,14 +175,14 @@ class PipeLink:
 
     def _hears(self, here: Connection) -> bool:
         """Whether there is a message before the child has been silent for too long."""
-        hang_timeout, hang_exit = self._config.hang_timeout, self._config.hang_exit
-        interval = interval_of(hang_timeout)
+        silence_timeout, hang_exit = self._config.silence_timeout, self._config.hang_exit
+        interval = interval_of(silence_timeout)
         silence, is_told = 0.0, False
         while not here.poll(interval):
             silence += interval
-            if silence >= hang_timeout and not is_told:
+            if silence >= silence_timeout and not is_told:
                 is_told = True
-                reason = f"the engine's process is silent, since {hang_timeout:.0f} s"
+                reason = f"the engine's process is silent, since {silence_timeout:.0f} s"
                 self._deliver([Hanging(reason)])
             if silence >= hang_exit:
                 return False
@@ -241,7 +244,7 @@ def serve(descriptor: int) -> None:
     logging.getLogger().addHandler(logging.handlers.QueueHandler(outbox))
     logging.getLogger("switchyard.engine").setLevel(level)
     thread = EngineThread(config, lambda: make_backend(outbox.put), outbox.put)
-    interval = config.hang_timeout / PULSES
+    interval = config.silence_timeout / PULSES
     writer = threading.Thread(target=_write_events, args=(there, outbox, interval), name="events")
     writer.start()
     threading.Thread(target=_read_commands, args=(there, thread), daemon=True).start()

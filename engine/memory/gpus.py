@@ -95,6 +95,20 @@ def check_gpus(config: ModelConfig) -> None:
             )
 
 
+def shares(config: ModelConfig) -> list[tuple[int, ...]]:
+    """The GPUs of each replica, in equal runs. Empty: all. Raises ModelError."""
+    if config.replicas == 1 or is_for_cpu(config.device):
+        return [config.gpus] * config.replicas
+    numbers = config.gpus or tuple(range(len(visible())))
+    size, rest = divmod(len(numbers), config.replicas)
+    if rest or not size:
+        raise ModelError(
+            f"{len(numbers)} GPUs can't be shared out to {config.replicas} replicas in equal parts",
+            "replicas",
+        )
+    return [numbers[i * size : (i + 1) * size] for i in range(config.replicas)]
+
+
 def chosen(config: ModelConfig) -> dict[int, Gpu]:
     """Those that the model may use, by their numbers."""
     there = dict(enumerate(visible()))

@@ -3,7 +3,7 @@ except `free`, and `needed`, whose answer depends on where there is room now.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from switchyard.engine.config import PAGE_SIZE, CacheMode, ModelConfig
@@ -90,9 +90,10 @@ def needed(config: ModelConfig) -> dict[Place, int]:
     """
     if gpus.is_for_cpu(config.device):
         check_loadable(config)
-        own = LIBRARIES if config.link == "process" else 0
-        return {"host": host_need(config).total(_tokens(config)) + own}
-    return _of_gpus(config)
+        own = LIBRARIES if config.link == "process" or config.replicas > 1 else 0
+        return {"host": config.replicas * (host_need(config).total(_tokens(config)) + own)}
+    parts = [replace(config, gpus=part, replicas=1) for part in gpus.shares(config)]
+    return {place: size for part in parts for place, size in _of_gpus(part).items()}
 
 
 def check_host(config: ModelConfig) -> None:

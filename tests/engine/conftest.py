@@ -8,16 +8,17 @@ from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
 from switchyard.engine.links.pipe import PipeLink
+from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.model.model_dir import ModelDir
 from tests.scripted import make_again
 
-over_both_links = pytest.mark.parametrize("link", ["thread", "process"], indirect=True)
+over_all_links = pytest.mark.parametrize("link", ["thread", "process", "replicas"], indirect=True)
 
 
 @pytest.fixture
 def link(request):
-    """Where engine threads run: in this process, but for tests marked `over_both_links`."""
+    """Where engine threads run: in this process, but for tests marked `over_all_links`."""
     return getattr(request, "param", "thread")
 
 
@@ -29,14 +30,17 @@ def make_engine(model_path, link):
     engines = []
 
     def make(backend, start=True, **config):
+        num_replicas = config.get("replicas", 1)
         model_config = ModelConfig(path=model_path, name="scripted", **config)
 
         def make_link(deliver):
             if link == "thread":
                 return EngineThread(model_config, lambda: backend, deliver)
-            return PipeLink(
-                model_config, partial(make_again, type(backend), backend.made_of), deliver
-            )
+            make_backend = partial(make_again, type(backend), backend.made_of)
+            make_pipe = partial(PipeLink, model_config, make_backend)
+            if link == "process":
+                return make_pipe(deliver)
+            return ReplicaLink(model_config, [((), make_pipe)] * num_replicas, deliver)
 
         engine = Engine(model_config, make_link)
         if start:

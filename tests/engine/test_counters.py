@@ -14,7 +14,7 @@ from switchyard.engine.schedule import counters
 from switchyard.engine.schedule.counters import INTERVAL, OCCUPANCY_INTERVAL, Counters
 from switchyard.engine.standing import RECENT, Standing
 from switchyard.engine.stats import BOUNDS, Histogram, Occupancy, Rates, Stats, Totals, Work
-from tests.engine.conftest import over_both_links
+from tests.engine.conftest import over_all_links
 from tests.engine.test_engine import take_all
 from tests.engine.test_pipe import child_of
 from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
@@ -49,7 +49,7 @@ def number(histogram):
     return sum(histogram.counts)
 
 
-@over_both_links
+@over_all_links
 def test_what_jobs_went_through_is_counted(make_engine):
     model = make_engine(ScriptedBackend(story))
     for stream in [model.submit([job(f"job{i}", 5 + i, prompt=(1,) * PROMPT)]) for i in range(4)]:

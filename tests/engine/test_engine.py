@@ -24,7 +24,7 @@ from switchyard.engine.messages import (
     PendingList,
     Started,
 )
-from tests.engine.conftest import over_both_links
+from tests.engine.conftest import over_all_links
 from tests.scripted import Gate, Panic, ScriptedBackend, count, endless, finished, job, slow
 
 
@@ -41,7 +41,7 @@ def text(events):
     return "".join(event.text for event in events if isinstance(event, Chunk))
 
 
-@over_both_links
+@over_all_links
 def test_a_job_gets_its_events_in_order_and_exactly_one_end(make_engine):
     stream = make_engine(ScriptedBackend()).submit([job("a", 3)])
     events = take_all(stream)
@@ -56,7 +56,7 @@ def named(job):
     yield finished(job, 50)
 
 
-@over_both_links
+@over_all_links
 def test_each_of_many_threads_gets_its_own_events(make_engine):
     model = make_engine(ScriptedBackend(named), max_batch_size=200)
     barrier = threading.Barrier(200)
@@ -89,7 +89,7 @@ def test_all_calls_of_the_backend_come_from_one_thread(make_engine):
     assert threading.get_ident() not in {thread for _, thread in backend.calls}
 
 
-@over_both_links
+@over_all_links
 def test_the_choices_of_one_request_share_a_stream(make_engine):
     stream = make_engine(ScriptedBackend()).submit([job("a", 2), job("b", 3)])
     events = take_all(stream)
@@ -98,7 +98,7 @@ def test_the_choices_of_one_request_share_a_stream(make_engine):
     assert sum(isinstance(event, Finished) for event in events) == 2
 
 
-@over_both_links
+@over_all_links
 def test_events_that_pile_up_are_taken_together(make_engine):
     model = make_engine(ScriptedBackend())
     first = model.submit([job("a", 100)])
@@ -140,7 +140,7 @@ def test_a_thread_that_reads_several_streams_is_woken_once_an_iteration(make_eng
     assert counts == [1, 3, 3, 3, 2]
 
 
-@over_both_links
+@over_all_links
 def test_tokens_wake_nobody_who_is_patient(make_engine):
     stream = make_engine(ScriptedBackend(slow)).submit([job("a", 100)])
     stream.is_patient = True
@@ -498,7 +498,7 @@ def test_a_job_that_the_backend_rejects_fails_alone(make_engine):
     assert text(take_all(model.submit([job("b", 1)]))) == "0 "
 
 
-@over_both_links
+@over_all_links
 def test_a_job_that_never_gets_room_fails_instead_of_waiting_for_ever(make_engine):
     [event] = take_all(make_engine(ScriptedBackend(max_active=0)).submit([job("a")]))
     assert isinstance(event.error, engine.JobFailed)
@@ -547,7 +547,7 @@ def test_jobs_are_refused_while_the_model_loads(make_engine):
     take_all(model.submit([job("a")]))
 
 
-@over_both_links
+@over_all_links
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -674,7 +674,7 @@ def test_grammars_are_made_once_and_by_who_asks_first(model_path, monkeypatch):
     assert made == [model.tokenizer]
 
 
-@over_both_links
+@over_all_links
 def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
     model = make_engine(ScriptedBackend(endless, max_active=1))
     streams = [model.submit([job("a")]), model.submit([job("b")])]

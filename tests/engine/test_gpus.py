@@ -10,7 +10,7 @@ import torch
 from switchyard import engine
 from switchyard.engine import backends
 from switchyard.engine.config import ModelConfig
-from switchyard.engine.links.pipe import PipeLink
+from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory import gpus
 from switchyard.engine.models import opening
@@ -19,9 +19,9 @@ from switchyard.engine.models import opening
 @pytest.mark.parametrize(
     ("device", "there_is_one", "link"),
     [
-        ("auto", True, PipeLink),
+        ("auto", True, ReplicaLink),
         ("auto", False, EngineThread),
-        ("cuda", False, PipeLink),
+        ("cuda", False, ReplicaLink),
         ("cpu", True, EngineThread),
     ],
 )
@@ -32,10 +32,20 @@ def test_an_engine_on_a_gpu_has_a_process_of_its_own(
     assert type(opening.open_engine(ModelConfig(model_path, "m", device))._link) is link
 
 
-@pytest.mark.parametrize(("asked", "link"), [("thread", EngineThread), ("process", PipeLink)])
+@pytest.mark.parametrize(("asked", "link"), [("thread", EngineThread), ("process", ReplicaLink)])
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_what_is_asked_for_counts(model_path, device, asked, link):
     assert type(opening.open_engine(ModelConfig(model_path, "m", device, asked))._link) is link
+
+
+def test_replicas_have_processes_and_an_equal_part_of_the_gpus(model_path, monkeypatch):
+    monkeypatch.setattr(gpus, "visible", lambda: [None] * 4)
+    config = ModelConfig(model_path, "m", "cuda", replicas=2)
+    replicas = opening.open_engine(config)._link._replicas
+    assert [one.gpus for one in replicas] == [one.link._config.gpus for one in replicas]
+    assert [one.gpus for one in replicas] == [(0, 1), (2, 3)]
+    on_cpu = opening.open_engine(ModelConfig(model_path, "m", "cpu", replicas=2))
+    assert len(on_cpu._link._replicas) == 2
 
 
 class Nvml:

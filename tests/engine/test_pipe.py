@@ -191,7 +191,9 @@ def test_jobs_are_refused_while_the_next_child_loads(make_engine):
 
 @pytest.mark.parametrize("seed", [Fault.STOP, Fault.HOLD])
 def test_a_child_that_is_silent_hangs_and_is_replaced(make_engine, seed):
-    model = make_engine(ScriptedBackend(fatal), hang_timeout=1.0, hang_exit=2.0)
+    model = make_engine(
+        ScriptedBackend(fatal), silence_timeout=1.0, hang_exit=2.0, hang_timeout=2.0
+    )
     child = child_of(model)
     stream = model.submit([job("a", 1001)])
     stream.take(20)
@@ -233,7 +235,9 @@ class Silent:
 
 def test_a_silent_child_is_told_at_the_one_limit_and_given_up_at_the_other(model_path):
     told, here = [], Silent()
-    config = ModelConfig(model_path, "scripted", hang_timeout=3.0, hang_exit=4.0)
+    config = ModelConfig(
+        model_path, "scripted", silence_timeout=3.0, hang_timeout=4.0, hang_exit=4.0
+    )
     link = PipeLink(config, None, lambda events: told.append((here.waited, *events)))
     assert not link._hears(here)
     assert here.waited == pytest.approx(4.0, abs=0.5)
@@ -245,7 +249,9 @@ def test_a_silent_child_is_told_at_the_one_limit_and_given_up_at_the_other(model
 def test_a_child_that_can_not_be_ended_is_told_and_not_replaced(make_engine, monkeypatch):
     monkeypatch.setattr(pipe, "KILL_TIMEOUT", 0.5)
     monkeypatch.setattr(subprocess.Popen, "kill", lambda process: None)
-    model = make_engine(ScriptedBackend(fatal), hang_timeout=1.0, hang_exit=2.0)
+    model = make_engine(
+        ScriptedBackend(fatal), silence_timeout=1.0, hang_timeout=2.0, hang_exit=2.0
+    )
     child = child_of(model)
     model.submit([seeded(Fault.STOP)])
     with model._changed:
@@ -412,7 +418,7 @@ def test_the_threads_of_the_child_share_one_heap(make_engine, caplog, monkeypatc
 
 def test_an_idle_child_says_that_it_lives_well_before_it_counts_as_hanging(model_path):
     here, there = Pipe()
-    config = ModelConfig(model_path, "scripted", hang_timeout=8.0)
+    config = ModelConfig(model_path, "scripted", silence_timeout=8.0)
     made = functools.partial(make_again, ScriptedBackend, ScriptedBackend().made_of)
     with here, pipe._start(there, ()) as child:
         try:

@@ -158,6 +158,15 @@ def test_only_the_gpus_of_the_configuration_count(there):
         residency.needed(ModelConfig(DEMO_EXL2, "m", "cuda", gpus=(1,), cache_tokens=2**21))
 
 
+def test_each_replica_needs_as_much_on_gpus_of_its_own(there):
+    there(80, 80, 80, 80)
+    one = residency.needed(ModelConfig(DEMO_EXL2, "m", "cuda", gpus=(2, 3)))
+    two = residency.needed(ModelConfig(DEMO_EXL2, "m", "cuda", gpus=(2, 3, 0, 1), replicas=2))
+    assert two == {2: one[2], 3: one[3], 0: one[2], 1: one[3]}
+    with pytest.raises(engine.ModelError, match="replicas"):
+        residency.needed(ModelConfig(DEMO_EXL2, "m", "cuda", replicas=3))
+
+
 def test_where_there_is_none_it_needs_what_it_would_alone(there):
     there(0.7)
     config = ModelConfig(DEMO_EXL2, "m", "cuda", cache_mode=("float16", "Q4"))
@@ -207,6 +216,8 @@ def test_the_cpu_has_weights_and_cache_in_float32(model_path):
     assert few == need.total(256) > weights + 256 * token
     own = residency.needed(cpu_config(model_path, cache_tokens=256, link="process"))["host"]
     assert own == few + residency.LIBRARIES
+    two = residency.needed(cpu_config(model_path, cache_tokens=256, replicas=2))["host"]
+    assert two == 2 * own
 
 
 def test_a_draft_model_is_counted_too(model_path):

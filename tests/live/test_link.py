@@ -1,5 +1,6 @@
 """A real server whose engine runs in a process of its own, against one in whose process it runs."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -170,6 +171,48 @@ def test_a_lost_engine_is_replaced_and_the_worker_lives_on(start, fault):
     assert worker_of(server) == worker
     wait_until_gone(child)
     assert server.stop() == 0
+
+
+def replicas_of(server):
+    [row] = requests.get(f"{server.url}/v1/models", timeout=10).json()["data"]
+    return row["meta"]["replicas"]
+
+
+def num_waiting(server):
+    jobs = requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"]
+    return sum(job["state"] == "pending" for job in jobs)
+
+
+def wait_until_both_are_ready(server):
+    deadline = time.monotonic() + 60
+    while [one["state"] for one in replicas_of(server)] != ["ready", "ready"]:
+        assert time.monotonic() < deadline, server.output
+        time.sleep(0.05)
+
+
+def test_a_replica_that_is_killed_costs_the_answers_that_it_had_begun(start):
+    server = start(SCRIPTED, replicas=2, max_batch_size=2).wait_until_ready()
+    wait_until_both_are_ready(server)
+    begun = [ask_for_minutes(server) for _ in range(4)]
+    waiting = [{"prompt": "x", "max_tokens": 3} for _ in range(8)]
+    [lost, other] = [one["pid"] for one in replicas_of(server)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(server.post, URL, body) for body in waiting]
+        while num_waiting(server) < 8:
+            time.sleep(0.02)
+        os.kill(lost, signal.SIGKILL)
+        assert [answer.result().status_code for answer in answers] == [200] * 8
+    ended = [b"was killed by SIGKILL" in b"".join(begun[i]) for i in (0, 2)]
+    assert ended == [True, True]
+    assert requests.get(f"{server.url}/health/ready", timeout=10).status_code == 200
+    wait_until_both_are_ready(server)
+    first, second = replicas_of(server)
+    assert (second["pid"], second["restarts"], first["restarts"]) == (other, 0, 1)
+    assert first["pid"] != lost
+    for lines in (begun[1], begun[3]):
+        assert b"data: " in next(line for line in lines if line)
+    for lines in begun:
+        lines.close()
 
 
 def test_the_engine_of_a_killed_worker_ends(start):
