@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from switchyard.engine.job import Job
 from switchyard.engine.links.base import ProcessLink
-from switchyard.engine.messages import ModelInfo, ReplicaState, ReplicaStatus
+from switchyard.engine.messages import Abandon, ListPending, ModelInfo, ReplicaState, ReplicaStatus
 from switchyard.engine.stats import Stats
 
 
@@ -93,6 +93,12 @@ class Replica:
         self.jobs.clear()
         self.pages.clear()
         return jobs
+
+    def abandon(self, fence: int) -> None:
+        self.num_hangs += 1
+        self.fence = fence
+        self.link.send(Abandon())
+        self.link.send(ListPending(fence))
 
     def count(self, stats: Stats) -> None:
         self.stats = stats.after(self.before)

@@ -255,10 +255,7 @@ class ReplicaLink:
         """It is stuck. If it comes out, it answers behind all that is from before."""
         logger.error("model %s: %s", self._config.name, reason)
         self._lose(replica, "hanging", reason, out)
-        replica.num_hangs += 1
-        replica.fence = next(self._fences)
-        replica.link.send(Abandon())
-        replica.link.send(ListPending(replica.fence))
+        replica.abandon(next(self._fences))
 
     def _end(self, replica: Replica, error: EngineError | None, out: list[Event]) -> None:
         """Its link has ended. It is tried anew while there are others."""
