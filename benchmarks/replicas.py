@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""What does the loss of one of two replicas cost, and what do two bring?
+
+    python benchmarks/replicas.py [--streams 64] [--rounds 5] [--model DIRECTORY --gpus 0,1]
+
+Without a model: processes over a backend that has a token for every job each 20 ms. `told`: seconds
+from SIGKILL, or from SIGSTOP, to the error of the first stream that had begun; SIGSTOP's less
+`silence_timeout`. `lost`: requests that had not begun and did not end whole, of so many. With a
+model: tokens a second of one replica and of one on each GPU, twice the streams, in turns.
+"""
+
+import argparse
+import functools
+import os
+import pathlib
+import signal
+import statistics
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.report import header  # noqa: E402
+from benchmarks.routing import MODEL, TICK, TokenBackend  # noqa: E402
+from switchyard import engine  # noqa: E402
+from switchyard.engine.config import ModelConfig  # noqa: E402
+from switchyard.engine.links.pipe import PipeLink  # noqa: E402
+from switchyard.engine.links.replicas import ReplicaLink  # noqa: E402
+from switchyard.engine.messages import Chunk, Failed, Finished  # noqa: E402
+
+SILENCE = 2.0  # seconds
+LONG, SHORT = 100_000, 10  # tokens
+WAITING = 32  # requests that have not begun
+
+
+class RecoveringBackend(TokenBackend):
+    def reset(self):
+        self._jobs.clear()
+
+    rebuild = reload = reset
+
+
+def make_backend(*_):
+    return RecoveringBackend(TICK)
+
+
+def make_job(identifier, num_tokens, prompt=(1,)):
+    return engine.Job(identifier, prompt, num_tokens, ignore_eos=True)
+
+
+def open_scripted(num_streams):
+    config = ModelConfig(
+        MODEL,
+        "bench",
+        replicas=2,
+        max_batch_size=num_streams // 2,
+        max_pending=WAITING,
+        silence_timeout=SILENCE,
+    )
+    # By its module's name: a function of the main one can't cross.
+    from benchmarks import replicas
+
+    make = functools.partial(PipeLink, config, replicas.make_backend)
+    model = engine.Engine(config, functools.partial(ReplicaLink, config, [((), make)] * 2))
+    model.start()
+    return model
+
+
+def wait_until_ready(model):
+    while [one.status for one in model.standing.replicas] != ["ready"] * model.config.replicas:
+        time.sleep(0.01)
+
+
+class Reader(threading.Thread):
+    """Reads one stream to its end."""
+
+    def __init__(self, model, job, begun=None):
+        super().__init__()
+        self._stream = model.submit([job])
+        self._begun = begun
+        self.end = self.ended = None
+        self.start()
+
+    def run(self):
+        while not self._stream.is_finished:
+            for event in self._stream.take():
+                if isinstance(event, Chunk) and self._begun is not None:
+                    self._begun.release()
+                    self._begun = None
+                if isinstance(event, Finished | Failed):
+                    self.end, self.ended = event, time.monotonic()
+
+    def close(self):
+        self._stream.close()
+        self.join()
+
+
+def lose(number, num_streams):
+    """Seconds until the loss is told, answers that ended with it, requests that were lost."""
+    model = open_scripted(num_streams)
+    wait_until_ready(model)
+    begun = threading.Semaphore(0)
+    long = [Reader(model, make_job(f"long-{i}", LONG), begun) for i in range(num_streams)]
+    for _ in long:
+        begun.acquire()
+    waiting = [Reader(model, make_job(f"waiting-{i}", SHORT)) for i in range(WAITING)]
+    victim = model.standing.replicas[0].pid
+    before = time.monotonic()
+    os.kill(victim, number)
+    while not (ended := [reader.ended for reader in long if reader.ended is not None]):
+        time.sleep(0.001)
+    time.sleep(0.1)
+    failed = sum(reader.end is not None for reader in long)
+    for reader in long:
+        if reader.end is None:
+            model.cancel(f"long-{long.index(reader)}")
+    for reader in [*long, *waiting]:
+        reader.join()
+    lost = sum(not isinstance(reader.end, Finished) for reader in waiting)
+    if number == signal.SIGSTOP:
+        os.kill(victim, signal.SIGCONT)
+    model.close(timeout=60)
+    return min(ended) - before, failed, lost
+
+
+def rate(model_path, gpus, num_streams, num_tokens=256):
+    """Tokens a second, of so many streams with a replica on each GPU."""
+    config = ModelConfig(
+        model_path,
+        "bench",
+        link="process",
+        gpus=gpus,
+        replicas=len(gpus) or 1,
+        max_batch_size=num_streams,
+        cache_tokens=max(num_streams * 512, 16384),
+    )
+    model = engine.open_engine(config)
+    model.start()
+    if not model.wait_until_loaded():
+        sys.exit(str(model.error))
+    wait_until_ready(model)
+    try:
+        for number in (2, num_streams * config.replicas):  # the first to warm up
+            begin = time.monotonic()
+            readers = [
+                Reader(model, make_job(f"{number}-{i}", num_tokens, (i + 1, 2, 3)))
+                for i in range(number)
+            ]
+            for reader in readers:
+                reader.join()
+        return number * num_tokens / (time.monotonic() - begin)
+    finally:
+        model.close(timeout=60)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model")
+    parser.add_argument("--gpus", default="")
+    args = parser.parse_args()
+    header()
+    if args.model is not None:
+        gpus = tuple(map(int, args.gpus.split(","))) if args.gpus else ()
+        for _ in range(args.rounds):
+            one, all_of_them = (rate(args.model, part, args.streams) for part in (gpus[:1], gpus))
+            print(f"one {one:8.0f} tok/s  {len(gpus)} {all_of_them:8.0f}  {all_of_them / one:.3f}")
+        return
+    for number, grace in ((signal.SIGKILL, 0.0), (signal.SIGSTOP, SILENCE)):
+        found = [lose(number, args.streams) for _ in range(args.rounds)]
+        told = [seconds - grace for seconds, _, _ in found]
+        ended = statistics.median(failed for _, failed, _ in found)
+        print(
+            f"{number.name}  told p50 {1e3 * statistics.median(told):.0f} ms, at most"
+            f" {1e3 * max(told):.0f}  ended {ended} of {args.streams}  lost"
+            f" {sum(lost for *_, lost in found)} of {WAITING * args.rounds}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
