@@ -60,12 +60,12 @@ class Upstream:
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
-            # Of a connection kept from before it may only be that the server has ended it since.
+            # It may only be that the server has ended since then what was kept.
             logger.debug("%s: %s; once more", self.url, lost)
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
-            raise engine.Closed(f"{self.url} has closed the connection: {lost}") from None
+            raise _closed(self.url, lost) from None
 
     def close(self) -> None:
         """What runs is not cut off."""
@@ -99,7 +99,8 @@ class Upstream:
         except requests.ConnectionError as reason:
             cause = reason.args[0] if reason.args else None
             if isinstance(cause, urllib3.exceptions.ProtocolError):
-                raise _Lost(str(cause)) from None
+                error = _closed(self.url, cause) if WAITING.is_fresh else _Lost(str(cause))
+                raise error from None
             raise engine.Dead(f"{self.url} can't be reached: {reason}", RETRY) from None
         except requests.RequestException as reason:
             raise engine.Dead(f"{self.url} can't be asked: {reason}", RETRY) from None
@@ -166,7 +167,11 @@ class Incoming:
 
 
 class _Lost(Exception):
-    """The connection has ended before an answer began."""
+    """A connection kept from before has ended before an answer began."""
+
+
+def _closed(url: str, reason: Exception) -> engine.Closed:
+    return engine.Closed(f"{url} has closed the connection: {reason}")
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
