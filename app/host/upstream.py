@@ -22,6 +22,7 @@ from switchyard.app.host.patient import (
     PatientPool,
     PatientTLSPool,
 )
+from switchyard.app.host.worker import hint
 from switchyard.app.sources import SettingsError
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Upstream:
         """The answer, once its head is there; close it. Raises engine.Dead for a server that can't
         be reached, engine.Closed for one that is lost, or what `look` does.
         """
+        hint(has_models=False)
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
