@@ -5,7 +5,6 @@ import pathlib
 import shlex
 import shutil
 import signal
-import subprocess
 import time
 
 import pytest
@@ -22,6 +21,7 @@ ENDLESS = {"prompt": "Once", "max_tokens": 1900, "ignore_eos": True}
 COMMANDS = {
     "gthread": "gunicorn --threads 16 --bind {address} host:app",
     "gthread, 4 workers": "gunicorn --workers 4 --threads 8 --bind {address} host:app",
+    "sync, 1 worker": "gunicorn --bind {address} host:app",
     "sync": "gunicorn --workers 4 --bind {address} host:app",
     "waitress": (
         "waitress-serve --threads 16 --channel-request-lookahead 1 --listen {address} host:app"
@@ -67,6 +67,7 @@ class Host(Server):
 
     def __init__(self, command, directory, switchyard, **settings):
         port = free_port()
+        self.directory = directory
         self.is_remote = switchyard is not None
         self._api = switchyard.url if switchyard else f"http://127.0.0.1:{port}/llm"
         if switchyard:
@@ -119,11 +120,8 @@ def switchyard(tmp_path_factory):
 
 
 def make_directory(path):
-    for name in ("host.py", "tasks.py"):
-        shutil.copy(HERE / name, path)
+    shutil.copy(HERE / "host.py", path)
     (path / "host.wsgi").write_text("from host import app as application\n")
-    for name in ("queue", "control", "results"):
-        (path / name).mkdir()
     return path
 
 
@@ -142,23 +140,3 @@ def start(tmp_path, switchyard):
     for host in hosts:
         left = host.end()
         assert left == [], host.output
-
-
-def resident(pid):
-    """MiB of a process's memory that no other has."""
-    text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
-    private = [line.split()[1] for line in text.splitlines() if line.startswith("Private")]
-    return sum(map(int, private)) / 1024
-
-
-def run(*command, cwd, **environment):
-    done = subprocess.run(
-        [program(command[0]), *command[1:]],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()

@@ -13,7 +13,7 @@ HELLO = {"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0}
 ANSWER = "Hi! How can I help you today?"
 WITH_OWN_MODEL = ("gthread", "waitress", "uwsgi, 1 process", "flask run")  # one process each
 WAYS = [
-    *((name, True) for name in COMMANDS if name != "uwsgi, 1 process"),
+    *((name, True) for name in COMMANDS if "1 process" not in name and "1 worker" not in name),
     *((name, False) for name in WITH_OWN_MODEL),
 ]
 
