@@ -20,9 +20,9 @@ from switchyard.app.delivery.framing import raise_failure
 from switchyard.app.delivery.reader import Reader, Submitted
 from switchyard.app.delivery.watch import LOOK, WatchedClient
 from switchyard.app.formats.openai import parse
-from switchyard.app.host.ending import is_ending
 from switchyard.app.host.tables import TABLES
 from switchyard.app.host.text_stream import Ending, TextStream
+from switchyard.app.host.worker import hint, is_ending
 from switchyard.app.leases import model_of, release
 from switchyard.app.operations.account import Account
 from switchyard.app.services import KEY, Services, services
@@ -81,6 +81,7 @@ class Local:
 
     def start(self) -> None:
         """Raises RuntimeError in a fork."""
+        hint(has_models=True)
         with self._lock:
             if self._given is not None:
                 self._is_closed, self._process = False, os.getpid()

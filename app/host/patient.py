@@ -26,10 +26,13 @@ class InterruptedWait(Exception):
 
 
 class _Waiting(threading.local):
-    """What the current thread looks at while it waits for a head, and on which connection."""
+    """What the current thread looks at while it waits for a head, and on which connection.
+    `is_fresh`: that was made for this very request.
+    """
 
     look: Look
     connection: socket.socket
+    is_fresh = False
 
 
 WAITING = _Waiting()
@@ -79,9 +82,17 @@ class _PatientResponse(http.client.HTTPResponse):
 class _Connection(urllib3.connection.HTTPConnection):
     response_class = _PatientResponse
 
+    def connect(self) -> None:
+        WAITING.is_fresh = True
+        super().connect()
+
 
 class _TLSConnection(urllib3.connection.HTTPSConnection):
     response_class = _PatientResponse
+
+    def connect(self) -> None:
+        WAITING.is_fresh = True
+        super().connect()
 
 
 class PatientPool(urllib3.HTTPConnectionPool):

@@ -22,6 +22,7 @@ from switchyard.app.host.patient import (
     PatientPool,
     PatientTLSPool,
 )
+from switchyard.app.host.worker import hint
 from switchyard.app.sources import SettingsError
 
 logger = logging.getLogger(__name__)
@@ -57,15 +58,16 @@ class Upstream:
         """The answer, once its head is there; close it. Raises engine.Dead for a server that can't
         be reached, engine.Closed for one that is lost, or what `look` does.
         """
+        hint(has_models=False)
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
-            # Of a connection kept from before it may only be that the server has ended it since.
+            # It may only be that the server has ended since then what was kept.
             logger.debug("%s: %s; once more", self.url, lost)
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
-            raise engine.Closed(f"{self.url} has closed the connection: {lost}") from None
+            raise _closed(self.url, lost) from None
 
     def close(self) -> None:
         """What runs is not cut off."""
@@ -99,7 +101,8 @@ class Upstream:
         except requests.ConnectionError as reason:
             cause = reason.args[0] if reason.args else None
             if isinstance(cause, urllib3.exceptions.ProtocolError):
-                raise _Lost(str(cause)) from None
+                error = _closed(self.url, cause) if WAITING.is_fresh else _Lost(str(cause))
+                raise error from None
             raise engine.Dead(f"{self.url} can't be reached: {reason}", RETRY) from None
         except requests.RequestException as reason:
             raise engine.Dead(f"{self.url} can't be asked: {reason}", RETRY) from None
@@ -166,7 +169,11 @@ class Incoming:
 
 
 class _Lost(Exception):
-    """The connection has ended before an answer began."""
+    """A connection kept from before has ended before an answer began."""
+
+
+def _closed(url: str, reason: Exception) -> engine.Closed:
+    return engine.Closed(f"{url} has closed the connection: {reason}")
 
 
 class _Adapter(requests.adapters.HTTPAdapter):

@@ -9,7 +9,7 @@ from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.reader import MEANINGS
 from switchyard.app.delivery.watch import LOOK, WatchedClient
 from switchyard.app.exceptions import TimedOut
-from switchyard.app.host.ending import is_ending
+from switchyard.app.host.worker import is_ending
 
 SLACK = 5.0  # seconds beyond a deadline in which the server may say so itself
 SILENCE = 60.0  # seconds, at least, in which a stream must say something: heartbeats do

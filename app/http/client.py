@@ -1,6 +1,7 @@
 """The other end of a request's connection, as far as the server that runs us shows it."""
 
 import contextlib
+import importlib
 import select
 import socket
 import struct
@@ -32,9 +33,17 @@ def _socket_of(environ: Mapping[str, Any]) -> socket.socket | None:
     return environ.get("gunicorn.socket") or environ.get("werkzeug.socket")
 
 
+def _descriptor_of(environ: Mapping[str, Any]) -> int | None:
+    """uWSGI's module, which exists inside of it alone, knows that of the thread's own request."""
+    if "uwsgi.version" not in environ:
+        return None
+    descriptor: int = importlib.import_module("uwsgi").connection_fd()
+    return descriptor
+
+
 class Client:
-    """gunicorn and werkzeug show the socket, waitress says whether it has closed. Where there is
-    neither, or no way to ask the socket, a client counts as there until a write to it fails.
+    """gunicorn, werkzeug and uWSGI show the socket, waitress says whether it has closed. Where
+    there is neither, or no way to ask it, a client counts as there until a write to it fails.
     """
 
     __slots__ = ("_is_disconnected", "_poll", "_socket")
@@ -43,11 +52,12 @@ class Client:
         self._socket = _socket_of(environ)
         self._is_disconnected = environ.get("waitress.client_disconnected")
         self._poll = None
-        if self._socket is not None and _END_OF_FILE:
+        shown = _descriptor_of(environ) if self._socket is None else self._socket
+        if shown is not None and _END_OF_FILE:
             # Not a peek at the data: that misses the end of file behind a pipelined request, and
             # TLS sockets refuse it.
             self._poll = select.poll()
-            self._poll.register(self._socket, _END_OF_FILE)
+            self._poll.register(shown, _END_OF_FILE)
 
     def is_on(self, other: socket.socket) -> bool:
         """Whether it is known to be on this socket."""

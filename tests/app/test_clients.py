@@ -2,7 +2,9 @@
 
 import socket
 import struct
+import sys
 import threading
+import types
 
 import pytest
 
@@ -152,6 +154,15 @@ def test_waitress_says_it_by_a_function(make_client, gate):
     response = client.post(
         URL, json=LONG, environ_overrides={"waitress.client_disconnected": has_left.is_set}
     )
+    assert response.status_code == 499
+
+
+def test_uwsgi_shows_a_descriptor(make_client, connection, gate, monkeypatch):
+    uwsgi = types.SimpleNamespace(connection_fd=connection.server.fileno)
+    monkeypatch.setitem(sys.modules, "uwsgi", uwsgi)
+    client = make_client(ScriptedBackend(gate=gate))
+    soon(leave, connection, "close")
+    response = client.post(URL, json=LONG, environ_overrides={"uwsgi.version": b"2.0"})
     assert response.status_code == 499
 
 

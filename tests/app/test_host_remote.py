@@ -347,6 +347,14 @@ def test_a_connection_that_the_server_has_ended_meanwhile_is_no_error(upstream, 
     assert app.switchyard.generate("x").text == "b"
 
 
+def test_what_a_fresh_connection_has_carried_is_not_asked_again(upstream, make_remote):
+    server = upstream(None, text("b"))
+    app = make_remote(server.url)
+    with pytest.raises(engine.Closed):
+        app.switchyard.generate("x")
+    assert len(server.bodies) == 1
+
+
 def test_a_fork_has_connections_of_its_own(upstream, make_remote):
     server = upstream(text("a"), text("b"), text("c"))
     app = make_remote(server.url)

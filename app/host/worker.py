@@ -1,0 +1,52 @@
+"""The worker that runs a host application, as far as it shows itself."""
+
+import functools
+import importlib
+import logging
+import signal
+import sys
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+SYNC = (
+    "gunicorn's sync worker answers one request at a time, health checks too, and is killed amid"
+    " one that takes longer than --timeout: --threads 16 makes it another"
+)
+THREADLESS = "without --threads, uWSGI generates nothing between two requests"
+
+
+def is_ending() -> bool:
+    """gunicorn's worker takes no more requests, and waits for those that it has. Elsewhere SIGTERM
+    ends the process, and nobody need ask.
+    """
+    return getattr(_gunicorn(), "alive", True) is False
+
+
+@functools.cache
+def hint(has_models: bool) -> None:
+    """Say in the log, once, what the worker means for requests that take long. `has_models`:
+    whether they are this process's own.
+    """
+    found = []
+    worker = _gunicorn()
+    num_workers = getattr(getattr(worker, "cfg", None), "workers", 1)
+    if type(worker).__module__ == "gunicorn.workers.sync":
+        found.append(SYNC)
+    if "uwsgi" in sys.modules:
+        uwsgi = importlib.import_module("uwsgi")
+        num_workers = uwsgi.numproc
+        if has_models and not {"threads", "enable-threads"} & uwsgi.opt.keys():
+            found.append(THREADLESS)
+    if has_models and num_workers > 1:
+        found.append(
+            f"each of {num_workers} worker processes loads the models for itself: one with threads"
+            " is enough, or a server that all ask, by url"
+        )
+    if found:
+        logger.warning("%s (docs/flask.md)", "; ".join(found))
+
+
+def _gunicorn() -> Any:
+    """Its worker is known by the handler of SIGTERM, a method of it."""
+    return getattr(signal.getsignal(signal.SIGTERM), "__self__", None)

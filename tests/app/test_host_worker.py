@@ -1,0 +1,103 @@
+"""What the log of a host application says of the worker that runs it."""
+
+import signal
+import sys
+import types
+
+import flask
+import pytest
+from gunicorn.config import Config
+from gunicorn.workers.gthread import ThreadWorker
+from gunicorn.workers.sync import SyncWorker
+
+from switchyard import engine
+from switchyard.app import Switchyard
+from switchyard.app.host.worker import hint
+
+OF_ITSELF = "loads the models for itself"
+SYNC = "one request at a time"
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said():
+    hint.cache_clear()
+    yield
+    hint.cache_clear()
+
+
+@pytest.fixture
+def run_by(monkeypatch):
+    """Have this process look as if a worker of gunicorn's ran it."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run_by(kind, num_workers):
+        config = Config()
+        config.set("workers", num_workers)
+        worker = object.__new__(kind)
+        worker.cfg, worker.alive = config, True
+        signal.signal(signal.SIGTERM, worker.handle_exit)
+
+    yield run_by
+    signal.signal(signal.SIGTERM, before)
+
+
+def warnings_of(caplog):
+    return [r.getMessage() for r in caplog.records if r.name == "switchyard.app.host.worker"]
+
+
+def ask(*apps):
+    for app in apps:
+        for _ in range(2):
+            with pytest.raises(engine.Dead):
+                Switchyard.generate(app.switchyard, "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_workers", "said"),
+    [(SyncWorker, 4, [SYNC]), (ThreadWorker, 4, []), (ThreadWorker, 1, [])],
+)
+def test_in_client_mode_the_sync_worker_is_told_once(run_by, caplog, kind, num_workers, said):
+    run_by(kind, num_workers)
+    apps = [flask.Flask("host"), flask.Flask("another")]
+    for app in apps:
+        app.switchyard = Switchyard(app, url="http://127.0.0.1:1")
+    ask(*apps)
+    found = warnings_of(caplog)
+    assert len(found) == len(said) and all(map(str.__contains__, found, said))
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_workers", "said"),
+    [
+        (SyncWorker, 4, [SYNC, "each of 4 worker processes", OF_ITSELF]),
+        (SyncWorker, 1, [SYNC]),
+        (ThreadWorker, 4, [OF_ITSELF]),
+        (ThreadWorker, 1, []),
+    ],
+)
+def test_models_of_its_own_are_several_with_several_workers(
+    run_by, caplog, model_path, kind, num_workers, said
+):
+    run_by(kind, num_workers)
+    with Switchyard(flask.Flask("host"), model=model_path) as switchyard:
+        switchyard.start()
+    found = warnings_of(caplog)
+    assert len(found) == bool(said)
+    assert all(part in found[0] for part in said)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_processes", "has_models", "said"),
+    [
+        ({"threads": b"8"}, 1, True, None),
+        ({"enable-threads": True}, 4, True, OF_ITSELF),
+        ({}, 1, True, "uWSGI generates nothing between two requests"),
+        ({}, 4, False, None),
+    ],
+)
+def test_uwsgi_is_told_of_too(monkeypatch, caplog, options, num_processes, has_models, said):
+    uwsgi = types.SimpleNamespace(numproc=num_processes, opt=options)
+    monkeypatch.setitem(sys.modules, "uwsgi", uwsgi)
+    hint(has_models)
+    found = warnings_of(caplog)
+    assert found == [] if said is None else said in found[0]

@@ -1,0 +1,23 @@
+"""A host application: in client mode where SWITCHYARD_URL is set, else with a model of its own."""
+
+import flask
+
+from switchyard import Switchyard
+
+app = flask.Flask(__name__)
+switchyard = Switchyard(app, url_prefix="/llm")
+
+
+@app.get("/")
+def home():
+    return "its own page"
+
+
+@app.post("/text")
+def text():
+    return switchyard.generate(**flask.request.json).text
+
+
+@app.post("/stream")
+def stream():
+    return flask.Response(switchyard.stream(**flask.request.json), mimetype="text/plain")
