@@ -43,7 +43,10 @@ from switchyard.app.services import KEY, SHOWN, Services
 logger = logging.getLogger(__name__)
 
 # That lie under /v1, and without it, too, as llama.cpp's server has them.
-UNPREFIXED = ("/models", "/chat/completions", "/completions", "/responses", "/messages")
+UNPREFIXED = (
+    *("/models", "/chat/completions", "/completions", "/responses", "/messages"),
+    *("/chat/completions/input_tokens", "/responses/input_tokens", "/messages/count_tokens"),
+)
 
 
 def install(

@@ -46,6 +46,20 @@ def pydantic_ai():
     return agent.run_sync(ASK).output
 
 
+def langchain():
+    """It runs no tools by itself."""
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(base_url=url, api_key="none", model="agent", max_retries=0)
+    bound = model.bind_tools([read_file], response_format=Secret, strict=True)
+    called = bound.invoke([HumanMessage(ASK)])
+    [call] = called.tool_calls
+    result = ToolMessage(read_file(**call["args"]), tool_call_id=call["id"])
+    answer = bound.invoke([HumanMessage(ASK), called, result])
+    return Secret.model_validate_json(answer.text)
+
+
 def with_instructor():
     """It runs no tools: one has been called before."""
     import instructor
@@ -76,6 +90,7 @@ RUN = {
     "openai-agents": lambda: openai_agents(is_responses=False),
     "openai-agents-responses": lambda: openai_agents(is_responses=True),
     "pydantic-ai": pydantic_ai,
+    "langchain": langchain,
     "instructor": with_instructor,
 }
 print(json.dumps(RUN[name]().model_dump()))

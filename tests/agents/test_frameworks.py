@@ -23,6 +23,7 @@ PYTHON = ROOT / ".venv" / "agents" / "bin" / "python"
         ("openai-agents", 2),
         ("openai-agents-responses", 2),
         ("pydantic-ai", 2),
+        ("langchain", 2),
         ("instructor", 1),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 
+import jsonschema_rs
 import pytest
 
 from switchyard import engine
@@ -196,9 +197,35 @@ def test_an_answer_has_the_fields_that_are_asked_for(make_client):
 def test_a_bias_is_for_an_id_or_for_each_token_of_a_text(make_client, bias):
     backend = ScriptedBackend()
     client = make_client(backend)
-    assert client.post(URL, json={"prompt": "x", "logit_bias": bias}).status_code == 200
+    response = client.post(URL, json={"prompt": "x", "logit_bias": bias})
+    assert response.status_code == 200
     texts = client.models.get().tokenizer.encode(" the the", 9, add_bos=False)
-    assert dict(backend.enqueued[0].sampling.logit_bias) == {5: 1.5, **dict.fromkeys(texts, -100)}
+    biases = {5: 1.5, **dict.fromkeys(texts, -100)}
+    assert dict(backend.enqueued[0].sampling.logit_bias) == biases
+    told = response.json["generation_settings"]["logit_bias"]
+    assert told == [{"token": token, "bias": value} for token, value in biases.items()]
+
+
+def test_tokens_that_would_end_the_text_are_told_as_ruled_out(make_client):
+    client = make_client(ScriptedBackend())
+    response = client.post(URL, json={"prompt": "x", "ignore_eos": True})
+    told = response.json["generation_settings"]["logit_bias"]
+    ends = client.models.get().tokenizer.eos_token_ids
+    assert ends and told == [{"token": token, "bias": None} for token in ends]
+
+
+@pytest.mark.parametrize(
+    ("reason", "new_tokens", "is_truncated"),
+    [("length", 2046, True), ("length", 2045, False), ("stop", 2046, False)],
+)
+def test_a_text_that_has_filled_the_context_is_told_as_truncated(
+    make_client, reason, new_tokens, is_truncated
+):
+    def script(job):
+        yield Finished(job.identifier, reason, 2, new_tokens, 0)
+
+    _, response = post(make_client, script, prompt="x")
+    assert response.json["truncated"] is is_truncated
 
 
 @pytest.mark.parameter("model", "/completion")
@@ -277,6 +304,14 @@ def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client):
 def test_what_can_not_be_honoured_is_named(make_client, more, param):
     _, response = post(make_client, **{"prompt": "x", **more})
     assert response.status_code == 400 and response.json["error"]["param"] == param
+
+
+@pytest.mark.parametrize("prompt", [[], [[]], [""], "", [1, ""]], ids=str)
+def test_the_document_has_no_empty_prompt(make_client, prompt):
+    schemas = make_client(ScriptedBackend()).get("/openapi.json").json["components"]["schemas"]
+    schema = {**schemas["LlamaCpp"]["properties"]["prompt"], "components": {"schemas": schemas}}
+    validator = jsonschema_rs.validator_for(schema)
+    assert validator.is_valid([1, "x"]) and not validator.is_valid(prompt)
 
 
 def test_a_failure_ends_the_stream(make_client):

@@ -16,6 +16,11 @@ ANSWERED = {  # by the address without /v1
     "/responses": {"input": "Hello", "max_output_tokens": 2},
     "/messages": {"messages": HELLO, "max_tokens": 2, "model": "scripted"},
 }
+COUNTED = {
+    "/chat/completions/input_tokens": {"messages": HELLO},
+    "/responses/input_tokens": {"input": "Hello"},
+    "/messages/count_tokens": {"messages": HELLO, "model": "scripted"},
+}
 
 
 def test_props_tell_the_context_and_no_path(make_client, model_path):
@@ -61,6 +66,9 @@ def test_the_same_is_answered_without_v1(make_client):
         with_v1, without = (client.post(p, json=body).json for p in (f"/v1{path}", path))
         assert without.keys() == with_v1.keys(), path
         assert without["usage"] == with_v1["usage"], path
+    for path, body in COUNTED.items():
+        with_v1, without = (client.post(p, json=body).json for p in (f"/v1{path}", path))
+        assert without == with_v1 and without["input_tokens"] > 0, path
 
 
 def test_errors_without_v1_are_in_the_format_s_words(make_client):

@@ -214,6 +214,7 @@ def fit(body, limit="max_tokens", others=()):
         body["n"] = body["best_of"]
     if body.get("max_tokens") == 0:  # is for scoring a prompt
         body["echo"] = True
+    if limit and body.get(limit) == 0:
         body.pop("min_tokens", None)
     if "timeout" in body:
         body["timeout"] = 20  # what ends in time is for other tests

@@ -37,6 +37,7 @@ def answer_prompts(request: LlamaCpp | Infill) -> flask.Response:
             settings=generation_settings(request, model),
             prompts=[model.tokenizer.decode(p.token_ids, skip_special=False) for p in prompts],
             piece=model.tokenizer.piece,
+            max_tokens=model.max_tokens,
             stop_strings=request.stop,
             returns_tokens=request.return_tokens,
             has_probabilities=request.n_probs > 0,

@@ -45,6 +45,7 @@ class PromptObject(Object):
 
 
 Given = Annotated[str, Field(min_length=1)] | PromptObject | Pieces
+Prompts = Annotated[list[Given], Field(min_length=1)]
 
 
 class LlamaCppOptions(OtherServers):
@@ -124,13 +125,18 @@ class LlamaCppOptions(OtherServers):
         return OtherServers.sampling(self.model_copy(update={"logit_bias": by_id}), config)
 
     def tokenized(self, job: engine.Job, tokenizer: engine.Tokenizer, limit: int) -> engine.Job:
-        bias = dict(job.sampling.logit_bias)
+        bias = self.biased(job.sampling, tokenizer)
+        job = replace(job, sampling=replace(job.sampling, logit_bias=tuple(bias.items())))
+        return super().tokenized(job, tokenizer, limit)
+
+    def biased(self, sampling: engine.Sampling, tokenizer: engine.Tokenizer) -> dict[int, float]:
+        """Tokens by their ids, and those of texts."""
+        bias = dict(sampling.logit_bias)
         for text, value in self.logit_bias.items():
             if not _is_id(text):
                 token_ids = tokenizer.encode(text, MAX_BIASED_TOKENS, add_bos=False)
                 bias.update(dict.fromkeys(token_ids, value))
-        job = replace(job, sampling=replace(job.sampling, logit_bias=tuple(bias.items())))
-        return super().tokenized(job, tokenizer, limit)
+        return bias
 
 
 class LlamaCpp(LlamaCppOptions):
@@ -147,7 +153,7 @@ class LlamaCpp(LlamaCppOptions):
         ' of which has an answer of its own. Also as `{"prompt_string": TEXT}`.',
     )
 
-    @field_validator("prompt", mode="before", json_schema_input_type=Given | list[Given])
+    @field_validator("prompt", mode="before", json_schema_input_type=Given | Prompts)
     @classmethod
     def _list_of_prompts(cls, value: Any) -> Any:
         if isinstance(value, list) and any(type(one) is int for one in value):

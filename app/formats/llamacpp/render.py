@@ -22,6 +22,7 @@ class Told:
     settings: Mapping[str, Any]
     prompts: Sequence[str]  # of each choice
     piece: Callable[[int], bytes]  # what a token adds to the text
+    max_tokens: int  # of a prompt and its completion together
     stop_strings: Sequence[str] = ()
     returns_tokens: bool = False
     has_probabilities: bool = False
@@ -101,7 +102,7 @@ class LlamaCppRender(ChoicesRender):
             "tokens_predicted": finished.new_tokens,
             "tokens_evaluated": finished.prompt_tokens,
             "tokens_cached": finished.cached_tokens,
-            "truncated": False,
+            "truncated": _is_truncated(finished, told.max_tokens),
             **(more or {}),
         }
         if told.has_timings:
@@ -140,6 +141,12 @@ def _stop_type(finished: engine.Finished, word: str) -> str:
             return "eos"
         case _:
             return "none"
+
+
+def _is_truncated(finished: engine.Finished, max_tokens: int) -> bool:
+    """Whether the context was full."""
+    num_tokens = finished.prompt_tokens + finished.new_tokens
+    return finished.finish_reason == "length" and num_tokens >= max_tokens
 
 
 def _picked(body: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:

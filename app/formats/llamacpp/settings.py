@@ -15,10 +15,13 @@ def generation_settings(request: LlamaCppOptions, model: engine.Engine) -> dict[
     """
     sampling = request.sampling(model.config)
     names = request.names_of_fields()
+    biased: dict[int, float | None] = {**request.biased(sampling, model.tokenizer)}
+    if request.ignore_eos:  # null: minus infinity
+        biased |= dict.fromkeys(model.tokenizer.eos_token_ids)
     asked = {names[f.name]: getattr(sampling, f.name) for f in fields(sampling) if f.name in names}
     return {
         **asked,
-        "logit_bias": [list(pair) for pair in sampling.logit_bias],
+        "logit_bias": [{"token": token, "bias": bias} for token, bias in biased.items()],
         "repeat_last_n": sampling.repetition_range,
         "seed": UNSEEDED if request.seed is None else request.seed,
         "n_ctx": model.info.max_seq_len,

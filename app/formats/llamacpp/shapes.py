@@ -48,6 +48,6 @@ class LlamaCppBody(TypedDict, total=False):
     tokens_predicted: int
     tokens_evaluated: int
     tokens_cached: int
-    truncated: Literal[False]
+    truncated: bool
     completion_probabilities: list[ProbabilitiesBody]
     timings: TimingsBody

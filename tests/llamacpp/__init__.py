@@ -1,0 +1,1 @@
+"""llama.cpp's own tests of its server, run against this one: scripts/test-llamacpp."""
