@@ -56,6 +56,13 @@ def test_the_most_is_taken_and_one_more_is_not(most, param):
     assert told.value.param == param
 
 
+@pytest.mark.parametrize(("length", "param"), [(2047, "max_new_tokens"), (2048, "prompt")])
+def test_a_prompt_that_fills_the_context_is_what_is_too_long(length, param):
+    with pytest.raises(engine.PromptTooLong) as told:
+        admission.max_new_tokens(length, 2, INFO, ModelConfig("m", "m"))
+    assert told.value.param == param
+
+
 def test_a_forced_or_biased_token_is_one_of_the_vocabulary():
     config = ModelConfig("m", "m")
     for name in ("banned_token_ids", "allowed_token_ids"):

@@ -126,6 +126,12 @@ def test_several_tokens_come_in_one_step(guessing):
     assert sum(each.accepted_tokens for each in told) < sum(each.draft_tokens for each in told)
 
 
+def test_a_prompt_that_is_shorter_than_an_ngram_harms_none_that_runs_with_it(plain, guessing):
+    short = [job(f"of {n}", 8, prompt=(5,) * n, sampling=GREEDY) for n in (1, 2)]
+    jobs = [*short, job("other", 8, prompt=conversation(QUESTIONS[0]), sampling=GREEDY)]
+    assert texts(guessing, jobs) == texts(plain, jobs)
+
+
 def test_a_limit_is_kept_to_the_token(plain, guessing):
     """Also where it is less than what is guessed at once, and where pages end."""
     lengths = [1, 2, 3, 4, 5, 6, 256]
