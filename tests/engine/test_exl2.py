@@ -549,16 +549,18 @@ def test_a_lost_device_is_told_at_once(forced, in_prefill):
         backend.iterate()
 
 
-def test_a_device_that_is_lost_while_tokens_are_drawn_is_told_at_once(forced, monkeypatch):
-    def fail(*arguments):
-        raise RuntimeError("CUDA error: device-side assert triggered")
+def test_a_draw_that_finds_no_memory_is_tried_again_for_all(forced, monkeypatch):
+    def start(*arguments):
+        if next(count) < 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return draw(*arguments)
 
     backend = forced(lambda t: {7: 0.0})
-    backend.enqueue(job("a"))
-    monkeypatch.setattr(backend._generator.draw, "start", fail)
-    with pytest.raises(engine.DeviceLost):
-        for _ in range(3):
-            backend.iterate()
+    draw, count = backend._generator.draw.start, itertools.count()
+    monkeypatch.setattr(backend._generator.draw, "start", start)
+    found = run(backend, job("a", prompt=(1,)), job("b", prompt=(1,)))
+    assert [ending(found[i]).last.new_tokens for i in "ab"] == [3, 3]
+    assert backend.work.retries == 2
 
 
 def test_prompts_are_no_proof_that_steps_succeed(forced):

@@ -236,6 +236,32 @@ def test_a_step_that_fails_is_tried_again(noisy, plain):
     backend.close()
 
 
+def test_pages_hold_no_more_than_was_computed_where_a_step_fails(model_path):
+    """Or the job would not get beyond the page's border."""
+
+    def before(input_ids, is_prefill):
+        if failing and not is_prefill:
+            raise failing.pop()
+
+    failing = []
+    backend = exl2_backend(model_path, logits=lambda t: {7: 0.0}, before=before, ngram_draft=True)
+    backend.open()
+    backend.enqueue(job("a", 300))
+    for _ in range(9):
+        backend.iterate()
+    [sequence] = backend._jobs["a"].sequences
+    computed = sequence.kv_position
+    failing.append(RuntimeError("bad luck"))
+    assert backend.iterate() == []
+    held = [page.kv_position for page in sequence.allocated_pages]
+    assert sum(held) == sequence.kv_position == computed
+    events = []
+    while backend.num_jobs:
+        events += backend.iterate()
+    assert events[-1].new_tokens == 300
+    backend.close()
+
+
 def test_any_traffic_gives_the_texts_that_there_are_without(plain, guessing):
     """Shared prefixes, some that end at once, all lengths, cancelled ones; pages are validated."""
     rng = random.Random(1)
