@@ -24,7 +24,7 @@ from switchyard.engine.schedule.alarms import Alarms
 from switchyard.engine.schedule.batch import Batch
 from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending
 from switchyard.engine.standing import Past, Standing
-from switchyard.engine.stats import Stats, Totals
+from switchyard.engine.stats import Histogram, Occupancy, Stats, Totals
 from switchyard.engine.stream import Stream
 from tests.engine.test_engine import take_all
 from tests.scripted import Gate, ScriptedBackend, job
@@ -200,6 +200,18 @@ def test_engines_that_have_stopped_are_let_go_also_where_nobody_counts():
         standing.note(Stopped(None))
         past.add(standing)
     assert past._standings == []
+
+
+def test_of_an_engine_before_this_one_only_what_it_counted_is_told():
+    sizes = {"batch_size": Histogram((1,), 1.0), "iteration_seconds": Histogram((2,), 0.5)}
+    held = {"num_active": 2, "num_pending": 3, "occupancy": Occupancy(4, 5)}
+    old, new = Standing("m"), Standing("m")
+    old.note(Stats(1.0, Totals(new_tokens=7), sizes, **held))
+    new.follow(Past(), old)
+    assert new.stats == Stats(1.0, Totals(new_tokens=7), sizes)
+    new.note(Stats(2.0, Totals(new_tokens=1), {"batch_size": Histogram((1,), 3.0)}))
+    assert new.stats.histograms == {**sizes, "batch_size": Histogram((2,), 4.0)}
+    assert new.stats.totals.new_tokens == 8
 
 
 def test_a_batch_keeps_nothing_of_jobs_that_have_ended():
