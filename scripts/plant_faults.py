@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--changed", metavar="REVISION", nargs="?", const="HEAD~1")
     parser.add_argument("--only", default="", help="faults whose name or file has this text in it")
     parser.add_argument("--jobs", type=int, default=2, help="test files at a time")
+    parser.add_argument("--places", action="store_true", help="which have none; runs no test")
     args = parser.parse_args()
     faults = tomllib.loads(LIST.read_text())["faults"]
     faults = [f for f in faults if args.only in f["name"] or args.only in f["file"]]
@@ -32,6 +33,8 @@ def main() -> int:
         git = ["git", "-C", str(ROOT), "diff", "--name-only", args.changed]
         changed = subprocess.run(git, capture_output=True, text=True, check=True).stdout.split()
         faults = [fault for fault in faults if fault["file"] in changed]
+    if args.places:
+        return tell_places(faults)
     survivors = []
     with tempfile.TemporaryDirectory() as directory:
         copy = copy_project(pathlib.Path(directory))
@@ -48,6 +51,29 @@ def main() -> int:
     return any(result == "no place" or "equivalent" not in f for result, f in survivors)
 
 
+def tell_places(faults: list[dict[str, Any]]) -> int:
+    lost = [fault for fault in faults if plant(ROOT, fault) is None]
+    for fault in lost:
+        print(f"no place  {fault['name']} ({fault['file']})")
+    print(f"\n{len(faults) - len(lost)} of {len(faults)} have a place")
+    return bool(lost)
+
+
+def plant(copy: pathlib.Path, fault: dict[str, Any]) -> str | None:
+    """The file's text with the fault; None where it has no place, or isn't Python any more."""
+    path = copy / fault["file"]
+    text = path.read_text() if path.exists() else ""
+    if text.count(fault["before"]) != 1:
+        return None
+    text = text.replace(fault["before"], fault["after"])
+    if path.suffix == ".py":
+        try:
+            ast.parse(text)
+        except SyntaxError:
+            return None
+    return text
+
+
 def copy_project(directory: pathlib.Path) -> pathlib.Path:
     git = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"]
     names = subprocess.run(git, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -60,11 +86,12 @@ def copy_project(directory: pathlib.Path) -> pathlib.Path:
 
 
 def try_fault(copy: pathlib.Path, fault: dict[str, Any], jobs: int) -> str:
+    faulty = plant(copy, fault)
+    if faulty is None:
+        return "no place"
     path = copy / fault["file"]
     text = path.read_text()
-    if text.count(fault["before"]) != 1:
-        return "no place"
-    path.write_text(text.replace(fault["before"], fault["after"]))
+    path.write_text(faulty)
     try:
         first = fault.get("tests", importers(copy, fault["file"]))
         others = [name for name in test_files(copy) if name not in first]

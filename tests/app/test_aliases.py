@@ -72,6 +72,13 @@ def test_the_nearest_alias_wins(make_models, name, found):
     assert make_models("abcde", aliases).get(name).config.name == found
 
 
+def test_of_some_models_the_aliases_stay(make_models):
+    some = make_models("ab", {"x": "b", "y": "a"}).only(["b"])
+    assert some.get("x").config.name == "b"
+    with pytest.raises(engine.ModelNotFound):
+        some.get("y")
+
+
 def test_a_name_that_only_begins_like_an_alias_is_unknown(make_models):
     models = make_models("a", {"gpt-4": "a", "claude-*": "a"})
     for name in ("gpt-4o", "claude", "", "claude*"):

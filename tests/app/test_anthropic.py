@@ -601,6 +601,24 @@ def test_what_does_not_fit_the_context_is_a_bad_request(make_client):
     assert re.fullmatch(r"prompt is too long: \d+ tokens > 2048 maximum", message)
 
 
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_too_long(make_client):
+    """For one token there is."""
+    client = make_client(ScriptedBackend())
+
+    def body(number):
+        return {"messages": [{"role": "user", "content": "a" + " a" * number}]}
+
+    def count(number):
+        return client.post(f"{URL}/count_tokens", json=body(number)).json["input_tokens"]
+
+    most = 2048 - count(0)
+    assert count(most) == 2048
+    message = error_of(client.post(URL, json={**body(most), "max_tokens": 1}))["message"]
+    assert message == "prompt is too long: 2048 tokens > 2048 maximum"
+    response = client.post(URL, json={**body(most - 1), "max_tokens": 1})
+    assert response.json["usage"]["input_tokens"] == 2047
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "kind"),
     [
@@ -642,6 +660,16 @@ def test_a_server_that_drains_is_overloaded(make_client):
     response = client.post(URL, json=HELLO)
     assert error_of(response, 529)["type"] == "overloaded_error"
     assert "Retry-After" in response.headers
+
+
+def test_a_model_that_has_failed_is_no_overload(make_client):
+    """Clients try again where there is one."""
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    backend.iterate_errors = [engine.DeviceLost("the device is lost")]
+    client.post(URL, json=HELLO)
+    assert client.models.wait_until_stopped(20)
+    assert error_of(client.post(URL, json=HELLO), 503)["type"] == "api_error"
 
 
 def test_a_model_that_loads_is_told_without_its_context(make_client):

@@ -2,16 +2,20 @@
 
 import json
 import threading
+import time
 
 import pytest
 
-from switchyard.engine.messages import Prefill, Started
+from switchyard import engine
+from switchyard.engine.messages import Chunk, Failed, Prefill, Started
 from tests.app.conftest import wait_until_empty
 from tests.scripted import Gate, ScriptedBackend, finished, ticking
 
 pytestmark = pytest.mark.both_ways
 
 GENERATE, STREAM, ABORT = "/api/v1/generate", "/api/extra/generate/stream", "/api/extra/abort"
+
+ANN = {"x-api-key": "ann"}
 
 # As KoboldAI Lite and SillyTavern send them, every sampler off.
 IDLE = {
@@ -269,6 +273,28 @@ def test_a_key_aborts_its_own_clients_generation_and_no_other(make_client):
     for thread in threads:
         thread.join(20)
     wait_until_empty(client)
+
+
+def test_who_has_an_api_key_can_abort_what_has_no_genkey(make_client, ask):
+    client = make_client(ScriptedBackend(ticking))
+    answers = ask(client, {"prompt": "x", "max_length": 2000}, GENERATE, headers=ANN)
+    while not client.models.get().num_jobs:
+        time.sleep(0.01)
+    for headers in ({}, {"x-api-key": "bob"}):
+        assert client.post(ABORT, json={}, headers=headers).json == {"success": False}
+    assert client.post(ABORT, json={}, headers=ANN).json == {"success": True}
+    assert answers.get(timeout=20).json["results"][0]["finish_reason"] == "cancelled"
+
+
+def test_a_stream_that_fails_ends_with_an_error(make_client):
+    def script(job):
+        yield Started(job.identifier)
+        yield Chunk(job.identifier, "x", (0,))
+        yield Failed(job.identifier, engine.JobFailed("no more"))
+
+    text = make_client(ScriptedBackend(script)).post(STREAM, json={"prompt": "x"}).text
+    names = [line for line in text.splitlines() if line.startswith("event: ")]
+    assert names == ["event: message", "event: error"]
 
 
 @pytest.mark.parameter("prompt", "/api/extra/tokencount")

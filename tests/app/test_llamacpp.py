@@ -386,3 +386,9 @@ def test_without_new_tokens_the_prompt_is_read_and_nothing_more(make_client):
     assert (response.status_code, response.json["content"]) == (200, "")
     [job] = backend.enqueued
     assert (job.max_new_tokens, job.prompt_logprobs) == (0, 0)
+
+
+@pytest.mark.parametrize(("length", "status"), [(2048, 200), (2049, 400)])
+def test_a_prompt_that_just_fills_the_context_is_read(make_client, length, status):
+    _, response = post(make_client, prompt=[5] * length, n_predict=0)
+    assert response.status_code == status

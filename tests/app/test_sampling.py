@@ -169,6 +169,7 @@ def test_what_is_wrong_is_refused_by_its_name(make_client, body, param):
         ),
         ("/completion", {"dry_multiplier": 1, "dry_penalty_last_n": 64}, {"dry_range": 64}),
         ("/completion", {"dry_multiplier": 1, "dry_penalty_last_n": 0}, {"dry_multiplier": 0}),
+        ("/completion", {"repeat_penalty": 1.1}, {"repetition_range": -1}),
         ("/completion", {"repeat_penalty": 1.1, "repeat_last_n": 64}, {"repetition_range": 64}),
         ("/completion", {"repeat_penalty": 1.1, "repeat_last_n": 0}, {"repetition_penalty": 1}),
         ("/completion", {"tfs_z": 0.9, "mirostat": 0, "logit_bias": []}, {"tfs": 0.9}),

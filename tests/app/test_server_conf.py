@@ -100,5 +100,8 @@ def test_why_an_address_can_not_be_listened_on_is_told_as_it_is():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         taken_by = address.refusal(f"127.0.0.1:{taken.getsockname()[1]}")
     assert taken_by is not None and "is taken by another program" in taken_by
+    with socket.create_server(("127.0.0.9", 65535)):
+        told = address.refusal("127.0.0.9:65535")
+    assert told is not None and told.endswith(" SWITCHYARD_BIND=127.0.0.9:1")
     elsewhere = address.refusal("192.0.2.1:80")  # for documentation: nobody's
     assert elsewhere is not None and "can't be listened on" in elsewhere

@@ -47,9 +47,9 @@ def test_of_guessed_tokens():
 
 
 def test_of_several_choices_the_longest_times_and_all_tokens():
-    told = timings([ended(100, 11, 0, 0.1, 0.2, 2.0), ended(100, 21, 0, 0.3, 0.1, 1.0)], 2)
+    told = timings([ended(130, 11, 30, 0.1, 0.2, 2.0), ended(130, 21, 30, 0.3, 0.1, 1.0)], 2)
     assert told["queue_ms"] == 300 and told["prompt_ms"] == 200 and told["predicted_ms"] == 2000
-    assert told["prompt_n"] == 100 and told["predicted_n"] == 32
+    assert told["prompt_n"] == 100 and told["cache_n"] == 30 and told["predicted_n"] == 32
     assert told["predicted_per_second"] == 15
 
 

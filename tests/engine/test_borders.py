@@ -24,7 +24,7 @@ from switchyard.engine.schedule.alarms import Alarms
 from switchyard.engine.schedule.batch import Batch
 from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending
 from switchyard.engine.standing import Past, Standing
-from switchyard.engine.stats import Stats, Totals
+from switchyard.engine.stats import Histogram, Occupancy, Stats, Totals
 from switchyard.engine.stream import Stream
 from tests.engine.test_engine import take_all
 from tests.scripted import Gate, ScriptedBackend, job
@@ -53,6 +53,13 @@ def test_the_most_is_taken_and_one_more_is_not(most, param):
     more = (value[0] + 1,) if isinstance(value, tuple) else value + 1
     with pytest.raises(engine.Rejected) as told:
         admission.check(job(**{name: more}), INFO, config)
+    assert told.value.param == param
+
+
+@pytest.mark.parametrize(("length", "param"), [(2047, "max_new_tokens"), (2048, "prompt")])
+def test_a_prompt_that_fills_the_context_is_what_is_too_long(length, param):
+    with pytest.raises(engine.PromptTooLong) as told:
+        admission.max_new_tokens(length, 2, INFO, ModelConfig("m", "m"))
     assert told.value.param == param
 
 
@@ -193,6 +200,18 @@ def test_engines_that_have_stopped_are_let_go_also_where_nobody_counts():
         standing.note(Stopped(None))
         past.add(standing)
     assert past._standings == []
+
+
+def test_of_an_engine_before_this_one_only_what_it_counted_is_told():
+    sizes = {"batch_size": Histogram((1,), 1.0), "iteration_seconds": Histogram((2,), 0.5)}
+    held = {"num_active": 2, "num_pending": 3, "occupancy": Occupancy(4, 5)}
+    old, new = Standing("m"), Standing("m")
+    old.note(Stats(1.0, Totals(new_tokens=7), sizes, **held))
+    new.follow(Past(), old)
+    assert new.stats == Stats(1.0, Totals(new_tokens=7), sizes)
+    new.note(Stats(2.0, Totals(new_tokens=1), {"batch_size": Histogram((1,), 3.0)}))
+    assert new.stats.histograms == {**sizes, "batch_size": Histogram((2,), 4.0)}
+    assert new.stats.totals.new_tokens == 8
 
 
 def test_a_batch_keeps_nothing_of_jobs_that_have_ended():

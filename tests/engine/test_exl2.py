@@ -164,6 +164,18 @@ def test_a_model_without_an_end_token_goes_on_to_the_limit(model_path, tmp_path)
     backend.close()
 
 
+def test_an_end_token_that_the_tokenizer_alone_names_ends_a_text(model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    without_eos(path)
+    config = json.loads((path / "tokenizer_config.json").read_text())
+    (path / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "</s>"}))
+    backend = exl2_backend(str(path), logits=lambda t: {2: 0.0})
+    backend.open()
+    last = ending(run(backend, job("a", 4))["a"]).last
+    assert (last.finish_reason, last.new_tokens) == ("stop", 0)
+    backend.close()
+
+
 # Batches
 
 
@@ -535,6 +547,39 @@ def test_a_lost_device_is_told_at_once(forced, in_prefill):
     failing.append(True)
     with pytest.raises(engine.DeviceLost, match=r"device-side assert triggered$"):
         backend.iterate()
+
+
+def test_a_draw_that_finds_no_memory_is_tried_again_for_all(forced, monkeypatch):
+    def start(*arguments):
+        if next(count) < 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return draw(*arguments)
+
+    backend = forced(lambda t: {7: 0.0})
+    draw, count = backend._generator.draw.start, itertools.count()
+    monkeypatch.setattr(backend._generator.draw, "start", start)
+    found = run(backend, job("a", prompt=(1,)), job("b", prompt=(1,)))
+    assert [ending(found[i]).last.new_tokens for i in "ab"] == [3, 3]
+    assert backend.work.retries == 2
+
+
+def test_prompts_are_no_proof_that_steps_succeed(forced):
+    def before(input_ids, is_prefill):
+        if failing and not is_prefill:
+            raise RuntimeError("out of memory")
+
+    failing = []
+    backend = forced(lambda t: {7: 0.0}, before, max_chunk_size=256)
+    failing.append(True)
+    for i, identifier in enumerate("ab"):
+        backend.enqueue(job(identifier, prompt=prompt(i, 600)))
+        while backend.iterate():  # parts of the prompt, and then a step that fails
+            pass
+        backend.cancel(identifier)
+    backend.enqueue(job("c", prompt=prompt(2, 600)))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        while backend.iterate():
+            pass
 
 
 def test_a_prompt_that_finds_no_memory_is_told_as_such(forced):

@@ -153,6 +153,13 @@ def test_a_split_counts_the_weights_alone():
     assert memory(1.0, 3, gpu_split=(0.61, 3)).place("float16", 16384) == []  # no room for a cache
 
 
+def test_a_split_is_not_for_the_draft_model():
+    draft = Footprint(((50 * MIB, True),), fixed=10 * MIB, num_kv_heads=8, head_dim=128)
+    first, second = memory(3, 3, footprints=(draft, MODEL), gpu_split=(0, 3)).place("float16", 4096)
+    assert first == 50 * MIB + 16 * MIB + 10 * MIB
+    assert second == 1000 * MIB + 160 * MIB + 100 * MIB
+
+
 def test_positions_that_overflow_in_quantized_caches_are_not_offered():
     """2 ** 31 / 1024 = 2,097,152 tokens."""
     assert memory(400, context=2**22).place("Q4", 2**21) == []

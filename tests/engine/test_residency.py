@@ -67,6 +67,13 @@ def test_the_least_recently_used_goes_first():
     assert victims({0: 6}, {0: 0}, idle) == ["old", "middle"]
 
 
+def test_what_is_at_work_goes_behind_what_is_idle():
+    busy = Resident("busy", {0: 5}, 1.0, is_busy=True)
+    loaded = [busy, resident("idle", 2.0, g0=5)]
+    assert victims({0: 5}, {0: 0}, loaded) == ["idle"]
+    assert victims({0: 10}, {0: 0}, loaded) == ["idle", "busy"]
+
+
 def test_nothing_goes_where_there_is_room():
     assert victims({0: 5}, {0: 5}, [resident("a", 1.0, g0=5)]) == []
 

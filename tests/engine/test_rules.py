@@ -118,6 +118,14 @@ def test_a_special_token_is_no_text_of_a_grammar(forced, tokenizer, special):
     assert (told.text, told.last.finish_reason) == (text, "stop")
 
 
+def test_a_text_that_is_waited_for_may_end_in_a_special_token(forced):
+    mark, special, other = 5, 3, 300  # "!", "<|im_start|>"
+    backend = forced(lambda t: {{1: mark, mark: special}.get(t, other): 0.0})
+    constraint = engine.Constraint(PATTERN.grammar, after="!<|im_start|>")
+    told = ending(run(backend, job("a", 20, prompt=(1,), constraint=constraint))["a"])
+    assert (told.text, told.last.finish_reason) == ("!ababab", "stop")
+
+
 # Others
 
 

@@ -126,6 +126,12 @@ def test_several_tokens_come_in_one_step(guessing):
     assert sum(each.accepted_tokens for each in told) < sum(each.draft_tokens for each in told)
 
 
+def test_a_prompt_that_is_shorter_than_an_ngram_harms_none_that_runs_with_it(plain, guessing):
+    short = [job(f"of {n}", 8, prompt=(5,) * n, sampling=GREEDY) for n in (1, 2)]
+    jobs = [*short, job("other", 8, prompt=conversation(QUESTIONS[0]), sampling=GREEDY)]
+    assert texts(guessing, jobs) == texts(plain, jobs)
+
+
 def test_a_limit_is_kept_to_the_token(plain, guessing):
     """Also where it is less than what is guessed at once, and where pages end."""
     lengths = [1, 2, 3, 4, 5, 6, 256]
@@ -227,6 +233,32 @@ def test_a_step_that_fails_is_tried_again(noisy, plain):
     assert texts(backend, jobs) == texts(plain, jobs)
     assert next(failures, None) is None
     assert free_pages(backend) == backend._generator.max_pages
+    backend.close()
+
+
+def test_pages_hold_no_more_than_was_computed_where_a_step_fails(model_path):
+    """Or the job would not get beyond the page's border."""
+
+    def before(input_ids, is_prefill):
+        if failing and not is_prefill:
+            raise failing.pop()
+
+    failing = []
+    backend = exl2_backend(model_path, logits=lambda t: {7: 0.0}, before=before, ngram_draft=True)
+    backend.open()
+    backend.enqueue(job("a", 300))
+    for _ in range(9):
+        backend.iterate()
+    [sequence] = backend._jobs["a"].sequences
+    computed = sequence.kv_position
+    failing.append(RuntimeError("bad luck"))
+    assert backend.iterate() == []
+    held = [page.kv_position for page in sequence.allocated_pages]
+    assert sum(held) == sequence.kv_position == computed
+    events = []
+    while backend.num_jobs:
+        events += backend.iterate()
+    assert events[-1].new_tokens == 300
     backend.close()
 
 

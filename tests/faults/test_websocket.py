@@ -41,7 +41,13 @@ class Client:
         self.socket.send(json.dumps({"type": type, "id": id, **more}))
 
     def receive(self):
-        return json.loads(self.socket.recv())
+        """Pings alone would keep it waiting for ever."""
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            opcode, frame = self.socket.recv_data_frame(control_frame=True)
+            if opcode not in (websocket.ABNF.OPCODE_PING, websocket.ABNF.OPCODE_PONG):
+                return json.loads(frame.data)
+        raise AssertionError("no message for 30 s")
 
     def until(self, id, *types):
         """All messages up to one of these types with this id."""

@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ from switchyard.app.operations.logs import (
 from switchyard.app.operations.trace import parse_trace
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.app.conftest import wait_until_empty
+from tests.conftest import ROOT
 from tests.live.conftest import GUNICORN, Server
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 from tests.scripted import Gate, ScriptedBackend, endless
@@ -281,6 +283,26 @@ def test_a_json_line_has_the_exception_apart(make_client):
     assert time.strptime(told["time"][:19], "%Y-%m-%dT%H:%M:%S") and told["time"][-1] == "Z"
     text = TextFormatter().format(record)
     assert "ERROR switchyard.test: 1 went wrong\nTraceback" in text
+
+
+UNCAUGHT = """
+import sys, threading
+from switchyard.app.operations.logs import listen
+listen("INFO", "json", "")
+for end in (sys.exit, lambda: 1 / 0):
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join()
+raise OSError("at last")
+"""
+
+
+def test_what_nobody_catches_is_a_line_and_a_thread_that_ends_on_purpose_is_none():
+    command = [sys.executable, "-c", UNCAUGHT]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    messages = [line["message"] for line in lines if line["level"] == "CRITICAL"]
+    assert messages == ["uncaught: division by zero", "uncaught: at last"]
 
 
 def test_the_listener_is_woken_once_for_access_lines_that_come_together(monkeypatch):

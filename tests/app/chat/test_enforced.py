@@ -183,6 +183,20 @@ def test_a_strict_function_is_called_by_its_schema_or_not_at_all(
         assert verdict(client, job, f"Well.\n{call}\n{call}\nSo.") == "end"
 
 
+def test_a_strict_call_may_begin_with_a_special_token(make_client, with_tokens):
+    backend = ScriptedBackend(says("x"))
+    path = with_tokens(["<tool_call>", "</tool_call>"])
+    client = make_client(backend, path=path, tool_format="hermes")
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    assert client.post(URL, json={**REQUEST, "tools": [strict]}).status_code == 200
+    model, [job] = client.models.get(), backend.enqueued
+    call = 'So:<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    for text, is_taken in ((call, True), (call.replace("Rome", "Roma"), False)):
+        matcher = model.grammars.matcher(job.constraint.grammar)
+        token_ids = model.tokenizer.encode(text, 2048, False, parse_special=True)
+        assert all(map(matcher.consume_token, token_ids)) == is_taken
+
+
 @pytest.mark.parametrize(
     ("more", "second"),
     [

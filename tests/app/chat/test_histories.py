@@ -46,6 +46,7 @@ HISTORIES = {
         *(answer(None, "2", thoughts="u"), result("2", "s")),
         user("b"),
     ],
+    "thoughts alone": [user("a"), answer(thoughts="t"), user("b")],
     "thoughts before text": [user("a"), answer("x", thoughts="t"), user("b")],
     "thoughts before each of two": [
         user("a"),

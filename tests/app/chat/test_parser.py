@@ -129,6 +129,7 @@ def test_text_is_held_back_only_where_a_call_may_begin(format):
         ("hermes", '<tool_call>{"name": "unknown", "arguments": {"a": 1}}</tool_call>'),
         ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
         ("hermes", '<tool_call>{"name": "f", "arguments": "no object"}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>'),
         ("hermes", '<tool_call>{"arguments": {1}, "name": "f"}</tool_call>'),
         ("hermes", "<tool_call>\nf(1)\n</tool_call>"),
         ("hermes", '<tool_call>{"name": "f", "argu'),

@@ -187,6 +187,16 @@ def test_thoughts_that_the_prompt_has_begun_are_split_off(
 
 
 @pytest.mark.parameter("messages[].reasoning_content")
+def test_a_turn_without_text_is_none_in_the_prompt(make_client, with_template):
+    backend = ScriptedBackend(says("x"))
+    template = "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if tools %}{% endif %}"
+    client = make_client(backend, path=with_template(template), tool_format="hermes")
+    thoughts = {"role": "assistant", "reasoning_content": "Hm."}
+    messages = [{"role": "user", "content": "a"}, thoughts, {"role": "user", "content": "b"}]
+    assert client.post("/v1/chat/completions", json={"messages": messages}).status_code == 200
+    assert client.models.get().tokenizer.decode(backend.enqueued[-1].prompt) == "[a][][b]"
+
+
 def test_thoughts_sent_back_reach_a_template_that_uses_them(make_client, with_template):
     path = with_template("{{ messages[1].reasoning_content }}|{{ messages[1].content }}")
     messages = [

@@ -51,6 +51,15 @@ def test_what_was_held_back_for_a_call_that_never_came_is_text(make_client):
     assert "".join(told) == "So <tool_ca"
 
 
+def test_a_form_that_has_something_like_a_call_in_it_is_text(make_client):
+    pieces = ['{"note": "', '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>', '"}']
+    client = make_client(ScriptedBackend(says(*pieces)))
+    body = {**QUESTION, "response_format": {"type": "json_object"}}
+    [choice] = client.post(URL, json=body).json["choices"]
+    assert choice["message"]["content"] == "".join(pieces)
+    assert not choice["message"].get("tool_calls") and choice["finish_reason"] == "stop"
+
+
 def test_streamed_calls_begin_with_a_name_and_go_on_with_arguments(make_client):
     client = make_client(ScriptedBackend(says(*CALLS)))
     bodies = frames(client.post(URL, json={**QUESTION, "stream": True}))
