@@ -162,9 +162,11 @@ class PipeLink:
         silence does, but while it loads.
         """
         try:
-            while not is_loaded and not here.poll(1.0):
+            while not is_loaded:
                 if self._is_stopping:  # which a child that loads doesn't hear
                     return [Stopped(Closed("the engine was closed while it loaded"))]
+                if here.poll(1.0):  # or it says that it lives
+                    break
             if is_loaded and not self._hears(here):
                 seconds = f"{self._config.hang_exit:.0f} s"
                 return [Stopped(DeviceLost(f"the engine's process is silent, since {seconds}"))]

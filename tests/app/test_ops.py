@@ -120,6 +120,7 @@ def test_models_are_listed_and_retrieved(make_client):
         "cache_tokens": 16384,
         "cache_mode": "float32",
         "loras": [],
+        "replicas": [],
     }
     assert client.get("/v1/models/scripted").json == model
 

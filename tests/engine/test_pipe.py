@@ -441,6 +441,7 @@ def test_close_leaves_no_process(make_engine):
 
 class NeverOpen(ScriptedBackend):
     def open(self):
+        logging.getLogger("switchyard.engine.backends").warning("opens")
         threading.Event().wait()
 
 
@@ -449,6 +450,16 @@ def test_close_does_not_wait_for_a_model_that_loads(make_engine):
     model.start()
     assert model.close(timeout=20)
     assert model.state == "stopped" and model.error is None
+
+
+def test_nor_for_one_that_says_all_the_while_that_it_lives(make_engine, caplog):
+    model = make_engine(NeverOpen(), start=False, silence_timeout=0.1)
+    model.start()
+    deadline = time.monotonic() + 20
+    while "opens" not in caplog.messages:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert model.close(timeout=20)
 
 
 def test_a_child_that_dies_in_the_drain_ends_it(make_engine):
