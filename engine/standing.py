@@ -150,7 +150,8 @@ class Standing:
         elif left:
             hangs = all(one.status == "hanging" for one in left)
             self._trouble = "hanging" if hangs else "recovering"
-            self.error = BatchFailed(left[0].reason)
+            reasons = [one.reason for one in left if one.reason]
+            self.error = BatchFailed(reasons[0] if reasons else "no engine of the model is loaded")
 
     def _load(self, info: ModelInfo) -> None:
         self.info = info

@@ -1,9 +1,18 @@
 """How an engine stands, and what it refuses then. Pure."""
 
+from dataclasses import replace
+
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Loaded, LoadProgress, ModelInfo, Restarting
+from switchyard.engine.messages import (
+    Loaded,
+    LoadProgress,
+    ModelInfo,
+    ReplicaState,
+    ReplicaStates,
+    Restarting,
+)
 from switchyard.engine.schedule import admission
 from switchyard.engine.standing import Standing
 
@@ -36,3 +45,17 @@ def test_a_whole_number_that_would_be_rounded_is_refused(number):
     with pytest.raises(engine.InvalidJob, match="beyond 2"):
         engine.constraints.json_schema({"const": number})
     engine.constraints.json_schema({"const": number // 2})
+
+
+def test_why_no_replica_is_ready_is_told_by_one_that_knows():
+    standing = Standing("model")
+    standing.note(Loaded(ModelInfo(2048, 4096, 256, 64, "scripted")))
+    loading = ReplicaState("loading", "", 0, (), None, 0, 0)
+    standing.note(ReplicaStates((loading, replace(loading, reason="it was killed"))))
+    assert (standing.state, str(standing.error)) == ("recovering", "it was killed")
+    standing.note(ReplicaStates((replace(loading, status="ready"), loading)))
+    assert (standing.state, standing.error) == ("ready", None)
+    standing.note(ReplicaStates((replace(loading, status="hanging"), loading)))
+    assert standing.state == "recovering" and str(standing.error)
+    standing.note(ReplicaStates((replace(loading, status="hanging"),) * 2))
+    assert standing.state == "hanging"
