@@ -1,4 +1,4 @@
-"""What all tests share: no test leaves a thread behind, and some run only with what they need."""
+"""What all tests share: none leaves a thread or a setting behind, and some run only if asked."""
 
 import gc
 import importlib.util
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest.mock
 
 import hypothesis
 import pytest
@@ -31,6 +32,13 @@ def run_code(code):
     """In a Python of its own."""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(autouse=True)
+def environment_is_as_before():
+    """Commands put settings into it."""
+    with unittest.mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(autouse=True)

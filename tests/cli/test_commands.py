@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import unittest.mock
 
 import gunicorn
 import pytest
@@ -23,10 +22,10 @@ DOCTOR = sys.modules["switchyard.cli.doctor"]  # the command has the name in the
 
 @pytest.fixture
 def switchyard(tmp_path, monkeypatch):
-    """Run it in an empty directory, with no settings of this one. Those it makes last as long."""
+    """Run it in an empty directory, with no settings of this one."""
     monkeypatch.chdir(tmp_path)
-    with unittest.mock.patch.dict(os.environ, SWITCHYARD_BIND="127.0.0.1:0"):
-        yield lambda *arguments: CliRunner().invoke(main, arguments)
+    monkeypatch.setenv("SWITCHYARD_BIND", "127.0.0.1:0")
+    return lambda *arguments: CliRunner().invoke(main, arguments)
 
 
 def test_help_names_each_command(switchyard):

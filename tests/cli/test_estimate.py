@@ -1,11 +1,9 @@
 """`switchyard estimate`, and what `check` says of memory: as the loader would."""
 
 import json
-import os
 import re
 import shutil
 import sys
-import unittest.mock
 
 import pytest
 from click.testing import CliRunner
@@ -28,11 +26,10 @@ DEMO_EXL2 = f"{DEMO}-exl2"
 
 @pytest.fixture
 def switchyard(tmp_path, monkeypatch):
-    """Run in an empty directory, on a machine without GPUs. Settings last as long."""
+    """Run in an empty directory, on a machine without GPUs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ESTIMATE, "gpus", list)
-    with unittest.mock.patch.dict(os.environ):
-        yield lambda *arguments: CliRunner().invoke(main, [*map(str, arguments)])
+    return lambda *arguments: CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def told(switchyard, *arguments):
