@@ -46,6 +46,8 @@ class PipeLink:
     `partial` of one.
     """
 
+    at = ""
+
     def __init__(self, config: ModelConfig, make_backend: MakeBackend, deliver: Deliver) -> None:
         self._config = config
         self._make_backend = make_backend

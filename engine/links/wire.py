@@ -70,10 +70,11 @@ class Wire:
         del received[:begin]
         return messages
 
-    def receive_one(self) -> Any:
-        """Raises EOFError, OSError."""
-        while not (messages := self.receive()):
-            pass
+    def receive_one(self, timeout: float | None = None) -> Any:
+        """`timeout`: seconds from one byte to the next. Raises EOFError, OSError."""
+        while not (messages := self.receive(timeout)):
+            if messages is None:
+                raise TimeoutError("nothing comes")
         first, *self._messages = messages
         return first
 
