@@ -44,6 +44,8 @@ class ModelSettings(pydantic.BaseModel):
     )
     device: engine.Device = _of_engine("device")
     link: engine.LinkKind = _of_engine("link")
+    at: list[str] = _of_engine("at")
+    engine_key_file: str | None = _of_engine("engine_key_file")
     gpus: list[int] = _of_engine("gpus")
     replicas: int = _of_engine("replicas", ge=1, le=64)
     max_seq_len: int | None = _of_engine("max_seq_len")
@@ -105,6 +107,10 @@ class ModelSettings(pydantic.BaseModel):
     def model_name(self) -> str:
         return self.name or _name_of(self.model)
 
+    @property
+    def num_engines(self) -> int:
+        return max(len(self.at), 1) * self.replicas
+
     def to_config(self) -> engine.ModelConfig:
         """Raises engine.ModelError."""
         options = {name: getattr(self, name) for name in _OPTIONS if name != "path"}
@@ -113,7 +119,7 @@ class ModelSettings(pydantic.BaseModel):
         )
         options |= {"path": self.model, "name": self.model_name, "loras": loras}
         options |= {
-            name: tuple(getattr(self, name)) for name in ("cache_mode", "gpu_split", "gpus")
+            name: tuple(getattr(self, name)) for name in ("at", "cache_mode", "gpu_split", "gpus")
         }
         return engine.ModelConfig(**options)
 

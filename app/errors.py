@@ -69,6 +69,7 @@ KINDS: dict[type[engine.EngineError], Kind] = {
     engine.Unloaded: Kind(503, "server_error", "model_unloaded"),
     engine.NoRoom: Kind(409, "invalid_request_error", "no_memory", _NO_RETRY),
     engine.LoadUnderWay: Kind(409, "invalid_request_error", "load_under_way", _NO_RETRY),
+    engine.NotOurs: Kind(501, "invalid_request_error", "shared_engine", _NO_RETRY),
     engine.Dead: Kind(503, "server_error", "model_failed"),
     engine.ModelError: Kind(503, "server_error", "model_failed"),
     engine.JobFailed: Kind(500, "server_error", "job_failed", _NO_RETRY),

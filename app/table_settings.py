@@ -116,7 +116,7 @@ class TableSettings(EngineSettings):
         models: list[ModelSettings] = [*self.tables()] or [self]
         if self.models_dir:  # one of its own at a time
             models.append(self)
-        return sum(one.replicas * one.max_batch_size + one.max_pending for one in models)
+        return sum(one.num_engines * one.max_batch_size + one.max_pending for one in models)
 
     def tables(self) -> list[TableModel]:
         """With what they don't say themselves."""

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """What does a tick of the engine cost beside 64 or 256 streams: in a thread, in a process?
 
-    python benchmarks/link.py [--streams 64,256] [--rounds 5] [--link thread,process,replicas,two]
+    python benchmarks/link.py [--streams 64,256] [--rounds 5]
+        [--link thread,process,replicas,two,socket]
 
 `replicas`: a process with the queue of its jobs in front of it, as it is served. `two` of them.
+`socket`: an engine that servers share, of which there is one.
 
 A backend that has a token for every job each 20 ms, under the project's own gunicorn.conf.py, one
 server for each `link`, in turns. `work` is what the engine thread does between two iterations,
@@ -38,6 +40,7 @@ LINKS = {  # and the server's environment
     "process": {"SWITCHYARD_LINK": "process", "LINK_IS_BARE": "1"},
     "replicas": {"SWITCHYARD_LINK": "process"},
     "two": {"SWITCHYARD_LINK": "process", "SWITCHYARD_REPLICAS": "2"},
+    "socket": {"SWITCHYARD_LINK": "socket"},
 }
 NUM_TOKENS = 250
 CLOCK = os.sysconf("SC_CLK_TCK")
@@ -55,7 +58,7 @@ class TellingBackend(TokenBackend):
 
 
 def make_backend(*_):
-    return TellingBackend(TICK)
+    return TellingBackend(float(os.environ.get("LINK_TICK", TICK)))
 
 
 def cpu_seconds(pid):
@@ -67,6 +70,25 @@ def cpu_seconds(pid):
     return total / CLOCK
 
 
+def run_engine(at):
+    """In the process of a shared one."""
+    import switchyard.engine.models.opening
+    from switchyard.app import read_settings
+    from switchyard.server.shared_engine import run
+
+    switchyard.engine.models.opening.make_backend = make_backend
+    settings = read_settings()
+    sys.exit(run(settings.engine_config(), at, settings))
+
+
+def start_engine(at, environment):
+    code = f"from benchmarks.link import run_engine; run_engine({at!r})"
+    own = {**environment, "SWITCHYARD_MODEL": MODEL, "SWITCHYARD_LINK": "auto"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **own, "PYTHONPATH": str(ROOT)}
+    )
+
+
 class Server:
     def __init__(self, link, directory):
         self._stats = pathlib.Path(directory, link)
@@ -75,6 +97,11 @@ class Server:
             "SWITCHYARD_MAX_BATCH_SIZE": "256",
             STATS: str(self._stats),
         }
+        self._engine = None
+        if link == "socket":
+            at = f"unix:{directory}/engine.sock"
+            self._engine = start_engine(at, environment)
+            environment["SWITCHYARD_AT"] = at
         self._process, self._url = start_server(
             MODEL, directory, environment, "benchmarks/link_conf.py"
         )
@@ -82,9 +109,9 @@ class Server:
     def measure(self, num_streams):
         self._stats.unlink(missing_ok=True)
         body = {"prompt": [1], "max_tokens": NUM_TOKENS, "stream": True}
-        before = cpu_seconds(self._process.pid)
+        before = self._cpu_seconds()
         readings = post_all(self._url, "/v1/completions", [body] * num_streams)
-        cpu = cpu_seconds(self._process.pid) - before
+        cpu = self._cpu_seconds() - before
         faults = [reading.fault for reading in readings if reading.fault]
         if faults:
             sys.exit(f"{len(faults)} requests failed, the first with: {faults[0]}")
@@ -103,12 +130,19 @@ class Server:
         }
         return {"cpu": cpu / num_streams / NUM_TOKENS * 1e6, **milliseconds}
 
+    def _cpu_seconds(self):
+        return sum(cpu_seconds(one.pid) for one in self._processes())
+
+    def _processes(self):
+        return [self._process, *([self._engine] if self._engine is not None else [])]
+
     def stop(self):
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        for process in self._processes():
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def main():

@@ -18,6 +18,7 @@ from switchyard.engine.errors import (
     ModelError,
     ModelNotFound,
     NoRoom,
+    NotOurs,
     OutOfMemory,
     PromptTooLong,
     Refused,
@@ -26,7 +27,6 @@ from switchyard.engine.errors import (
     Unloaded,
 )
 from switchyard.engine.grammar import constraints
-from switchyard.engine.held import JobState
 from switchyard.engine.job import Constraint, Forced, Healing, Job
 from switchyard.engine.memory.process import give_memory_back, keep_memory_small
 from switchyard.engine.messages import (
@@ -35,6 +35,7 @@ from switchyard.engine.messages import (
     Finished,
     FinishReason,
     JobEvent,
+    JobState,
     Prefill,
     PromptLogprobs,
     PutBack,
@@ -43,7 +44,6 @@ from switchyard.engine.messages import (
     Started,
     Timings,
     TokenLogprob,
-    Used,
 )
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
@@ -56,7 +56,7 @@ from switchyard.engine.sampling import PARAMETERS, BannedString, Sampling, Stage
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.schedule.alarms import ALARMS
 from switchyard.engine.stats import BOUNDS, Histogram, Stats
-from switchyard.engine.stream import Stream
+from switchyard.engine.stream import Stream, Used
 
 __all__ = [
     "ALARMS",
@@ -103,6 +103,7 @@ __all__ = [
     "ModelStatus",
     "Models",
     "NoRoom",
+    "NotOurs",
     "OutOfMemory",
     "Policy",
     "Prefill",

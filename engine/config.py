@@ -13,7 +13,7 @@ MIN_GPU_RESERVE = 0.25  # GiB that exllamav2's loader keeps free itself
 
 Device = Literal["auto", "cuda", "cpu"]
 CacheMode = Literal["float16", "Q8", "Q6", "Q4"]  # exllamav2's names
-LinkKind = Literal["auto", "thread", "process"]
+LinkKind = Literal["auto", "thread", "process", "socket"]
 
 Value = TypeVar("Value")
 
@@ -49,8 +49,19 @@ class ModelConfig:
     link: LinkKind = _option(  # noqa: RUF009
         "auto",
         "Where the model's engine runs: a `thread` of the server's process, or a"
-        " `process` of its own, which is started anew if it dies; or `auto`: a process on a GPU,"
-        " else a thread.",
+        " `process` of its own, which is started anew if it dies; a process that several servers"
+        " share, which `switchyard engine` runs (`socket`); or `auto`: a process on a GPU, else a"
+        " thread.",
+    )
+    at: tuple[str, ...] = _option(
+        (),
+        "Where such engines listen that servers share: `unix:PATH` or `HOST:PORT`, each serving the"
+        " same model.",
+    )
+    engine_key_file: str | None = _option(
+        None,
+        "File with the key of shared engines, 32 bytes or more, which servers show and ask for."
+        " Needed for `HOST:PORT`. Whoever has it may run code there.",
     )
     gpus: tuple[int, ...] = _option(
         (),
@@ -193,6 +204,10 @@ class ModelConfig:
             raise ModelError("gpus must be numbers from 0 on, none of them twice", "gpus")
         if self.gpus and self.device == "cpu":
             raise ModelError("gpus is for GPUs, and the device is cpu", "gpus")
+        if bool(self.at) != (self.link == "socket"):
+            raise ModelError("at and link = socket need each other", "at")
+        if len(set(self.at)) < len(self.at):
+            raise ModelError("at must name no address twice", "at")
         if self.gpus and self.link == "thread":
             raise ModelError(
                 "gpus are given to a process of the model's own, and link is thread", "gpus"
@@ -242,4 +257,8 @@ class ModelConfig:
     @property
     def max_jobs(self) -> int:
         """Most jobs that the engine holds at once, active and pending."""
-        return self.replicas * self.max_batch_size + self.max_pending
+        return self.num_engines * self.max_batch_size + self.max_pending
+
+    @property
+    def num_engines(self) -> int:
+        return max(len(self.at), 1) * self.replicas

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import EngineError, InvalidJob
 from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.held import Batches, HeldJobs, JobState, Phase
+from switchyard.engine.held import Batches, HeldJobs
 from switchyard.engine.job import Constraint, Job
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.messages import (
@@ -16,14 +16,16 @@ from switchyard.engine.messages import (
     Chunk,
     Event,
     Hanging,
+    JobList,
+    JobState,
     ModelInfo,
     PendingList,
+    Phase,
     Queued,
     Stop,
     Stopped,
     Submit,
     ThreadEvent,
-    Used,
 )
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
@@ -31,7 +33,7 @@ from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.schedule.places import QueuePlaces
 from switchyard.engine.standing import Standing
-from switchyard.engine.stream import Stream
+from switchyard.engine.stream import Stream, Used
 
 MAX_TOLD = 65_536  # tokens of a text that any model takes apart
 
@@ -90,18 +92,15 @@ class Engine:
         return self._standing
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
-        """What has become of the jobs that have not ended. Places in the queue are asked of the
-        engine thread, and None if it doesn't answer within `timeout` seconds.
+        """What has become of the jobs that have not ended; of other servers' too, of a shared
+        engine, unless `timeout` is 0. Without an answer of the engine thread in so many seconds it
+        has no places in the queue, nor jobs of others.
         """
-        places: dict[str, int] = {}
         with self._changed:
-            if self._held.is_any_pending and self._places.ask(timeout):
-                places = self._places.of_all()
-            now = time.monotonic()
-            return [
-                held.tell(places.get(held.job.identifier), self._standing.info, now)
-                for held in self._held.all
-            ]
+            places = self._places.ask(timeout) if self._held.is_any_pending else {}
+            all_jobs = self._places.ask_jobs(timeout) if self.config.at and timeout else ()
+            others = [one for one in all_jobs if one.identifier not in self._held]
+            return self._held.tell(places, self._standing.info) + others
 
     def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
         """Where a job stands among those that wait, as of `max_age` seconds ago at the most; None
@@ -210,10 +209,10 @@ class Engine:
 
     def cancel(self, identifier: str) -> bool:
         """End a job early: its reader gets what there is, finish_reason "cancelled". Whether there
-        was such a job.
+        was such a job, or may be one of another server.
         """
         with self._changed:
-            if identifier not in self._held:
+            if identifier not in self._held and not self.config.at:
                 return False
         self._cancel(identifier)
         return True
@@ -270,7 +269,7 @@ class Engine:
 
     def _note(self, event: ThreadEvent, batches: Batches) -> None:
         """What the engine thread tells of itself. Under the lock."""
-        if isinstance(event, PendingList):
+        if isinstance(event, PendingList | JobList):
             self._places.note(event)
         elif self._standing.note(event):
             self._held.fail_all(self._end, batches)

@@ -4,6 +4,7 @@ EngineError
 ├── ModelError              a model can't be loaded, or brought back: its files, device, memory
 │   ├── NoRoom              there is no memory for it; the message has the sums
 │   ├── LoadUnderWay        it is being loaded, unloaded or swapped already
+│   ├── NotOurs             its engine is shared by servers: none of them loads or ends it
 │   └── DeviceLost          no call to the device succeeds any more in this process
 ├── ModelNotFound           no model has that name
 ├── Rejected                the job's own fault; the same job fails again
@@ -43,6 +44,10 @@ class NoRoom(ModelError):
 
 
 class LoadUnderWay(ModelError):
+    pass
+
+
+class NotOurs(ModelError):
     pass
 
 

@@ -1,8 +1,7 @@
 """The jobs that an engine holds: what it knows of them from their events."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from switchyard.engine.errors import EngineError
@@ -13,45 +12,70 @@ from switchyard.engine.messages import (
     Finished,
     FinishReason,
     JobEvent,
+    JobState,
     ModelInfo,
+    Phase,
     Prefill,
     PutBack,
     Started,
-    Used,
 )
 from switchyard.engine.schedule.rate import CompletionRate
-from switchyard.engine.stream import Stream
+from switchyard.engine.stream import Stream, Used
 
-Phase = Literal["pending", "prefill", "decode"]
 Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of memory a token
 
 
-@dataclass(frozen=True, slots=True)
-class JobState:
-    identifier: str
-    state: Phase
-    place: int | None  # among those that wait, 1 is next; None if active or not known
-    prompt_tokens: int
-    new_tokens: int  # told so far
-    age: float  # seconds since it was submitted
-    num_pages: int  # held now
-    priority: int
-    request_id: str
-    owner: str
-    client: str
+class Tracked:
+    """One job from its submission to its end, as its events tell."""
 
+    __slots__ = ("job", "new_tokens", "state", "submitted")
 
-class Held:
-    """One job from `submit` to its end. Its engine's lock guards it."""
-
-    __slots__ = ("cached_tokens", "job", "new_tokens", "state", "stream", "submitted")
-
-    def __init__(self, job: Job, stream: Stream) -> None:
+    def __init__(self, job: Job, submitted: float) -> None:
+        """`submitted`: when, by the monotonic clock."""
         self.job = job
-        self.stream = stream
-        self.submitted = time.monotonic()
+        self.submitted = submitted
         self.state: Phase = "pending"
         self.new_tokens = 0
+
+    def note(self, event: JobEvent) -> None:
+        if isinstance(event, Chunk):  # nearly always
+            self.state = "decode"
+            self.new_tokens += len(event.token_ids)
+        elif isinstance(event, PutBack):
+            self.state = "pending"
+        elif isinstance(event, Started):
+            self.state = "prefill"
+
+    def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
+        """`info` of a model that is loaded: before that, jobs have no pages. `now`, by the
+        monotonic clock, is the same for all jobs of a list: no older one is told to be younger.
+        """
+        job, num_pages = self.job, 0
+        if info is not None and self.state != "pending":
+            num_pages = job.num_pages(info.page_size, info.num_draft_tokens)
+        return JobState(
+            identifier=job.identifier,
+            state=self.state,
+            place=place if self.state == "pending" else None,
+            prompt_tokens=len(job.prompt),
+            new_tokens=self.new_tokens,
+            age=now - self.submitted,
+            num_pages=num_pages,
+            priority=job.priority,
+            request_id=job.request_id,
+            owner=job.owner,
+            client=job.client,
+        )
+
+
+class Held(Tracked):
+    """A job whose stream waits for its events. Its engine's lock guards it."""
+
+    __slots__ = ("cached_tokens", "stream")
+
+    def __init__(self, job: Job, stream: Stream) -> None:
+        super().__init__(job, time.monotonic())
+        self.stream = stream
         self.cached_tokens: int | None = None  # once its prompt was looked up in the cache
 
     def account(self, event: JobEvent) -> None:
@@ -81,27 +105,6 @@ class Held:
 
     def _new_tokens(self, event: JobEvent) -> int:
         return event.new_tokens if isinstance(event, Finished) else self.new_tokens
-
-    def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
-        """`info` of a model that is loaded: before that, jobs have no pages. `now`, by the
-        monotonic clock, is the same for all jobs of a list: no older one is told to be younger.
-        """
-        job, num_pages = self.job, 0
-        if info is not None and self.state != "pending":
-            num_pages = job.num_pages(info.page_size, info.num_draft_tokens)
-        return JobState(
-            identifier=job.identifier,
-            state=self.state,
-            place=place if self.state == "pending" else None,
-            prompt_tokens=len(job.prompt),
-            new_tokens=self.new_tokens,
-            age=now - self.submitted,
-            num_pages=num_pages,
-            priority=job.priority,
-            request_id=job.request_id,
-            owner=job.owner,
-            client=job.client,
-        )
 
 
 def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:
@@ -139,6 +142,10 @@ class HeldJobs:
         held = self._held.get(identifier)
         return held.job if held is not None and held.state == "pending" else None
 
+    def tell(self, places: Mapping[str, int], info: ModelInfo | None) -> list[JobState]:
+        now = time.monotonic()
+        return [one.tell(places.get(one.job.identifier), info, now) for one in self.all]
+
     def add(self, jobs: Sequence[Job], stream: Stream, now: float) -> None:
         """`now`: by the monotonic clock."""
         if not self._held:
@@ -150,19 +157,13 @@ class HeldJobs:
         held = self._held.get(event.identifier)
         if held is None:
             return
-        if isinstance(event, Chunk):  # nearly always
-            held.state = "decode"
-            held.new_tokens += len(event.token_ids)
-        elif isinstance(event, Finished | Failed):
+        held.note(event)
+        if isinstance(event, Finished | Failed):
             del self._held[event.identifier]
             self.rate.note(time.monotonic())
             held.account(event)
         elif isinstance(event, Prefill):
             held.account(event)
-        elif isinstance(event, PutBack):
-            held.state = "pending"
-        elif isinstance(event, Started):
-            held.state = "prefill"
         stream = held.stream
         batches[stream] = (*batches.get(stream, ()), event)
 

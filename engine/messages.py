@@ -8,6 +8,7 @@ from switchyard.engine.job import Job
 from switchyard.engine.stats import Stats
 
 FinishReason = Literal["stop", "length", "cancelled"]
+Phase = Literal["pending", "prefill", "decode"]
 
 
 # Commands: into the engine thread
@@ -32,6 +33,13 @@ class ListPending:
 
 
 @dataclass(frozen=True, slots=True)
+class ListJobs:
+    """To an engine that several servers share: answer with `JobList` of the same serial."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
 class Abandon:
     """All jobs so far have been ended already, for `Hanging`: forget them, and recover."""
 
@@ -41,7 +49,7 @@ class Stop:
     """End every job with `Failed(Closed)`, release the model, end the thread."""
 
 
-Command = Submit | Cancel | ListPending | Abandon | Stop
+Command = Submit | Cancel | ListPending | ListJobs | Abandon | Stop
 
 
 # Events: out of the engine thread
@@ -117,6 +125,7 @@ class ReplicaState:
     reason: str  # why it isn't ready
     num_jobs: int  # that it has
     gpus: tuple[int, ...]  # empty: all
+    at: str  # the address of an engine that several servers share; empty: it is this server's own
     pid: int | None
     num_restarts: int
     num_hangs: int
@@ -144,6 +153,29 @@ class PendingList:
 
     serial: int
     identifiers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    identifier: str
+    state: Phase
+    place: int | None  # among those that wait, 1 is next; None if active or not known
+    prompt_tokens: int
+    new_tokens: int  # told so far
+    age: float  # seconds since it was submitted
+    num_pages: int  # held now
+    priority: int
+    request_id: str
+    owner: str
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """The jobs of all servers."""
+
+    serial: int
+    jobs: tuple[JobState, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,21 +272,6 @@ class Failed:
     error: EngineError
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
-    """What one job has used so far, for the application's accounts: told once its prompt has been
-    looked up in the cache, and at its end. A job that never starts has computed nothing.
-    """
-
-    identifier: str
-    prompt_tokens: int
-    cached_tokens: int
-    computed_tokens: int  # of the prompt, not found in the cache
-    new_tokens: int
-    reason: FinishReason | Literal["failed"] | None = None  # None: it goes on
-    timings: Timings | None = None  # of a job that has finished
-
-
 JobEvent = Started | PutBack | Queued | Prefill | PromptLogprobs | Chunk | Finished | Failed
 # Of the engine thread itself
 ThreadEvent = (
@@ -268,6 +285,7 @@ ThreadEvent = (
     | ReplicaStates
     | Zombies
     | PendingList
+    | JobList
     | Stats
 )
 Event = ThreadEvent | JobEvent

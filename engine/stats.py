@@ -164,6 +164,7 @@ class Stats:
     num_active: int = 0
     num_pending: int = 0
     occupancy: Occupancy = Occupancy()
+    began: float = 0.0  # when its counting did, by the wall clock: no two that count have the same
 
     def after(self, before: "Stats | None") -> "Stats":
         """With what engine threads have counted that were there before this one."""
@@ -185,7 +186,7 @@ class Stats:
         return replace(self, num_active=0, num_pending=0, occupancy=Occupancy())
 
 
-def together(time: float, several: Sequence[Stats], num_pending: int) -> Stats:
+def together(time: float, several: Sequence[Stats], num_pending: int, began: float) -> Stats:
     """Of engine threads that serve one model, at `time`; `num_pending` jobs wait for them all."""
     total = Stats(time)
     for one in several:
@@ -193,6 +194,7 @@ def together(time: float, several: Sequence[Stats], num_pending: int) -> Stats:
     return replace(
         total,
         time=time,
+        began=began,
         num_active=sum(one.num_active for one in several),
         num_pending=num_pending + sum(one.num_pending for one in several),
         occupancy=Occupancy(

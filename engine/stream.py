@@ -2,8 +2,32 @@
 
 import queue
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent, Used
+from switchyard.engine.messages import (
+    Chunk,
+    Failed,
+    Finished,
+    FinishReason,
+    JobEvent,
+    Timings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What one job has used so far, for the application's accounts: told once its prompt has been
+    looked up in the cache, and at its end. A job that never starts has computed nothing.
+    """
+
+    identifier: str
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int  # of the prompt, not found in the cache
+    new_tokens: int
+    reason: FinishReason | Literal["failed"] | None = None  # None: it goes on
+    timings: Timings | None = None  # of a job that has finished
 
 
 class Stream:

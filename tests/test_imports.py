@@ -28,7 +28,8 @@ HOMES = {
     "exllamav2": "engine/backends/",
     "numpy": "engine/backends/",
     "safetensors": "engine/backends/",
-    "multiprocessing": "engine/links/pipe.py",
+    "multiprocessing": (),  # its way to start a process imports the main module once more
+    "pickle": "engine/links/wire.py",
     "ray": "engine/links/",
     "llguidance": ("engine/grammar/", "engine/backends/sampling/matcher.py"),
     "jinja2": ("app/chat/template.py", "app/chat/sandbox.py"),

@@ -28,14 +28,15 @@ def _optional(name: str, field: Any) -> Any:
     return (field.annotation | None, Field(None, description=field.description))
 
 
-# Each setting of a table `[[models]]`, but for its names.
+# Each setting of a table `[[models]]`, but for its names, and those that are the configuration's
+# alone: paths, and where code may come from.
 ModelChange: Any = pydantic.create_model(
     "ModelChange",
     __base__=_Change,
     **{
         name: _optional(name, field)
         for name, field in TableModel.model_fields.items()
-        if name not in ("name", "aliases", "loras")  # whose paths are the configuration's alone
+        if name not in ("name", "aliases", "loras", "at", "engine_key_file")
     },
 )
 

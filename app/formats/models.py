@@ -22,6 +22,7 @@ class ModelReplica(TypedDict):
     state: engine.ReplicaStatus
     jobs: int
     gpus: list[int]
+    at: str | None
     pid: int | None
     restarts: int
 
@@ -153,6 +154,7 @@ def _meta(model: engine.Engine) -> dict[str, object]:
                 "state": one.status,
                 "jobs": one.num_jobs,
                 "gpus": list(one.gpus),
+                "at": one.at or None,
                 "pid": one.pid,
                 "restarts": one.num_restarts,
             }

@@ -24,6 +24,7 @@ _ERRORS: dict[str, type[engine.EngineError]] = {
     "context_length_exceeded": engine.PromptTooLong,
     "no_memory": engine.NoRoom,
     "load_under_way": engine.LoadUnderWay,
+    "shared_engine": engine.NotOurs,
     "job_failed": engine.JobFailed,
     "batch_failed": engine.BatchFailed,
     "shutting_down": engine.Closed,

@@ -65,7 +65,7 @@ class Tables:
                 self._process = os.getpid()
             self._started.add(shared)
             served = [shared.models.served(name) for name in shared.models.names]
-            shared.claims = [ModelClaim(one.config.path) for one in served]
+            shared.claims = [ModelClaim(one.config.path) for one in served if not one.config.at]
             shared.models.start()
             return shared
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Iterable
 from typing import Literal
 
 import flask
@@ -71,18 +72,10 @@ def cancel_request(identifier: str) -> flask.Response:
     `identifier` is the `id` of the response, for who has asked for it; or for processes of the
     server's own machine that of the list. With an admin's API key any, too.
     """
-    models = services().models
-    asker, may_end_all = owner_of(flask.request), is_operator(flask.request)
-    num_cancelled = 0
-    others: set[str] = set()  # whose share it is
-    for model in models.engines:
-        for job in model.jobs(timeout=0):
-            of, _ = _request_of(job)
-            is_own = of == identifier and job.owner == asker
-            if is_own or (may_end_all and identifier in (of, _name_of(of))):
-                num_cancelled += model.cancel(job.identifier)
-                if not is_own:
-                    others.add(job.client)
+    num_cancelled, others = _cancel(identifier, services().models.engines)
+    if not num_cancelled:  # those of other servers take a question to engines that they share
+        shared = [model for model in services().models.engines if model.config.at]
+        num_cancelled, others = _cancel(identifier, shared, timeout=1.0)
     for other in others:
         audit.warning("%s: cancel of %s of %s", share_of(flask.request), identifier, other)
     if not num_cancelled:
@@ -90,6 +83,23 @@ def cancel_request(identifier: str) -> flask.Response:
             f"no request {identifier[:100]!r} of this client waits or runs"
         )
     return json_response({"id": identifier, "object": "request", "cancelled": num_cancelled})
+
+
+def _cancel(
+    identifier: str, models: Iterable[engine.Engine], timeout: float = 0.0
+) -> tuple[int, set[str]]:
+    """How many jobs, and whose share those are that aren't the asker's own."""
+    asker, may_end_all = owner_of(flask.request), is_operator(flask.request)
+    num_cancelled, others = 0, set()
+    for model in models:
+        for job in model.jobs(timeout):
+            of, _ = _request_of(job)
+            is_own = of == identifier and job.owner == asker
+            if is_own or (may_end_all and identifier in (of, _name_of(of))):
+                num_cancelled += model.cancel(job.identifier)
+                if not is_own:
+                    others.add(job.client)
+    return num_cancelled, others
 
 
 def _describe(model: str, job: engine.JobState, asker: str) -> RequestRow:

@@ -22,7 +22,11 @@ class Link(Protocol):
 
 
 class ProcessLink(Link, Protocol):
-    """To an engine thread in a process of its own."""
+    """To an engine thread in a process of its own. `at`: the address of one that several servers
+    share; empty: it is this server's own.
+    """
+
+    at: str
 
     @property
     def pid(self) -> int | None:

@@ -24,8 +24,9 @@ class Outbox:
 
     def put_later(self, events: Sequence[Event]) -> None:
         """Likewise, and delivered soon, by a thread that holds no lock of the caller's."""
-        self._batches.append(events)
-        ALARMS.set(0.0, self.deliver)
+        if events:
+            self._batches.append(events)
+            ALARMS.set(0.0, self.deliver)
 
     def deliver(self) -> None:
         """All that was put, unless another thread is at it, which looks once more at its end."""

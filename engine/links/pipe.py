@@ -1,7 +1,7 @@
-"""An engine thread in a process of its own, at the other end of a pipe. The only multiprocessing.
+"""An engine thread in a process of its own, at the other end of a socket.
 
 The child is started anew where its thread, its device or the whole of it is lost. It ends with this
-process, whatever the reason: at the end of the pipe, and if it can't notice that, by the kernel.
+process, whatever the reason: at the end of the socket, and if it can't notice that, by the kernel.
 """
 
 import contextlib
@@ -12,18 +12,19 @@ import logging.handlers
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, Pipe
 
 from switchyard.engine.backends.base import Backend
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import Closed, DeviceLost, EngineError, ModelError
 from switchyard.engine.links.base import Deliver
 from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.links.wire import Wire, send_all
 from switchyard.engine.memory.gpus import environment
 from switchyard.engine.memory.process import keep_memory_small
 from switchyard.engine.messages import Command, Event, Hanging, Loaded, Restarting, Stop, Stopped
@@ -44,6 +45,8 @@ class PipeLink:
     """`make_backend` is called in the child, with the `deliver` there: a function of a module, or a
     `partial` of one.
     """
+
+    at = ""
 
     def __init__(self, config: ModelConfig, make_backend: MakeBackend, deliver: Deliver) -> None:
         self._config = config
@@ -95,7 +98,7 @@ class PipeLink:
 
     def _run_child(self) -> tuple[bool, EngineError | None]:
         """Whether it had loaded, and why it has ended, unless it was told to."""
-        here, there = Pipe()
+        here, there = Wire.pair()
         with here:
             try:
                 process = _start(there, self._config.gpus)
@@ -137,61 +140,63 @@ class PipeLink:
             )
         return is_loaded, error
 
-    def _read(self, here: Connection) -> tuple[bool, bool, EngineError | None]:
+    def _read(self, here: Wire) -> tuple[bool, bool, EngineError | None]:
         """Deliver until the child has ended. Whether it has loaded; whether it has told its end, or
         hangs; and the reason of that.
         """
         is_loaded = is_ended = False
-        while (message := self._receive(here, is_loaded)) is not None:
-            match message:
-                case logging.LogRecord():
-                    logging.getLogger(message.name).handle(message)
-                    continue
-                case [Loaded()]:
-                    is_loaded = True
-                case [Stopped(None)]:
-                    is_ended = True
-                case [Stopped(error)]:
-                    return is_loaded, True, error
-            if message:
-                self._deliver(message)
+        while (messages := self._receive(here, is_loaded)) is not None:
+            for message in messages:
+                match message:
+                    case logging.LogRecord():
+                        logging.getLogger(message.name).handle(message)
+                        continue
+                    case [Loaded()]:
+                        is_loaded = True
+                    case [Stopped(None)]:
+                        is_ended = True
+                    case [Stopped(error)]:
+                        return is_loaded, True, error
+                if message:
+                    self._deliver(message)
         return is_loaded, is_ended, None
 
-    def _receive(self, here: Connection, is_loaded: bool) -> FromChild:
+    def _receive(self, here: Wire, is_loaded: bool) -> list[FromChild] | None:
         """None when the child has ended. One that holds Python's lock can't tell that it hangs: its
         silence does, but while it loads.
         """
+        messages: list[FromChild] | None = None
         try:
-            while not is_loaded:
+            while not is_loaded and messages is None:
                 if self._is_stopping:  # which a child that loads doesn't hear
-                    return [Stopped(Closed("the engine was closed while it loaded"))]
-                if here.poll(1.0):  # or it says that it lives
-                    break
-            if is_loaded and not self._hears(here):
-                seconds = f"{self._config.hang_exit:.0f} s"
-                return [Stopped(DeviceLost(f"the engine's process is silent, since {seconds}"))]
-            message: FromChild = here.recv()
+                    return [[Stopped(Closed("the engine was closed while it loaded"))]]
+                messages = here.receive(1.0)  # or it says that it lives
+            if messages is None:
+                messages = self._hear(here)
         except (EOFError, OSError):
             return None
-        return message
+        if messages is None:
+            seconds = f"{self._config.hang_exit:.0f} s"
+            return [[Stopped(DeviceLost(f"the engine's process is silent, since {seconds}"))]]
+        return messages
 
-    def _hears(self, here: Connection) -> bool:
-        """Whether there is a message before the child has been silent for too long."""
+    def _hear(self, here: Wire) -> list[FromChild] | None:
+        """None: the child has been silent for too long. Raises EOFError, OSError."""
         silence_timeout, hang_exit = self._config.silence_timeout, self._config.hang_exit
         interval = interval_of(silence_timeout)
         silence, is_told = 0.0, False
-        while not here.poll(interval):
+        while (messages := here.receive(interval)) is None:
             silence += interval
             if silence >= silence_timeout and not is_told:
                 is_told = True
                 reason = f"the engine's process is silent, since {silence_timeout:.0f} s"
                 self._deliver([Hanging(reason)])
             if silence >= hang_exit:
-                return False
-        return True
+                return None
+        return messages
 
 
-def _start(there: Connection, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
+def _start(there: Wire, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
     """In a session of its own: a signal to our process group is for us to obey."""
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
@@ -204,14 +209,13 @@ def _start(there: Connection, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
 
 
 def _write_commands(
-    here: Connection,
+    here: Wire,
     commands: queue.SimpleQueue[Command | None],
     process: subprocess.Popen[bytes],
 ) -> None:
     """A thread of its own: `send` must not wait for a child that doesn't read."""
     try:
-        while (command := commands.get()) is not None:
-            here.send(command)
+        send_all(here, commands)
     except OSError:
         pass  # the child has ended, which the link's thread tells
     except Exception:
@@ -240,8 +244,8 @@ def serve(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     faulthandler.enable()
     keep_memory_small()
-    there = Connection(descriptor)
-    config, make_backend, level = there.recv()
+    there = Wire(socket.socket(fileno=descriptor))
+    config, make_backend, level = there.receive_one()
     outbox: queue.SimpleQueue[FromChild] = queue.SimpleQueue()
     logging.getLogger().addHandler(logging.handlers.QueueHandler(outbox))
     logging.getLogger("switchyard.engine").setLevel(level)
@@ -257,10 +261,11 @@ def serve(descriptor: int) -> None:
     os._exit(0)
 
 
-def _read_commands(there: Connection, thread: EngineThread) -> None:
+def _read_commands(there: Wire, thread: EngineThread) -> None:
     try:
         while True:
-            thread.send(there.recv())
+            for command in there.receive() or ():
+                thread.send(command)
     except (EOFError, OSError):
         pass  # the parent has ended
     except Exception:
@@ -268,17 +273,10 @@ def _read_commands(there: Connection, thread: EngineThread) -> None:
     os._exit(1)
 
 
-def _write_events(there: Connection, outbox: queue.SimpleQueue[FromChild], interval: float) -> None:
+def _write_events(there: Wire, outbox: queue.SimpleQueue[FromChild], interval: float) -> None:
     """A thread of its own: the engine thread must not wait for the parent."""
     try:
-        while True:
-            try:
-                message = outbox.get(timeout=interval)
-            except queue.Empty:
-                message = []  # a sign of life
-            if message is None:
-                return
-            there.send(message)
+        send_all(there, outbox, interval)
     except OSError:
         pass  # the parent has ended
     except Exception:  # it can't cross: the end of this process does

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 
 from switchyard.engine.job import Job
 from switchyard.engine.links.base import ProcessLink
-from switchyard.engine.messages import Abandon, ListPending, ModelInfo, ReplicaState, ReplicaStatus
+from switchyard.engine.messages import (
+    Abandon,
+    Finished,
+    ListPending,
+    ModelInfo,
+    ReplicaState,
+    ReplicaStatus,
+)
 from switchyard.engine.stats import Stats
 
 
@@ -23,6 +30,10 @@ class Placed:
     has_text: bool = False  # that the client may have seen
     was_moved: bool = False
     is_cancelled: bool = False
+
+    def end_cancelled(self) -> Finished:
+        """Of one that was never begun, as far as its client has seen."""
+        return Finished(self.job.identifier, "cancelled", len(self.job.prompt), 0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -47,8 +58,9 @@ class Replica:
         self.link = self.make()
 
     @property
-    def num_unstarted(self) -> int:
-        return sum(not placed.is_started for placed in self.jobs.values())
+    def unstarted(self) -> list[str]:
+        """Identifiers of jobs, the oldest first."""
+        return [identifier for identifier, one in self.jobs.items() if not one.is_started]
 
     @property
     def num_pages(self) -> int:
@@ -61,20 +73,24 @@ class Replica:
             reason=self.reason,
             num_jobs=len(self.jobs),
             gpus=self.gpus,
+            at=self.link.at,
             pid=self.link.pid,
             num_restarts=self.num_restarts,
             num_hangs=self.num_hangs,
         )
 
-    def has_place(self, job: Job, max_jobs: int) -> bool:
+    def has_place(self, job: Job, max_jobs: int | None) -> bool:
         """Whether the job would start there, as far as that is known here: texts that several jobs
-        begin with take their pages once, which only the replica can tell.
+        begin with take their pages once, which only the replica can tell. `max_jobs`: None where
+        jobs wait there.
         """
         assert self.info is not None
+        if max_jobs is None:
+            return True
         if len(self.jobs) >= max_jobs:
             return False
         num_pages = job.num_pages(self.info.page_size, self.info.num_draft_tokens)
-        return self.num_pages + num_pages <= self.info.num_pages or not self.num_unstarted
+        return self.num_pages + num_pages <= self.info.num_pages or not self.unstarted
 
     def take(self, placed: Placed) -> None:
         assert self.info is not None
@@ -101,12 +117,14 @@ class Replica:
         self.link.send(ListPending(fence))
 
     def count(self, stats: Stats) -> None:
+        if self.stats is not None and stats.began != self.stats.began:  # from 0, by another
+            self.before = self.stats.at_rest()
         self.stats = stats.after(self.before)
 
-    def restart(self) -> None:
-        """Another engine thread counts from 0."""
+    def rest(self) -> None:
+        """Nothing counts there."""
         if self.stats is not None:
-            self.before = self.stats = self.stats.at_rest()
+            self.stats = self.stats.at_rest()
 
     def num_cached(self, hashes: Sequence[int]) -> int:
         """Of the pages that a prompt begins with."""

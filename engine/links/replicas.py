@@ -15,7 +15,8 @@ from switchyard.engine.config import PAGE_SIZE, ModelConfig
 from switchyard.engine.errors import BatchFailed, EngineError, ModelError
 from switchyard.engine.links.base import Deliver, ProcessLink
 from switchyard.engine.links.outbox import Outbox
-from switchyard.engine.links.placing import choose, page_hashes
+from switchyard.engine.links.placing import choose, max_jobs_each, page_hashes
+from switchyard.engine.links.questions import Questions
 from switchyard.engine.links.replica import Placed, Replica
 from switchyard.engine.messages import (
     Abandon,
@@ -27,6 +28,8 @@ from switchyard.engine.messages import (
     Finished,
     Hanging,
     JobEvent,
+    JobList,
+    ListJobs,
     ListPending,
     Loaded,
     LoadProgress,
@@ -77,6 +80,9 @@ class ReplicaLink:
         self._jobs: dict[str, Placed] = {}
         self._info: ModelInfo | None = None  # of the first that was loaded: all are alike
         self._fences = itertools.count(1)
+        self._max_jobs = max_jobs_each(config)
+        self._questions = Questions(is_one_queue=self._max_jobs is None)
+        self._began = time.time()
         self._is_stopping = False
         self._replicas = [self._replica(gpus, make) for gpus, make in makers]
 
@@ -97,9 +103,10 @@ class ReplicaLink:
             case Cancel(identifier):
                 with self._lock:
                     self._cancel(identifier)
-            case ListPending(serial):
+            case ListPending() | ListJobs():
                 with self._lock:
-                    self._outbox.put_later([PendingList(serial, self._waiting())])
+                    waiting = self._pending.identifiers()
+                    self._outbox.put_later(self._questions.ask(command, self._replicas, waiting))
             case Stop():
                 with self._lock:
                     self._is_stopping = True
@@ -109,12 +116,10 @@ class ReplicaLink:
                 pass  # the replica that hangs is told so here
 
     def join(self, timeout: float | None = None) -> bool:
-        deadline = None if timeout is None else time.monotonic() + timeout
-
-        def left() -> float | None:
-            return None if deadline is None else max(deadline - time.monotonic(), 0)
-
-        return all([one.link.join(left()) for one in self._replicas])
+        end = None if timeout is None else time.monotonic() + timeout
+        for one in self._replicas:
+            one.link.join(None if end is None else max(end - time.monotonic(), 0))
+        return all(one.link.join(0) for one in self._replicas)
 
     # Threads of the links
 
@@ -140,16 +145,16 @@ class ReplicaLink:
     # Inside, under the lock
 
     def _replica(self, gpus: tuple[int, ...], make: MakeLink) -> Replica:
-        replica = Replica(lambda: make(lambda events: self._take(replica, events)), gpus)
-        return replica
+        one = Replica(lambda: make(lambda events: self._take(one, events)), gpus)
+        return one
 
     def _assign(self) -> None:
         """Begin what there is a place for, the best first."""
-        ready = [one for one in self._replicas if one.status == "ready"]
+        ready = self._ready()
         while self._pending and ready:
             for job in self._pending.candidates():
                 placed = self._jobs[job.identifier]
-                replica = choose(ready, placed, self._config.max_batch_size)
+                replica = choose(ready, placed, self._max_jobs)
                 if replica is not None:
                     break
             else:
@@ -158,26 +163,22 @@ class ReplicaLink:
             replica.take(placed)
             replica.link.send(Submit(job, placed.submitted))
 
-    def _waiting(self) -> tuple[str, ...]:
-        """The next first: those that replicas have taken and not begun."""
-        taken = [
-            identifier
-            for replica in self._replicas
-            for identifier, placed in replica.jobs.items()
-            if not placed.is_started
-        ]
-        return (*taken, *self._pending.identifiers())
+    def _ready(self) -> list[Replica]:
+        return [one for one in self._replicas if one.status == "ready"]
 
     def _cancel(self, identifier: str) -> None:
         placed = self._jobs.get(identifier)
         if placed is None:
+            for replica in self._ready() if self._config.at else ():
+                replica.link.send(Cancel(identifier))  # of another server, perhaps
             return
         placed.is_cancelled = True
         if placed.replica is not None:
             placed.replica.link.send(Cancel(identifier))
             return
         self._pending.remove(identifier)
-        self._outbox.put_later([self._end_cancelled(placed)])
+        del self._jobs[identifier]
+        self._outbox.put_later([placed.end_cancelled()])
 
     def _pass_on(self, replica: Replica, event: JobEvent, out: list[Event]) -> bool:
         """Whether there may be a place for another job."""
@@ -209,12 +210,17 @@ class ReplicaLink:
             case Stats():
                 replica.count(event)
                 counted = [one.stats for one in self._replicas if one.stats is not None]
-                out.append(together(event.time, counted, len(self._pending)))
+                out.append(together(event.time, counted, len(self._pending), self._began))
             case Zombies():
                 out.append(event)
             case PendingList(serial):
                 if serial == replica.fence:
                     replica.fence, replica.status, replica.reason = None, "ready", ""
+                else:
+                    out += self._questions.note(event)
+            case JobList():
+                out += self._questions.note(event)
+                return False
             case Loaded(info):
                 self._load(replica, info, out)
             case Recovering(reason):
@@ -226,10 +232,11 @@ class ReplicaLink:
             case Hanging(reason):
                 self._abandon(replica, reason, out)
             case Restarting(reason):
-                logger.error("model %s: %s; it is loaded anew", self._config.name, reason)
+                then = "waited for" if replica.link.at else "loaded anew"
+                logger.error("model %s: %s; it is %s", self._config.name, reason, then)
                 self._lose(replica, "loading", reason, out)
                 replica.num_restarts += 1
-                replica.restart()
+                replica.rest()
             case Stopped(error):
                 self._end(replica, error, out)
         if self._info is not None and not self._is_stopping:
@@ -242,9 +249,7 @@ class ReplicaLink:
             out.append(Loaded(info))
         elif info != self._info:
             reason = f"it offers {info}, and the first replica {self._info}"
-            logger.error(
-                "model %s: a replica is not like the others: %s", self._config.name, reason
-            )
+            logger.error("model %s: one is not like the others: %s", self._config.name, reason)
             replica.status, replica.reason = "stopped", reason
             replica.link.send(Stop())
             return
@@ -262,7 +267,7 @@ class ReplicaLink:
         if is_refused := replica.status == "stopped":
             error = ModelError(replica.reason)
         self._lose(replica, "stopped", str(error or ""), out)
-        replica.restart()
+        replica.rest()
         if all(one.status == "stopped" for one in self._replicas):
             out.append(Stopped(None if self._is_stopping else error))
             self._is_stopping = True  # none is tried anew
@@ -284,7 +289,8 @@ class ReplicaLink:
         for placed in replica.forget():
             identifier = placed.job.identifier
             if placed.is_cancelled and not placed.has_text:
-                out.append(self._end_cancelled(placed))
+                del self._jobs[identifier]
+                out.append(placed.end_cancelled())
             elif placed.has_text or placed.was_moved or self._is_stopping:
                 del self._jobs[identifier]
                 out.append(Failed(identifier, BatchFailed(reason)))
@@ -292,7 +298,3 @@ class ReplicaLink:
                 placed.replica, placed.was_moved = None, True
                 self._pending.push(placed.job, is_due=True)
                 out.append(PutBack(identifier))
-
-    def _end_cancelled(self, placed: Placed) -> Finished:
-        del self._jobs[placed.job.identifier]
-        return Finished(placed.job.identifier, "cancelled", len(placed.job.prompt), 0, 0)

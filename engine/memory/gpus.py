@@ -80,7 +80,7 @@ def check_gpus(config: ModelConfig) -> None:
     """Raises ModelError if one of the configuration's `gpus` isn't there, as far as NVML tells, or
     else CUDA_VISIBLE_DEVICES.
     """
-    if not config.gpus:
+    if not config.gpus or config.at:  # those of an engine that another process runs
         return
     if is_for_cpu(config.device):
         raise ModelError("gpus is for GPUs, and there is none that NVML tells of", "gpus")

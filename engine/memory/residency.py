@@ -86,8 +86,11 @@ def free(places: Collection[Place]) -> dict[Place, int]:
 
 def needed(config: ModelConfig) -> dict[Place, int]:
     """Bytes that a model will take where, and of GPUs those that its loader leaves free. Of an
-    `auto` cache one context, which is the least that it shall have. Raises ModelError.
+    `auto` cache one context, which is the least that it shall have. Nothing where the engine is
+    another's. Raises ModelError.
     """
+    if config.at:
+        return {}
     if gpus.is_for_cpu(config.device):
         check_loadable(config)
         own = LIBRARIES if config.link == "process" or config.replicas > 1 else 0

@@ -6,7 +6,7 @@ from typing import Literal
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
-from switchyard.engine.errors import EngineError
+from switchyard.engine.errors import EngineError, NotOurs
 from switchyard.engine.memory.residency import Place
 from switchyard.engine.models.load import Load
 from switchyard.engine.schedule.admission import State
@@ -100,6 +100,14 @@ class Entry:
         if engine.is_started or self.was_unloaded or self.instance.served.load != "start":
             return "unloaded"
         return "loading"
+
+    def check_ours(self) -> None:
+        """Raises NotOurs."""
+        if at := self.instance.served.config.at:
+            raise NotOurs(
+                f"model {self.name} is in engines that servers share, at {', '.join(at)}: end"
+                " those, and start them again"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """From what is configured of a model to an engine that can load it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -8,24 +8,31 @@ from switchyard.engine.backends import make_backend
 from switchyard.engine.backends.base import Backend
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
+from switchyard.engine.errors import ModelError
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.links.base import Deliver, Link
+from switchyard.engine.links.hosts.address import check, is_tcp
+from switchyard.engine.links.hosts.host import Host
+from switchyard.engine.links.hosts.key import read_key
+from switchyard.engine.links.hosts.knock import knock
+from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.pipe import PipeLink
-from switchyard.engine.links.replicas import ReplicaLink
+from switchyard.engine.links.replicas import MakeLink, ReplicaLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory.gpus import check_gpus, has_gpu, shares
 from switchyard.engine.messages import LoadProgress
+from switchyard.engine.model.model_dir import ModelDir
 
 
 def open_engine(config: ModelConfig) -> Engine:
     """An engine, not started; its thread is where `config` says. Raises ModelError."""
+    if config.at:
+        return _open_shared(config)
     check_gpus(config)
-    parts = [replace(config, gpus=part) for part in shares(config)]
 
     def make_link(deliver: Deliver) -> Link:
         if has_own_process(config):  # which has grammars of its own
-            makers = [(one.gpus, partial(_to_process, one)) for one in parts]
-            return ReplicaLink(config, makers, deliver)
+            return _to_processes(config, deliver)
 
         def open_backend() -> Backend:
             return _open(make_backend, config, engine.grammars, deliver)
@@ -34,6 +41,62 @@ def open_engine(config: ModelConfig) -> Engine:
 
     engine = Engine(config, make_link)
     return engine
+
+
+def own_config(config: ModelConfig) -> ModelConfig:
+    """Of the engine which is shared, from that of a server which shares it."""
+    return replace(config, link="auto", at=()) if config.at else config
+
+
+def open_host(config: ModelConfig, at: str) -> Host:
+    """An engine that servers share, listening at that address, not started: in this process, or in
+    processes of its own if it has several replicas. Raises ModelError.
+    """
+    check_gpus(config)
+    key = _key_of(config, [at])
+    fingerprint = ModelDir.read(config.path).fingerprint
+
+    def make_link(deliver: Deliver) -> Link:
+        if config.replicas > 1:
+            return _to_processes(config, deliver)
+        return EngineThread(config, lambda: _open(make_backend, config, None, deliver), deliver)
+
+    return Host(config, make_link, at, key, fingerprint)
+
+
+def look_at(config: ModelConfig, at: str) -> int:
+    """The process of the engine that is there, if it would take a server. Raises EngineError,
+    OSError, EOFError.
+    """
+    fingerprint = ModelDir.read(config.path).fingerprint
+    wire, pid = knock(at, _key_of(config, [at]), fingerprint)
+    wire.close()
+    return pid
+
+
+def _open_shared(config: ModelConfig) -> Engine:
+    key = _key_of(config, config.at)
+    fingerprint = ModelDir.read(config.path).fingerprint
+    makers: list[tuple[tuple[int, ...], MakeLink]] = [
+        ((), partial(SocketLink, config, at, key, fingerprint)) for at in config.at
+    ]
+    return Engine(config, partial(ReplicaLink, config, makers))
+
+
+def _key_of(config: ModelConfig, at: Sequence[str]) -> bytes:
+    """Raises ModelError, also for what is no address."""
+    key = read_key(config.engine_key_file)
+    for one in at:
+        check(one)
+        if is_tcp(one) and not key:
+            raise ModelError(f"at: {one} needs a key: set engine_key_file", "engine_key_file")
+    return key
+
+
+def _to_processes(config: ModelConfig, deliver: Deliver) -> ReplicaLink:
+    parts = [replace(config, gpus=part) for part in shares(config)]
+    makers = [(one.gpus, partial(_to_process, one)) for one in parts]
+    return ReplicaLink(config, makers, deliver)
 
 
 def _to_process(config: ModelConfig, deliver: Deliver) -> PipeLink:

@@ -126,8 +126,7 @@ class Models:
         """
         entry = self._names.find(name)
         with self._changed:
-            is_there = entry.is_there and entry.load is None
-            return None if is_there else self._life.load(entry)
+            return None if entry.is_there and not entry.load else self._life.load(entry)
 
     def add(self, served: Served) -> None:
         """A name that the table lacks. Raises ModelError."""
@@ -143,6 +142,7 @@ class Models:
             self._add(served)
         with self._changed:
             entry = self._entries[name]
+            entry.check_ours()
             is_new = entry.instance.served is served
             load = self._life.load(entry) if is_new else self._life.swap(entry, served, way)
             if is_default:
@@ -151,12 +151,12 @@ class Models:
 
     def unload(self, name: str, drain: float | None = None) -> Load:
         """Begin to end its engine, behind its last job or after `drain` seconds; the model's own
-        if None. Raises ModelNotFound, LoadUnderWay.
+        if None. Raises ModelNotFound, LoadUnderWay, NotOurs.
         """
         entry = self._names.find(name)
         with self._changed:
-            seconds = entry.instance.served.drain if drain is None else drain
-            return self._life.unload(entry, seconds)
+            entry.check_ours()
+            return self._life.unload(entry, entry.instance.served.drain if drain is None else drain)
 
     def point(self, alias: str, name: str) -> str | None:
         """Have an alias stand for a model. What it stood for before. Raises ModelNotFound."""

@@ -16,9 +16,9 @@ from switchyard.engine.errors import (
     PromptTooLong,
     Stalled,
 )
-from switchyard.engine.held import Held, Phase
+from switchyard.engine.held import Tracked
 from switchyard.engine.job import Job
-from switchyard.engine.messages import ModelInfo
+from switchyard.engine.messages import ModelInfo, Phase
 from switchyard.engine.schedule.rate import CompletionRate
 
 SHUT_DOWN = "the server has shut down"
@@ -139,7 +139,7 @@ def _check_pair(job: Job, info: ModelInfo, config: ModelConfig) -> None:
 def refusal(
     state: State,
     error: EngineError | None,
-    held: Collection[Held],
+    held: Collection[Tracked],
     rate: CompletionRate,
     config: ModelConfig,
     now: float,

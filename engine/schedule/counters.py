@@ -56,6 +56,7 @@ class Counters:
         self._last: float | None = None  # end of the last iteration, if the batch goes on
         self._occupancy = Occupancy()
         self._has_changed = True
+        self._began = time.time()
         self._due = 0.0
         self._occupancy_due = 0.0
 
@@ -138,4 +139,5 @@ class Counters:
             num_active,
             num_pending,
             self._occupancy,
+            self._began,
         )

@@ -11,7 +11,7 @@ from switchyard.cli.doctor import doctor
 from switchyard.cli.estimate import estimate
 from switchyard.cli.keys import keys
 from switchyard.cli.models import models
-from switchyard.cli.serve import serve
+from switchyard.cli.serve import serve, shared_engine
 from switchyard.cli.server import drain
 from switchyard.cli.status import status
 from switchyard.cli.usage import usage
@@ -23,5 +23,17 @@ def main() -> None:
     """Serve ExLlamaV2 models, and look after the server."""
 
 
-for command in (serve, check, doctor, estimate, keys, models, bench, status, usage, drain):
+for command in (
+    serve,
+    shared_engine,
+    check,
+    doctor,
+    estimate,
+    keys,
+    models,
+    bench,
+    status,
+    usage,
+    drain,
+):
     main.add_command(command)

@@ -22,6 +22,7 @@ from switchyard.engine.backends import refuse_gpu_settings
 from switchyard.engine.memory.estimate import Memory
 from switchyard.engine.memory.gpus import check_gpus, chosen, has_gpu, is_for_cpu
 from switchyard.engine.model.loadable import check_loadable
+from switchyard.engine.models.opening import look_at
 from switchyard.server import address
 
 
@@ -114,6 +115,9 @@ def _is_ours() -> bool:
 
 
 def _of_model(config: engine.ModelConfig) -> Iterator[Finding]:
+    if config.at:
+        yield from _of_shared(config)
+        return
     try:
         model_dir = engine.ModelDir.read(config.path)
         footprints, lengths = check_loadable(config)
@@ -136,3 +140,13 @@ def _of_model(config: engine.ModelConfig) -> Iterator[Finding]:
             yield Finding("memory", False, str(error))
         else:
             yield Finding("memory", True, f"there is room for {tokens} tokens of {mode} cache")
+
+
+def _of_shared(config: engine.ModelConfig) -> Iterator[Finding]:
+    for at in config.at:
+        try:
+            pid = look_at(config, at)
+        except (engine.EngineError, OSError, EOFError) as error:
+            yield Finding("engine", False, f"{at}: {error}")
+        else:
+            yield Finding("engine", True, f"{at} has one, in process {pid}")

@@ -14,9 +14,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def with_settings(command: Command) -> Command:
     """MODEL_DIR, --bind, --set and --config, which `read` takes."""
+    bind = click.option("--bind", help="Where to listen: HOST:PORT, or unix:PATH.")
+    return bind(with_model_settings(command))
+
+
+def with_model_settings(command: Command) -> Command:
+    """Likewise, for what listens nowhere, or elsewhere."""
     for option in (
         click.argument("model_dir", required=False),
-        click.option("--bind", help="Where to listen: HOST:PORT, or unix:PATH."),
         click.option(
             "--set",
             "assigned",
@@ -31,7 +36,10 @@ def with_settings(command: Command) -> Command:
 
 
 def read(
-    model_dir: str | None, bind: str | None, assigned: tuple[str, ...], config: str | None
+    model_dir: str | None,
+    assigned: tuple[str, ...],
+    config: str | None,
+    bind: str | None = None,
 ) -> Settings:
     """Also into the environment, which wins over the file. Raises click.UsageError, SettingsError
     that names the option.

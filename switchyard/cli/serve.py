@@ -1,4 +1,4 @@
-"""`switchyard serve`."""
+"""`switchyard serve`, and `switchyard engine`, for what several of those share."""
 
 import os
 import sys
@@ -8,7 +8,8 @@ import click
 
 from switchyard import engine
 from switchyard.app import SettingsError
-from switchyard.cli.options import read, with_settings
+from switchyard.cli.options import read, with_model_settings, with_settings
+from switchyard.engine.models.opening import own_config
 
 # Else glibc keeps up to 240 KB of freed memory for each of some hundred threads.
 TUNABLES = "glibc.malloc.tcache_count=0"
@@ -25,3 +26,33 @@ def serve(**given: Any) -> None:
         sys.exit(1)
     os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)
     os.execv(sys.executable, [sys.executable, "-m", "switchyard"])
+
+
+@click.command("engine")
+@with_model_settings
+@click.option("--at", help="Where to listen: unix:PATH, or HOST:PORT. Default: the setting at.")
+@click.option("--name", help="Of the model, where the settings have several.")
+def shared_engine(at: str | None, name: str | None, **given: Any) -> None:
+    """Run the engine of a model for several servers, which have link = "socket"."""
+    try:
+        settings = read(**given)
+        config = _chosen([one.config for one in settings.served()], name)
+        places = [at] if at is not None else list(config.at)
+        if len(places) != 1:
+            raise click.UsageError(f"--at: must be one of {', '.join(config.at) or 'your own'}")
+        from switchyard.server.shared_engine import run
+
+        sys.exit(run(own_config(config), places[0], settings))
+    except (SettingsError, engine.ModelError) as error:
+        click.echo(f"switchyard: {error}", err=True)
+        sys.exit(1)
+
+
+def _chosen(configs: list[engine.ModelConfig], name: str | None) -> engine.ModelConfig:
+    """Raises click.UsageError."""
+    names = [one.name for one in configs]
+    if name is None and len(configs) == 1:
+        return configs[0]
+    if name not in names:
+        raise click.UsageError(f"--name: must be one of {', '.join(names)}")
+    return configs[names.index(name)]

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from switchyard.app.engine_settings import DEFAULT_MODEL
-from switchyard.engine import Engine, EngineError, Job, ModelConfig, Refused, Rejected, Stream
+from switchyard.engine import (
+    Engine,
+    EngineError,
+    Job,
+    ModelConfig,
+    Refused,
+    Rejected,
+    Stream,
+    Used,
+)
 from switchyard.engine.links.base import Deliver
 from switchyard.engine.messages import (
     Chunk,
@@ -27,7 +36,6 @@ from switchyard.engine.messages import (
     Stopped,
     Submit,
     TokenLogprob,
-    Used,
 )
 
 Answer = str | EngineError

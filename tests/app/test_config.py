@@ -255,7 +255,7 @@ def test_there_are_more_threads_than_jobs():
 
 def test_the_engines_settings_are_of_its_own_types():
     types = typing.get_type_hints(engine.ModelConfig)
-    otherwise = {"name", "gpus", "cache_mode", "gpu_split", "loras"}  # or null; as in TOML
+    otherwise = {"name", "at", "gpus", "cache_mode", "gpu_split", "loras"}  # or null; as in TOML
     settings = {name: field.annotation for name, field in Settings.model_fields.items()}
     assert types.keys() - settings.keys() == {"path"}
     shared = types.keys() & settings.keys()

@@ -219,6 +219,15 @@ def test_another_process_with_the_same_model_is_told(
     assert not [r for r in caplog.records if "of this user" in r.getMessage()]
 
 
+def test_nobody_is_told_of_another_process_where_all_share_an_engine(
+    make_host, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    _, switchyard = make_host(link="socket", at=[f"unix:{tmp_path}/engine.sock"])
+    switchyard.start()
+    assert switchyard.close() and not list(tmp_path.glob("*.lock"))
+
+
 class TwoAtOnce:
     """A source that has brought more than was read of it."""
 

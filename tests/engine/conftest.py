@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -7,13 +8,17 @@ import pytest
 from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
+from switchyard.engine.links.hosts.host import Host
+from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.model.model_dir import ModelDir
 from tests.scripted import make_again
 
-over_all_links = pytest.mark.parametrize("link", ["thread", "process", "replicas"], indirect=True)
+over_all_links = pytest.mark.parametrize(
+    "link", ["thread", "process", "replicas", "socket"], indirect=True
+)
 
 
 @pytest.fixture
@@ -23,17 +28,30 @@ def link(request):
 
 
 @pytest.fixture
-def make_engine(model_path, link):
+def make_engine(model_path, link, tmp_path):
     """An engine over a given backend, or in another process one that is made likewise; closed in
     the end.
     """
-    engines = []
+    engines, hosts = [], []
 
     def make(backend, start=True, **config):
         num_replicas = config.get("replicas", 1)
         model_config = ModelConfig(path=model_path, name="scripted", **config)
 
+        def share(deliver):
+            """A host of its own, in this process."""
+            at = f"unix:{tmp_path}/{len(hosts)}.sock"
+            fingerprint = ModelDir.read(model_path).fingerprint
+            over_thread = partial(EngineThread, model_config, lambda: backend)
+            hosts.append(Host(model_config, over_thread, at, b"", fingerprint))
+            hosts[-1].start()
+            shared = replace(model_config, link="socket", at=(at,))
+            make = partial(SocketLink, shared, at, b"", fingerprint)
+            return ReplicaLink(shared, [((), make)], deliver)
+
         def make_link(deliver):
+            if link == "socket":
+                return share(deliver)
             if link == "thread":
                 return EngineThread(model_config, lambda: backend, deliver)
             make_backend = partial(make_again, type(backend), backend.made_of)
@@ -52,6 +70,8 @@ def make_engine(model_path, link):
     yield make
     for engine in engines:
         assert engine.close(timeout=20)
+    for host in hosts:
+        assert host.close(timeout=20)
 
 
 @pytest.fixture

@@ -139,7 +139,9 @@ def test_nothing_that_was_counted_is_lost_with_its_process(make_engine):
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 50.0
-        monkeypatch.setattr(counters, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(
+            counters, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.now)
+        )
 
 
 def measured():

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-from multiprocessing.connection import Pipe
 
 import pytest
 
@@ -24,6 +23,7 @@ from switchyard.engine import errors
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links import pipe
 from switchyard.engine.links.pipe import PipeLink
+from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import (
     Chunk,
     Failed,
@@ -207,7 +207,7 @@ def test_a_child_that_is_silent_hangs_and_is_replaced(make_engine, seed):
 
 
 def test_an_idle_child_says_that_it_lives():
-    here, there = Pipe()
+    here, there = Wire.pair()
     outbox = queue.SimpleQueue()
     args = (there, outbox, 0.01)
     writer = threading.Thread(target=pipe._write_events, args=args, name="events")
@@ -215,22 +215,21 @@ def test_an_idle_child_says_that_it_lives():
         writer.start()
         try:
             for _ in range(3):
-                assert here.poll(20) and here.recv() == []
+                assert here.receive(20) == [[]]
         finally:
             outbox.put(None)
             writer.join(20)
 
 
 class Silent:
-    """A pipe on which nothing comes. It knows how long its reader has waited."""
+    """A wire on which nothing comes. It knows how long its reader has waited."""
 
     def __init__(self):
         self.waited = 0.0
 
-    def poll(self, timeout):
+    def receive(self, timeout):
         self.waited += timeout
         assert self.waited < 100, "waits for ever"
-        return False
 
 
 def test_a_silent_child_is_told_at_the_one_limit_and_given_up_at_the_other(model_path):
@@ -239,7 +238,7 @@ def test_a_silent_child_is_told_at_the_one_limit_and_given_up_at_the_other(model
         model_path, "scripted", silence_timeout=3.0, hang_timeout=4.0, hang_exit=4.0
     )
     link = PipeLink(config, None, lambda events: told.append((here.waited, *events)))
-    assert not link._hears(here)
+    assert link._hear(here) is None
     assert here.waited == pytest.approx(4.0, abs=0.5)
     [(waited, event)] = told
     assert isinstance(event, Hanging) and waited == pytest.approx(3.0, abs=0.5)
@@ -417,16 +416,18 @@ def test_the_threads_of_the_child_share_one_heap(make_engine, caplog, monkeypatc
 
 
 def test_an_idle_child_says_that_it_lives_well_before_it_counts_as_hanging(model_path):
-    here, there = Pipe()
+    here, there = Wire.pair()
     config = ModelConfig(model_path, "scripted", silence_timeout=8.0)
     made = functools.partial(make_again, ScriptedBackend, ScriptedBackend().made_of)
     with here, pipe._start(there, ()) as child:
         try:
             there.close()
             here.send((config, made, logging.WARNING))
-            assert here.poll(60)
-            while (message := here.recv()) != []:
-                assert here.poll(6), f"silent behind {message}"
+            messages, timeout = [None], 60
+            while messages[-1] != []:
+                before, messages = messages, here.receive(timeout)
+                assert messages, f"silent behind {before}"
+                timeout = 6
         finally:
             child.kill()
 
@@ -482,6 +483,7 @@ from tests.scripted import ScriptedBackend, make_again
 from tests.engine.test_pipe import Fault, fatal, seeded
 from switchyard.engine import Engine, ModelConfig
 from switchyard.engine.links.pipe import PipeLink
+from switchyard.engine.links.wire import Wire
 config = ModelConfig(sys.argv[1], "orphan", hang_timeout=1.0)
 make_backend = functools.partial(make_again, ScriptedBackend, (fatal,))
 model = Engine(config, functools.partial(PipeLink, config, make_backend))

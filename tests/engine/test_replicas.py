@@ -46,6 +46,8 @@ INFO = ModelInfo(2048, 4096, 256, 16, "scripted")
 class ToldLink:
     """To no thread: a test says what it tells, and reads what it was sent."""
 
+    at = ""
+
     def __init__(self, deliver):
         self.tell = lambda *events: deliver(events)
         self.sent = []
@@ -372,8 +374,11 @@ def test_numbers_are_those_of_all_and_go_on_over_a_restart(make_house):
     assert (told.num_active, told.num_pending) == (2, 1)
     assert told.occupancy == Occupancy(4, 6, (memory, memory))
     first.tell(Restarting("it was killed"))
-    first.tell(Stats(3.0, Totals(new_tokens=1)))
+    first.tell(Stats(3.0, Totals(new_tokens=1), began=2.5))
     assert house.told(Stats)[-1].totals.new_tokens == 8
+    first.tell(Restarting("the connection was lost, and it was not"))
+    first.tell(Stats(4.0, Totals(new_tokens=3), began=2.5))
+    assert house.told(Stats)[-1].totals.new_tokens == 10
 
 
 def test_events_of_two_threads_come_in_the_order_in_which_they_were_taken():

@@ -50,7 +50,7 @@ def test_a_whole_number_that_would_be_rounded_is_refused(number):
 def test_why_no_replica_is_ready_is_told_by_one_that_knows():
     standing = Standing("model")
     standing.note(Loaded(ModelInfo(2048, 4096, 256, 64, "scripted")))
-    loading = ReplicaState("loading", "", 0, (), None, 0, 0)
+    loading = ReplicaState("loading", "", 0, (), "", None, 0, 0)
     standing.note(ReplicaStates((loading, replace(loading, reason="it was killed"))))
     assert (standing.state, str(standing.error)) == ("recovering", "it was killed")
     standing.note(ReplicaStates((replace(loading, status="ready"), loading)))

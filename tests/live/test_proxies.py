@@ -1,5 +1,6 @@
-"""nginx and HAProxy, Debian's, in front: whose share is whose."""
+"""nginx and HAProxy, Debian's, in front: whose share is whose, and which server is whose."""
 
+import concurrent.futures
 import contextlib
 import itertools
 import os
@@ -12,6 +13,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from tests.live.conftest import free_port
+from tests.live.test_shared_engine import Shared
 
 pytestmark = pytest.mark.hardship  # it downloads packages
 
@@ -23,10 +25,16 @@ events {{}}
 http {{
   access_log off; client_body_temp_path {root}/body; proxy_temp_path {root}/proxy;
   fastcgi_temp_path {root}/f; uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;
+  upstream switchyard {{
+    hash $http_authorization$http_x_api_key$remote_addr consistent;
+    {servers}
+  }}
   server {{
     listen 127.0.0.1:{port};
     location / {{
-      proxy_pass http://127.0.0.1:{server};
+      proxy_pass http://switchyard;
+      proxy_buffering off;
+      proxy_set_header Host $host;
       proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
     }}
   }}
@@ -41,13 +49,16 @@ defaults
 frontend all
   bind 127.0.0.1:{port}
   option forwardfor
+  http-request set-var-fmt(txn.client) "%[req.fhdr(authorization)]%[req.fhdr(x-api-key)]%[src]"
   default_backend switchyard
 backend switchyard
-  server one 127.0.0.1:{server}
+  balance hash var(txn.client)
+  hash-type consistent
+  {servers}
 """
 COMMANDS = {
-    "nginx": (NGINX, ["usr/sbin/nginx", "-p", ".", "-c"]),
-    "haproxy": (HAPROXY, ["usr/sbin/haproxy", "-f"]),
+    "nginx": (NGINX, "server 127.0.0.1:{port};", ["usr/sbin/nginx", "-p", ".", "-c"]),
+    "haproxy": (HAPROXY, "server s{port} 127.0.0.1:{port}", ["usr/sbin/haproxy", "-f"]),
 }
 
 
@@ -69,12 +80,13 @@ def programs(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def in_front(programs, name, server):
-    """The URL of a proxy in front of a server."""
-    text, command = COMMANDS[name]
+def in_front(programs, name, *servers):
+    """The URL of a proxy in front of servers."""
+    text, line, command = COMMANDS[name]
+    lines = "\n    ".join(line.format(port=server.port) for server in servers)
     port = free_port()
     config = programs / f"{name}-{port}.conf"
-    config.write_text(text.format(root=programs, port=port, server=server.port))
+    config.write_text(text.format(root=programs, port=port, servers=lines))
     libraries = ":".join(str(path) for path in programs.glob("usr/lib/*-linux-gnu"))
     process = subprocess.Popen(
         [programs / command[0], *command[1:], config],
@@ -104,9 +116,14 @@ class From(HTTPAdapter):
         super().init_poolmanager(*args, source_address=(self._address, 0), **more)
 
 
-def ask(url, address, ended, who, forged):
+def session_from(address):
     session = requests.Session()
     session.mount("http://", From(address))
+    return session
+
+
+def ask(url, address, ended, who, forged):
+    session = session_from(address)
     headers = {"X-Forwarded-For": forged} if forged else {}
     body = {"prompt": "Once", "max_tokens": 48, "temperature": 0, "ignore_eos": True}
     response = session.post(f"{url}/v1/completions", json=body, headers=headers, timeout=120)
@@ -152,3 +169,59 @@ def test_a_forged_address_behind_a_proxy_that_is_not_trusted_changes_nothing(sta
     server = start(max_batch_size=1).wait_until_ready()
     with in_front(programs, name, server) as url:
         assert place_of_the_second(url, "203.0.113.9") == CROWD
+
+
+ADDRESSES = [f"127.0.0.{i}" for i in range(2, 14)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_behind_one_that_hashes_by_client_two_servers_are_as_one(
+    tmp_path, model_path, programs, name
+):
+    """What a server alone knows is found again, and the limits are those of the engine."""
+    common = {"trusted_proxies": "127.0.0.1", "resume_timeout": 60, "access_log": "-"}
+    shared = Shared(tmp_path, model_path, max_batch_size=1, max_pending=11, **common)
+    with in_front(programs, name, *shared.servers) as url:
+        for address in ADDRESSES:
+            again_and_taken_up(session_from(address), url, address)
+        used = [server.output.count("POST /v1/completions") for server in shared.servers]
+        assert min(used) >= 4
+        assert places_taken(url) == 12
+    shared.stop()
+
+
+def again_and_taken_up(session, url, key):
+    body = {"prompt": "Once", "max_tokens": 30, "temperature": 0, "ignore_eos": True}
+    where, headers = f"{url}/v1/completions", {"Idempotency-Key": f"key of {key}"}
+    answers = [session.post(where, json=body, headers=headers, timeout=60) for _ in range(2)]
+    assert answers[0].json()["id"] == answers[1].json()["id"]
+
+    with session.post(where, json={**body, "stream": True}, stream=True, timeout=60) as cut:
+        lines = (line for line in cut.iter_lines() if line)
+        last = next(line for line in lines if line.startswith(b"id: ")).removeprefix(b"id: ")
+    rest = session.post(where, json={}, headers={"Last-Event-ID": last}, timeout=60)
+    assert rest.status_code == 200 and rest.text.endswith("data: [DONE]\n\n")
+
+
+def places_taken(url):
+    """Of two requests of each address, all at once."""
+    body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    gate = threading.Barrier(2 * len(ADDRESSES))
+
+    def ask_once(address):
+        gate.wait(20)
+        with session_from(address).post(
+            f"{url}/v1/completions", json=body, stream=True, timeout=120
+        ) as answer:
+            refused.release() if answer.status_code == 429 else over.wait(60)
+            return answer.status_code
+
+    refused, over = threading.Semaphore(0), threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(2 * len(ADDRESSES)) as pool:
+        asked = [pool.submit(ask_once, address) for address in ADDRESSES * 2]
+        for _ in range(len(ADDRESSES)):
+            assert refused.acquire(timeout=30)
+        over.set()
+        statuses = [one.result() for one in asked]
+    assert set(statuses) == {200, 429}
+    return statuses.count(200)

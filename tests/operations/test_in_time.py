@@ -20,7 +20,8 @@ from switchyard.app.ledger.writer import DAY
 from switchyard.app.operations import failures, keyring
 from switchyard.app.operations.account import Account
 from switchyard.app.operations.failures import Failures
-from switchyard.engine.messages import Timings, Used
+from switchyard.engine.messages import Timings
+from switchyard.engine.stream import Used
 from tests.operations.conftest import Clock, bearer
 from tests.operations.ledgers import (
     URL,

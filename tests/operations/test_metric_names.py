@@ -13,8 +13,8 @@ from switchyard.app.http.threads import Threads
 from switchyard.app.metrics.metrics import ServerCollector
 from switchyard.app.metrics.requests import RequestMetrics
 from switchyard.app.operations.account import Account
-from switchyard.engine.messages import Used
 from switchyard.engine.stats import DeviceMemory, Occupancy, Totals, Work
+from switchyard.engine.stream import Used
 from tests.operations.test_metrics import series, value
 from tests.scripted import ScriptedBackend, job
 

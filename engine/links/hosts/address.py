@@ -1,0 +1,106 @@
+"""Where a shared engine listens: `unix:PATH`, or `HOST:PORT`."""
+
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+
+from switchyard.engine.errors import ModelError
+
+UNIX = "unix:"
+BACKLOG = 128
+MODE = 0o600  # of a Unix socket: whoever may write to it may run code
+
+
+def check(address: str) -> None:
+    """Raises ModelError for what is no address."""
+    if address.startswith(UNIX):
+        if not os.path.isabs(address.removeprefix(UNIX)):
+            raise ModelError(f"at: {address!r} must have an absolute path behind unix:", "at")
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ModelError(f"at: {address!r} must be unix:PATH or HOST:PORT", "at")
+
+
+def is_tcp(address: str) -> bool:
+    return not address.startswith(UNIX)
+
+
+def listen(address: str) -> socket.socket:
+    """Raises ModelError: also for one that all networks reach."""
+    check(address)
+    try:
+        return _listen_at_port(address) if is_tcp(address) else _listen_at_path(address)
+    except OSError as reason:
+        raise ModelError(f"at: can't listen on {address}: {reason.strerror or reason}") from None
+
+
+def connect(address: str, timeout: float) -> socket.socket:
+    """Without a timeout once connected. Raises OSError."""
+    if is_tcp(address):
+        host, port = _host_and_port(address)
+        connection = socket.create_connection((host, port), timeout)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    else:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(timeout)
+        try:
+            connection.connect(address.removeprefix(UNIX))
+        except OSError:
+            connection.close()
+            raise
+    connection.settimeout(None)
+    return connection
+
+
+def release(listener: socket.socket) -> None:
+    """Listen no more."""
+    name = listener.getsockname()
+    listener.close()
+    if isinstance(name, str):
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
+
+def _listen_at_port(address: str) -> socket.socket:
+    host, port = _host_and_port(address)
+    family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    if ipaddress.ip_address(str(where[0])).is_unspecified:
+        raise ModelError(f"at: {address} is open to all networks; name one address of this machine")
+    listener = socket.create_server((str(where[0]), port), family=family, backlog=BACKLOG)
+    return listener
+
+
+def _listen_at_path(address: str) -> socket.socket:
+    path = address.removeprefix(UNIX)
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode) and not _answers(path):
+            os.unlink(path)  # of one that was killed
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(path)
+        os.chmod(path, MODE)  # nobody can connect before it listens
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.setblocking(False)  # its queue may be full
+        try:
+            one.connect(path)
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)

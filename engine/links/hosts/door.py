@@ -1,0 +1,104 @@
+"""Where servers knock: who has the key, and the files of the same model, comes in."""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from switchyard.engine.links.hosts import address
+from switchyard.engine.links.hosts.handshake import TIMEOUT, Stranger, meet_server
+from switchyard.engine.links.hosts.knock import Hello, Welcome
+from switchyard.engine.links.wire import Wire
+
+logger = logging.getLogger(__name__)
+
+MAX_STRANGERS = 64  # at once; more are shut out
+
+
+class Door:
+    """One thread accepts, and does nothing else; each stranger has its own, for a few seconds."""
+
+    def __init__(
+        self,
+        at: str,
+        key: bytes,
+        fingerprint: str,
+        admit: Callable[[socket.socket, Hello], None],
+    ) -> None:
+        """Listens, so that a fault is told at once: raises ModelError. `admit` is called on a
+        stranger's thread.
+        """
+        self._key = key
+        self._fingerprint = fingerprint
+        self._admit = admit
+        self._strangers = threading.Semaphore(MAX_STRANGERS)
+        self._is_open = True
+        self._listener = address.listen(at)
+        self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
+
+    def open(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Harmless when called again."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        with contextlib.suppress(OSError):  # some systems: it is not connected
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        if self._thread.ident is not None:
+            self._thread.join()
+        address.release(self._listener)
+
+    # Its threads
+
+    def _accept(self) -> None:
+        while self._is_open:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as reason:
+                if self._is_open:
+                    logger.warning("no connection can be accepted: %s", reason)
+                    threading.Event().wait(0.1)  # no file is left, perhaps
+                continue
+            if not self._strangers.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._meet, args=(connection,), name="stranger", daemon=True
+            ).start()
+
+    def _meet(self, connection: socket.socket) -> None:
+        try:
+            hello = self._hello(connection)
+        except (Stranger, OSError, EOFError) as reason:
+            logger.warning("a connection is refused: %s", reason)
+            connection.close()
+        except Exception:
+            logger.exception("a connection is refused")
+            connection.close()
+        else:
+            self._admit(connection, hello)
+        finally:
+            self._strangers.release()
+
+    def _hello(self, connection: socket.socket) -> Hello:
+        """Raises Stranger, OSError, EOFError."""
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        meet_server(connection, self._key)
+        wire = Wire(connection)
+        hello = wire.receive_one(TIMEOUT)
+        assert isinstance(hello, Hello)
+        refusal = ""
+        if hello.fingerprint != self._fingerprint:
+            refusal = (
+                f"the engine has read a model of fingerprint {self._fingerprint}, and this server"
+                f" one of {hello.fingerprint}: both need the same files, with their times"
+            )
+        wire.send(Welcome(os.getpid(), refusal))
+        if refusal:
+            raise Stranger(f"server {hello.pid}: {refusal}")
+        return hello

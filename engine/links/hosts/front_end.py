@@ -1,0 +1,89 @@
+"""A server at the other end of a connection, as the engine that it shares sees it."""
+
+import logging
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+
+from switchyard.engine.links.wire import Wire, send_all
+from switchyard.engine.messages import Command, Event
+from switchyard.engine.schedule.watchdog import CHECKS, interval_of
+
+logger = logging.getLogger(__name__)
+
+
+class FrontEnd:
+    """Ends when it ends, is silent, or reads nothing, for `silence_timeout` seconds. It waits for
+    nobody but itself: a thread reads, and one writes.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        pid: int,
+        silence_timeout: float,
+        take: Callable[["FrontEnd", Command], None],
+        leave: Callable[["FrontEnd"], None],
+    ) -> None:
+        """`take` gets its commands, and `leave` is called once at its end, on a thread of its."""
+        limit = struct.pack("ll", int(silence_timeout), int(silence_timeout % 1 * 1e6))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self.pid = pid
+        self._wire = Wire(connection)
+        self._silence_timeout = silence_timeout
+        self._take = take
+        self._leave = leave
+        self._outbox: queue.SimpleQueue[Sequence[Event] | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=target, name=f"front-end-{pid}", daemon=True)
+            for target in (self._read, self._write)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """Never blocks."""
+        self._outbox.put(events)
+
+    def end(self) -> None:
+        """Once it has been sent what it was told."""
+        self._outbox.put(None)
+
+    def join(self, timeout: float) -> None:
+        for thread in self._threads:
+            thread.join(timeout)
+
+    # Its threads
+
+    def _read(self) -> None:
+        interval, silence, reason = interval_of(self._silence_timeout), 0.0, "is silent"
+        try:
+            while silence < self._silence_timeout:
+                messages = self._wire.receive(interval)
+                silence = silence + interval if messages is None else 0.0
+                for command in messages or ():
+                    if command:  # else it lives
+                        self._take(self, command)
+        except (EOFError, OSError):
+            reason = "has ended"
+        except Exception:
+            logger.exception("what server %d sends can't be read", self.pid)
+        logger.info("server %d %s", self.pid, reason)
+        self._wire.shut()
+        self._outbox.put(None)
+        self._leave(self)
+        self._threads[1].join()
+        self._wire.close()
+
+    def _write(self) -> None:
+        try:
+            send_all(self._wire, self._outbox, self._silence_timeout / CHECKS)
+        except OSError:
+            pass  # it has ended, or reads nothing
+        except Exception:
+            logger.exception("an event can't cross to server %d", self.pid)
+        self._wire.shut()

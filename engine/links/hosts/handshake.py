@@ -1,0 +1,88 @@
+"""How a server and a shared engine get to know each other, before either reads a pickle.
+
+Both send what they speak and a nonce; then a proof of the key, by HMAC-SHA256 over both nonces. The
+server's comes first: the engine proves nothing to who has no key.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+from switchyard.engine.errors import EngineError
+
+PROTOCOL = 1  # another number wherever a message changes: see tests/engine/test_host.py
+TIMEOUT = 5.0  # seconds for all of it
+
+_HELLO = struct.Struct("!10sH32s")
+_MAGIC = b"switchyard"
+_SIZE = hashlib.sha256().digest_size
+_SERVER, _ENGINE = b"server", b"engine"
+
+
+class Stranger(EngineError):
+    """The other end is not what it should be."""
+
+
+def meet_engine(connection: socket.socket, key: bytes) -> None:
+    """As a server. Raises Stranger, OSError."""
+    with _in_time(connection) as until:
+        own, other = _exchange(connection, until)
+        connection.sendall(_proof(key, _SERVER, own, other))
+        try:
+            proof = _receive(connection, _SIZE, until)
+        except Stranger:
+            raise Stranger("the engine has another key") from None
+        if not hmac.compare_digest(proof, _proof(key, _ENGINE, other, own)):
+            raise Stranger("the engine has another key")
+
+
+def meet_server(connection: socket.socket, key: bytes) -> None:
+    """As an engine. Raises Stranger, OSError."""
+    with _in_time(connection) as until:
+        own, other = _exchange(connection, until)
+        proof = _receive(connection, _SIZE, until)
+        if not hmac.compare_digest(proof, _proof(key, _SERVER, other, own)):
+            raise Stranger("a server with another key")
+        connection.sendall(_proof(key, _ENGINE, own, other))
+
+
+@contextlib.contextmanager
+def _in_time(connection: socket.socket) -> Iterator[float]:
+    connection.settimeout(TIMEOUT)
+    yield time.monotonic() + TIMEOUT
+    connection.settimeout(None)
+
+
+def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
+    """Both nonces."""
+    own = secrets.token_bytes(32)
+    connection.sendall(_HELLO.pack(_MAGIC, PROTOCOL, own))
+    magic, protocol, other = _HELLO.unpack(_receive(connection, _HELLO.size, until))
+    if magic != _MAGIC:
+        raise Stranger("what is there is no Switchyard")
+    if protocol != PROTOCOL:
+        raise Stranger(
+            f"it speaks protocol {protocol}, and this one {PROTOCOL}: server and engine must be of"
+            " one version"
+        )
+    return own, other
+
+
+def _receive(connection: socket.socket, size: int, until: float) -> bytes:
+    data = b""
+    while len(data) < size:
+        connection.settimeout(max(until - time.monotonic(), 0.001))
+        part = connection.recv(size - len(data))
+        if not part:
+            raise Stranger("it has closed the connection")
+        data += part
+    return data
+
+
+def _proof(key: bytes, role: bytes, own: bytes, other: bytes) -> bytes:
+    return hmac.digest(key, role + own + other, "sha256")

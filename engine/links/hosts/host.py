@@ -1,0 +1,300 @@
+"""An engine that several servers share: it is at home here, and they connect."""
+
+import itertools
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import EngineError
+from switchyard.engine.links.base import Deliver, Link
+from switchyard.engine.links.hosts.door import Door
+from switchyard.engine.links.hosts.front_end import FrontEnd
+from switchyard.engine.links.hosts.knock import Hello
+from switchyard.engine.links.hosts.shared_job import SharedJob
+from switchyard.engine.messages import (
+    Abandon,
+    Cancel,
+    Chunk,
+    Command,
+    Event,
+    Failed,
+    Finished,
+    Hanging,
+    JobEvent,
+    JobList,
+    ListJobs,
+    ListPending,
+    Loaded,
+    LoadProgress,
+    PendingList,
+    Recovered,
+    Recovering,
+    ReplicaStates,
+    Stop,
+    Stopped,
+    Submit,
+    ThreadEvent,
+)
+from switchyard.engine.schedule import admission
+from switchyard.engine.schedule.rate import CompletionRate
+from switchyard.engine.standing import Standing
+from switchyard.engine.stats import Stats
+
+logger = logging.getLogger(__name__)
+
+DRAINS = "the engine takes no more jobs: it is about to end"
+
+
+class Host:
+    """Each job's events go to the front end that it is of. Limits, shares and places hold for the
+    jobs of all.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        make_link: Callable[[Deliver], Link],
+        at: str,
+        key: bytes,
+        fingerprint: str,
+    ) -> None:
+        """Listens, and answers from `start` on. Raises ModelError for what is no address."""
+        self._config = config
+        self._door = Door(at, key, fingerprint, self._admit)
+        self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
+        self._link = make_link(self._inbox.put)
+        self._changed = threading.Condition()  # guards what follows; notified when a job ends
+        self._front_ends: set[FrontEnd] = set()
+        self._jobs: dict[str, SharedJob] = {}
+        self._again: dict[str, tuple[FrontEnd, Submit]] = {}  # once the same job before has ended
+        self._questions: dict[int, tuple[FrontEnd, ListPending | ListJobs]] = {}
+        self._serials = itertools.count(1)
+        self._standing = Standing(config.name)
+        self._rate = CompletionRate()
+        self._stats: Stats | None = None
+        self._began = time.time()
+        self._is_draining = False
+        self._router = threading.Thread(target=self._route, name="route", daemon=True)
+
+    # Any thread
+
+    @property
+    def error(self) -> EngineError | None:
+        """Why it has ended, unless it was told to."""
+        return self._standing.error
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it ever was."""
+        return self._standing.info is not None
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self._jobs)
+
+    def start(self) -> None:
+        self._standing.begin_load()
+        self._link.start()
+        self._router.start()
+        self._door.open()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether the engine has ended within `timeout` seconds: told to, or by `error`."""
+        self._router.join(timeout)
+        return not self._router.is_alive()
+
+    def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
+        """Have front ends send no more jobs, and end once those that are here have ended, or after
+        `drain` seconds. Jobs that have not begun then go on elsewhere, or once there is an engine
+        again. Whether all was released within `timeout` more seconds.
+        """
+        with self._changed:
+            self._is_draining = True
+            self._tell_all([Recovering(DRAINS)])
+            self._changed.wait_for(lambda: not self._jobs, drain)
+            self._jobs.clear()  # of what is left front ends hear by the connection's end
+        self._door.close()
+        self._link.send(Stop())
+        return self.wait(timeout) and self._link.join(timeout)
+
+    # A stranger's thread
+
+    def _admit(self, connection: socket.socket, hello: Hello) -> None:
+        front_end = FrontEnd(
+            connection, hello.pid, self._config.silence_timeout, self._take, self._leave
+        )
+        logger.info("server %d shares the engine", hello.pid)
+        with self._changed:
+            self._front_ends.add(front_end)
+            front_end.tell(self._greeting())
+            if self._standing.is_stopped:
+                front_end.end()
+            front_end.start()
+
+    def _greeting(self) -> list[Event]:
+        standing = self._standing
+        if standing.is_stopped:
+            return [Stopped(standing.error)]
+        if standing.info is None:
+            return [] if standing.progress is None else [LoadProgress(standing.progress)]
+        greeting: list[Event] = [Loaded(standing.info)]
+        if self._stats is not None:
+            greeting.append(self._stats)
+        if standing.state == "hanging":
+            greeting.append(Hanging(str(standing.error)))
+        elif standing.state == "recovering" or self._is_draining:
+            greeting.append(Recovering(DRAINS if self._is_draining else str(standing.error)))
+        return greeting
+
+    # A front end's thread
+
+    def _take(self, front_end: FrontEnd, command: Command) -> None:
+        with self._changed:
+            match command:
+                case Submit(job, age):
+                    submit = Submit(job, time.monotonic() - age)
+                    if job.identifier in self._jobs:  # its front end was lost, and is back
+                        self._again[job.identifier] = (front_end, submit)
+                        self._link.send(Cancel(job.identifier))
+                    else:
+                        self._submit(front_end, submit)
+                case Cancel(identifier):
+                    if again := self._again.pop(identifier, None):
+                        _, submit = again
+                        end = Finished(identifier, "cancelled", len(submit.job.prompt), 0, 0)
+                        front_end.tell([end])
+                    self._link.send(command)
+                case ListPending() | ListJobs():
+                    serial = next(self._serials)
+                    self._questions[serial] = (front_end, command)
+                    self._link.send(ListPending(serial))
+                case Abandon() | Stop():
+                    pass  # not a front end's to say
+
+    def _leave(self, front_end: FrontEnd) -> None:
+        with self._changed:
+            self._front_ends.discard(front_end)
+            for one in self._jobs.values():
+                if one.front_end is front_end:
+                    one.front_end = None
+                    self._link.send(Cancel(one.job.identifier))
+            self._again = {
+                i: again for i, again in self._again.items() if again[0] is not front_end
+            }
+
+    # The router's thread
+
+    def _route(self) -> None:
+        while not self._standing.is_stopped:
+            events = self._inbox.get()
+            with self._changed:
+                self._pass_on(events)
+        with self._changed:
+            front_ends = list(self._front_ends)
+        for one in front_ends:
+            one.end()
+        for one in front_ends:
+            one.join(self._config.silence_timeout)
+
+    # Inside, under the lock
+
+    def _pass_on(self, events: Sequence[Event]) -> None:
+        parts: dict[FrontEnd, list[Event]] = {}
+        for event in events:
+            if not isinstance(event, Chunk) and isinstance(event, ThreadEvent):
+                for one, part in parts.items():
+                    one.tell(part)
+                parts = {}
+                self._note(event)
+            elif (job := self._jobs.get(event.identifier)) is not None:
+                job.note(event)
+                if isinstance(event, Finished | Failed):
+                    self._end(event)
+                if job.front_end is not None:
+                    parts.setdefault(job.front_end, []).append(event)
+        for one, part in parts.items():
+            one.tell(part)
+
+    def _end(self, event: JobEvent) -> None:
+        del self._jobs[event.identifier]
+        self._rate.note(time.monotonic())
+        if again := self._again.pop(event.identifier, None):
+            self._submit(*again)
+        self._changed.notify_all()
+
+    def _submit(self, front_end: FrontEnd, submit: Submit) -> None:
+        job, now = submit.job, time.monotonic()
+        if front_end not in self._front_ends:
+            return  # it has left meanwhile
+        refusal = admission.refusal(
+            self._standing.state,
+            self._standing.error,
+            self._jobs.values(),
+            self._rate,
+            self._config,
+            now,
+            1,
+            len(job.prompt),
+        )
+        if refusal is not None:
+            front_end.tell([Failed(job.identifier, refusal)])
+            return
+        if not self._jobs:
+            self._rate.resume(now)
+        self._jobs[job.identifier] = SharedJob(job, submit.time, front_end)
+        self._link.send(submit)
+
+    def _note(self, event: ThreadEvent) -> None:
+        """What the engine tells of itself."""
+        if isinstance(event, PendingList):
+            return self._answer(event)
+        before = self._standing.state
+        self._standing.note(event)
+        match event:
+            case Stats():
+                self._stats = event = replace(event, began=self._began)
+                self._tell_all([event])
+            case ReplicaStates():
+                self._tell_trouble(before)
+            case Recovered() if self._is_draining:
+                pass
+            case Hanging():  # those who have the jobs end or move them
+                self._link.send(Abandon())
+                self._jobs.clear()
+                self._again.clear()
+                self._tell_all([event])
+            case Stopped():
+                self._jobs.clear()
+                self._changed.notify_all()
+                self._tell_all([event])
+            case _:
+                self._tell_all([event])
+
+    def _tell_trouble(self, before: admission.State) -> None:
+        """Of all its replicas: while they hang, jobs wait where they are."""
+        state = self._standing.state
+        if state != before and not self._is_draining:
+            trouble = Recovering(str(self._standing.error))
+            self._tell_all([Recovered() if state == "ready" else trouble])
+
+    def _tell_all(self, events: Sequence[Event]) -> None:
+        for one in self._front_ends:
+            one.tell(events)
+
+    def _answer(self, answer: PendingList) -> None:
+        front_end, question = self._questions.pop(answer.serial)
+        if isinstance(question, ListPending):
+            front_end.tell([PendingList(question.serial, answer.identifiers)])
+            return
+        places = {identifier: i for i, identifier in enumerate(answer.identifiers, 1)}
+        now = time.monotonic()
+        jobs = tuple(
+            one.tell(places.get(one.job.identifier), self._standing.info, now)
+            for one in self._jobs.values()
+        )
+        front_end.tell([JobList(question.serial, jobs)])
