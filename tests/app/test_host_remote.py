@@ -298,6 +298,19 @@ def test_errors_are_those_of_the_own_process(upstream, make_remote, answer, kind
         assert caught.value.retry_after == 600
 
 
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["at once", "amid text"])
+def test_a_deadline_tells_what_was_used_until_then(upstream, make_remote, is_streamed):
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    told = {"message": "too late", "code": "total_timeout", "usage": usage}
+    body = json.dumps({"error": told}).encode()
+    app = make_remote(
+        upstream((200, {}, b"data: %b\n\n" % body) if is_streamed else (408, {}, body)).url
+    )
+    with pytest.raises(TimedOut) as caught:
+        app.switchyard.generate("x")
+    assert (caught.value.code, caught.value.usage) == ("total_timeout", usage)
+
+
 def test_a_failure_amid_the_text_is_raised(upstream, make_remote):
     frame = {"error": {"message": "m", "type": "t", "param": None, "code": "batch_failed"}}
     body = text("a")[2].split(b"data: {")[1]
