@@ -82,7 +82,7 @@ def _allow(allowed: Collection[str], response: flask.Response) -> flask.Response
     response.headers["Access-Control-Allow-Origin"] = origin
     response.headers["Access-Control-Expose-Headers"] = ", ".join(EXPOSED)
     if flask.request.method == "OPTIONS":
-        response.headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE"
+        response.headers["Access-Control-Allow-Methods"] = "GET, POST, PUT, DELETE"
         if asked := flask.request.headers.get("Access-Control-Request-Headers"):
             response.headers["Access-Control-Allow-Headers"] = asked
         response.headers["Access-Control-Max-Age"] = "600"

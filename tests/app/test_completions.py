@@ -202,6 +202,27 @@ def test_a_stream_tells_usage_last_when_asked_to(make_client):
     assert all(body["usage"] is None for body in bodies)
 
 
+def test_usage_counts_each_prompt_once_in_whatever_order_choices_end(make_client):
+    """Here one of each prompt, and then the other."""
+    lengths = {"0": 1, "1": 3, "2": 2, "3": 4}  # in tokens, by choice
+
+    def script(job):
+        length = lengths[job.identifier.rpartition("-")[2]]
+        yield from says(*["x"] * length)(job)
+
+    request = {"prompt": ["x", "A prompt that is longer"], "n": 2, "max_tokens": 9}
+    client = make_client(ScriptedBackend(script))
+    usage = client.post(URL, json=request).json["usage"]
+    alone = [
+        client.post(URL, json={**request, "prompt": prompt}).json["usage"]["prompt_tokens"]
+        for prompt in request["prompt"]
+    ]
+    assert alone[0] < alone[1]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (sum(alone), 10)
+    streamed = {**request, "stream": True, "stream_options": {"include_usage": True}}
+    assert frames(client.post(URL, json=streamed))[-1]["usage"] == usage
+
+
 def test_streamed_choices_are_told_apart_by_index(make_client):
     request = {"prompt": ["x", "y"], "n": 2, "max_tokens": 2, "stream": True}
     choices = [

@@ -163,6 +163,23 @@ def test_a_completion_is_the_server_s(behind):
     assert result.completion_tokens == 3
 
 
+def test_neither_a_proxy_of_the_environment_nor_its_passwords_are_used(
+    upstream, make_remote, monkeypatch, tmp_path
+):
+    """Which are about what the host application itself asks of the internet."""
+    passwords = tmp_path / "netrc"
+    passwords.write_text("machine 127.0.0.1 login somebody password secret\n")
+    passwords.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(passwords))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    first, proxy = upstream(text("a", "b")), upstream(error(502, "proxied"))
+    monkeypatch.setenv("http_proxy", proxy.url)
+    app = make_remote(first.url, key="own")
+    assert app.switchyard.generate("x").text == "ab"
+    assert (first.keys, proxy.keys) == (["Bearer own"], [])
+
+
 def test_messages_go_to_the_chat_s_endpoint(behind):
     app, client = behind()
     result = app.switchyard.generate(messages=CHAT, max_tokens=4)
@@ -279,6 +296,19 @@ def test_errors_are_those_of_the_own_process(upstream, make_remote, answer, kind
         app.switchyard.generate("x")
     if isinstance(caught.value, engine.Full | LimitReached):
         assert caught.value.retry_after == 600
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["at once", "amid text"])
+def test_a_deadline_tells_what_was_used_until_then(upstream, make_remote, is_streamed):
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    told = {"message": "too late", "code": "total_timeout", "usage": usage}
+    body = json.dumps({"error": told}).encode()
+    app = make_remote(
+        upstream((200, {}, b"data: %b\n\n" % body) if is_streamed else (408, {}, body)).url
+    )
+    with pytest.raises(TimedOut) as caught:
+        app.switchyard.generate("x")
+    assert (caught.value.code, caught.value.usage) == ("total_timeout", usage)
 
 
 def test_a_failure_amid_the_text_is_raised(upstream, make_remote):
@@ -440,14 +470,16 @@ def test_a_visitor_is_neither_the_host_nor_an_operator(serve, make_remote):
     visitor = app.test_client()
     visitor.set_cookie("session", "1")
     visitor.get("/llm/v1/models", headers={"Origin": "http://localhost"})
-    app.test_client().get(
-        "/llm/v1/models", headers={"Authorization": "Bearer theirs", "Origin": "http://elsewhere"}
-    )
+    headers = {"Authorization": "Bearer theirs", "Origin": "http://elsewhere"}
+    hops = [("X-Forwarded-For", "10.0.0.7, 10.0.0.8"), ("X-Forwarded-For", "10.0.0.9")]
+    app.test_client().get("/llm/v1/models", headers=[*headers.items(), *hops])
     app.switchyard.close()
     own, theirs = seen
     assert not {"Authorization", "Cookie", "Origin"} & own.keys()
     assert own["X-Forwarded-For"] == "127.0.0.1" and "Via" in own
     assert (theirs["Authorization"], theirs["Origin"]) == ("Bearer theirs", "http://elsewhere")
+    found = [hop.strip() for hop in theirs["X-Forwarded-For"].split(",")]
+    assert found == ["10.0.0.7", "10.0.0.8", "10.0.0.9", "127.0.0.1"]
 
 
 def test_the_host_s_key_and_hooks_are_its_own(upstream, make_remote, monkeypatch):

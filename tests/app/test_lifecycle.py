@@ -12,7 +12,7 @@ from switchyard.app import create_app
 from switchyard.app.blueprint import open_models
 from switchyard.app.config import Settings
 from switchyard.engine.links.thread import EngineThread
-from tests.scripted import Gate, ScriptedBackend, says
+from tests.scripted import Gate, ScriptedBackend, says, ticking
 
 LOCAL = {"REMOTE_ADDR": "127.0.0.1"}
 ABROAD = {"REMOTE_ADDR": "10.1.2.3"}
@@ -88,6 +88,27 @@ def test_each_answers_by_its_name_and_alias_and_the_first_by_none(make):
     assert text_of(client, "second") == "second-64"
     assert {text_of(client, name) for name in (None, "chat", "first")} == {"first-64"}
     assert ask(client, "fourth").status_code == 404
+
+
+def test_a_key_aborts_a_generation_whose_model_has_given_way(make):
+    gate = Gate()
+    client = make({"first": ScriptedBackend(ticking, gate=gate)})
+    body = {"prompt": "x", "max_length": 2000, "genkey": "one"}
+    answers = []
+
+    def generate():
+        answers.append(client.application.test_client().post("/api/v1/generate", json=body))
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    gate.wait_until_held()
+    assert events(client.post("/admin/models/first", json={"max_pending": 32}))[-1]["way"]
+    assert client.models.status("first").num_jobs == 1
+    told = client.post("/api/extra/abort", json={"genkey": "one"}).json
+    gate.open()
+    assert told == {"success": True}
+    thread.join(20)
+    assert answers[0].json["results"][0]["finish_reason"] == "cancelled"
 
 
 def test_rows_say_how_models_stand(make):

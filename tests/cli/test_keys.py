@@ -170,6 +170,16 @@ def test_links_and_the_rights_of_a_group_stay(keys, path, tmp_path):
     assert list(table(target)) == ["ann", "bob"]
 
 
+def test_the_file_stays_its_owners_whoever_edits_it(keys, path, monkeypatch):
+    """Such as root, behind whose command the server must read it."""
+    keys("add", "ann")
+    owner = path.stat().st_uid, path.stat().st_gid
+    given = []
+    monkeypatch.setattr(os, "fchown", lambda _, *owner: given.append(owner))
+    keys("add", "bob")
+    assert given == [owner]
+
+
 def test_two_commands_at_once_lose_nothing(keys, path):
     keys("add", "ann")
 

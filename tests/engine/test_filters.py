@@ -255,11 +255,11 @@ def test_smoothing(row, factor, curve, num_excluded):
 
 
 @SOME
-@given(rows, st.floats(0.05, 2), st.floats(0, 3), st.floats(0.1, 3))
-def test_dynamic_temperature(row, low, more, exponent):
-    logits = made(row)
+@given(rows, st.floats(0.05, 2), st.floats(0, 3), st.floats(0.1, 3), st.integers(0, 5))
+def test_dynamic_temperature(row, low, more, exponent, num_excluded):
+    logits = made(row, num_excluded)
     probs = [p for p, _ in probabilities(logits) if p > 0]
-    share = -sum(p * math.log(p) for p in probs) / math.log(max(logits.shape[-1], 2))
+    share = -sum(p * math.log(p) for p in probs) / math.log(max(len(probs), 2))
     temperature = low + more * min(max(share, 0), 1) ** exponent
     expected = logits.double() / temperature
     filters.heat_by_entropy(logits, low, low + more, exponent)

@@ -151,8 +151,9 @@ def test_a_model_with_yarn_is_served_as_far_as_it_reaches(build, write):
     config = ExLlamaV2Config()
     config.model_dir = write({**SPECS["llama"].config, "rope_scaling": yarn})
     config.prepare(no_tensors=True)
-    mend(config, ModelDir.read(config.model_dir).config)
-    assert config.max_seq_len == 4 * CONTEXT
+    model_config = ModelDir.read(config.model_dir).config
+    mend(config, model_config)
+    assert config.max_seq_len == read_shape(model_config).max_seq_len == 4 * CONTEXT
 
 
 @pytest.mark.parametrize("name", [n for n, spec in SPECS.items() if spec.refusal])

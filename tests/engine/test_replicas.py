@@ -374,6 +374,9 @@ def test_numbers_are_those_of_all_and_go_on_over_a_restart(make_house):
     assert (told.num_active, told.num_pending) == (2, 1)
     assert told.occupancy == Occupancy(4, 6, (memory, memory))
     first.tell(Restarting("it was killed"))
+    second.tell(Stats(2.5, Totals(new_tokens=4)))  # while the first loads, which holds nothing
+    told = house.told(Stats)[-1]
+    assert (told.totals.new_tokens, told.num_active, told.occupancy) == (7, 0, Occupancy())
     first.tell(Stats(3.0, Totals(new_tokens=1), began=2.5))
     assert house.told(Stats)[-1].totals.new_tokens == 8
     first.tell(Restarting("the connection was lost, and it was not"))

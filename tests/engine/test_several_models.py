@@ -533,6 +533,23 @@ def test_models_on_other_gpus_load_at_the_same_time(served):
     loads[2].wait(20)
 
 
+@pytest.mark.parametrize(("first", "second"), [((), (0,)), ((1,), ()), ((), ())])
+def test_a_model_of_all_gpus_loads_at_no_other_s_time(served, first, second):
+    table = served()
+    backends = closed(), closed()
+    table.scripts = {name: [backend] for name, backend in zip("ab", backends, strict=True)}
+    models = table.start(*(table.model(name) for name in "ab"))
+    for name, gpus in (("a", first), ("b", second)):
+        object.__setattr__(models.served(name).config, "gpus", gpus)
+    loads = [models.load("a")]
+    wait_for(lambda: backends[0].calls)
+    loads.append(models.load("b"))
+    assert loads[1].wait(0.05) is not None and not backends[1].calls
+    for load, backend in zip(loads, backends, strict=True):
+        backend.opening.set()
+        load.wait(20)
+
+
 def test_why_a_model_could_not_be_loaded_is_logged_once(served, caplog):
     table = served()
     table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]

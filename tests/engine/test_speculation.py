@@ -296,6 +296,24 @@ def test_the_context_ends_where_guesses_would_pass_it(model_path):
     backend.close()
 
 
+def test_a_draft_model_may_have_more_rows_than_the_model_has_tokens(plain, noisy, tmp_path):
+    """What it guesses there is wrong, and no more: often, since those rows' logits are doubled."""
+    path = shutil.copytree(noisy, tmp_path / "wide")
+    config = json.loads((path / "config.json").read_text())
+    size = config["vocab_size"]
+    (path / "config.json").write_text(json.dumps({**config, "vocab_size": size + 64}))
+    weights = load_file(path / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = torch.cat((weights[name], 2 * weights[name][:64]))
+    save_file(weights, path / "model.safetensors")
+    backend = exl2_backend(DEMO, max_batch_size=8, draft_model=str(path))
+    backend.open()
+    try:
+        assert texts(backend, text_jobs()) == texts(plain, text_jobs())
+    finally:
+        backend.close()
+
+
 @pytest.mark.parametrize("change", ["vocabulary", "context"])
 def test_a_draft_model_that_does_not_match_is_refused(noisy, tmp_path, change):
     path = shutil.copytree(noisy, tmp_path / "other")

@@ -47,6 +47,14 @@ def test_a_whole_number_that_would_be_rounded_is_refused(number):
     engine.constraints.json_schema({"const": number // 2})
 
 
+def test_what_replicas_tell_again_counts_once():
+    standing = Standing("model")
+    state = ReplicaState("hanging", "stuck", 0, (), None, num_restarts=2, num_hangs=1)
+    for _ in range(2):
+        standing.note(ReplicaStates((state, replace(state, num_hangs=3))))
+    assert (standing.num_restarts, standing.num_hangs) == (4, 4)
+
+
 def test_why_no_replica_is_ready_is_told_by_one_that_knows():
     standing = Standing("model")
     standing.note(Loaded(ModelInfo(2048, 4096, 256, 64, "scripted")))

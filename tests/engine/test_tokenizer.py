@@ -76,6 +76,19 @@ def test_special_tokens_that_overlap_are_ordinary_text_too(changed):
         assert tokenizer.decode(token_ids) == text
 
 
+def test_of_special_tokens_that_begin_alike_the_longest_counts(changed):
+    """As the library has it, also where a user's text beside it is escaped."""
+
+    def alike(spec):
+        for token in ("|b>", "|b>|b"):
+            added(spec, token)
+
+    tokenizer = changed(alike)
+    for user in ("x", tokenizer.escape("|b>")):
+        first, *_, last = tokenizer.encode_template(f"|b>|b{user}|b>", 100)
+        assert (first, last) == (special(tokenizer, "|b>|b"), special(tokenizer, "|b>"))
+
+
 @pytest.mark.parametrize(
     ("normalizer", "text"),
     [({"type": "NFKC"}, "be \uff1csay\uff1e quiet"), ({"type": "Lowercase"}, "be <SAY> quiet")],

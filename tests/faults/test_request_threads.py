@@ -205,6 +205,19 @@ def test_bodies_that_come_slowly_leave_threads_for_the_others(small, opened):
         assert read_head(connection).startswith(b"HTTP/1.1 200 ")
 
 
+def test_a_slow_body_that_is_refused_before_its_end_leaves_its_place_to_others(small, opened):
+    for _ in range(2):
+        while requests.get(f"{small.url}/v1/status", timeout=60).json()["threads"]["busy"] > 1:
+            time.sleep(0.01)
+        slow = {opened(head(CHUNKED)) for _ in range(MAX_SLOW + 1)}
+        [refused], _, _ = select.select(slow, [], [], 60)  # whichever comes last to its wait
+        assert read_all(refused).startswith(b"HTTP/1.1 429 ")
+        for connection in slow - {refused}:
+            connection.sendall(b"30000\r\n%b" % (b"x" * 100_001))  # more than is taken
+            assert read_head(connection).startswith(b"HTTP/1.1 413 ")
+            connection.close()
+
+
 def test_the_last_threads_are_for_health_checks_and_refusals(small, opened):
     slow = [opened(head(CHUNKED)) for _ in range(MAX_SLOW)]
     for _ in range(2):

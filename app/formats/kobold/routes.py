@@ -99,9 +99,8 @@ def abort() -> flask.Response:
     key = _receive(parse.Key)
     if not (key.genkey or key_of(flask.request)):  # others may have the same address
         return json_response({"success": False})
-    models = services().models
     num_cancelled = 0
-    for model in map(models.get, models.names):
+    for model in services().models.engines:
         for job in model.jobs(timeout=0):
             if job.identifier.startswith(_prefix(key.genkey)):
                 num_cancelled += model.cancel(job.identifier)

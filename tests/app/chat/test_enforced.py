@@ -121,6 +121,16 @@ def test_thoughts_end_with_their_budget(make_client, with_template, template):
     assert counts == {7: 7 + end, 0: end, 12: 12 + end}
 
 
+@pytest.mark.parametrize("end", ["<think>", "<think>\n", "<think>\n\n"])
+def test_a_budget_opens_no_thoughts_that_are_open(make_client, with_template, end):
+    """The line's end is written out: those at the end of a template are left out."""
+    template = f"{TEMPLATE}{{{{ {json.dumps(end)} }}}}"
+    client = make_client(ScriptedBackend(says("x")), path=with_template(template))
+    request = {"messages": REQUEST["messages"], "reasoning_budget": 5}
+    prompt = client.post("/apply-template", json=request).json["prompt"]
+    assert prompt == f"Weather?{end}"
+
+
 @pytest.mark.parametrize(
     ("template", "settings"),
     [
