@@ -8,7 +8,8 @@ and then, and sends it requests of fourteen kinds from many clients at once: of 
 client leaves, one in twenty is an attack of `siege.py`. Half of the others are greedy, and were
 answered before by the idle server: the text must be the same. What the server holds is read all
 the while. With `--models` there are as many, by demand, of which all but one can be loaded at the
-same time; those beside the first have random weights. Exit status 1 if a request got no clear end
+same time; those beside the first have random weights, and its shape, so that memory doesn't tell
+which are loaded. Exit status 1 if a request got no clear end
 or a wrong text, or if memory, threads or files of the last tenth differ from those of the second by
 more than 3 %.
 """
@@ -38,6 +39,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import siege  # noqa: E402
 from benchmarks.kinds import KINDS, read  # noqa: E402
 from benchmarks.report import header  # noqa: E402
+from switchyard.cli.serve import TUNABLES  # noqa: E402
 from switchyard.engine.backends import make_backend as make_real_backend  # noqa: E402
 
 CLIENTS = 32
@@ -67,6 +69,15 @@ QUESTIONS = (
 WORDS = ("fox", "river", "lantern", "king", "window", "robot", "apple", "storm", "bridge", "piano")
 LIMITS = (4, 16, 48, 96)
 NAMELESS = ("kobold, streamed",)  # kinds that name no model, and get the first
+SHAPE = {
+    "--hidden-size": "hidden_size",
+    "--intermediate-size": "intermediate_size",
+    "--num-layers": "num_hidden_layers",
+    "--num-heads": "num_attention_heads",
+    "--num-kv-heads": "num_key_value_heads",
+    "--vocab-size": "vocab_size",
+    "--max-positions": "max_position_embeddings",
+}
 
 
 _rng = random.Random(0)  # of faults: of all models, or each load would fail where the last did
@@ -309,6 +320,12 @@ def names_of(args):
     return ["demo", *(f"random{i}" for i in range(1, args.models))]
 
 
+def shape_of(model):
+    """Options of scripts/make_model.py for one as large."""
+    config = json.loads(pathlib.Path(model, "config.json").read_text())
+    return [part for option, key in SHAPE.items() for part in (option, str(config[key]))]
+
+
 def configure(args, directory):
     """A file of several models."""
     lines = [f"max_loaded = {args.models - 1}"]
@@ -316,7 +333,7 @@ def configure(args, directory):
         path = args.model if not seed else os.path.join(directory, name)
         if seed:
             make = [sys.executable, ROOT / "scripts" / "make_model.py", path, "--seed", str(seed)]
-            subprocess.run(make, check=True)
+            subprocess.run([*make, *shape_of(args.model)], check=True)
         lines += ["[[models]]", f'name = "{name}"', f'model = "{path}"', 'load = "demand"']
     path = os.path.join(directory, "several.toml")
     pathlib.Path(path).write_text("\n".join(lines) + "\n")
@@ -330,6 +347,7 @@ def start_server(args, directory):
     environment = os.environ | {
         "SWITCHYARD_BIND": f"127.0.0.1:{port}",
         "SWITCHYARD_LOG_LEVEL": "ERROR",
+        "GLIBC_TUNABLES": TUNABLES,  # as `switchyard serve` does
         "PYTHONPATH": str(ROOT),
     }
     if args.models > 1:

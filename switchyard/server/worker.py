@@ -29,6 +29,7 @@ from switchyard.server import limits
 from switchyard.server.connection import Connection
 from switchyard.server.logger import JsonLogger
 from switchyard.server.request_threads import RequestThreads
+from switchyard.server.thread_pool import RequestPool
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended
@@ -62,6 +63,9 @@ class Worker(ThreadWorker):
         signal.signal(signal.SIGINT, self.handle_exit)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal's too; the master answers it
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # sent to all processes of a service, say
+
+    def get_thread_pool(self) -> RequestPool:
+        return RequestPool(self.cfg.threads)
 
     def load_wsgi(self) -> None:
         """With all threads that requests will need. One that can't be started later, because

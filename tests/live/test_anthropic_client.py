@@ -3,6 +3,8 @@
 import anthropic
 import pytest
 
+from tests.faults.conftest import SCRIPTED
+
 USER = [{"role": "user", "content": "Hello"}]
 ASK = {"model": "tiny", "max_tokens": 4, "messages": USER}
 
@@ -70,7 +72,7 @@ def test_exceptions_are_of_the_right_class(client):
 
 
 def test_a_full_server_is_a_rate_limit_error(start):
-    server = start(max_batch_size=1, max_pending=0).wait_until_ready()
+    server = start(SCRIPTED, max_batch_size=1, max_pending=0).wait_until_ready()
     long = {**ASK, "max_tokens": 1900, "extra_body": {"ignore_eos": True}}
     with connect(server) as client, client.messages.create(**long, stream=True) as stream:
         next(iter(stream))

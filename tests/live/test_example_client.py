@@ -6,35 +6,32 @@ import time
 import pytest
 import requests
 
-from tests.live.conftest import GUNICORN, ROOT, Server, free_port
+from tests.faults.conftest import SCRIPTED
+from tests.live.conftest import ROOT, Server, free_port
 
 STORY = {"question": "Count from 1 to 2000."}
 
 
-@pytest.fixture
-def start_helpdesk(tmp_path, monkeypatch):
-    monkeypatch.setenv("SECRET_KEY", "of all processes")
-    servers = []
-
-    def make(url):
-        port = free_port()
-        command = [sys.executable, "-m", "gunicorn", "--pythonpath", "../..", "--workers", "4"]
-        command += ["--threads", "8", "--bind", f"127.0.0.1:{port}", "helpdesk:app"]
-        cwd = ROOT / "examples" / "helpdesk"
-        servers.append(Server(command, tmp_path, port, cwd=cwd, url=url))
-        servers[-1].wait_until_answers("/login")
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        assert server.stop() == 0, server.output
+@pytest.fixture(scope="module")
+def helpdesk(tmp_path_factory):
+    """Four processes, and where their server will be. No test leaves anything in them."""
+    address, port = free_port(), free_port()
+    command = [sys.executable, "-m", "gunicorn", "--pythonpath", "../..", "--workers", "4"]
+    command += ["--threads", "8", "--bind", f"127.0.0.1:{port}", "helpdesk:app"]
+    cwd = ROOT / "examples" / "helpdesk"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SECRET_KEY", "of all processes")
+        url = f"http://127.0.0.1:{address}"
+        helpdesk = Server(command, tmp_path_factory.mktemp("helpdesk"), port, cwd=cwd, url=url)
+    helpdesk.wait_until_answers("/login").asks = address
+    yield helpdesk
+    assert helpdesk.stop() == 0, helpdesk.output
 
 
 @pytest.fixture
-def both(start, start_helpdesk):
-    """The helpdesk and the server, once that is ready."""
-    server = start(GUNICORN, default_max_tokens=1500, grace=0).wait_until_ready()
-    return start_helpdesk(server.url), server
+def server(start, helpdesk):
+    settings = {"port": helpdesk.asks, "default_max_tokens": 1500, "grace": 0}
+    return start(SCRIPTED, **settings).wait_until_ready()
 
 
 def log_in(helpdesk):
@@ -52,8 +49,7 @@ def running(server):
     return requests.get(f"{server.url}/v1/requests", timeout=20).json()["data"]
 
 
-def test_who_leaves_is_cancelled_on_the_server(both):
-    helpdesk, server = both
+def test_who_leaves_is_cancelled_on_the_server(helpdesk, server):
     for _ in range(8):  # of whichever process
         with log_in(helpdesk) as user:
             answer = ask(helpdesk, user, stream=True)
@@ -65,8 +61,7 @@ def test_who_leaves_is_cancelled_on_the_server(both):
             time.sleep(0.01)
 
 
-def test_a_server_that_starts_anew_costs_an_error_and_no_more(both, tmp_path, model_path):
-    helpdesk, server = both
+def test_a_server_that_starts_anew_costs_an_error_and_no_more(helpdesk, server, start):
     with log_in(helpdesk) as user:
         answer = ask(helpdesk, user, stream=True)
         pieces = answer.iter_content(8)
@@ -76,9 +71,5 @@ def test_a_server_that_starts_anew_costs_an_error_and_no_more(both, tmp_path, mo
             list(pieces)
         refused = ask(helpdesk, user)
         assert (refused.status_code, "can't be reached" in refused.text) == (503, True)
-        again = Server(GUNICORN, tmp_path, server.port, model=model_path)
-        try:
-            again.wait_until_ready()
-            assert user.post(f"{helpdesk.url}/title", data=STORY, timeout=60).status_code == 200
-        finally:
-            again.stop()
+        start(port=server.port).wait_until_ready()
+        assert user.post(f"{helpdesk.url}/title", data=STORY, timeout=60).status_code == 200

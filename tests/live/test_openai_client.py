@@ -11,6 +11,7 @@ from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletion
 from openai.types.completion_choice import Logprobs
 
+from tests.faults.conftest import SCRIPTED
 from tests.live.conftest import free_port
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -393,7 +394,7 @@ def test_what_is_not_offered_is_said_and_not_tried_again(lenient):
 
 
 def test_a_full_server_is_a_rate_limit_error(start):
-    server = start(max_batch_size=1, max_pending=0).wait_until_ready()
+    server = start(SCRIPTED, max_batch_size=1, max_pending=0).wait_until_ready()
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         long = {"model": "tiny", "prompt": "x", "max_tokens": 1900, "stream": True}
         with client.completions.create(**long, extra_body={"ignore_eos": True}) as stream:

@@ -10,14 +10,18 @@ import pytest
 import requests
 
 from tests.app.conftest import listed_name
+from tests.live.conftest import GUNICORN, Server
 from tests.live.test_serving import greedy, in_threads
 
 URL = "/v1/completions"
 
 
-@pytest.fixture
-def keeping(start):
-    return start(resume_timeout=30).wait_until_ready()
+@pytest.fixture(scope="module")
+def keeping(tmp_path_factory, model_path):
+    directory = tmp_path_factory.mktemp("keeping")
+    server = Server(GUNICORN, directory, model=model_path, resume_timeout=30)
+    yield server.wait_until_ready()
+    assert server.stop() == 0, server.output
 
 
 def open_stream(server, body, *headers):

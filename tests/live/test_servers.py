@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from switchyard.engine.memory.gpus import has_gpu
-from tests.faults.conftest import worker_of
+from tests.faults.conftest import SCRIPTED, worker_of
 from tests.live.conftest import FLASK, GUNICORN, ROOT, WAITRESS
 
 SERVE = [str(ROOT / "scripts" / "serve")]
@@ -124,7 +124,7 @@ def test_a_body_of_very_many_values_does_not_set_off_as_many_collections(model_p
 
 
 def test_a_signal_for_more_workers_is_refused(start):
-    server = start().wait_until_ready()
+    server = start(SCRIPTED).wait_until_ready()
     worker = worker_of(server)
     for number in (1, 2):  # once the second is answered, the first has had its effect
         server.process.send_signal(signal.SIGTTIN)

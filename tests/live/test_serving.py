@@ -12,6 +12,7 @@ import requests
 
 from switchyard.engine.memory.gpus import has_gpu
 from tests.conftest import DEMO
+from tests.faults.conftest import SCRIPTED
 
 SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards box"
 WORDS = SENTENCE.split()
@@ -163,7 +164,7 @@ def test_an_http_1_1_client_gets_chunks(server):
 
 
 def test_bare_text_has_its_status_line_while_the_job_waits(start):
-    server = start(max_batch_size=1, heartbeat=0.1).wait_until_ready()
+    server = start(SCRIPTED, max_batch_size=1, heartbeat=0.1).wait_until_ready()
     minutes = greedy("x", 1900, stream=True, ignore_eos=True, n=60)
     with server.post("/v1/completions", minutes, stream=True) as running:
         asked = greedy("x", 2, stream=True)
@@ -188,7 +189,7 @@ def test_a_body_of_chunks_that_are_none_is_a_bad_request(server):
 
 
 def test_a_body_over_the_limit_gets_its_answer(start):
-    server = start(max_body_bytes=100_000).wait_until_ready()
+    server = start(SCRIPTED, max_body_bytes=100_000).wait_until_ready()
     response = server.post("/v1/completions", {"prompt": "x" * 200_000})
     assert response.status_code == 413 and "100000 bytes" in response.json()["error"]["message"]
 

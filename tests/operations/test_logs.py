@@ -30,6 +30,7 @@ from switchyard.app.operations.trace import parse_trace
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.app.conftest import wait_until_empty
 from tests.conftest import ROOT
+from tests.faults.conftest import SCRIPTED
 from tests.live.conftest import GUNICORN, Server
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 from tests.scripted import Gate, ScriptedBackend, endless
@@ -349,10 +350,10 @@ def test_arguments_are_read_when_they_are_logged():
 def start_logged(tmp_path, model_path):
     servers = []
 
-    def start(**settings):
+    def start(command=SCRIPTED, **settings):
         path = KeysFile(tmp_path / "keys.toml").write(entry("ann")).path
         settings = {"keys_file": path, "model": model_path, **settings}
-        servers.append(Server(GUNICORN, tmp_path, **settings))
+        servers.append(Server(command, tmp_path, **settings))
         return servers[-1].wait_until_ready()
 
     yield start
@@ -366,7 +367,7 @@ def post(server, **more):
 
 
 def test_all_that_a_server_prints_is_json(start_logged):
-    server = start_logged(log_format="json", access_log="-")
+    server = start_logged(GUNICORN, log_format="json", access_log="-")
     assert post(server).status_code == 200
     streamed = post(server, stream=True)
     assert streamed.status_code == 200

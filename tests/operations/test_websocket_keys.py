@@ -6,6 +6,7 @@ import os
 import pytest
 import websocket
 
+from tests.faults.conftest import SCRIPTED
 from tests.live.conftest import GUNICORN, Server, start
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 
@@ -134,7 +135,7 @@ def test_a_key_that_is_valid_no_more_begins_nothing_more(connect, keys_file, nam
 
 def test_each_generation_has_a_line_and_so_has_the_connection(start, keys_file, tmp_path):
     path = tmp_path / "access.log"
-    server = start(keys_file=keys_file.path, access_log=path, log_format="json")
+    server = start(SCRIPTED, keys_file=keys_file.path, access_log=path, log_format="json")
     server.wait_until_ready()
     url = server.url.replace("http", "ws") + "/v1/stream"
     connection = websocket.create_connection(url, timeout=30, header=bearer("ann"))
