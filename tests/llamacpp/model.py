@@ -1,7 +1,7 @@
 """Write the small model that llama.cpp's tests ask: MODEL_DIR, of random weights.
 
 Its tokens are about as long as those of llama.cpp's own small model, 512 in all, of which the last
-are a family's for gaps. It hardly ever writes one that ends a text or is no whole character.
+are a family's for gaps. It never writes one that ends a text or is no whole character.
 """
 
 import json
@@ -45,9 +45,17 @@ def is_odd(token):
 
 
 def mute(file, token_ids):
-    """Their logits are 0, which others' are far above."""
+    """Their probability is 0: the first value of each state is the same, positive, whatever the
+    text, and lowers their logits alone, by some hundreds.
+    """
     tensors = load_file(file)
-    tensors["lm_head.weight"][token_ids] = 0
+    tensors["model.embed_tokens.weight"][:, 0] = 4.0
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor[0] = 0
+    head = tensors["lm_head.weight"]
+    head[:, 0] = 0
+    head[token_ids, 0] = -200
     save_file(tensors, file, {"format": "pt"})
 
 
