@@ -353,6 +353,58 @@ def test_a_gap_is_filled_between_prefix_and_suffix(filling):
     assert job.stop_token_ids == (end,)
 
 
+# Fields of llama.vim's requests: for a gap, and, while its user pauses, of what it will send next.
+EDITORS = (
+    {
+        "id_slot": 0,
+        "input_prefix": "def add(a, b):\n",
+        "input_suffix": "\nprint(add(1, 2))\n",
+        "input_extra": [{"text": "y = 1\n", "time": [12, 345], "filename": "x.py"}],
+        "prompt": "    ret",
+        "n_predict": 2,
+        "stop": [],
+        "n_indent": 4,
+        "top_k": 40,
+        "top_p": 0.90,
+        "samplers": ["top_k", "top_p", "infill"],
+        "stream": False,
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 250,
+        "response_fields": ["content", "timings/predicted_per_token_ms", "truncated"],
+    },
+    {
+        "id_slot": 0,
+        "input_prefix": "",
+        "input_suffix": "",
+        "input_extra": [{"text": "y = 1\n", "time": 12.5, "filename": ""}],
+        "prompt": "",
+        "n_predict": 0,
+        "temperature": 0.0,
+        "samplers": [],
+        "stream": False,
+        "cache_prompt": True,
+        "t_max_prompt_ms": 1,
+        "t_max_predict_ms": 1,
+        "response_fields": [""],
+    },
+)
+
+
+@pytest.mark.parametrize("body", EDITORS, ids=["gap", "ahead"])
+def test_an_editors_request_is_served(filling, body):
+    client, backend = filling
+    response = client.post("/infill", json=body)
+    assert response.status_code == 200, response.text
+    assert len(backend.enqueued) == 1
+    wanted = {"content", "timings/predicted_per_token_ms", "truncated"}
+    assert response.json.keys() == (wanted if body["n_predict"] else set())
+    told = set(response.headers["X-Switchyard-Ignored"].split(","))
+    idle = {"id_slot", "cache_prompt", "samplers", "t_max_prompt_ms", "t_max_predict_ms"}
+    assert told - {"n_indent"} == {*idle, "input_extra.time"}
+    assert ("n_indent" in told) == ("n_indent" in body)
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [

@@ -14,7 +14,7 @@ from switchyard.app.formats.text.request import (
     called,
 )
 from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED
-from switchyard.app.request.neutral import OFF, Table, but
+from switchyard.app.request.neutral import ANY, OFF, Table, but
 from switchyard.app.request.prompt_tokens import PromptTokens, limited
 from switchyard.app.request.sampling import Bias, TokenId
 from switchyard.app.request.validation import Object, validate
@@ -57,10 +57,11 @@ class LlamaCppOptions(OtherServers):
         "backend_sampling": (False, True),
         "image_data": ([],),
         "lora": ([],),
-        "n_indent": (0,),
+        "n_indent": ANY,
         "n_keep": (0,),
         "post_sampling_probs": OFF,
-        "t_max_predict_ms": (0,),
+        "t_max_predict_ms": ANY,  # by which editors, llama.vim among them, ask for short gaps
+        "t_max_prompt_ms": ANY,
     }
     settled: ClassVar[Table] = {"n": (1,)}
     switches: ClassVar[tuple[Switch, ...]] = SWITCHES
