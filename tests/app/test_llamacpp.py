@@ -288,6 +288,7 @@ def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client):
         ({"prompt": [1] * 2049}, "prompt"),
         ({"logit_bias": [[5]]}, "logit_bias"),
         ({"logit_bias": [[5, True]]}, "logit_bias"),
+        ({"logit_bias": {"x": True}}, "logit_bias"),
         ({"logit_bias": [["x" * 201, 1]]}, "logit_bias"),
         ({"logit_bias": {"x" * 201: 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
@@ -306,12 +307,20 @@ def test_what_can_not_be_honoured_is_named(make_client, more, param):
     assert response.status_code == 400 and response.json["error"]["param"] == param
 
 
-@pytest.mark.parametrize("prompt", [[], [[]], [""], "", [1, ""]], ids=str)
-def test_the_document_has_no_empty_prompt(make_client, prompt):
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        *(("prompt", [1, "x"], bad) for bad in ([], [[]], [""], "", [1, ""])),
+        *(("logit_bias", {"x": False}, {"x": bad}) for bad in (True, "1", None)),
+        *(("logit_bias", [[5, False]], [[5, *bad]]) for bad in ((), (True,), ("1",))),
+    ],
+    ids=str,
+)
+def test_the_document_has_what_is_honoured(make_client, name, good, bad):
     schemas = make_client(ScriptedBackend()).get("/openapi.json").json["components"]["schemas"]
-    schema = {**schemas["LlamaCpp"]["properties"]["prompt"], "components": {"schemas": schemas}}
+    schema = {**schemas["LlamaCpp"]["properties"][name], "components": {"schemas": schemas}}
     validator = jsonschema_rs.validator_for(schema)
-    assert validator.is_valid([1, "x"]) and not validator.is_valid(prompt)
+    assert validator.is_valid(good) and not validator.is_valid(bad)
 
 
 def test_a_failure_ends_the_stream(make_client):

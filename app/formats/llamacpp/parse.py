@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -36,7 +36,7 @@ MAX_BIASED_TOKENS = 64  # of one text
 Piece = TokenId | Annotated[str, Field(min_length=1)]
 Pieces = Annotated[list[Piece], Field(min_length=1, fail_fast=True)]
 BiasedText = Annotated[str, Field(min_length=1, max_length=200)]
-Banned = bool | Bias
+Banned = Literal[False] | Bias
 
 
 class PromptObject(Object):
