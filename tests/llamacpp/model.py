@@ -16,8 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 SHAPE = {"vocab-size": 512, "max-positions": 8192, "num-layers": 2}
 
 
-def main():
-    path = pathlib.Path(sys.argv[1])
+def make(path):
     sizes = [text for name, value in SHAPE.items() for text in (f"--{name}", str(value))]
     script = ROOT / "scripts" / "make_model.py"
     subprocess.run([sys.executable, script, path, *sizes], check=True)
@@ -51,4 +50,4 @@ def mute(file, token_ids):
 
 
 if __name__ == "__main__":
-    main()
+    make(pathlib.Path(sys.argv[1]))
