@@ -206,6 +206,12 @@ def test_a_bias_is_for_an_id_or_for_each_token_of_a_text(make_client, bias):
     assert told == [{"token": token, "bias": value} for token, value in biases.items()]
 
 
+def test_a_text_of_a_bias_may_be_of_many_tokens(make_client):
+    _, response = post(make_client, prompt="x", logit_bias={"\U0002a6d6" * 200: -5})
+    assert response.status_code == 200, response.text
+    assert len(response.json["generation_settings"]["logit_bias"]) > 2
+
+
 def test_tokens_that_would_end_the_text_are_told_as_ruled_out(make_client):
     client = make_client(ScriptedBackend())
     response = client.post(URL, json={"prompt": "x", "ignore_eos": True})

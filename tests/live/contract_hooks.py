@@ -74,7 +74,7 @@ MEANING = {
 # What may be wrong beside another parameter.
 MEANT = MEANING | {
     *("tool_choice", "n", "guidance_scale", "negative_prompt", "from", "to"),
-    *("suffix", "input_suffix"),  # this model fills no gaps
+    "suffix",  # of a prompt of tokens
 }
 # Which need each other, and in order, the first pair.
 PAIRS = ("dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt")

@@ -31,11 +31,11 @@ SWITCHES = (
     Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl"), "repeat_last_n"),
 )
 TEXT = "prompt_string"  # of a prompt that is an object
-MAX_BIASED_TOKENS = 64  # of one text
+MAX_BIASED = 200  # characters of a text, each of at most four tokens
 
 Piece = TokenId | Annotated[str, Field(min_length=1)]
 Pieces = Annotated[list[Piece], Field(min_length=1, fail_fast=True)]
-BiasedText = Annotated[str, Field(min_length=1, max_length=200)]
+BiasedText = Annotated[str, Field(min_length=1, max_length=MAX_BIASED)]
 Banned = Literal[False] | Bias
 
 
@@ -135,7 +135,7 @@ class LlamaCppOptions(OtherServers):
         bias = dict(sampling.logit_bias)
         for text, value in self.logit_bias.items():
             if not _is_id(text):
-                token_ids = tokenizer.encode(text, MAX_BIASED_TOKENS, add_bos=False)
+                token_ids = tokenizer.encode(text, 4 * MAX_BIASED, add_bos=False)
                 bias.update(dict.fromkeys(token_ids, value))
         return bias
 
