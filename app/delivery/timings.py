@@ -17,10 +17,12 @@ class TimingsBody(TypedDict):
     cache_n: int
     prompt_n: int
     prompt_ms: float
-    prompt_per_second: float | None
+    prompt_per_token_ms: float
+    prompt_per_second: float
     predicted_n: int
     predicted_ms: float
-    predicted_per_second: float | None
+    predicted_per_token_ms: float
+    predicted_per_second: float
     draft_n: NotRequired[int]
     draft_n_accepted: NotRequired[int]
 
@@ -28,22 +30,24 @@ class TimingsBody(TypedDict):
 def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
     """Of all jobs, those of one prompt, `num_jobs`, in a row: the longest time and all tokens.
 
-    A job's first token belongs to the prefill, so the rate is of the others; null where there is
-    no time to divide by.
+    A job's first token belongs to the prefill, so the rate is of the others; 0 where there is
+    nothing to divide, as llama.cpp has it.
     """
     prompt_tokens = sum(f.prompt_tokens - f.cached_tokens for f in finished[::num_jobs])
-    new_tokens = sum(f.new_tokens for f in finished)
-    prefill = max(f.timings.prefill for f in finished)
-    decode = max(f.timings.decode for f in finished)
+    decoded_tokens = sum(max(f.new_tokens - 1, 0) for f in finished)
+    prompt_ms = _milliseconds(max(f.timings.prefill for f in finished))
+    predicted_ms = _milliseconds(max(f.timings.decode for f in finished))
     told: TimingsBody = {
         "queue_ms": _milliseconds(max(f.timings.queue for f in finished)),
         "cache_n": sum(f.cached_tokens for f in finished[::num_jobs]),
         "prompt_n": prompt_tokens,
-        "prompt_ms": _milliseconds(prefill),
-        "prompt_per_second": _rate(prompt_tokens, prefill),
-        "predicted_n": new_tokens,
-        "predicted_ms": _milliseconds(decode),
-        "predicted_per_second": _rate(sum(max(f.new_tokens - 1, 0) for f in finished), decode),
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": _ratio(prompt_ms, prompt_tokens),
+        "prompt_per_second": _ratio(1000 * prompt_tokens, prompt_ms),
+        "predicted_n": sum(f.new_tokens for f in finished),
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": _ratio(predicted_ms, decoded_tokens),
+        "predicted_per_second": _ratio(1000 * decoded_tokens, predicted_ms),
     }
     if guessed := sum(f.draft_tokens for f in finished):
         told["draft_n"] = guessed
@@ -92,5 +96,5 @@ def _milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-def _rate(count: int, seconds: float) -> float | None:
-    return round(count / seconds, 3) if count and seconds else None
+def _ratio(dividend: float, divisor: float) -> float:
+    return round(dividend / divisor, 6) if divisor else 0.0

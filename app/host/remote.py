@@ -108,7 +108,7 @@ class Remote:
                 return TextStream(RemoteSource(answer, self.upstream.url))
             error = refusal_of(answer, self.upstream.url)
             pause = pause_of(error)
-            if pause is None or pause > wait.left:
+            if pause is None or pause > wait.left or self.upstream.is_replaced:
                 raise error
             wait.rest(pause)
 

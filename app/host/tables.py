@@ -81,6 +81,7 @@ class Tables:
         for claim in shared.claims:
             claim.release()
         engine.ALARMS.rest()
+        engine.give_memory_back()
         return is_done
 
     def check_process(self) -> None:

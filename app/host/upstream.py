@@ -76,6 +76,11 @@ class Upstream:
         if session is not None:
             session.close()
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether what answers is not the server, and so answers the same once more."""
+        return self._adapter is not None
+
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
         """Have this answer in the server's place, in this process; None: no longer."""
         self.close()

@@ -78,6 +78,12 @@ def test_errors_can_be_scripted(host):
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "7")
 
 
+def test_a_scripted_refusal_is_not_waited_out(host):
+    with pytest.raises(engine.Full):
+        host.switchyard.generate("busy", timeout=30)
+    assert len(host.fake.prompts) == 1
+
+
 def test_the_api_is_whole(host):
     visitor = host.test_client()
     assert visitor.get("/llm/health/ready").status_code == 200

@@ -206,6 +206,12 @@ def test_a_bias_is_for_an_id_or_for_each_token_of_a_text(make_client, bias):
     assert told == [{"token": token, "bias": value} for token, value in biases.items()]
 
 
+def test_a_text_of_a_bias_may_be_of_many_tokens(make_client):
+    _, response = post(make_client, prompt="x", logit_bias={"\U0002a6d6" * 200: -5})
+    assert response.status_code == 200, response.text
+    assert len(response.json["generation_settings"]["logit_bias"]) > 2
+
+
 def test_tokens_that_would_end_the_text_are_told_as_ruled_out(make_client):
     client = make_client(ScriptedBackend())
     response = client.post(URL, json={"prompt": "x", "ignore_eos": True})
@@ -288,6 +294,7 @@ def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client):
         ({"prompt": [1] * 2049}, "prompt"),
         ({"logit_bias": [[5]]}, "logit_bias"),
         ({"logit_bias": [[5, True]]}, "logit_bias"),
+        ({"logit_bias": {"x": True}}, "logit_bias"),
         ({"logit_bias": [["x" * 201, 1]]}, "logit_bias"),
         ({"logit_bias": {"x" * 201: 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
@@ -306,12 +313,20 @@ def test_what_can_not_be_honoured_is_named(make_client, more, param):
     assert response.status_code == 400 and response.json["error"]["param"] == param
 
 
-@pytest.mark.parametrize("prompt", [[], [[]], [""], "", [1, ""]], ids=str)
-def test_the_document_has_no_empty_prompt(make_client, prompt):
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        *(("prompt", [1, "x"], bad) for bad in ([], [[]], [""], "", [1, ""])),
+        *(("logit_bias", {"x": False}, {"x": bad}) for bad in (True, "1", None)),
+        *(("logit_bias", [[5, False]], [[5, *bad]]) for bad in ((), (True,), ("1",))),
+    ],
+    ids=str,
+)
+def test_the_document_has_what_is_honoured(make_client, name, good, bad):
     schemas = make_client(ScriptedBackend()).get("/openapi.json").json["components"]["schemas"]
-    schema = {**schemas["LlamaCpp"]["properties"]["prompt"], "components": {"schemas": schemas}}
+    schema = {**schemas["LlamaCpp"]["properties"][name], "components": {"schemas": schemas}}
     validator = jsonschema_rs.validator_for(schema)
-    assert validator.is_valid([1, "x"]) and not validator.is_valid(prompt)
+    assert validator.is_valid(good) and not validator.is_valid(bad)
 
 
 def test_a_failure_ends_the_stream(make_client):
@@ -351,6 +366,58 @@ def test_a_gap_is_filled_between_prefix_and_suffix(filling):
     assert told.endswith("--- x.py ---\n\ny = 1<fim_prefix>a<fim_suffix>b<fim_middle>c")
     assert [i for i in job.prompt if i in (prefix, suffix, middle)] == [prefix, suffix, middle]
     assert job.stop_token_ids == (end,)
+
+
+# Fields of llama.vim's requests: for a gap, and, while its user pauses, of what it will send next.
+EDITORS = (
+    {
+        "id_slot": 0,
+        "input_prefix": "def add(a, b):\n",
+        "input_suffix": "\nprint(add(1, 2))\n",
+        "input_extra": [{"text": "y = 1\n", "time": [12, 345], "filename": "x.py"}],
+        "prompt": "    ret",
+        "n_predict": 2,
+        "stop": [],
+        "n_indent": 4,
+        "top_k": 40,
+        "top_p": 0.90,
+        "samplers": ["top_k", "top_p", "infill"],
+        "stream": False,
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 250,
+        "response_fields": ["content", "timings/predicted_per_token_ms", "truncated"],
+    },
+    {
+        "id_slot": 0,
+        "input_prefix": "",
+        "input_suffix": "",
+        "input_extra": [{"text": "y = 1\n", "time": 12.5, "filename": ""}],
+        "prompt": "",
+        "n_predict": 0,
+        "temperature": 0.0,
+        "samplers": [],
+        "stream": False,
+        "cache_prompt": True,
+        "t_max_prompt_ms": 1,
+        "t_max_predict_ms": 1,
+        "response_fields": [""],
+    },
+)
+
+
+@pytest.mark.parametrize("body", EDITORS, ids=["gap", "ahead"])
+def test_an_editors_request_is_served(filling, body):
+    client, backend = filling
+    response = client.post("/infill", json=body)
+    assert response.status_code == 200, response.text
+    assert len(backend.enqueued) == 1
+    wanted = {"content", "timings/predicted_per_token_ms", "truncated"}
+    assert response.json.keys() == (wanted if body["n_predict"] else set())
+    told = set(response.headers["X-Switchyard-Ignored"].split(","))
+    idle = {"id_slot", "cache_prompt", "samplers", "t_max_prompt_ms", "t_max_predict_ms"}
+    assert told - {"n_indent"} == {*idle, "input_extra.time"}
+    assert ("n_indent" in told) == ("n_indent" in body)
 
 
 @pytest.mark.parametrize(

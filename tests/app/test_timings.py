@@ -33,9 +33,11 @@ def test_of_one_choice():
         "cache_n": 10,
         "prompt_n": 100,
         "prompt_ms": 200,
+        "prompt_per_token_ms": 2,
         "prompt_per_second": 500,
         "predicted_n": 21,
         "predicted_ms": 2000,
+        "predicted_per_token_ms": 100,
         "predicted_per_second": 10,
     }
 
@@ -53,9 +55,21 @@ def test_of_several_choices_the_longest_times_and_all_tokens():
     assert told["predicted_per_second"] == 15
 
 
-def test_what_took_no_time_has_no_rate():
+def test_what_took_no_time_has_a_rate_of_0():
     told = timings([finished(job(), 0, "cancelled")], 1)
-    assert told["prompt_per_second"] is None and told["predicted_per_second"] is None
+    assert told["prompt_per_second"] == told["prompt_per_token_ms"] == 0
+    assert told["predicted_per_second"] == told["predicted_per_token_ms"] == 0
+
+
+def test_a_single_token_has_no_decode_step():
+    told = timings([ended(110, 1, 10, 0.5, 0.2, 0.0001)], 1)
+    assert told["predicted_per_second"] == told["predicted_per_token_ms"] == 0
+
+
+def test_the_rates_follow_from_the_times_beside_them():
+    told = timings([ended(100, 17, 0, 0.1, 0.0123456, 0.0765432)], 1)
+    assert abs(told["predicted_per_second"] - 16000 / told["predicted_ms"]) < 1e-6
+    assert abs(told["prompt_per_token_ms"] - told["prompt_ms"] / 100) < 1e-6
 
 
 @pytest.mark.parameter("timings", "/v1/completions")

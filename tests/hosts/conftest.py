@@ -120,7 +120,8 @@ def switchyard(tmp_path_factory):
 
 
 def make_directory(path):
-    shutil.copy(HERE / "host.py", path)
+    for name in ("host.py", "tasks.py"):
+        shutil.copy(HERE / name, path)
     (path / "host.wsgi").write_text("from host import app as application\n")
     return path
 

@@ -1,8 +1,10 @@
 """Installed from a wheel, beside a host application that has our folders' names."""
 
+import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -13,6 +15,8 @@ import zipfile
 
 import pytest
 import requests
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.conftest import ROOT
 
@@ -31,7 +35,65 @@ def create_app():
 OWN = {"app.py": HOST, "engine.py": "NAME = 'host'\n", "wsgi.py": "from app import create_app\n"}
 OWN["wsgi.py"] += "import engine\n\nassert engine.NAME == 'host'\napp = create_app()\n"
 
+# Of a shop that has no model on this machine, and its suite.
+SHOP = """
+import os
+import flask
+from switchyard import Switchyard
+
+
+def create_app():
+    shop = flask.Flask(__name__)
+    switchyard = Switchyard(shop, url_prefix="/llm", url=os.environ.get("SHOPS_SERVER"))
+
+    @shop.post("/summary")
+    def summary():
+        return switchyard.generate(prompt=flask.request.form["text"]).text
+
+    @shop.post("/stream")
+    def stream():
+        return flask.Response(switchyard.stream(prompt=flask.request.form["text"]))
+
+    return shop
+"""
+SUITE = """
+import importlib.util
+
+import pytest
+import shop
+from switchyard import engine
+
+CHAT = {"messages": [{"role": "user", "content": "the report"}], "stream": True}
+
+
+@pytest.fixture(params=["", "http://127.0.0.1:1"], ids=["own", "client mode"])
+def client(request, monkeypatch, fake_switchyard):
+    monkeypatch.setenv("SHOPS_SERVER", request.param)
+    app = shop.create_app()
+    app.testing = True  # errors are the test's
+    fake_switchyard(app, {"the report": "It rained.", "the long one": engine.Full("no", 7.0)})
+    return app.test_client()
+
+
+def test_there_is_no_torch():
+    assert not importlib.util.find_spec("torch") and not importlib.util.find_spec("exllamav2")
+
+
+def test_answers(client):
+    assert client.post("/summary", data={"text": "the report"}).text == "It rained."
+    assert client.post("/stream", data={"text": "the report"}).text == "It rained."
+    assert client.post("/llm/v1/chat/completions", json=CHAT).text.endswith("data: [DONE]\\n\\n")
+
+
+def test_errors(client):
+    with pytest.raises(engine.Full):
+        client.post("/summary", data={"text": "the long one"})
+"""
+
 CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}
+
+
+PACKAGES = sysconfig.get_path("purelib")  # of this environment
 
 
 def copy_checkout(directory):
@@ -40,11 +102,11 @@ def copy_checkout(directory):
     return shutil.copytree(ROOT, directory / "source", symlinks=True, ignore=ignored)
 
 
-def install(directory, *what):
+def install(directory, *what, behind=PACKAGES):
     """Into a new environment, with our requirements behind it. Its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     [site] = directory.glob("lib/python*/site-packages")
-    (site / "requirements.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (site / "requirements.pth").write_text(f"{behind}\n")
     python = str(directory / "bin" / "python")
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
     subprocess.run([*pip, "--no-index", "--no-build-isolation", *what], check=True)
@@ -147,6 +209,44 @@ def test_a_host_with_modules_of_our_names_serves_a_chat(serve):
         time.sleep(0.2)
     assert answer.status_code == 200, answer.text
     assert requests.get(url, timeout=10).text == "the host's own page"
+
+
+def distributions(names):
+    """Those, and all that they need, as far as they are here."""
+    found = {}
+    names = [Requirement(name) for name in names]
+    for one in names:
+        if one.marker is None or one.marker.evaluate({"extra": ""}):
+            key = canonicalize_name(one.name)
+            if key not in found:
+                found[key] = importlib.metadata.distribution(key)
+                names += map(Requirement, found[key].requires or ())
+    return found.values()
+
+
+@pytest.fixture
+def without_torch(wheel, tmp_path):
+    """A Python that has the wheel, what docs/flask.md says for client mode, and pytest."""
+    text = (ROOT / "docs" / "flask.md").read_text()
+    listed = re.search(r"`pip install --no-deps` of it, then `pip install ([^`]+)`", text)
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for one in distributions([*listed[1].split(), "pytest"]):
+        for name in {file.parts[0] for file in one.files} - {".."}:
+            (packages / name).symlink_to(one.locate_file(name))
+    return install(tmp_path / "environment", wheel, behind=packages)
+
+
+def test_a_shops_suite_runs_without_torch_by_the_fixture_of_the_wheel(without_torch, tmp_path):
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "test_shop.py").write_text(SUITE)
+    done = subprocess.run(
+        [without_torch, "-m", "pytest", "-q", "-W", "error", "test_shop.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "5 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_an_installed_package_beside_a_checkout_is_no_clash(python, host):

@@ -1,41 +1,31 @@
 """Write the small model that llama.cpp's tests ask: MODEL_DIR, of random weights.
 
 Its tokens are about as long as those of llama.cpp's own small model, 512 in all, of which the last
-are a family's for gaps. It hardly ever writes one that ends a text or is no whole character.
+are a family's for gaps. It never writes one that ends a text or is no whole character.
 """
 
-import json
 import pathlib
 import subprocess
 import sys
 
 from safetensors.torch import load_file, save_file
 
+from tests.gaps import add_gap_tokens
+
 ROOT = pathlib.Path(__file__).parent.parent.parent
-GAP = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<fim_pad>"]  # StarCoder's
 SHAPE = {"vocab-size": 512, "max-positions": 8192, "num-layers": 2}
 
 
-def main():
-    path = pathlib.Path(sys.argv[1])
+def make(path):
     sizes = [text for name, value in SHAPE.items() for text in (f"--{name}", str(value))]
     script = ROOT / "scripts" / "make_model.py"
     subprocess.run([sys.executable, script, path, *sizes], check=True)
-    file = path / "tokenizer.json"
-    content = json.loads(file.read_text())
-    model = content["model"]
-    del model["merges"][-len(GAP) :]  # which nothing else is made of
-    names = {token_id: token for token, token_id in model["vocab"].items()}
-    for i, name in enumerate(GAP, SHAPE["vocab-size"] - len(GAP)):
-        del model["vocab"][names[i]]
-        model["vocab"][name] = i
-        like = content["added_tokens"][0]
-        content["added_tokens"].append({**like, "id": i, "content": name})
-    file.write_text(json.dumps(content))
+    content = add_gap_tokens(path)
+    vocabulary = content["model"]["vocab"]
     specials = {token["content"] for token in content["added_tokens"]}
     mute(
         path / "model.safetensors",
-        [i for t, i in model["vocab"].items() if t in specials or is_odd(t)],
+        [i for t, i in vocabulary.items() if t in specials or is_odd(t)],
     )
 
 
@@ -45,11 +35,19 @@ def is_odd(token):
 
 
 def mute(file, token_ids):
-    """Their logits are 0, which others' are far above."""
+    """Their probability is 0: the first value of each state is the same, positive, whatever the
+    text, and lowers their logits alone, by some hundreds.
+    """
     tensors = load_file(file)
-    tensors["lm_head.weight"][token_ids] = 0
+    tensors["model.embed_tokens.weight"][:, 0] = 4.0
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor[0] = 0
+    head = tensors["lm_head.weight"]
+    head[:, 0] = 0
+    head[token_ids, 0] = -200
     save_file(tensors, file, {"format": "pt"})
 
 
 if __name__ == "__main__":
-    main()
+    make(pathlib.Path(sys.argv[1]))

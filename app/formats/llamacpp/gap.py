@@ -8,12 +8,14 @@ from switchyard import engine
 from switchyard.app.formats.llamacpp.parse import LlamaCppOptions
 from switchyard.app.request.infill import infill
 from switchyard.app.request.infill_forms import Extra, Gap
+from switchyard.app.request.neutral import ANY, Table
 from switchyard.app.request.prompt_tokens import PromptTokens
 from switchyard.app.request.validation import Object, validate
 
 
 class File(Object):
     place: ClassVar[str] = "input_extra"
+    neutral: ClassVar[Table] = {"time": ANY}  # when an editor has seen it
 
     filename: str = Field("tmp", max_length=1000)
     text: str

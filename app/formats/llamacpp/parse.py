@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -14,7 +14,7 @@ from switchyard.app.formats.text.request import (
     called,
 )
 from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED
-from switchyard.app.request.neutral import OFF, Table, but
+from switchyard.app.request.neutral import ANY, OFF, Table, but
 from switchyard.app.request.prompt_tokens import PromptTokens, limited
 from switchyard.app.request.sampling import Bias, TokenId
 from switchyard.app.request.validation import Object, validate
@@ -31,12 +31,12 @@ SWITCHES = (
     Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl"), "repeat_last_n"),
 )
 TEXT = "prompt_string"  # of a prompt that is an object
-MAX_BIASED_TOKENS = 64  # of one text
+MAX_BIASED = 200  # characters of a text, each of at most four tokens
 
 Piece = TokenId | Annotated[str, Field(min_length=1)]
 Pieces = Annotated[list[Piece], Field(min_length=1, fail_fast=True)]
-BiasedText = Annotated[str, Field(min_length=1, max_length=200)]
-Banned = bool | Bias
+BiasedText = Annotated[str, Field(min_length=1, max_length=MAX_BIASED)]
+Banned = Literal[False] | Bias
 
 
 class PromptObject(Object):
@@ -57,10 +57,11 @@ class LlamaCppOptions(OtherServers):
         "backend_sampling": (False, True),
         "image_data": ([],),
         "lora": ([],),
-        "n_indent": (0,),
+        "n_indent": ANY,
         "n_keep": (0,),
         "post_sampling_probs": OFF,
-        "t_max_predict_ms": (0,),
+        "t_max_predict_ms": ANY,  # by which editors, llama.vim among them, ask for short gaps
+        "t_max_prompt_ms": ANY,
     }
     settled: ClassVar[Table] = {"n": (1,)}
     switches: ClassVar[tuple[Switch, ...]] = SWITCHES
@@ -134,7 +135,7 @@ class LlamaCppOptions(OtherServers):
         bias = dict(sampling.logit_bias)
         for text, value in self.logit_bias.items():
             if not _is_id(text):
-                token_ids = tokenizer.encode(text, MAX_BIASED_TOKENS, add_bos=False)
+                token_ids = tokenizer.encode(text, 4 * MAX_BIASED, add_bos=False)
                 bias.update(dict.fromkeys(token_ids, value))
         return bias
 
