@@ -180,14 +180,15 @@ def test_behind_one_that_hashes_by_client_two_servers_are_as_one(
 ):
     """What a server alone knows is found again, and the limits are those of the engine."""
     common = {"trusted_proxies": "127.0.0.1", "resume_timeout": 60, "access_log": "-"}
-    shared = Shared(tmp_path, model_path, max_batch_size=1, max_pending=11, **common)
-    with in_front(programs, name, *shared.servers) as url:
-        for address in ADDRESSES:
-            again_and_taken_up(session_from(address), url, address)
-        used = [server.output.count("POST /v1/completions") for server in shared.servers]
-        assert min(used) >= 4
-        assert places_taken(url) == 12
-    shared.stop()
+    with Shared(tmp_path, model_path, max_batch_size=1, max_pending=11, **common) as shared:
+        for server in shared.servers:
+            server.wait_until_ready()
+        with in_front(programs, name, *shared.servers) as url:
+            for address in ADDRESSES:
+                again_and_taken_up(session_from(address), url, address)
+            used = [server.output.count("POST /v1/completions") for server in shared.servers]
+            assert min(used) >= 4
+            assert places_taken(url) == 12
 
 
 def again_and_taken_up(session, url, key):

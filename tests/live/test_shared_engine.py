@@ -24,26 +24,27 @@ class Shared:
         self.engine = self.start_engine()
         settings = {**self._made_of[1], "link": "socket", "at": self.at}
         self.servers = [Server(GUNICORN, directory, **settings) for _ in range(2)]
-        for server in self.servers:
-            server.wait_until_ready()
 
     def start_engine(self):
         directory, settings = self._made_of
         self.engine = Server([*ENGINE, self.at], directory, **settings)
         return self.engine
 
-    def stop(self):
-        for server in self.servers:
-            assert server.stop() == 0, server.output
-        assert self.engine.stop() == 0, self.engine.output
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        ended = [(server.stop(), server.output) for server in (*self.servers, self.engine)]
+        assert [status for status, _ in ended] == [0, 0, 0], ended
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, model_path):
     """Each test leaves it as it was."""
-    one = Shared(tmp_path_factory.mktemp("shared"), model_path)
-    yield one
-    one.stop()
+    with Shared(tmp_path_factory.mktemp("shared"), model_path) as one:
+        for server in one.servers:
+            server.wait_until_ready()
+        yield one
 
 
 def rows_of(server):
