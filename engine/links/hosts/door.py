@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from switchyard.engine.links.hosts import address
@@ -61,7 +62,7 @@ class Door:
             except OSError as reason:
                 if self._is_open:
                     logger.warning("no connection can be accepted: %s", reason)
-                    threading.Event().wait(0.1)  # no file is left, perhaps
+                    time.sleep(0.1)  # no file is left, perhaps
                 continue
             if not self._strangers.acquire(blocking=False):
                 connection.close()
