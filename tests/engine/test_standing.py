@@ -49,7 +49,7 @@ def test_a_whole_number_that_would_be_rounded_is_refused(number):
 
 def test_what_replicas_tell_again_counts_once():
     standing = Standing("model")
-    state = ReplicaState("hanging", "stuck", 0, (), None, num_restarts=2, num_hangs=1)
+    state = ReplicaState("hanging", "stuck", 0, (), "", None, num_restarts=2, num_hangs=1)
     for _ in range(2):
         standing.note(ReplicaStates((state, replace(state, num_hangs=3))))
     assert (standing.num_restarts, standing.num_hangs) == (4, 4)

@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Iterator
 
-from switchyard.engine.errors import EngineError
+from switchyard.engine.errors import ModelError
 
 PROTOCOL = 1  # another number wherever a message changes: see tests/engine/test_host.py
 TIMEOUT = 5.0  # seconds for all of it
@@ -24,7 +24,7 @@ _SIZE = hashlib.sha256().digest_size
 _SERVER, _ENGINE = b"server", b"engine"
 
 
-class Stranger(EngineError):
+class Stranger(ModelError):
     """The other end is not what it should be."""
 
 

@@ -69,8 +69,6 @@ class SocketLink:
         while not self._is_stopping.is_set() and error is None:
             try:
                 reason = self._stay_connected()
-            except ModelError as problem:  # it can't be loaded there
-                error = problem
             except (Stranger, OSError, EOFError) as problem:
                 message = f"no engine for model {self._config.name} at {self.at}: {problem}"
                 if isinstance(problem, Stranger) and not self._was_loaded:
@@ -80,6 +78,8 @@ class SocketLink:
                 told = message
                 self._is_stopping.wait(wait)
                 wait = min(2 * wait, MAX_RETRY)
+            except ModelError as problem:  # it can't be loaded there
+                error = problem
             else:
                 told, wait = "", RETRY
                 if not self._is_stopping.is_set():
