@@ -54,9 +54,7 @@ class LocalSource:
             self._account.answered()
 
     def drop(self) -> None:
-        self._reader.close()
-        if self._account is not None:  # whose lock this thread may hold
-            engine.ALARMS.set(0.0, self._account.answered)
+        engine.ALARMS.set(0.0, self.close)  # this thread may hold locks that it takes
 
 
 class Local:

@@ -3,7 +3,6 @@ long as all else that a small request needs.
 """
 
 import heapq
-import itertools
 import logging
 import threading
 import time
@@ -49,20 +48,22 @@ class Alarms:
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards what follows; notified of an earlier alarm
         self._alarms: list[tuple[float, int, Alarm]] = []  # a heap, by the time
-        self._numbers = itertools.count()
+        self._number = 0  # of the last that was set
         self._next_turn = 0.0  # when the thread wakes up by itself
+        self._is_running = False  # the thread, or it is about to
         self._thread: threading.Thread | None = None  # while it runs
 
     def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
-        """Any thread. `call` must be short: others wait for it."""
+        """Any thread, also where it collects garbage. `call` must be short: others wait for it."""
         alarm, due = Alarm(call), time.monotonic() + seconds
         with self._changed:
-            heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
-                self._thread.start()
-            elif due < self._next_turn:
+            self._number += 1
+            heapq.heappush(self._alarms, (due, self._number, alarm))
+            is_first, self._is_running = not self._is_running, True
+            if due < self._next_turn:
                 self._changed.notify()
+        if is_first:
+            self._start()
         return alarm
 
     def rest(self) -> None:
@@ -76,15 +77,32 @@ class Alarms:
         if thread is not None and is_at_rest:
             thread.join(PURGE)
 
+    def _start(self) -> None:
+        """Without the lock: before the new thread says that it runs it may collect garbage, which
+        may set an alarm.
+        """
+        try:
+            threading.Thread(target=self._run, name="alarms", daemon=True).start()
+        except BaseException:  # there can be no more threads: the next alarm tries again
+            with self._changed:
+                self._is_running = False
+            raise
+
     def _run(self) -> None:
+        self._thread = threading.current_thread()
         while True:
             for alarm in self._wait():
                 alarm.ring()
             with self._changed:
-                self._alarms = [entry for entry in self._alarms if not entry[2].is_over]
+                kept: list[tuple[float, int, Alarm]] = []
+                number = -1
+                while number != self._number:  # garbage, collected meanwhile, has set another
+                    number = self._number
+                    kept = [entry for entry in self._alarms if not entry[2].is_over]
+                self._alarms = kept
                 heapq.heapify(self._alarms)
                 if not self._alarms:
-                    self._thread = None
+                    self._thread, self._is_running = None, False
                     return
 
     def _wait(self) -> list[Alarm]:

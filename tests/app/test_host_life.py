@@ -228,6 +228,27 @@ def test_nobody_is_told_of_another_process_where_all_share_an_engine(
     assert switchyard.close() and not list(tmp_path.glob("*.lock"))
 
 
+def test_a_dropped_stream_takes_no_lock_of_the_thread_that_collects_it(make_host):
+    _, switchyard = make_host()
+    stream = switchyard.stream("x", **ENDLESS)
+    next(stream)
+    link = switchyard.models.get()._link
+    held, cancelled, send = threading.Lock(), threading.Event(), link.send
+
+    def locked(command):  # as links do that others share
+        assert held.acquire(timeout=5)
+        held.release()
+        send(command)
+        if isinstance(command, Cancel):
+            cancelled.set()
+
+    link.send = locked
+    with held:
+        del stream
+        gc.collect()
+    assert cancelled.wait(20)
+
+
 class TwoAtOnce:
     """A source that has brought more than was read of it."""
 

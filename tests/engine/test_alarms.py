@@ -84,3 +84,20 @@ def test_the_thread_ends_without_alarms_and_another_comes_with_the_next(alarms, 
         [thread] = alarm_threads()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def test_garbage_of_a_thread_that_begins_may_set_an_alarm(alarms, monkeypatch):
+    """Whoever sets the first alarm waits for its thread to begin, which may collect garbage."""
+    rung, plain = queue.SimpleQueue(), threading.Thread
+
+    class Collecting(plain):
+        def start(self):
+            other = plain(target=lambda: alarms.set(0.0, lambda: rung.put("garbage")))
+            other.start()
+            other.join(20)
+            assert not other.is_alive(), "waits for the one that waits for it"
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Collecting)
+    alarms.set(0.0, lambda: rung.put("own"))
+    assert {rung.get(timeout=20), rung.get(timeout=20)} == {"own", "garbage"}
