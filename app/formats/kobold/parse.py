@@ -74,7 +74,6 @@ class Kobold(OtherServers, OneText):
             "singleline": OFF,
             "soft_prompt": ("",),
             "use_authors_note": OFF,
-            "use_default_badwordsids": OFF,
             "use_memory": OFF,
             "use_story": OFF,
             "use_userscripts": OFF,
@@ -85,6 +84,7 @@ class Kobold(OtherServers, OneText):
     settled: ClassVar[Table] = {
         **_SETTLED,
         "trim_stop": (True, False),  # see `settle`
+        "use_default_badwordsids": (True, False),  # likewise
     }
     switches: ClassVar[tuple[Switch, ...]] = KOBOLD_SWITCHES
 
@@ -110,6 +110,9 @@ class Kobold(OtherServers, OneText):
         given = super().settle(given)
         if given.get("trim_stop") is False:
             given = {**given, "include_stop_str_in_output": True}
+        # Of the bad words this server has the end of the text alone; a grammar says where that is.
+        if given.get("use_default_badwordsids") is True and "grammar" not in given:
+            given = {**given, "bypass_eos": True}
         return given
 
     def check(self) -> None:
