@@ -363,6 +363,18 @@ def test_an_order_of_samplers_counts_as_far_as_they_are_on(make_client, order, i
     assert job.sampling.temperature_last is is_last
 
 
+@pytest.mark.parametrize(
+    ("temperature", "spread", "bounds"),
+    [(1.25, 0.75, (0.5, 2.0)), (0.5, 1, (0, 1.5)), (4.5, 1, (3.5, 5)), (0.7, 0, (0, 0))],
+)
+@pytest.mark.parameter("dynatemp_range")
+def test_a_range_of_temperatures_is_about_the_temperature(make_client, temperature, spread, bounds):
+    more = {"temperature": temperature, "dynatemp_range": spread, "dynatemp_exponent": 2.0}
+    job, _ = job_of(make_client, {"prompt": "x", "max_length": 1, **more})
+    assert (job.sampling.dynatemp_low, job.sampling.dynatemp_high) == pytest.approx(bounds)
+    assert job.sampling.dynatemp_exponent == (2 if spread else 1)
+
+
 def test_an_order_that_names_a_sampler_twice_is_told(make_client):
     body = {"prompt": "x", "max_length": 1, "sampler_order": [6, 5, 0, 2, 1, 3, 3]}
     answer = make_client(ScriptedBackend()).post(GENERATE, json=body)

@@ -74,17 +74,18 @@ class Kobold(OtherServers, OneText):
             "singleline": OFF,
             "soft_prompt": ("",),
             "use_authors_note": OFF,
-            "use_default_badwordsids": OFF,
             "use_memory": OFF,
             "use_story": OFF,
             "use_userscripts": OFF,
             "use_world_info": OFF,
         },
+        "dynatemp_range",
         "sampler_order",
     )
     settled: ClassVar[Table] = {
         **_SETTLED,
         "trim_stop": (True, False),  # see `settle`
+        "use_default_badwordsids": (True, False),  # likewise
     }
     switches: ClassVar[tuple[Switch, ...]] = KOBOLD_SWITCHES
 
@@ -103,6 +104,13 @@ class Kobold(OtherServers, OneText):
         description="Most tokens of prompt and completion together. A longer prompt is refused, and"
         " not cut.",
     )
+    dynatemp_range: float = Field(
+        0.0,
+        ge=0,
+        le=5,
+        description="Dynamic temperature, by the entropy: from `temperature` less this to"
+        " `temperature` and this, within 0 and 5. 0: off.",
+    )
     genkey: str = Field("", max_length=1000, description="By which the same client may abort it.")
 
     @classmethod
@@ -110,6 +118,9 @@ class Kobold(OtherServers, OneText):
         given = super().settle(given)
         if given.get("trim_stop") is False:
             given = {**given, "include_stop_str_in_output": True}
+        # Of the bad words this server has the end of the text alone; a grammar says where that is.
+        if given.get("use_default_badwordsids") is True and "grammar" not in given:
+            given = {**given, "bypass_eos": True}
         return given
 
     def check(self) -> None:
@@ -119,6 +130,10 @@ class Kobold(OtherServers, OneText):
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
         sampling = super().sampling(config)
+        if self.dynatemp_range:
+            low = max(sampling.temperature - self.dynatemp_range, 0.0)
+            high = min(sampling.temperature + self.dynatemp_range, 5.0)
+            sampling = replace(sampling, dynatemp_low=low, dynatemp_high=high)
         return replace(sampling, temperature_last=True) if self._asks_for(_HEAT_LAST) else sampling
 
     def _asks_for(self, order: Sequence[int]) -> bool:
