@@ -20,6 +20,7 @@ from switchyard.app.operations import logs
 from switchyard.app.operations.keys import read_keys
 from switchyard.server import address, limits
 from switchyard.server.logger import JsonLogger
+from switchyard.server.notifier import Notifier, Pulse
 from switchyard.server.worker import BOOT_ERROR, LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
@@ -42,6 +43,7 @@ def _stop(message: str) -> NoReturn:
 
 log_format: logs.LogFormat = "text"  # until the settings are read
 limits.open_standard_streams()
+notifier = Notifier.take(os.environ)
 try:
     limits.check_temporary_directory(None)  # gunicorn's and the libraries'
 except OSError as error:
@@ -137,10 +139,14 @@ def when_ready(server: Any) -> None:
     signals = iter([signal.SIGTERM])
 
     def end(signum: int, frame: FrameType | None) -> None:
-        server.signal(next(signals, signal.SIGQUIT), frame)
+        number = next(signals, signal.SIGQUIT)
+        if number == signal.SIGTERM:
+            notifier.tell_end(graceful_timeout)
+        server.signal(number, frame)
 
     # The worker's, at /admin/drain; a supervisor may still send its first.
     def drain(signum: int, frame: FrameType | None) -> None:
+        notifier.tell_end(graceful_timeout)
         server.signal(signal.SIGTERM, frame)
 
     signal.signal(signal.SIGTERM, end)
@@ -165,9 +171,16 @@ def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None
         server.num_workers = 1
 
 
+def post_fork(server: Any, worker: Any) -> None:
+    notifier.tell("WATCHDOG=1")  # the next sign of life comes once torch is imported
+
+
 def post_worker_init(worker: Any) -> None:
     from switchyard.server import wsgi
 
+    if notifier.is_on:
+        pulse = Pulse(notifier, wsgi.models)
+        threading.Thread(target=pulse.run, name="pulse", daemon=True).start()
     args = (worker, wsgi, *_address(worker.sockets[0]))
     threading.Thread(target=_watch, args=args, name="watch", daemon=True).start()
 
@@ -213,6 +226,7 @@ def _watch(worker: Worker, wsgi: ModuleType, where: str, url: str) -> None:
             ' -d \'{"prompt": "Once upon a time", "max_tokens": 32, "stream": true}\'',
             log_format,
         )
+        notifier.tell("READY=1")
         status = LOST
     else:
         status = BOOT_ERROR

@@ -4,17 +4,21 @@ import faulthandler
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 
 from switchyard import engine
 from switchyard.app import Settings
 from switchyard.app.operations import logs
+from switchyard.engine.links.hosts.host import Host
 from switchyard.engine.memory.gpus import environment
 from switchyard.engine.memory.process import keep_memory_small
 from switchyard.engine.models.opening import open_host
+from switchyard.server.notifier import Notifier
 
 LOST, NOT_LOADED = 1, 3  # exit statuses
 RELEASE = 5.0  # seconds to end what is left, and to release the model
+LOOK = 0.2  # seconds from one look at the engine to the next
 
 
 def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
@@ -22,6 +26,7 @@ def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
     at once. The exit status. Raises engine.ModelError for an address that can't be listened on.
     """
     faulthandler.enable()
+    notifier = Notifier.take(os.environ)
     keep_memory_small()
     logs.listen(settings.log_level, settings.log_format, "")
     if config.replicas == 1:  # it runs in this process
@@ -38,9 +43,21 @@ def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     host.start()
-    while not is_told.is_set() and not host.wait(0.2):
-        pass
+    _follow(host, notifier, is_told)
     if is_told.is_set():
+        notifier.tell_end(settings.grace + RELEASE)
         return 0 if host.close(drain=settings.grace, timeout=RELEASE) else LOST
     host.close(timeout=RELEASE)
     return LOST if host.is_loaded else NOT_LOADED
+
+
+def _follow(host: Host, notifier: Notifier, is_told: threading.Event) -> None:
+    """Until the engine ends, or is told to."""
+    is_ready, next_sign = False, 0.0
+    while not is_told.is_set() and not host.wait(LOOK):
+        if host.is_loaded and not is_ready:
+            is_ready = True
+            notifier.tell("READY=1", "STATUS=ready")
+        if time.monotonic() >= next_sign:
+            next_sign = time.monotonic() + notifier.period
+            notifier.tell("WATCHDOG=1") if is_ready else notifier.tell_loads("loading")

@@ -14,6 +14,7 @@ FLOOD = 1003  # tokens of 64 KiB each
 FAIL = 1004  # an iteration, at the hundredth token
 THINK = 1005  # thoughts, then an answer
 FAIL_LATER = 1006  # an iteration, once the job is cancelled
+PAUSE = 1007  # of a second at each hundredth token
 
 
 class PacedBackend(ScriptedBackend):
@@ -41,6 +42,8 @@ def script(job):
             raise RuntimeError("an iteration fails")
         if i == 3 and job.sampling.seed == HANG:
             threading.Event().wait()
+        if i % 100 == 0 and job.sampling.seed == PAUSE:
+            time.sleep(1)
         if isinstance(event, Chunk) and job.sampling.seed == FLOOD:
             event = Chunk(event.identifier, "x" * 65536, event.token_ids)
         yield event

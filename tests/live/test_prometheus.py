@@ -1,6 +1,7 @@
 """A real Prometheus, Debian's, reads the numbers of a server with keys under traffic."""
 
 import contextlib
+import json
 import re
 import shutil
 import subprocess
@@ -9,8 +10,9 @@ import time
 
 import pytest
 import requests
+import yaml
 
-from tests.live.conftest import GUNICORN, Server, free_port
+from tests.live.conftest import GUNICORN, ROOT, Server, free_port
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 
 pytestmark = pytest.mark.hardship  # it downloads a package
@@ -82,6 +84,31 @@ OWN = [
     "sum(switchyard_pages) by (state)",
     'process_resident_memory_bytes{job="switchyard"}',
 ]
+
+
+DEPLOY = ROOT / "deploy"
+VARIABLES = {"$__rate_interval": WINDOW, "$model": ".*", "$key": ".*"}
+SELDOM = {  # what a healthy server without a GPU has no value for
+    "Refusals",
+    "GPU memory",
+}
+
+
+def board():
+    """Title and query of all that the panels show."""
+    panels = json.loads((DEPLOY / "grafana" / "switchyard.json").read_text())["panels"]
+    for panel in panels:
+        for target in panel.get("targets", []):
+            query = target["expr"]
+            for name, value in VARIABLES.items():
+                query = query.replace(name, value)
+            assert "$" not in query
+            yield panel["title"], query
+
+
+def rules():
+    for group in yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +209,44 @@ scrape_configs:
 def test_a_query_has_a_value(ask, query):
     values = [float(row["value"][1]) for row in ask(query)]
     assert values and all(value >= 0 for value in values), query  # NaN is not
+
+
+@pytest.mark.parametrize(("title", "query"), list(board()))
+def test_a_panel_of_the_board_shows_something(ask, title, query):
+    rows = ask(query)
+    assert rows or title in SELDOM
+    assert all(float(row["value"][1]) >= 0 for row in rows), rows  # NaN is not
+
+
+@pytest.mark.parametrize("query", list(rules()))
+def test_an_alarm_can_be_asked_and_is_silent(ask, query):
+    assert ask(query) == []
+
+
+def test_the_names_that_the_alarms_ask_for_are_there(ask):
+    seldom = {"switchyard_rejections_total"}  # has no series before the first
+    names = set(re.findall(r"\b(?:switchyard|vllm:)\w+(?=[{[ )])", " ".join(rules()))) - seldom
+    assert len(names) > 4
+    assert [name for name in names if not ask(name)] == []
+
+
+def test_promtool_finds_no_fault_in_configurations_and_alarms(prometheus, tmp_path):
+    places = [
+        DEPLOY / "prometheus" / "prometheus.yml",
+        DEPLOY / "container" / "prometheus.yml",
+    ]
+    (tmp_path / "rules.yml").write_text((DEPLOY / "prometheus" / "rules.yml").read_text())
+    (tmp_path / "key").write_text("")
+    for place in places:
+        config = tmp_path / "prometheus.yml"
+        config.write_text(re.sub(r"(credentials_file: )[\w/.]+", r"\1key", place.read_text()))
+        checked = subprocess.run(
+            [prometheus / "usr" / "bin" / "promtool", "check", "config", config],
+            capture_output=True,
+            text=True,
+        )
+        assert checked.returncode == 0, checked.stderr
+        assert "7 rules found" in checked.stdout
 
 
 def test_promtool_finds_nothing_but_vllms_colon(prometheus, server):

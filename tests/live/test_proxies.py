@@ -1,64 +1,83 @@
-"""nginx and HAProxy, Debian's, in front: whose share is whose, and which server is whose."""
+"""nginx, HAProxy and Caddy, Debian's, with the files of deploy/proxy, in front of real servers."""
 
 import concurrent.futures
 import contextlib
 import itertools
+import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import threading
+import time
 
 import pytest
 import requests
+import websocket
 from requests.adapters import HTTPAdapter
 
-from tests.live.conftest import free_port
+from tests.faults.conftest import SCRIPTED
+from tests.faults.paced import HANG, PAUSE
+from tests.live.conftest import ROOT, free_port
 from tests.live.test_shared_engine import Shared
+from tests.operations.conftest import KeysFile, bearer, entry
 
 pytestmark = pytest.mark.hardship  # it downloads packages
 
-PACKAGES = ("nginx", "haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1")
+PACKAGES = (
+    *("nginx", "haproxy", "caddy"),
+    *("liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"),
+)
 CROWD = 12  # requests that one client has waiting
+FILES = ROOT / "deploy" / "proxy"
 NGINX = """\
-daemon off; pid {root}/nginx.pid; error_log {root}/nginx.log;
+user root; daemon off; pid {root}/nginx.pid; error_log {root}/nginx.log;
 events {{}}
 http {{
   access_log off; client_body_temp_path {root}/body; proxy_temp_path {root}/proxy;
   fastcgi_temp_path {root}/f; uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;
-  upstream switchyard {{
-    hash $http_authorization$http_x_api_key$remote_addr consistent;
-    {servers}
-  }}
-  server {{
-    listen 127.0.0.1:{port};
-    location / {{
-      proxy_pass http://switchyard;
-      proxy_buffering off;
-      proxy_set_header Host $host;
-      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-    }}
-  }}
+  {file}
 }}
 """
-HAPROXY = """\
-defaults
-  mode http
-  timeout connect 5s
-  timeout client 60s
-  timeout server 60s
-frontend all
-  bind 127.0.0.1:{port}
-  option forwardfor
-  http-request set-var-fmt(txn.client) "%[req.fhdr(authorization)]%[req.fhdr(x-api-key)]%[src]"
-  default_backend switchyard
-backend switchyard
-  balance hash var(txn.client)
-  hash-type consistent
-  {servers}
-"""
+
+
+def of_nginx(text, root, port, servers):
+    lines = "".join(f"server 127.0.0.1:{server.port};" for server in servers)
+    text = replaced(text, "listen 443 ssl http2;", f"listen 127.0.0.1:{port};")
+    text = re.sub("ssl_certificate.*;", "", text)
+    return NGINX.format(root=root, file=replaced(text, "server 127.0.0.1:8000;", lines))
+
+
+def of_haproxy(text, root, port, servers):
+    check = " check" if len(servers) > 1 else ""
+    lines = "\n".join(f"    server s{one.port} 127.0.0.1:{one.port}{check}" for one in servers)
+    tls = "bind :443 ssl crt /etc/haproxy/llm.example.org.pem alpn h2,http/1.1"
+    text = replaced(text, tls, f"bind 127.0.0.1:{port}")
+    return replaced(text, "    server s1 127.0.0.1:8000", lines)
+
+
+def of_caddy(text, root, port, servers):
+    text = replaced(text, "llm.example.org {", f"http://127.0.0.1:{port} {{\nbind 127.0.0.1")
+    upstreams = " ".join(f"127.0.0.1:{server.port}" for server in servers)
+    text = replaced(text, "reverse_proxy 127.0.0.1:8000", f"reverse_proxy {upstreams}")
+    return "{\nadmin off\n}\n" + text
+
+
+def replaced(text, old, new):
+    assert text.count(old) == 1, old
+    return text.replace(old, new)
+
+
+CADDY = ["usr/bin/caddy", "run", "--adapter", "caddyfile", "--config"]
 COMMANDS = {
-    "nginx": (NGINX, "server 127.0.0.1:{port};", ["usr/sbin/nginx", "-p", ".", "-c"]),
-    "haproxy": (HAPROXY, "server s{port} 127.0.0.1:{port}", ["usr/sbin/haproxy", "-f"]),
+    "nginx": (of_nginx, "nginx.conf", ["usr/sbin/nginx", "-p", ".", "-c"]),
+    "haproxy": (of_haproxy, "haproxy.cfg", ["usr/sbin/haproxy", "-f"]),
+    "caddy": (
+        of_caddy,
+        "Caddyfile",
+        ["usr/bin/caddy", "run", "--adapter", "caddyfile", "--config"],
+    ),
 }
 
 
@@ -82,16 +101,15 @@ def programs(tmp_path_factory):
 @contextlib.contextmanager
 def in_front(programs, name, *servers):
     """The URL of a proxy in front of servers."""
-    text, line, command = COMMANDS[name]
-    lines = "\n    ".join(line.format(port=server.port) for server in servers)
+    adapt, file, command = COMMANDS[name]
     port = free_port()
     config = programs / f"{name}-{port}.conf"
-    config.write_text(text.format(root=programs, port=port, servers=lines))
+    config.write_text(adapt((FILES / file).read_text(), programs, port, servers))
     libraries = ":".join(str(path) for path in programs.glob("usr/lib/*-linux-gnu"))
     process = subprocess.Popen(
         [programs / command[0], *command[1:], config],
         cwd=programs,
-        env=os.environ | {"LD_LIBRARY_PATH": libraries},
+        env=os.environ | {"LD_LIBRARY_PATH": libraries, "HOME": str(programs)},
     )
     try:
         url = f"http://127.0.0.1:{port}"
@@ -226,3 +244,114 @@ def places_taken(url):
         statuses = [one.result() for one in asked]
     assert set(statuses) == {200, 429}
     return statuses.count(200)
+
+
+COMPLETIONS = "/v1/completions"
+LONG = {"max_tokens": 1500, "seed": PAUSE}  # 30 seconds
+ENDLESS = {"prompt": "x", "max_tokens": 100_000}
+
+
+@pytest.fixture
+def scripted(start):
+    """A server whose model has a token of each job every 10 ms."""
+    return lambda **more: start(SCRIPTED, trusted_proxies="127.0.0.1", grace=1, **more)
+
+
+def stream(url, **body):
+    body = {**ENDLESS, "stream": True, **body}
+    return requests.post(f"{url}{COMPLETIONS}", json=body, stream=True, timeout=60)
+
+
+def events(response):
+    """What comes, each as soon as its bytes are there."""
+    for line in response.iter_lines(chunk_size=None, delimiter=b"\n\n"):
+        if line.startswith(b"data: "):
+            yield line.removeprefix(b"data: ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_stream_comes_as_it_is_written(scripted, programs, name):
+    """What a step that doesn't return has behind it is here, though no more will come."""
+    server = scripted().wait_until_ready()
+    with in_front(programs, name, server) as url, stream(url, seed=HANG) as response:
+        told = events(response)
+        while "1" not in json.loads(next(told))["choices"][0]["text"]:
+            pass
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_stream_of_half_a_minute_comes_whole_in_many_pieces(scripted, programs, name):
+    server = scripted().wait_until_ready()
+    with in_front(programs, name, server) as url, stream(url, **LONG) as response:
+        pieces = list(response.raw.stream(65536))
+    text = b"".join(pieces).decode()
+    *told, end = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    numbers = "".join(json.loads(one)["choices"][0]["text"] for one in told if "choices" in one)
+    assert numbers.split() == [str(i) for i in range(LONG["max_tokens"])]
+    assert end == "[DONE]"
+    assert len(pieces) > LONG["max_tokens"] / 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_whoever_leaves_has_its_request_cancelled(scripted, programs, name, is_streamed):
+    server = scripted().wait_until_ready()
+    with in_front(programs, name, server) as url:
+        connection = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 20)
+        data = json.dumps({**ENDLESS, "stream": is_streamed}).encode()
+        head = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+        connection.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\n{head}\r\n\r\n".encode() + data)
+        if is_streamed:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        until(lambda: waiting(server.url) == 1)
+        connection.close()
+        began = time.monotonic()
+        until(lambda: waiting(server.url) == 0)
+        print(f"{name}: cancelled after {time.monotonic() - began:.2f} s")
+
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_keys_waits_and_refusals_come_through(scripted, programs, tmp_path, name):
+    keys = KeysFile(tmp_path / "keys.toml").write(entry("ann", rpm=1), entry("root"))
+    server = scripted(keys_file=keys.path, max_body_bytes=2_000_000).wait_until_ready()
+    with in_front(programs, name, server) as url:
+
+        def ask(prompt="x", path=COMPLETIONS, who="ann"):
+            body = {"prompt": prompt, "max_tokens": 1}
+            return requests.post(f"{url}{path}", json=body, headers=bearer(who), timeout=60)
+
+        assert [ask().status_code for _ in range(2)] == [200, 429]
+        refusal = ask()
+        assert 0 < int(refusal.headers["Retry-After"]) <= 60 and "retry-after-ms" in refusal.headers
+        assert refusal.json()["error"]["code"] == "rate_limit_exceeded"
+        assert ask(who="nobody").status_code == 401
+        too_long = ask("x" * 3_000_000, who="root")
+        assert too_long.status_code == 413 and "2000000" in too_long.text
+        assert "unknown_url" not in ask("x" * 1_500_000, who="root").text  # more than nginx's 1 MB
+        for path in ("/admin/drain", "/metrics"):
+            hidden = ask(path=path, who="root")
+            assert hidden.status_code == 404 and "error" not in hidden.text[:20]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_websocket_comes_through(scripted, programs, name):
+    server = scripted().wait_until_ready()
+    with in_front(programs, name, server) as url:
+        where = url.replace("http", "ws") + "/v1/stream"
+        connection = websocket.create_connection(where, timeout=30, origin=url)
+        try:
+            request = {"type": "generate", "id": "a", "prompt": "x", "max_tokens": 3}
+            connection.send(json.dumps(request))
+            types = []
+            while "end" not in types:
+                types.append(json.loads(connection.recv())["type"])
+            assert "error" not in types
+        finally:
+            connection.close()
