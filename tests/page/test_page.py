@@ -8,6 +8,7 @@ import werkzeug.serving
 
 from switchyard.engine.messages import Chunk, Started
 from tests.app.conftest import make_client
+from tests.hosts.conftest import wait_for
 from tests.operations.conftest import KEYS, entry
 from tests.scripted import Gate, ScriptedBackend, finished, says
 
@@ -105,11 +106,11 @@ def test_an_answer_comes_as_it_is_written_and_tells_its_tokens(visit, page):
         say(page, "Hi!")
         gate.step(3)
         answer(page).get_by_text("Hello you").wait_for()
-        assert "there" not in answer(page).inner_text()
+        assert "there" not in answer(page).text_content()
         assert chat(page).get_by_role("button", name="Send").is_disabled()
     finally:
         gate.open()
-    assert re.search(r"3 tokens, [\d.]+ tokens/s", complete(page).inner_text())
+    assert re.search(r"3 tokens, [\d.]+ tokens/s", complete(page).text_content())
     assert chat(page).get_by_role("button", name="Send").is_enabled()
     assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
 
@@ -125,13 +126,10 @@ def test_escape_ends_the_job_and_keeps_what_came(visit, page):
     say(page, "Go on.")
     answer(page).get_by_text("begun").wait_for()
     page.keyboard.press("Escape")
-    assert "stopped" in complete(page).inner_text()
-    page.wait_for_function(
-        "fetch('v1/status').then((r) => r.json()).then((b) => !b.models[0].running)"
-    )
-    assert client.models.num_jobs == 0
+    assert "stopped" in complete(page).text_content()
+    wait_for(lambda: client.models.num_jobs == 0)
     page.reload()
-    assert "begun" in answer(page).inner_text()
+    assert "begun" in answer(page).text_content()
 
 
 def test_eight_conversations_at_once_get_their_own_answers(visit, page):
@@ -204,8 +202,8 @@ def test_thoughts_are_folded(visit, page):
     shown = complete(page)
     assert not shown.locator(".thoughts").is_visible()
     shown.get_by_text("Thoughts").click()
-    assert shown.locator(".thoughts").inner_text() == "secret plan"
-    assert shown.locator(":scope > .text").inner_text() == "Answer."
+    shown.get_by_text("secret plan").wait_for()
+    assert shown.locator(":scope > .text").text_content() == "Answer."
 
 
 def test_a_wrong_key_is_said_in_words_and_the_conversation_kept(visit, page, tmp_path):
@@ -220,12 +218,12 @@ def test_a_wrong_key_is_said_in_words_and_the_conversation_kept(visit, page, tmp
     chat(page).get_by_text("The API key is missing or wrong.").wait_for()
     page.get_by_label("API key").fill(KEYS["ann"])
     chat(page).get_by_role("button", name="Try again").click()
-    assert "Fine." in complete(page).inner_text()
-    assert chat(page).locator("article.user .text").inner_text() == "Hi!"
+    assert "Fine." in complete(page).text_content()
+    assert chat(page).locator("article.user .text").text_content() == "Hi!"
     page.get_by_text("0 running").wait_for()
 
 
-def test_a_full_queue_is_said_with_the_wait(visit, page, serve):
+def test_a_full_queue_is_said_with_the_wait(visit, page):
     gate = Gate()
     try:
         visit(ScriptedBackend(says("First."), gate, max_active=1), max_batch_size=1, max_pending=1)
@@ -233,15 +231,16 @@ def test_a_full_queue_is_said_with_the_wait(visit, page, serve):
             if number > 1:
                 page.get_by_role("button", name="New conversation").click()
             say(page, "Hi!", number)
-        page.get_by_text(re.compile(r"Too much at once: .* Try again in \d+ s\.")).wait_for()
+        said = page.locator(".chat .trouble").text_content()
+        assert re.match(r"Too much at once: .* Try again in \d+ s\.", said)
     finally:
         gate.open()
     page.get_by_role("button", name="Try again").click()
     for number in (1, 2, 3):
-        assert "First." in complete(page, number).inner_text()
+        assert "First." in complete(page, number).text_content()
 
 
-def test_a_model_that_loads_is_said_and_the_page_sees_it_ready(visit, page, make_client):
+def test_a_model_that_loads_is_said_and_the_page_sees_it_ready(visit, page):
     backend = ScriptedBackend(says("Awake."))
     backend.opening.clear()
     try:
@@ -253,7 +252,7 @@ def test_a_model_that_loads_is_said_and_the_page_sees_it_ready(visit, page, make
         backend.opening.set()
     page.locator("#brief").get_by_text("ready").wait_for()
     chat(page).get_by_role("button", name="Try again").click()
-    assert "Awake." in complete(page).inner_text()
+    assert "Awake." in complete(page).text_content()
 
 
 def test_the_status_changes_under_load(visit, page):
@@ -268,3 +267,33 @@ def test_the_status_changes_under_load(visit, page):
         gate.open()
     page.get_by_text("0 running, 0 waiting").wait_for()
     assert page.get_by_role("img", name=re.compile("Tokens a second")).count() == 1
+
+
+def test_calls_of_tools_are_shown_and_their_results_asked_for(visit, page):
+    call = '{"name": "look", "arguments": {"at": "<b>x</b>"}}'
+    answers = [says("<tool_call>", call, "</tool_call>"), says("It is seen.")]
+    visit(ScriptedBackend(lambda job: answers.pop(0)(job)), tool_format="hermes")
+    page.get_by_text("Settings").click()
+    tools = '[{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]'
+    page.get_by_label("Tools, as a JSON list").fill(tools)
+    say(page, "Look!")
+    shown = complete(page).locator(".call")
+    assert shown.locator("strong").text_content() == "look"
+    assert shown.locator("pre").text_content() == '{"at": "<b>x</b>"}'
+    chat(page).get_by_text("Result of the tool look").wait_for()
+    say(page, "a mirror")
+    chat(page).get_by_text("It is seen.").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_window_has_all_of_it_in_both_themes(visit, page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 320, "height": 640})
+    visit(ScriptedBackend(says("```\n", "x" * 200, "\n```\n", "y" * 200)))
+    page.get_by_text("Settings").click()
+    say(page, "Hi!" * 100)
+    complete(page)
+    page.get_by_text("0 running, 0 waiting").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert back == {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 27)"}[scheme]
