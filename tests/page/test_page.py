@@ -39,7 +39,7 @@ def serve(make_client):
         server = werkzeug.serving.make_server(
             "127.0.0.1", 0, client.application, threaded=True, request_handler=Handler
         )
-        server.daemon_threads = True
+        server.daemon_threads = False  # its end joins them
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         servers.append((server, thread))
@@ -76,7 +76,8 @@ def visit(page, serve, complaints):
         page.goto(client.url)
         return client
 
-    return make
+    yield make
+    page.goto("about:blank")  # which ends its streams
 
 
 def chat(page, number=1):
@@ -297,3 +298,34 @@ def test_a_narrow_window_has_all_of_it_in_both_themes(visit, page, scheme):
     assert page.evaluate("document.documentElement.scrollWidth") == 320
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert back == {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 27)"}[scheme]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(visit, page, scheme):
+    from axe_playwright_python.sync_playwright import Axe  # scripts/test-page installs it
+
+    page.emulate_media(color_scheme=scheme)
+    visit(ScriptedBackend(says("<think>", "Hm.", "</think>", "See:\n```c\n", "x", "\n```\n")))
+    page.get_by_text("Settings").click()
+    say(page, "Hi!")
+    complete(page).get_by_text("Thoughts").click()
+    page.get_by_text("0 running, 0 waiting").wait_for()
+    found = Axe().run(page).response["violations"]
+    assert [x["id"] for x in found if x["impact"] in ("serious", "critical")] == []
+
+
+def test_all_of_a_chat_goes_by_keyboard(visit, page):
+    visit(ScriptedBackend(says("Hello.")))
+    page.keyboard.type("Hi!")
+    page.keyboard.press("Enter")
+    complete(page)
+    page.keyboard.press("Shift+Tab")  # to the messages
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Close"
+    for name in ("settings", "add"):
+        while page.evaluate("document.activeElement.closest('#settings, #add')?.id") != name:
+            page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    page.keyboard.type("And I?")
+    page.keyboard.press("Enter")
+    assert "Hello." in complete(page, 2).text_content()
