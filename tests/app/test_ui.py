@@ -85,6 +85,7 @@ def test_a_host_application_gets_none(prefix, model_path):
     assert not any("/ui" in rule for rule in rules)
 
 
+@pytest.mark.both_ways
 def test_the_stream_tells_what_the_status_does(client):
     told, status = read(client), client.get("/v1/status").json
     assert told.keys() == status.keys()
@@ -115,6 +116,7 @@ def test_a_viewer_whose_key_was_taken_back_sees_no_more():
     assert view.is_finished
 
 
+@pytest.mark.both_ways
 def test_streams_end_when_the_server_does(client):
     with client.get("/ui/status") as response:
         assert next(response.response)
