@@ -39,6 +39,7 @@ from switchyard.app.routes import (
     usage,
 )
 from switchyard.app.services import KEY, SHOWN, Services
+from switchyard.app.ui import files
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ def install(
         api.register_blueprint(_make_unprefixed())
     if is_own:
         api.register_blueprint(probes.root)
+        if services.settings.ui:
+            api.register_blueprint(files.make_blueprint(services.settings))
     api.register_blueprint(admin.blueprint)
     api.register_blueprint(lifecycle.blueprint)
     errors.register(api, services.describe)

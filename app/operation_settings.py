@@ -38,6 +38,17 @@ class OperationSettings(pydantic_settings.BaseSettings):
         " `metrics` and `admin`. With a `keys_file` the default is `key`.",
     )
 
+    ui: bool = Field(
+        True, description="Show browsers a page at `/`: chat, and how the server stands."
+    )
+    max_viewers: int = Field(
+        16,
+        ge=1,
+        le=4096,
+        description="Most pages that watch how the server stands at the same time, each with a"
+        " request thread that sleeps. Others look every five seconds.",
+    )
+
     ledger: str = Field(
         "",
         description="SQLite file of what each API key has used, on a local disk: it answers"

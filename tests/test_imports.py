@@ -68,7 +68,7 @@ LAYERS = {
         {"chat", "metrics"},
         {"services"},
         {"leases"},
-        {"routes", "formats"},
+        {"routes", "formats", "ui"},
         {"blueprint"},
         {"host"},
         {"extension", "create"},
@@ -186,7 +186,7 @@ def test_services_are_asked_for_by_routes_alone():
     for path in FILES:
         if "switchyard.app.services.services" in imports(path):
             assert name_of(path).startswith(
-                ("app/formats/", "app/routes/", "app/leases.py", "app/host/local.py")
+                ("app/formats/", "app/routes/", "app/ui/", "app/leases.py", "app/host/local.py")
             )
 
 

@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import flask
 
-from switchyard.app.delivery.output import Output
-from switchyard.app.delivery.watch import LOOK
+from switchyard.app.delivery.watch import LOOK, WatchedClient
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.client import Client
 
@@ -24,6 +23,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY = 0.01  # seconds until a socket that was full is tried again
+
+
+class Feed(Protocol):
+    """What is written to one client: `Output`, for one. By the thread that writes."""
+
+    @property
+    def client(self) -> WatchedClient: ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is to come; there may be one more piece."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the sender may write from now on."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds until there may be something to write whatever comes."""
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when there may be news. It must not block."""
+
+    def wait(self) -> None:
+        """For news, or until there may be something to write. Raises ClientGone."""
+
+    def take(self, now: float) -> bytes | None:
+        """What there is to write. Empty where the status line shall be sent, and nothing else."""
+
+    def take_now(self, now: float) -> bytes:
+        """What has come as news, once it `has_begun`. Neither waits nor looks."""
 
 
 class Outlet:
@@ -45,7 +75,7 @@ class Outlet:
         "num_bytes",
     )
 
-    def __init__(self, output: Output, send_timeout: float) -> None:
+    def __init__(self, output: Feed, send_timeout: float) -> None:
         self.num_bytes = 0  # of the body, that were taken from the output
         self.error: Exception | None = None  # what it has ended with
         self.ended = threading.Event()
@@ -197,7 +227,7 @@ class Sender:
 class Streamed(flask.Response):
     """Behind the first text the sender writes it, if nobody stands between it and the socket."""
 
-    def __init__(self, output: Output, sender: Sender, send_timeout: float, mimetype: str) -> None:
+    def __init__(self, output: Feed, sender: Sender, send_timeout: float, mimetype: str) -> None:
         self._output = output
         self._pieces = self._write(sender, send_timeout)
         self.on_sent: Callable[[int], None] | None = None  # told the body's bytes at the end

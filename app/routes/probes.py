@@ -9,6 +9,8 @@ from switchyard import __version__
 from switchyard.app.http.body import json_response
 from switchyard.app.openapi.contract import declares
 from switchyard.app.routes.health import Healthy, UnavailableBody, unavailable, why_unready
+from switchyard.app.services import services
+from switchyard.app.ui.files import PAGE, answer_file, wants_page
 
 blueprint = flask.Blueprint("switchyard_health_probes", __name__)
 # Names that a host application may have, too: not without a prefix of the API's.
@@ -94,10 +96,19 @@ def kserve_ready() -> flask.Response:
 
 
 @root.get("/")
-@declares({200: Server}, who="nobody")
+@declares({200: Server, 304: None}, streams={PAGE: str}, who="nobody")
 def server() -> flask.Response:
-    """What this server is, for clients that ask by `HEAD` whether there is one."""
-    return json_response({"name": "switchyard", "version": __version__})
+    """What this server is, for clients that ask by `HEAD` whether there is one. A browser gets the
+    page, unless the setting `ui` is off.
+    """
+    has_page = services().settings.ui
+    if has_page and wants_page():
+        response = answer_file("index.html")
+    else:
+        response = json_response({"name": "switchyard", "version": __version__})
+    if has_page:
+        response.headers.add("Vary", "Accept")
+    return response
 
 
 @root.get("/favicon.ico")

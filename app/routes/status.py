@@ -11,7 +11,7 @@ from switchyard.app.http.body import json_response
 from switchyard.app.http.identity import caller_of
 from switchyard.app.metrics.engines import last_iteration_age
 from switchyard.app.openapi.contract import declares
-from switchyard.app.services import services
+from switchyard.app.services import Services, services
 
 blueprint = flask.Blueprint("switchyard_status", __name__, url_prefix="/v1")
 
@@ -74,15 +74,18 @@ def status() -> flask.Response:
 
     Sizes in bytes, times in seconds but for `iteration_ms`. A user's API key sees states and sums.
     """
-    here = services()
     caller = caller_of(flask.request)
-    sees_all = caller is None or caller.role != "user"
+    return json_response(status_of(services(), caller is None or caller.role != "user"))
+
+
+def status_of(here: Services, sees_all: bool) -> StatusBody:
     models = [here.models.get(name) for name in here.models.names]
+    tell = _whole if sees_all else _sums
     body: StatusBody = {
         "object": "status",
         "version": __version__,
         "uptime": round(time.monotonic() - BEGIN, 1),
-        "models": [_whole(model) if sees_all else _sums(model) for model in models],
+        "models": [tell(here, model) for model in models],
     }
     if sees_all:
         body["streams"] = len(here.answers.streams)
@@ -90,13 +93,13 @@ def status() -> flask.Response:
         if here.threads.count is not None:
             busy, number = here.threads.count()
             body["threads"] = {"busy": busy, "all": number}
-    return json_response(body)
+    return body
 
 
-def _sums(model: engine.Engine) -> StatusModel:
+def _sums(here: Services, model: engine.Engine) -> StatusModel:
     stats = model.standing.stats
     running = stats.num_active if stats is not None else 0
-    found = services().models.status(model.config.name)
+    found = here.models.status(model.config.name)
     return {
         "id": model.config.name,
         "state": found.state,
@@ -106,10 +109,10 @@ def _sums(model: engine.Engine) -> StatusModel:
     }
 
 
-def _whole(model: engine.Engine) -> StatusModel:
+def _whole(here: Services, model: engine.Engine) -> StatusModel:
     stats, info = model.standing.stats, model.standing.info
     rates = model.standing.rates(time.monotonic())
-    told = _sums(model)
+    told = _sums(here, model)
     told |= {
         "max_batch_size": model.config.max_batch_size,
         "max_pending": model.config.max_pending,

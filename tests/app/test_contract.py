@@ -14,6 +14,9 @@ from tests.scripted import ScriptedBackend
 
 # What only shows the contract.
 OWN = {f"switchyard.switchyard_docs.{name}" for name in ("openapi", "to_docs", "docs", "asset")}
+OWN |= {
+    f"switchyard.switchyard_ui.{name}" for name in ("asset", "watch")
+}  # what only the page asks
 
 
 @pytest.fixture

@@ -1,0 +1,77 @@
+"""The page's three files, and the stream that it reads."""
+
+import functools
+import hashlib
+import pathlib
+
+import flask
+import werkzeug.exceptions
+
+from switchyard.app.config import Settings
+from switchyard.app.openapi.contract import needs
+from switchyard.app.ui.viewers import Viewers
+
+HERE = pathlib.Path(__file__).parent
+PAGE = "text/html"
+TYPES = {
+    "index.html": PAGE,
+    "app.js": "text/javascript",
+    "style.css": "text/css",
+}
+# The page writes text nodes alone; a browser that knows Trusted Types lets it do nothing else.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        *(f"{kind}-src 'self'" for kind in ("script", "style", "connect")),
+        "img-src 'self' data:",
+        *(f"{kind} 'none'" for kind in ("base-uri", "form-action", "frame-ancestors")),
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # kept, and asked for again by its ETag
+}
+
+
+def wants_page() -> bool:
+    """Whether the current request prefers a page to JSON. Browsers do."""
+    accepted = flask.request.accept_mimetypes
+    return accepted[PAGE] > accepted["application/json"]
+
+
+def answer_file(name: str) -> flask.Response:
+    data, tag = _read(name)
+    response = flask.Response(data, mimetype=TYPES[name], headers=HEADERS)
+    response.set_etag(tag)
+    response.make_conditional(flask.request)
+    return response
+
+
+@functools.cache
+def _read(name: str) -> tuple[bytes, str]:
+    """What the file holds, and a tag of that."""
+    data = (HERE / name).read_bytes()
+    return data, hashlib.sha256(data).hexdigest()[:20]
+
+
+def make_blueprint(settings: Settings) -> flask.Blueprint:
+    blueprint = flask.Blueprint("switchyard_ui", __name__, url_prefix="/ui")
+    viewers = Viewers(settings)
+
+    @blueprint.get("/<name>")
+    @needs("nobody")
+    def asset(name: str) -> flask.Response:
+        if name not in TYPES or TYPES[name] == PAGE:
+            raise werkzeug.exceptions.NotFound("the page has no such file")
+        return answer_file(name)
+
+    @blueprint.get("/status")
+    @needs("any")
+    def watch() -> flask.Response:
+        return viewers.answer()
+
+    return blueprint

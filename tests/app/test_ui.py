@@ -1,0 +1,133 @@
+"""The page at `/`: its files, their headers, and the stream that it reads."""
+
+import json
+import re
+
+import flask
+import pytest
+
+from switchyard.app import Switchyard
+from switchyard.app.ui.viewers import Board, View
+from tests.conftest import ROOT
+from tests.scripted import ScriptedBackend
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+FILES = ("/ui/app.js", "/ui/style.css")
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client(ScriptedBackend())
+
+
+def read(client, **more):
+    """The first frame of the stream."""
+    with client.get("/ui/status", **more) as response:
+        assert response.mimetype == "text/event-stream"
+        return json.loads(next(response.response).removeprefix(b"data: "))
+
+
+def test_a_browser_gets_the_page_and_a_program_what_it_got_before(client):
+    page = client.get("/", headers=BROWSER)
+    assert page.mimetype == "text/html" and b"<title>Switchyard</title>" in page.data
+    for headers in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
+        answer = client.get("/", headers=headers)
+        assert answer.json["name"] == "switchyard"
+        assert answer.headers["Vary"] == page.headers["Vary"] == "Accept"
+    assert client.head("/").status_code == 200
+
+
+def test_the_page_has_all_its_files_beside_it_and_nothing_else(client):
+    page = client.get("/", headers=BROWSER).text
+    addresses = re.findall(r'(?:src|href)="([^"#]+)"', page)
+    assert {f"/{address}" for address in addresses if address != "data:,"} == set(FILES)
+    for path in FILES:
+        assert client.get(path).status_code == 200
+    assert client.get("/ui/index.html").status_code == client.get("/ui/x.js").status_code == 404
+    assert not re.search(r"<script>|<style|\son\w+=|\sstyle=", page)
+
+
+def test_scripts_and_styles_are_small_and_write_no_html():
+    scripts, styles = ((ROOT / "app" / path[1:]).read_text() for path in FILES)
+    assert len(scripts.encode()) + len(styles.encode()) < 60_000
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", scripts)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", scripts + styles)
+
+
+@pytest.mark.parametrize("path", ["/", *FILES])
+def test_each_file_is_asked_for_again_by_its_etag_and_allows_nothing_from_elsewhere(client, path):
+    found = client.get(path, headers=BROWSER)
+    policy = dict(
+        part.split(" ", 1) for part in found.headers["Content-Security-Policy"].split("; ")
+    )
+    assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
+    assert policy["script-src"] == policy["connect-src"] == "'self'"
+    assert not any("unsafe" in value for value in policy.values())
+    assert found.headers["X-Content-Type-Options"] == "nosniff"
+    assert found.headers["Cache-Control"] == "no-cache"
+    again = client.get(path, headers={**BROWSER, "If-None-Match": found.headers["ETag"]})
+    assert (again.status_code, again.data) == (304, b"")
+
+
+def test_without_the_setting_there_is_none(make_client):
+    client = make_client(ScriptedBackend(), ui=False)
+    assert client.get("/", headers=BROWSER).json["name"] == "switchyard"
+    for path in (*FILES, "/ui/status"):
+        assert client.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("prefix", [None, "/llm"])
+def test_a_host_application_gets_none(prefix, model_path):
+    app = flask.Flask("host")
+    Switchyard(app, url_prefix=prefix, model=model_path)
+    rules = {rule.rule for rule in app.url_map.iter_rules()}
+    assert not any(rule in rules for rule in ("/", f"{prefix}/", "/ui/status"))
+    assert not any("/ui" in rule for rule in rules)
+
+
+@pytest.mark.both_ways
+def test_the_stream_tells_what_the_status_does(client):
+    told, status = read(client), client.get("/v1/status").json
+    assert told.keys() == status.keys()
+    assert told["models"][0].keys() == status["models"][0].keys()
+    assert told["models"][0]["state"] == "ready"
+
+
+def test_all_viewers_of_a_second_get_what_was_made_once(client):
+    here = client.application.extensions["switchyard"]
+    board = Board()
+    first, _ = board.frame(here, True, 7)
+    assert board.frame(here, True, 7)[0] is first
+    assert board.frame(here, False, 7)[0] is not first
+    assert board.frame(here, True, 8)[0] is not first
+
+
+def test_a_viewer_gets_one_frame_a_second():
+    asked = []
+    view = View(None, lambda second: asked.append(second) or (b"frame", True), lambda: True)
+    assert [view.take(now) for now in (5.1, 5.4, 5.9, 6.0)] == [b"frame", None, None, b"frame"]
+    assert asked == [5, 6] and not view.is_finished
+
+
+def test_a_viewer_whose_key_was_taken_back_sees_no_more():
+    allowed = [True, False]
+    view = View(None, lambda second: (b"frame", True), lambda: allowed.pop(0))
+    assert (view.take(1.0), view.take(2.0)) == (b"frame", None)
+    assert view.is_finished
+
+
+@pytest.mark.both_ways
+def test_streams_end_when_the_server_does(client):
+    with client.get("/ui/status") as response:
+        assert next(response.response)
+        client.models.drain()
+        assert b"draining" in b"".join(response.response)
+
+
+def test_places_of_viewers_are_given_back(make_client):
+    client = make_client(ScriptedBackend(), max_viewers=1)
+    for _ in range(2):
+        with client.get("/ui/status"):
+            refused = client.get("/ui/status")
+            assert refused.status_code == 429 and refused.headers["Retry-After"]
+            assert refused.json["error"]["code"] == "too_many_viewers"
