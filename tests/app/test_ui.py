@@ -127,7 +127,8 @@ def test_streams_end_when_the_server_does(client):
 def test_places_of_viewers_are_given_back(make_client):
     client = make_client(ScriptedBackend(), max_viewers=1)
     for _ in range(2):
-        with client.get("/ui/status"):
+        with client.get("/ui/status") as response:
+            assert response.status_code == 200
             refused = client.get("/ui/status")
             assert refused.status_code == 429 and refused.headers["Retry-After"]
             assert refused.json["error"]["code"] == "too_many_viewers"
