@@ -259,7 +259,7 @@ def scripted(start):
 
 def stream(url, **body):
     body = {**ENDLESS, "stream": True, **body}
-    return requests.post(f"{url}{COMPLETIONS}", json=body, stream=True, timeout=60)
+    return requests.post(f"{url}{COMPLETIONS}", json=body, stream=True, timeout=20)
 
 
 def events(response):
@@ -272,7 +272,7 @@ def events(response):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_stream_comes_as_it_is_written(scripted, programs, name):
     """What a step that doesn't return has behind it is here, though no more will come."""
-    server = scripted().wait_until_ready()
+    server = scripted(hang_timeout=600, hang_exit=600).wait_until_ready()
     with in_front(programs, name, server) as url, stream(url, seed=HANG) as response:
         told = events(response)
         while "1" not in json.loads(next(told))["choices"][0]["text"]:
@@ -307,11 +307,17 @@ def test_whoever_leaves_has_its_request_cancelled(scripted, programs, name, is_s
         connection.close()
         began = time.monotonic()
         until(lambda: waiting(server.url) == 0)
-        print(f"{name}: cancelled after {time.monotonic() - began:.2f} s")
+        print(f"{name}: over after {time.monotonic() - began:.2f} s")
+        until(lambda: clients_gone(server.url) == 1)
+
+
+def clients_gone(url):
+    text = requests.get(f"{url}/metrics", timeout=20).text
+    return sum(float(n) for n in re.findall(r"(?m)^switchyard_clients_gone_total.* (\S+)$", text))
 
 
 def until(condition):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
