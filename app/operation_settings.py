@@ -39,7 +39,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
     )
 
     ui: bool = Field(
-        True, description="Show browsers a page at `/`: chat, and how the server stands."
+        False, description="Show browsers a page at `/`: chat, and how the server stands."
     )
     max_viewers: int = Field(
         16,

@@ -17,7 +17,7 @@ FILES = ("/ui/app.js", "/ui/style.css")
 
 @pytest.fixture
 def client(make_client):
-    return make_client(ScriptedBackend())
+    return make_client(ScriptedBackend(), ui=True)
 
 
 def read(client, **more):
@@ -125,7 +125,7 @@ def test_streams_end_when_the_server_does(client):
 
 
 def test_places_of_viewers_are_given_back(make_client):
-    client = make_client(ScriptedBackend(), max_viewers=1)
+    client = make_client(ScriptedBackend(), max_viewers=1, ui=True)
     for _ in range(2):
         with client.get("/ui/status") as response:
             assert response.status_code == 200

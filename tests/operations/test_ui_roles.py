@@ -12,7 +12,7 @@ BROWSER = {"Accept": "text/html"}
 
 @pytest.fixture
 def client(make_client, keys_file):
-    return make_client(ScriptedBackend(), keys_file=str(keys_file.path))
+    return make_client(ScriptedBackend(), keys_file=str(keys_file.path), ui=True)
 
 
 @pytest.mark.parametrize(("name", "sees_all"), [("ann", False), ("root", True), ("prom", True)])

@@ -35,7 +35,7 @@ def serve(make_client):
     servers = []
 
     def make(backend, **settings):
-        client = make_client(backend, **settings)
+        client = make_client(backend, **{"ui": True, **settings})
         server = werkzeug.serving.make_server(
             "127.0.0.1", 0, client.application, threaded=True, request_handler=Handler
         )
