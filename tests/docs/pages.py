@@ -14,7 +14,12 @@ LINK = re.compile(r"(?<!\!)\[([^\]]*)\]\(([^)\s]+)\)")
 ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
 CODE = re.compile(r"`[^`]+`")
 LIST_OF_CODE = re.compile(r"`x`(?:(?:,| and| or|, and|, or|/) ?`x`)+")
-END_OF_SENTENCE = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(\[*]*[A-Z0-9`\"(\[*])")
+NAMES = (  # that may begin a sentence
+    r"gunicorn|pydantic|exllamav2|llama\.cpp|nginx|vLLM|waitress|celery|uWSGI|mod_wsgi|llguidance"
+)
+END_OF_SENTENCE = re.compile(
+    rf"(?<=[.!?])[\"')*]*\s+(?=[\"'(\[*]*(?:[A-Z0-9`\"(\[*]|(?:{NAMES})\b))"
+)
 
 
 class Block(NamedTuple):
@@ -65,7 +70,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def sentences(paragraph: str) -> list[str]:
-    return END_OF_SENTENCE.split(LINK.sub(r"\1", paragraph))
+    return [LINK.sub(r"\1", one) for one in END_OF_SENTENCE.split(paragraph)]
 
 
 def num_words(sentence: str) -> int:
