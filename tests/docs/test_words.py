@@ -16,8 +16,6 @@ HARD = [  # pages that are still to be rewritten
     "SECURITY.md",
     "benchmarks/README.md",
     "deploy/README.md",
-    "docs/api.md",
-    "docs/configuration.md",
     "docs/deployment.md",
     "docs/flask.md",
     "docs/models.md",
