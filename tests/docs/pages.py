@@ -28,7 +28,7 @@ class Block(NamedTuple):
     page: str
     line: int
     language: str  # the first word behind the fence
-    mark: str  # the comment on the line above, without its arrows
+    mark: str  # a comment on the line above that begins with `run:` or `not run:`
     text: str
 
 
@@ -106,7 +106,7 @@ def blocks(page: str) -> Iterator[Block]:
             lines.append(line)
             above = line if language is None and line.strip() else above
         elif language is None:
-            comment = re.match(r"\s*<!-- (.*) -->$", above)
+            comment = re.match(r"\s*<!-- ((?:not )?run: .*) -->$", above)
             language, mark, begin, lines = fence[1], comment[1] if comment else "", number, []
         else:
             indent = len(line) - len(line.lstrip())
