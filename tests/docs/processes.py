@@ -71,7 +71,7 @@ class Server:
     """A command that goes on, in a process group of its own."""
 
     def __init__(self, text: str, cwd: pathlib.Path, environment: dict[str, str]) -> None:
-        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115: as long as the server
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             ["sh", "-euc", text],
             cwd=cwd,
