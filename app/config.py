@@ -46,8 +46,8 @@ class Settings(OperationSettings, TableSettings):
     bind: str = Field("127.0.0.1:8000", description="Address and port to listen on.")
     presets: dict[str, dict[str, Any]] = Field(
         default={},
-        description="By its name, what a request's `preset` says of sampling: in the file a table"
-        " `[presets.NAME]` of parameters of the API.",
+        description="Sets of sampling parameters, by name, for a request's `preset`: in the"
+        " file a table `[presets.NAME]` of parameters of the API.",
     )
     clamp_max_tokens: bool = Field(
         True,
@@ -56,8 +56,8 @@ class Settings(OperationSettings, TableSettings):
     )
     unknown_parameters: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="What becomes of parameters that nobody knows: `refuse`, or `ignore`, and tell"
-        " them in the header `X-Switchyard-Ignored`.",
+        description="What happens to unknown parameters: `refuse`, or `ignore` and name them in"
+        " the header `X-Switchyard-Ignored`.",
     )
     max_body_bytes: int = Field(
         0,

@@ -29,13 +29,14 @@ class OperationSettings(pydantic_settings.BaseSettings):
         " renamed while the server runs. Empty: none.",
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="Of all that the server prints: `text`, or `json`, an object a line."
+        "text",
+        description="Format of all that the server prints: `text`, or `json`, an object a line.",
     )
 
     metrics: Literal["off", "open", "key"] = Field(
         "open",
-        description="Who may read `/metrics`: nobody (`off`), everybody, or keys of the roles"
-        " `metrics` and `admin`. With a `keys_file` the default is `key`.",
+        description="Access to `/metrics`: none (`off`), without a key (`open`), or for keys of"
+        " the roles `metrics` and `admin` (`key`). With a `keys_file` the default is `key`.",
     )
 
     ui: bool = Field(

@@ -64,21 +64,21 @@ class Sampling:
     cfg_scale: float = _parameter(
         1.0,
         "guide",
-        "Guidance away from `negative_prompt`, without which it is refused. 1: off.",
+        "Strength of guidance away from `negative_prompt`. Refused without it. 1: off.",
         ge=-10,
         le=10,
     )
     repetition_penalty: float = _parameter(
         1.0,
         "penalize",
-        "Divides logits of tokens of prompt and completion (multiplies negative ones).",
+        "Divides the logits of tokens in prompt and completion; multiplies negative logits.",
         ge=0.1,
         le=10,
     )
     repetition_range: int = _parameter(  # -1: all
         -1,
         "penalize",
-        "Of the newest tokens, so many.",
+        "Number of newest tokens that the repetition penalty looks at.",
         part_of="repetition_penalty",
         ge=-1,
         lt=SIZE,
@@ -86,7 +86,7 @@ class Sampling:
     repetition_decay: int = _parameter(
         0,
         "penalize",
-        "Tokens before those, over which the penalty fades.",
+        "Number of tokens before that range over which the penalty fades.",
         part_of="repetition_penalty",
         ge=0,
         lt=SIZE,
@@ -94,86 +94,103 @@ class Sampling:
     frequency_penalty: float = _parameter(
         0.0,
         "penalize",
-        "Taken from a token's logit for each time it is in the completion.",
+        "Subtracted from a token's logit for each time that the token is in the completion.",
         ge=-2,
         le=2,
     )
     presence_penalty: float = _parameter(
         0.0,
         "penalize",
-        "Taken from a token's logit once if it is in the completion.",
+        "Subtracted from a token's logit once if the token is in the completion.",
         ge=-2,
         le=2,
     )
     dry_multiplier: float = _parameter(
         0.0,
         "mask",
-        "DRY: times `dry_base` to the power of a repetition's length above `dry_allowed_length`,"
-        " taken from what would go on with it. 0: off.",
+        "DRY: subtracts this times `dry_base` ** (length - `dry_allowed_length`) from the logit"
+        " of a token that would continue a repetition of that length. 0: off.",
         ge=0,
         le=100,
     )
     dry_base: float = _parameter(
-        1.75, "mask", "See `dry_multiplier`.", part_of="dry_multiplier", ge=1, le=8
+        1.75,
+        "mask",
+        "Base of the DRY penalty, see `dry_multiplier`.",
+        part_of="dry_multiplier",
+        ge=1,
+        le=8,
     )
     dry_allowed_length: int = _parameter(
         2,
         "mask",
-        "Tokens of a repetition from which on it is penalized.",
+        "Length of a repetition, in tokens, from which on DRY penalizes it.",
         part_of="dry_multiplier",
         ge=1,
         le=1000,
     )
     dry_range: int = _parameter(  # 0: all
-        0, "mask", "Of the newest tokens, so many.", part_of="dry_multiplier", ge=0, lt=SIZE
+        0,
+        "mask",
+        "Number of newest tokens that DRY looks at.",
+        part_of="dry_multiplier",
+        ge=0,
+        lt=SIZE,
     )
     dry_breakers: tuple[int, ...] = _parameter(
         (), "mask", "Tokens across which nothing counts as repeated.", part_of="dry_multiplier"
     )
     logit_bias: tuple[tuple[int, float], ...] = _parameter(
-        (), "mask", "Token ids to what is added to their logits."
+        (), "mask", "Token ids, each with a number that is added to its logit."
     )
     banned_token_ids: tuple[int, ...] = _parameter((), "mask", "Tokens that are never drawn.")
     allowed_token_ids: tuple[int, ...] = _parameter(
-        (), "mask", "The only tokens that may be drawn; the end only if it is one of them."
+        (), "mask", "The only tokens that may be drawn. The end token is one only if it is listed."
     )
     banned_strings: tuple[BannedString, ...] = _parameter(
         (),
         "mask",
-        "Texts that never come, case and all: what would complete one is not drawn.",
+        "Texts that never come, case-sensitive: a token that would complete one is not drawn.",
     )
     smoothing_factor: float = _parameter(
         0.0,
         "shape",
-        "Quadratic sampling: logits fall with the square of their distance from the highest, times"
-        " this. 0: off.",
+        "Quadratic sampling: logits fall with the square of their distance from the highest"
+        " logit, times this. 0: off.",
         ge=0,
         le=100,
     )
     smoothing_curve: float = _parameter(
         1.0,
         "shape",
-        "Above 1, a cubic part of quadratic sampling.",
+        "Above 1: adds a cubic term to quadratic sampling.",
         part_of="smoothing_factor",
         ge=1,
         le=100,
     )
-    temperature: float = _parameter(1.0, "heat", "Below 0.01: greedy.", ge=0, le=5)
+    temperature: float = _parameter(
+        1.0, "heat", "Divides the logits. Below 0.01: greedy.", ge=0, le=5
+    )
     dynatemp_low: float = _parameter(
-        0.0, "shape", "See `dynatemp_high`.", part_of="dynatemp_high", ge=0, le=5
+        0.0,
+        "shape",
+        "Lowest dynamic temperature, see `dynatemp_high`.",
+        part_of="dynatemp_high",
+        ge=0,
+        le=5,
     )
     dynatemp_high: float = _parameter(
         0.0,
         "shape",
-        "Dynamic temperature: between `dynatemp_low` and this, by the entropy, in place of"
-        " `temperature`.",
+        "Dynamic temperature: replaces `temperature` by one between `dynatemp_low` and this,"
+        " which grows with the entropy.",
         gt=0,
         le=5,
     )
     dynatemp_exponent: float = _parameter(
         1.0,
         "shape",
-        "How the dynamic temperature grows with the entropy.",
+        "Exponent by which the dynamic temperature grows with the entropy.",
         part_of="dynatemp_high",
         ge=0.01,
         le=10,
@@ -181,32 +198,36 @@ class Sampling:
     temperature_last: bool = _parameter(
         False, "shape", "Apply the temperature behind all filters, not before them."
     )
-    top_k: int = _parameter(0, "filter", "Draw from the likeliest so many.", ge=0, le=100_000)
+    top_k: int = _parameter(
+        0, "filter", "Keep this number of tokens with the highest probabilities.", ge=0, le=100_000
+    )
     top_p: float = _parameter(
         1.0,
         "filter",
-        "Draw from the smallest set of the likeliest tokens that has this probability.",
+        "Nucleus sampling: keep the most probable tokens whose probability mass reaches this."
+        " 1: off.",
         ge=0,
         le=1,
     )
     top_a: float = _parameter(
         0.0,
         "filter row",
-        "Draw from tokens at least this times the square of the highest probability likely.",
+        "Keep tokens with probability >= `top_a` times the square of the highest probability."
+        " 0: off.",
         ge=0,
         le=1,
     )
     min_p: float = _parameter(
         0.0,
         "filter",
-        "Draw from tokens at least this share as likely as the likeliest.",
+        "Keep tokens with probability >= `min_p` times the highest probability. 0: off.",
         ge=0,
         le=1,
     )
     tfs: float = _parameter(
         1.0,
         "filter row",
-        "Tail free sampling: draw from tokens up to where the curvature of the sorted"
+        "Tail-free sampling: keep the most probable tokens until the curvature of the sorted"
         " probabilities sums to this share. 1: off.",
         ge=0,
         le=1,
@@ -214,30 +235,32 @@ class Sampling:
     typical_p: float = _parameter(
         1.0,
         "filter row",
-        "Draw from the smallest set of tokens nearest to the expected surprise that has this"
-        " probability. 1: off.",
+        "Locally typical sampling: keep the tokens nearest to the expected surprise whose"
+        " probability mass reaches this. 1: off.",
         ge=0,
         le=1,
     )
     mirostat: bool = _parameter(False, "mirostat", "Keep the surprise near `mirostat_tau`.")
     mirostat_tau: float = _parameter(
-        5.0, "mirostat", "Surprise to keep to, in bits.", part_of="mirostat", ge=0, le=20
+        5.0, "mirostat", "Target surprise of mirostat, in bits.", part_of="mirostat", ge=0, le=20
     )
     mirostat_eta: float = _parameter(
-        0.1, "mirostat", "How fast mirostat learns.", part_of="mirostat", ge=0, le=1
+        0.1, "mirostat", "Learning rate of mirostat.", part_of="mirostat", ge=0, le=1
     )
     xtc_probability: float = _parameter(
         0.0,
         "filter row",
-        "How often to exclude the top choices, all tokens at least `xtc_threshold` likely but the"
-        " least of them; not where the end or a newline would go.",
+        "XTC: probability of excluding the top choices. Those are all tokens with probability"
+        " >= `xtc_threshold`, but for the least probable one. Not applied where that would"
+        " exclude the end or a newline.",
         ge=0,
         le=1,
     )
     xtc_threshold: float = _parameter(
         0.1,
         "filter row",
-        "What a top choice is; above 0.5 there is never a second.",
+        "Probability from which on a token is a top choice of XTC. Above 0.5 there is never a"
+        " second.",
         part_of="xtc_probability",
         gt=0,
         le=0.5,
@@ -245,8 +268,8 @@ class Sampling:
     skew: float = _parameter(
         0.0,
         "filter row",
-        "Above 0 less likely tokens gain, below it they lose: the random number that draws among"
-        " tokens sorted by probability is raised to exp(-skew).",
+        "The random number that draws among tokens sorted by probability is raised to"
+        " exp(-`skew`). Above 0 less probable tokens gain, below 0 they lose.",
         ge=-5,
         le=5,
     )

@@ -68,7 +68,8 @@ class Chat(Scored):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="And of so many of the likeliest in its place. Refused above 0 without"
+        description="Number of most probable tokens that are told for each place. Refused above"
+        " 0 without"
         " `logprobs`.",
     )
     tools: list[Tool] = Field(

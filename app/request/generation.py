@@ -82,8 +82,9 @@ class Generation(Constrained, Sampled):
         0,
         ge=0,
         lt=2**31,
-        description="No stop, by token or by string, before so many new tokens; a string counts"
-        " that ends in the last of them or later. Refused above the most.",
+        description="Fewest new tokens: no stop token and no stop string ends the text before"
+        " them. A stop string counts if it ends in the last of them or later. Refused above the"
+        " most.",
     )
     ignore_eos: Annotated[bool, Called("bypass_eos", others=("ban_eos_token",))] = Field(
         False, description="Go on after the model's own end tokens."

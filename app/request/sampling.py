@@ -77,8 +77,8 @@ class Sampled(Parameters):
     typical_p: Annotated[float, Called(kobold="typical")] = _parameter("typical_p")
     mirostat_mode: Annotated[Literal[0, 2], Called(kobold="mirostat", llamacpp="mirostat")] = Field(
         0,
-        description="2: keep the surprise near `mirostat_tau`. Version 1 is refused, and so is"
-        " mirostat with filters or greedy, whose place it takes.",
+        description="2: keep the surprise near `mirostat_tau`, in place of filters. Refused:"
+        " version 1, filters beside it, and greedy.",
     )
     mirostat_tau: float = _parameter("mirostat_tau")
     mirostat_eta: float = _parameter("mirostat_eta")
@@ -109,8 +109,9 @@ class Sampled(Parameters):
         default=DRY_BREAKERS,
         max_length=64,
         fail_fast=True,
-        description="Texts across which nothing counts as repeated: tokens that contain one; where"
-        " none does, the last token of it. Also as the JSON of such a list, in a string.",
+        description="Texts that interrupt a repetition for DRY: each token that contains one,"
+        " or the last token of a text that no token contains. Also as a string with the JSON of"
+        " such a list.",
     )
     logit_bias: dict[TokenKey, Bias] = _parameter(
         "logit_bias",
@@ -129,16 +130,17 @@ class Sampled(Parameters):
     banned_strings: list[BannedText] = _list_of("banned_strings", "", 64)
     token_healing: bool = Field(
         False,
-        description="Take the last token of the prompt back, and begin with one that begins as it"
-        " does. Refused where that is special, no whole character, or all of the prompt, and beside"
-        " `logprobs`.",
+        description="Remove the last token of the prompt, and begin with a token that begins"
+        " with its text. Refused beside `logprobs`, and where that token is special, no whole"
+        " character, or the whole prompt.",
     )
     cfg_scale: Annotated[float, Called(textgen="guidance_scale")] = _parameter("cfg_scale")
     negative_prompt: str | None = Field(
         None,
         min_length=1,
-        description="What to be guided away from. Refused without `cfg_scale`, and if longer than"
-        " the context. Takes a second place and as many pages.",
+        description="Prompt that the text is guided away from. Refused without `cfg_scale`, and"
+        " if longer than the context. The job takes a second place in the batch, and pages of"
+        " its own for it.",
     )
 
     @field_validator(
