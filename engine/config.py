@@ -159,7 +159,8 @@ class ModelConfig:
     default_max_tokens: int = _option(
         512,
         "New tokens of a chat completion that doesn't say how many. Pages for all of"
-        " them are reserved when it starts.",
+        " them are reserved when it starts. With tools, and for Responses, it is a quarter of the"
+        " context if that is more.",
     )
     default_repetition_penalty: float = _option(
         PARAMETERS["repetition_penalty"].default,

@@ -34,7 +34,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def server(model, tmp_path):
     settings = {"model": model, "access_log": tmp_path / "access.log", "log_format": "json"}
-    settings |= {"max_seq_len": CONTEXT, "cache_tokens": CONTEXT, "default_max_tokens": 4096}
+    settings |= {"max_seq_len": CONTEXT, "cache_tokens": CONTEXT}
     settings["model_aliases"] = '{"claude-*": "agent"}'
     server = Server(SCRIPTED, tmp_path, **settings)
     yield server.wait_until_ready()
