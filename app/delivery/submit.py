@@ -190,7 +190,8 @@ def max_new_tokens(
     most: int | None = None,
 ) -> int:
     """New tokens for a prompt of so many: those that are asked for, cut to what fits and told, or
-    else the default, which is longer for agents. `most`: that the API key may have. Raises PromptTooLong, or BadRequest.
+    else the default, which is more for agents. `most`: that the API key may have. Raises
+    PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
     if most is not None and asked is not None and asked > most:
