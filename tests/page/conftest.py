@@ -70,13 +70,17 @@ def browser():
     from playwright.sync_api import sync_playwright  # scripts/test-page installs it
 
     with sync_playwright() as playwright:
-        # Without a sandbox, which a container's root has none of; the pages are our own.
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium",
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
-        )
+        browser = launch(playwright)
         yield browser
         browser.close()
+
+
+def launch(playwright):
+    """Without a sandbox, which a container's root has none of; the pages are our own."""
+    return playwright.chromium.launch(
+        executable_path="/usr/bin/chromium",
+        args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+    )
 
 
 @pytest.fixture
