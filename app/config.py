@@ -231,9 +231,8 @@ class Settings(OperationSettings, TableSettings):
 
     @property
     def num_threads(self) -> int:
-        """Request threads: one for each job held, each WebSocket, each viewer, and the reserve."""
-        num_viewers = self.max_viewers if self.ui else 0
-        return self.max_jobs + self.max_websockets + num_viewers + self.reserve_threads
+        """Request threads: one for each job held, each WebSocket, and the reserve."""
+        return self.max_jobs + self.max_websockets + self.reserve_threads
 
 
 def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:

@@ -40,14 +40,14 @@ class OperationSettings(pydantic_settings.BaseSettings):
     )
 
     ui: bool = Field(
-        False, description="Show browsers a page at `/`: chat, and how the server stands."
+        True, description="Show browsers a page at `/`: chat, and how the server stands."
     )
     max_viewers: int = Field(
-        16,
+        100,
         ge=1,
         le=4096,
-        description="Most pages that watch how the server stands at the same time, each with a"
-        " request thread that sleeps. Others look every five seconds.",
+        description="Most pages that are sent how the server stands each second, each on a"
+        " connection, without a request thread. Others look every five seconds.",
     )
 
     ledger: str = Field(

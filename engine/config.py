@@ -156,7 +156,8 @@ class ModelConfig:
     )
     default_max_tokens: int = _option(
         512,
-        "Default `max_tokens` of chats. Pages for all of them are reserved when it starts.",
+        "Default `max_tokens` of chats; with tools, and for Responses, a quarter of the context if"
+        " that is more. Pages for all of them are reserved when a job starts.",
     )
     default_repetition_penalty: float = _option(
         PARAMETERS["repetition_penalty"].default,

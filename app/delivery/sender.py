@@ -96,6 +96,10 @@ class Outlet:
 
     # Sender's thread
 
+    def end(self) -> None:
+        """Called once, when nothing more is written. Must not raise."""
+        self.ended.set()
+
     def write(self, now: float) -> bool:
         """What there is, as far as the socket takes it; whether that was the end. Never waits.
         While the socket is full, what has come stays where it is. Raises ClientGone.
@@ -162,10 +166,8 @@ class Sender:
 
     # Request threads
 
-    def send(self, outlet: Outlet) -> bool:
-        """Returns when all has been written; or at once, and False, if the system has no thread
-        for it. Raises ClientGone, or what else has gone wrong.
-        """
+    def start(self, outlet: Outlet) -> bool:
+        """Have it written. False if the system has no thread for it."""
         with self._lock:
             if not self._num_outlets:
                 try:
@@ -176,6 +178,14 @@ class Sender:
             self._num_outlets += 1
         outlet.notify(self.wake)
         self._inbox.put(outlet)
+        return True
+
+    def send(self, outlet: Outlet) -> bool:
+        """Returns when all has been written; or at once, and False, if the system has no thread
+        for it. Raises ClientGone, or what else has gone wrong.
+        """
+        if not self.start(outlet):
+            return False
         outlet.ended.wait()
         error, outlet.error = outlet.error, None
         try:
@@ -201,7 +211,7 @@ class Sender:
                 self._num_outlets -= len(ended)
                 num_left = self._num_outlets
             for outlet in ended:
-                outlet.ended.set()
+                outlet.end()
 
     def _receive(self, timeout: float) -> list[Outlet]:
         """New outlets. Waits for one, or for news, or at most `timeout` seconds."""

@@ -32,6 +32,7 @@ from switchyard.app.request.validation import Request
 logger = logging.getLogger(__name__)
 
 PLACE = "switchyard_place"  # in flask.g, while an input is inside the gate
+AGENTS_PART = 4  # of the context: for an agent's answer without a limit, one part
 NEWS = 5  # questions where a job stands, from one heartbeat of a stream to the next
 
 
@@ -189,7 +190,8 @@ def max_new_tokens(
     most: int | None = None,
 ) -> int:
     """New tokens for a prompt of so many: those that are asked for, cut to what fits and told, or
-    else the default. `most`: that the API key may have. Raises PromptTooLong, or BadRequest.
+    else the default, which is more for agents. `most`: that the API key may have. Raises
+    PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
     if most is not None and asked is not None and asked > most:
@@ -201,6 +203,8 @@ def max_new_tokens(
         asked = room
         neutral.note(request.names["max_new_tokens"])
     wanted = model.max_new_tokens(prompt_tokens, asked)
+    if asked is None and request.is_agents:
+        wanted = max(wanted, model.max_tokens // AGENTS_PART)
     if most is not None:
         wanted = min(wanted, most)
     if asked is None and room > 0:

@@ -55,7 +55,8 @@ class Generation(Constrained, Sampled):
     ] = Field(
         None,
         description=f"Most new tokens, and as many as fit the context. {UNLIMITED} Default: 16 for"
-        " `/v1/completions`, else the setting `default_max_tokens`.",
+        " `/v1/completions`, else the setting `default_max_tokens`; with tools a quarter of the"
+        " context if that is more.",
     )
     n: int = Field(
         1,
@@ -179,6 +180,11 @@ class Generation(Constrained, Sampled):
     def asked_tokens(self) -> int | None:
         """New tokens asked for; None leaves it to the server."""
         return self.default_max_tokens if self.max_tokens is None else self.max_tokens
+
+    @property
+    def is_agents(self) -> bool:
+        """Whether its answer, without a limit, may be as long as a part of the context."""
+        return False
 
     @property
     def asked_logprobs(self) -> int | None:

@@ -1,8 +1,8 @@
 """Gaps, and the tokens by which families of models were trained to fill them. Pure.
 
-Tokens and orders are of the models' own papers and tokenizers: StarCoder (arXiv:2305.06161),
-CodeLlama (arXiv:2308.12950), DeepSeek-Coder (arXiv:2401.14196), Qwen2.5-Coder (arXiv:2409.12186),
-and mistral-common for Codestral.
+Tokens and orders are of the models' own papers, tokenizers and examples: StarCoder
+(arXiv:2305.06161), CodeLlama (arXiv:2308.12950), DeepSeek-Coder (arXiv:2401.14196), Qwen2.5-Coder
+(arXiv:2409.12186), and mistral-common for Codestral.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,11 @@ FORMS = (
     Form(
         "Qwen",
         ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-        ends=("<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"),
+        ends=(
+            "<|endoftext|>",
+            *("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>"),
+            *("<|repo_name|>", "<|file_sep|>"),
+        ),
         files=("<|repo_name|>", "<|file_sep|>"),
     ),
     Form("DeepSeek", tuple(f"<\uff5cfim▁{part}\uff5c>" for part in ("begin", "hole", "end"))),

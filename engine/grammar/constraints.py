@@ -167,9 +167,7 @@ def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
     if not isinstance(schema, Mapping):
         raise InvalidJob("the schema must be an object", "constraint")
     try:
-        text = json.dumps(schema, allow_nan=False)
-        text.encode("utf-8")
-        check_length(text, MAX_SCHEMA_LENGTH)
+        check_length(json.dumps(schema, allow_nan=False), MAX_SCHEMA_LENGTH)
     except RecursionError:
         raise InvalidJob("the schema is nested too deeply", "constraint") from None
     except ValueError as reason:

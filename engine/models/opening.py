@@ -94,7 +94,7 @@ def _key_of(config: ModelConfig, at: Sequence[str]) -> bytes:
 
 
 def _to_processes(config: ModelConfig, deliver: Deliver) -> ReplicaLink:
-    parts = [replace(config, gpus=part) for part in shares(config)]
+    parts = [replace(config, gpus=part, replicas=1) for part in shares(config)]
     makers = [(one.gpus, partial(_to_process, one)) for one in parts]
     return ReplicaLink(config, makers, deliver)
 

@@ -42,6 +42,7 @@ class Connection(TConn):  # type: ignore[misc]
         self.deadline = 0.0  # of its wait on the poller, by the monotonic clock
         self.data_ready = True  # for gunicorn: no thread is to wait for it
         self.is_late = False  # the body of the latest request, which was waited for
+        self.is_detached = False  # neither read nor closed until its end is told
         self._request_deadline = 0.0
         self.body_within = 0.0  # seconds
         self._num_searched = 0  # bytes of the buffer

@@ -291,6 +291,16 @@ class Nvml:
 
     def nvmlDeviceGetMemoryInfo(self, device, reference):
         reference._obj.free = 100 * device.value
+        reference._obj.total = 1000 * device.value
+
+    def nvmlDeviceGetName(self, device, buffer, _):
+        buffer.value = f"GPU {device.value}".encode()
+
+    def nvmlDeviceGetCudaComputeCapability(self, device, major, minor):
+        major._obj.value, minor._obj.value = 8, device.value
+
+    def nvmlSystemGetDriverVersion(self, buffer, _):
+        buffer.value = b"550.1"
 
     def __getattr__(self, name):
         return lambda *_: 0
@@ -318,6 +328,15 @@ def test_gpus_are_those_that_this_process_sees(monkeypatch, visible, expected):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert residency.free([0, 1, 2]) == expected
     assert residency.free([1]) == {place: size for place, size in expected.items() if place == 1}
+
+
+def test_what_the_driver_tells_of_a_gpu(monkeypatch):
+    """`doctor` and the choice of packages go by it."""
+    fake = SimpleNamespace(**vars(ctypes) | {"CDLL": lambda _: Nvml()})
+    monkeypatch.setattr(gpus, "ctypes", fake)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpus.visible() == [gpus.Gpu("GPU 2", (8, 2), 2000, 200, "550.1")]
+    assert [gpu.name for gpu in gpus.gpus()] == ["GPU 1", "GPU 2", "GPU 3"]
 
 
 def system(root, available):
@@ -356,11 +375,13 @@ def test_a_limit_of_any_group_above_counts(tmp_path):
 
 def test_limits_of_the_first_version_count(tmp_path):
     system(tmp_path, 1000)
-    (tmp_path / "proc/self/cgroup").write_text("4:cpu,memory:/docker/x\n2:cpu:/\n0::/\n")
+    (tmp_path / "proc/self/cgroup").write_text("2:cpu:/\n4:cpu,memory:/docker/x:y\n0::/\n")
     stat = "inactive_file 1\ntotal_inactive_file 300\ntotal_active_file 0"
     # As a container sees it: its own group is the root.
     group(tmp_path / "sys/fs/cgroup/memory", 8000, 5000, stat, V1)
     assert host.free_memory(tmp_path) == 8000 - 5000 + 300
+    group(tmp_path / "sys/fs/cgroup/memory/docker/x:y", 6000, 5000, stat, V1)
+    assert host.free_memory(tmp_path) == 6000 - 5000 + 300
 
 
 def test_this_machine_has_some_memory():

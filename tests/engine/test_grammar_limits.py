@@ -1,0 +1,82 @@
+"""How much a constraint may say, and what is wrong with one: by the numbers and the words."""
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.grammar import constraints
+
+START = 'start: "a"\n'
+
+
+def comment(size):
+    return START + "#" + "x" * (size - len(START) - 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "most", "more", "refusal"),
+    [
+        (constraints.regex, "a" * 65536, "a" * 65537, "more than 65536 characters"),
+        (constraints.grammar, comment(65536), comment(65537), "more than 65536 characters"),
+        (
+            constraints.json_schema,
+            {"const": "x" * (131072 - len('{"const": ""}'))},
+            {"const": "x" * (131073 - len('{"const": ""}'))},
+            "more than 131072 characters",
+        ),
+        (
+            constraints.grammar,
+            "start: " + "(" * 1499 + '"a"' + ")" * 1499,
+            "start: " + "(" * 1500 + '"a"' + ")" * 1500,
+            "more than 1500 rules and brackets",
+        ),
+        (
+            constraints.grammar,
+            "start: A\nA: /a/" + " & /a/" * 8,
+            "start: A\nA: /a/" + " & /a/" * 9,
+            "more than 8 &",
+        ),
+    ],
+    ids=["pattern", "grammar", "schema", "brackets", "conjunctions"],
+)
+def test_so_much_is_taken_and_no_more(make, most, more, refusal):
+    assert make(most)
+    with pytest.raises(engine.InvalidJob, match=refusal) as caught:
+        make(more)
+    assert caught.value.param == "constraint"
+
+
+@pytest.mark.parametrize(
+    ("make", "told", "refusal"),
+    [
+        (constraints.regex, "", "the regular expression is empty"),
+        (constraints.choice, [], "there must be choices"),
+        (constraints.choice, ["a", ""], "none of them empty"),
+        (constraints.grammar, START + "b: %json nothing", "what follows a %json is no JSON"),
+        (constraints.grammar, START + "b: %json " + "[" * 9999, "what follows a %json is no JSON"),
+        (constraints.grammar, START + 'b: "x\nc: "y"', "the string of line 2 has no end"),
+        (constraints.grammar, START + "\nb: /x", "the regular expression of line 3 has no end"),
+        (constraints.grammar, START + "b: /x/ & /\\d+/ # <|im_end|>\nc: <x>", "special tokens"),
+        (constraints.grammar, START + "b[max_tokens = 3]: /x/", "max_tokens is not supported"),
+        (constraints.json_schema, [], "the schema must be an object"),
+        (constraints.json_schema, {"const": float("nan")}, "the schema is no JSON"),
+    ],
+)
+def test_what_is_wrong_is_said(make, told, refusal):
+    with pytest.raises(engine.InvalidJob, match=refusal) as caught:
+        make(told)
+    assert caught.value.param == "constraint"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: "<|im_end|>"',  # characters, and no token
+        "start: /<x>/",
+        'start: "a" // temperature=0.5 <x>',
+        'start: "a" # max_tokens=1 "',
+        'start: %json {"const": "<x> temperature=1"}',
+        'start: "temperature=" /&&&&&&&&&&/',
+    ],
+)
+def test_what_a_text_says_is_no_part_of_its_grammar(text):
+    assert constraints.grammar(text)

@@ -1,0 +1,298 @@
+"""What a shared engine tells its servers, over a link whose every event a test decides."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import BatchFailed
+from switchyard.engine.links.hosts import address
+from switchyard.engine.links.hosts.handshake import meet_engine
+from switchyard.engine.links.hosts.host import DRAINS, Host
+from switchyard.engine.links.hosts.knock import Hello
+from switchyard.engine.links.wire import Wire
+from switchyard.engine.messages import (
+    Abandon,
+    Cancel,
+    Chunk,
+    Finished,
+    Hanging,
+    JobList,
+    ListJobs,
+    ListPending,
+    Loaded,
+    LoadProgress,
+    ModelInfo,
+    PendingList,
+    Recovered,
+    Recovering,
+    ReplicaState,
+    ReplicaStates,
+    Started,
+    Stop,
+    Stopped,
+    Submit,
+)
+from switchyard.engine.stats import Stats
+from tests.scripted import finished, job
+
+INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
+LOADED = Loaded(INFO)
+
+
+class ToldLink:
+    """The engine thread is the test. `sent`: the commands of the host."""
+
+    def __init__(self, deliver):
+        self.deliver = deliver
+        self.sent = []
+        self.changed = threading.Condition()
+
+    def start(self):
+        pass
+
+    def send(self, command):
+        with self.changed:
+            self.sent.append(command)
+            self.changed.notify_all()
+        if isinstance(command, Stop):
+            self.deliver([Stopped(None)])
+
+    def join(self, timeout=None):
+        return True
+
+    def wait_for(self, command):
+        with self.changed:
+            assert self.changed.wait_for(lambda: command in self.sent, 20), self.sent
+
+
+class Shared:
+    def __init__(self, model_path, tmp_path):
+        self.at = f"unix:{tmp_path}/engine.sock"
+        config = ModelConfig(model_path, "scripted", silence_timeout=120.0)
+        self.host = Host(config, self._make, self.at, b"", "fp_1")
+        self.host.start()
+
+    def _make(self, deliver):
+        self.link = ToldLink(deliver)
+        return self.link
+
+    @contextlib.contextmanager
+    def connected(self):
+        """The wire of a server."""
+        connection = address.connect(self.at, 5.0)
+        with Wire(connection) as wire:
+            meet_engine(connection, b"")
+            wire.send(Hello(1, "fp_1"))
+            assert wire.receive_one(20).refusal == ""
+            yield wire
+
+    def has_taken(self, wire, serial):
+        """All that `wire` has sent so far: it asks as the `serial`th question of all."""
+        wire.send(ListPending(1000 + serial))
+        self.link.wait_for(ListPending(serial))
+        self.link.deliver([PendingList(serial, ())])
+        return told_until(wire, PendingList)
+
+
+@pytest.fixture
+def shared(model_path, tmp_path):
+    made = []
+
+    def make(*events):
+        one = Shared(model_path, tmp_path)
+        made.append(one)
+        if events:
+            one.link.deliver(list(events))
+        return one
+
+    yield make
+    for one in made:
+        assert one.host.close(timeout=20)
+
+
+def told_until(wire, kind):
+    """All events up to the first of that kind."""
+    events = []
+    while not any(isinstance(event, kind) for event in events):
+        messages = wire.receive(20)
+        assert messages is not None, f"nothing more, after {events}"
+        events += [event for batch in messages for event in batch]
+    return events
+
+
+def rest_of(wire):
+    """All events up to the end, which comes long before silence would bring it."""
+    events, deadline = [], time.monotonic() + 20
+    with pytest.raises(EOFError):
+        while time.monotonic() < deadline:
+            events += [event for batch in wire.receive(1.0) or () for event in batch]
+    return events
+
+
+def replica(status, reason="", **more):
+    fields = {"num_jobs": 0, "gpus": (), "at": "", "pid": 1, "num_restarts": 0, "num_hangs": 0}
+    return ReplicaState(status=status, reason=reason, **(fields | more))
+
+
+ALL_HANG = ReplicaStates((replica("hanging", "stuck"), replica("hanging", "stuck")))
+ONE_IS_READY = ReplicaStates((replica("ready"), replica("hanging", "stuck")))
+
+
+@pytest.mark.parametrize(
+    ("before", "greeting"),
+    [
+        ([LoadProgress(0.5)], [LoadProgress(0.5)]),
+        ([LOADED], [LOADED]),
+        ([LOADED, Recovering("broken")], [LOADED, Recovering("broken")]),
+        ([LOADED, Recovering("broken"), Recovered()], [LOADED]),
+        ([LOADED, Hanging("stuck")], [LOADED, Hanging("stuck")]),
+        ([LOADED, Hanging("stuck"), Recovered()], [LOADED]),
+        ([LOADED, ALL_HANG], [LOADED, Hanging("stuck")]),
+        ([LOADED, ALL_HANG, ONE_IS_READY], [LOADED]),
+    ],
+)
+def test_a_server_that_comes_later_is_told_how_things_are(shared, before, greeting):
+    one = shared()
+    with one.connected() as first:
+        one.link.deliver([*before, Stats(1.0, num_active=5)])
+        told_until(first, Stats)  # the host has come by all
+        with one.connected() as late:
+            *told, _ = one.has_taken(late, 1)
+    assert [event for event in told if not isinstance(event, Stats)] == greeting
+
+
+def test_a_server_that_comes_later_has_the_numbers_so_far(shared):
+    one = shared(LOADED)
+    with one.connected() as first:
+        told_until(first, Loaded)
+        one.link.deliver([Stats(1.0, num_active=5)])
+        *_, early = told_until(first, Stats)
+        with one.connected() as late:
+            assert told_until(late, Stats) == [LOADED, early]
+    assert early.num_active == 5 and early.began > 0
+
+
+def test_a_server_that_comes_while_the_engine_drains_is_told_so(shared):
+    one = shared(LOADED)
+    with one.connected() as first:
+        first.send(Submit(job("a"), 0.0))
+        one.has_taken(first, 1)
+        closing = threading.Thread(target=one.host.close, args=(20.0, 20.0))
+        closing.start()
+        assert told_until(first, Recovering)[-1] == Recovering(DRAINS)
+        with one.connected() as late:
+            assert told_until(late, Recovering) == [LOADED, Recovering(DRAINS)]
+            one.link.deliver(
+                [Recovered(), ALL_HANG, ONE_IS_READY, Stats(1.0)]
+            )  # it drains all the same
+            assert [type(event) for event in told_until(late, Stats)] == [Stats]
+            assert Stop() not in one.link.sent  # not before its job has ended
+            one.link.deliver([finished(job("a"), 0)])
+            assert rest_of(late) == [Stopped(None)]
+        assert rest_of(first)[-2:] == [finished(job("a"), 0), Stopped(None)]
+    closing.join(20)
+
+
+def test_trouble_of_all_replicas_is_told_once_and_its_end_too(shared):
+    """One of several that hangs is the host's own affair."""
+    one = shared(LOADED)
+    with one.connected() as wire:
+        told_until(wire, Loaded)
+        one.link.deliver([ONE_IS_READY, ALL_HANG, ALL_HANG, ONE_IS_READY, ONE_IS_READY, Stats(1.0)])
+        *told, _ = told_until(wire, Stats)
+    assert told == [Recovering("stuck"), Recovered()]
+
+
+def test_what_was_told_before_a_hang_comes_before_it(shared):
+    """A text behind it would be of a job that its server has put back."""
+    one = shared(LOADED)
+    with one.connected() as ann, one.connected() as bob:
+        for serial, (name, wire) in enumerate((("ann", ann), ("bob", bob)), 1):
+            wire.send(Submit(job(name), 0.0))
+            one.has_taken(wire, serial)
+        texts = [Chunk(name, "x", (1,)) for name in ("ann", "bob", "ann")]
+        one.link.deliver([*texts, Hanging("stuck"), Chunk("ann", "y", (1,)), Stats(1.0)])
+        *told, _ = told_until(ann, Stats)
+        assert told == [texts[0], texts[2], Hanging("stuck")]
+        *told, _ = told_until(bob, Stats)
+        assert told == [texts[1], Hanging("stuck")]
+    assert one.link.sent.count(Abandon()) == 1 and one.host.num_jobs == 0
+
+
+def test_a_job_that_waits_for_its_lost_one_can_be_cancelled(shared):
+    one = shared(LOADED)
+    with one.connected() as old, one.connected() as new:
+        old.send(Submit(job("a"), 0.0))
+        one.has_taken(old, 1)
+        new.send(Submit(job("a"), 0.0))
+        new.send(Cancel("a"))
+        told = one.has_taken(new, 2)
+        assert Finished("a", "cancelled", 3, 0, 0) in told
+        one.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
+        told_until(new, Stats)
+    assert [type(command) for command in one.link.sent].count(Submit) == 1
+
+
+def test_a_job_that_waits_for_its_lost_one_goes_with_its_server(shared):
+    one = shared(LOADED)
+    with one.connected() as old:
+        old.send(Submit(job("a"), 0.0))
+        one.has_taken(old, 1)
+        with one.connected() as new:
+            new.send(Submit(job("a"), 0.0))
+            one.has_taken(new, 2)
+            assert one.link.sent.count(Cancel("a")) == 1
+        deadline = time.monotonic() + 20  # nothing tells that it has left
+        while one.host._again and time.monotonic() < deadline:
+            time.sleep(0.01)
+        one.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
+        told_until(old, Stats)
+    assert [type(command) for command in one.link.sent].count(Submit) == 1
+
+
+def test_a_job_is_as_old_as_its_server_says(shared):
+    """The clock of another machine may be anywhere."""
+    one = shared(LOADED)
+    with one.connected() as wire:
+        wire.send(Submit(job("a"), 100.0))
+        wire.send(ListJobs(7))
+        one.link.wait_for(ListPending(1))
+        one.link.deliver([Started("a"), PendingList(1, ())])
+        *_, answer = told_until(wire, JobList)
+    [listed] = answer.jobs
+    assert answer.serial == 7 and listed.state == "prefill" and 100 <= listed.age < 1000
+    [submit] = [command for command in one.link.sent if isinstance(command, Submit)]
+    assert 100 <= time.monotonic() - submit.time < 1000
+
+
+def test_an_engine_that_fails_tells_all_why_and_ends(shared):
+    one = shared(LOADED)
+    error = BatchFailed("the device is gone")
+    with one.connected() as ann, one.connected() as bob:
+        ann.send(Submit(job("a"), 0.0))
+        one.has_taken(ann, 1)
+        one.link.deliver([Stopped(error)])
+        for wire in (ann, bob):
+            last = rest_of(wire)[-1]
+            assert type(last) is Stopped and str(last.error) == str(error)
+    assert one.host.wait(20) and one.host.is_loaded and one.host.num_jobs == 0
+    with one.connected() as late:  # the door is open until it is closed
+        [told] = rest_of(late)
+        assert type(told) is Stopped and str(told.error) == str(error)
+
+
+def test_what_a_server_sends_that_cannot_be_read_ends_it_alone(shared, caplog):
+    one = shared(LOADED)
+    with one.connected() as good, one.connected() as bad:
+        told_until(bad, Loaded)
+        bad.send(Submit(job("a"), 0.0))
+        one.has_taken(bad, 1)
+        bad._socket.sendall(b"\0\0\0\4none")
+        assert rest_of(bad) == []
+        one.link.wait_for(Cancel("a"))
+        one.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
+        assert told_until(good, Stats)[0] == LOADED
+    assert "what server 1 sends can't be read" in caplog.text
