@@ -1,7 +1,7 @@
-"""What a request can ask of how its tokens are drawn. Pure.
+"""Sampler parameters of requests. Pure.
 
-Defaults, ranges and texts are those of the engine's table, `engine.PARAMETERS`. Here stands what a
-request says otherwise than the engine has it.
+Defaults, ranges and texts come from the engine's table, `engine.PARAMETERS`. A field here says
+only what requests have otherwise than the engine.
 """
 
 import json
@@ -16,7 +16,7 @@ from switchyard.app.request import neutral
 from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
 
-MAX_BREAKERS = 10_000  # characters of a list that is a string
+MAX_BREAKERS = 10_000  # characters of a list that is given as JSON text
 MAX_BIASED = 1024  # tokens of one request
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -25,9 +25,9 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 BannedText = Annotated[str, Field(min_length=1, max_length=200)]
 Breaker = Annotated[str, Field(min_length=1, max_length=100)]
 
-DRY_BREAKERS = ["\n", ":", '"', "*"]  # the author's
+DRY_BREAKERS = ["\n", ":", '"', "*"]  # by the author of DRY
 
-# Parameters that a setting has a default for, which holds where a request says nothing.
+# Parameters whose default is a setting, `default_` before its name.
 _DEFAULT = "default_"
 _DEFAULTED = {
     one.name.removeprefix(_DEFAULT)
@@ -37,8 +37,10 @@ _DEFAULTED = {
 
 
 def _parameter(name: str, more: str = "", **otherwise: Any) -> Any:
-    """A field for the engine's parameter of that name. `more` is added to its text; `otherwise`,
-    pydantic's arguments, come in place of its own.
+    """A field for the engine's parameter `name`.
+
+    `more` is added to the parameter's text. `otherwise`: pydantic's arguments, which replace the
+    parameter's own.
     """
     own = engine.PARAMETERS[name]
     default, texts = own.default, [own.doc, more]
@@ -149,7 +151,7 @@ class Sampled(Parameters):
     )
     @classmethod
     def _list_of_breakers(cls, value: Any) -> Any:
-        """As text-generation-webui has it, in a string."""
+        """Also takes a list as JSON text, as text-generation-webui does."""
         if not isinstance(value, str):
             return value
         try:
@@ -160,7 +162,7 @@ class Sampled(Parameters):
     @field_validator("logit_bias", mode="before", json_schema_input_type=dict[TokenKey, Bias])
     @classmethod
     def _few(cls, value: Any) -> Any:
-        """Before each of very many is looked at."""
+        """Refuses a long table before pydantic checks each entry."""
         if isinstance(value, dict) and len(value) > MAX_BIASED:
             raise ValueError("too many")
         return value
@@ -192,7 +194,7 @@ class Sampled(Parameters):
             raise BadRequest("temperature: mirostat can't be greedy", "temperature")
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
-        """What needs no tokenizer. `config` has what the request doesn't say."""
+        """The parameters that need no tokenizer. `config` has the defaults."""
         said = {name: getattr(self, name) for name in _AS_IT_IS}
         for name in _DEFAULTED:
             if said[name] is None:
@@ -213,8 +215,9 @@ class Sampled(Parameters):
         )
 
     def tokenized(self, job: engine.Job, tokenizer: engine.Tokenizer, limit: int) -> engine.Job:
-        """`job`, with what takes a tokenizer to tell. `limit`: most tokens of a prompt. Raises
-        Rejected.
+        """`job` with the parameters that need a tokenizer, such as `banned_strings`.
+
+        `limit`: most tokens of the negative prompt. Raises Rejected, which names the parameter.
         """
         more: dict[str, Any] = {}
         if self.dry_multiplier:
@@ -247,8 +250,8 @@ _FILTERS = tuple(
     if own.stage in ("filter", "filter row") and own.part_of is None
 )
 
-# The engine's parameters that a request says as they are. The others stand above: in `sampling`,
-# in `tokenized`, and the seed, of which each choice has its own, in `Generation.job`.
+# The engine's parameters that a request has unchanged. `sampling` and `tokenized` convert the
+# others; `Generation.job` sets the seed, which differs by choice.
 _AS_IT_IS = engine.PARAMETERS.keys() - {
     *("dynatemp_low", "dynatemp_high", "top_k", "mirostat", "repetition_range", "dry_range"),
     *("logit_bias", "banned_token_ids", "allowed_token_ids"),
