@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.request import neutral
 from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
 
@@ -79,8 +80,8 @@ class Sampled(Parameters):
     typical_p: Annotated[float, Called(kobold="typical")] = _parameter("typical_p")
     mirostat_mode: Annotated[Literal[0, 2], Called(kobold="mirostat", llamacpp="mirostat")] = Field(
         0,
-        description="2: keep the surprise near `mirostat_tau`, in place of filters. Refused:"
-        " version 1, filters beside it, and greedy.",
+        description="2: keep the surprise near `mirostat_tau`. It takes the place of filters, such"
+        " as `top_p`, which are told. Version 1 is refused, and so is mirostat with greedy.",
     )
     mirostat_tau: float = _parameter("mirostat_tau")
     mirostat_eta: float = _parameter("mirostat_eta")
@@ -181,11 +182,14 @@ class Sampled(Parameters):
             self._check_mirostat()
 
     def _check_mirostat(self) -> None:
-        for name, own in engine.PARAMETERS.items():
-            if own.stage in ("filter", "filter row") and own.part_of is None:
-                off = (own.default, -1) if name == "top_k" else (own.default,)
-                if getattr(self, name) not in off:
+        """Front ends send their filters beside it: these are told, where there is an answer."""
+        for name in _FILTERS:
+            default = engine.PARAMETERS[name].default
+            off = (default, -1) if name == "top_k" else (default,)
+            if getattr(self, name) not in off:
+                if not neutral.is_telling():
                     raise BadRequest(f"{name}: mirostat takes the place of it", name)
+                neutral.note(name)
         if self.temperature < 0.01 and self.dynatemp_high is None:
             raise BadRequest("temperature: mirostat can't be greedy", "temperature")
 
@@ -195,11 +199,13 @@ class Sampled(Parameters):
         for name in _DEFAULTED:
             if said[name] is None:
                 said[name] = getattr(config, f"{_DEFAULT}{name}")
+        if self.mirostat_mode:
+            said |= {name: engine.PARAMETERS[name].default for name in _FILTERS if name in said}
         return engine.Sampling(
             **said,
             dynatemp_low=self.dynatemp_low or 0.0,
             dynatemp_high=self.dynatemp_high or 0.0,
-            top_k=max(self.top_k, 0),
+            top_k=0 if self.mirostat_mode else max(self.top_k, 0),
             mirostat=self.mirostat_mode == 2,
             repetition_range=self.repetition_penalty_range or -1,
             dry_range=max(self.dry_range, 0),
@@ -236,6 +242,13 @@ class Sampled(Parameters):
             job = replace(job, prompt=prompt, healing=healing)
         return job
 
+
+# Which tokens are left. Mirostat takes their place.
+_FILTERS = tuple(
+    name
+    for name, own in engine.PARAMETERS.items()
+    if own.stage in ("filter", "filter row") and own.part_of is None
+)
 
 # The engine's parameters that a request has unchanged. `sampling` and `tokenized` convert the
 # others; `Generation.job` sets the seed, which differs by choice.
