@@ -64,7 +64,7 @@ def live() -> flask.Response:
 @blueprint.get("/health/ready")
 @declares({200: Ready, 503: Unready}, who="nobody")
 def ready() -> flask.Response:
-    """200 once each model that loads with the server is warm and takes jobs, else 503 and reasons."""
+    """200 once each model that loads with the server is warm; else 503 with the reasons."""
     models = services().models
     found = [models.status(name) for name in models.names]
     states = {model.name: model.state for model in found}
