@@ -59,8 +59,8 @@ def _schemas(
 ) -> Iterator[Schema]:
     """The schema of each function's arguments.
 
-    A function that isn't strict gets its schema only if the engine can enforce it, and if there is
-    time to compile it with the others. Else any object is valid.
+    A function that isn't strict gets its schema only if the engine can enforce it, and compile it
+    in time with the others. Else any object is valid.
     """
     seconds = 0.0
     for function in functions:
