@@ -25,8 +25,8 @@ QUERY = (400, 414)  # of each route with a query string
 KEYS = (401, 429)  # of each route that may need an API key
 GENERATION = (404, 408, 429, 499, 503)  # of each route that submits jobs
 
-# The least role that a route needs, if the server has API keys; `any`: any key.
-Who = Literal["nobody", "any", "metrics", "user", "admin", "operator"]
+# The least role that a route needs, if the server has API keys. `public`: no key; `any`: any key.
+Who = Literal["public", "any", "metrics", "user", "admin", "operator"]
 # Attributes of views, for servers with API keys
 WHO = "switchyard_who"
 COUNTS = "switchyard_counts"  # whether its requests count for the key's limits
@@ -50,7 +50,7 @@ class Contract:
         """The statuses of all errors."""
         body = BODY if self.body is not None else ()
         query = QUERY if self.query is not None else ()
-        keys = () if self.who == "nobody" else KEYS
+        keys = () if self.who == "public" else KEYS
         return sorted({*self.errors, *body, *query, *keys, 403, 500} - self.answers.keys())
 
     def types(self) -> Iterator[tuple[Any, Any]]:
@@ -198,7 +198,7 @@ def _operation(
         ],
         "responses": dict(_responses(contract, schemas)),
     }
-    if contract.who == "nobody":
+    if contract.who == "public":
         operation["security"] = []
     if description.strip():
         operation["description"] = description.strip()

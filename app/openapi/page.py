@@ -36,7 +36,7 @@ blueprint = flask.Blueprint("switchyard_docs", __name__)
 
 
 @blueprint.get("/openapi.json")
-@contract.needs("nobody")
+@contract.needs("public")
 def openapi() -> flask.Response:
     servers = [{"url": flask.request.script_root or "/"}]
     app = flask.current_app._get_current_object()  # type: ignore[attr-defined]
@@ -44,20 +44,20 @@ def openapi() -> flask.Response:
 
 
 @blueprint.get("/docs")
-@contract.needs("nobody")
+@contract.needs("public")
 def to_docs() -> werkzeug.Response:
     return flask.redirect("docs/")  # relative: behind a proxy the host may have another name
 
 
 @blueprint.get("/docs/")
-@contract.needs("nobody")
+@contract.needs("public")
 def docs() -> flask.Response:
     _check_assets()
     return flask.Response(PAGE, mimetype="text/html")
 
 
 @blueprint.get("/docs/<path:name>")
-@contract.needs("nobody")
+@contract.needs("public")
 def asset(name: str) -> flask.Response:
     _check_assets()
     return flask.send_from_directory(ASSETS, name)

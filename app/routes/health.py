@@ -55,14 +55,14 @@ class UnavailableBody(TypedDict):
 
 
 @blueprint.get("/health/live")
-@declares({200: Live}, who="nobody")
+@declares({200: Live}, who="public")
 def live() -> flask.Response:
     """200 as long as the process answers."""
     return json_response({"status": "live"})
 
 
 @blueprint.get("/health/ready")
-@declares({200: Ready, 503: Unready}, who="nobody")
+@declares({200: Ready, 503: Unready}, who="public")
 def ready() -> flask.Response:
     """200 once each model that loads with the server is warm; else 503 with the reasons."""
     models = services().models

@@ -15,7 +15,7 @@ def make_blueprint(asks_for_key: bool) -> flask.Blueprint:
         {200: None},
         streams={MIMETYPE: str},
         errors=(401, 429),
-        who="metrics" if asks_for_key else "nobody",
+        who="metrics" if asks_for_key else "public",
     )
     def metrics() -> flask.Response:
         """Metrics in Prometheus' text format, also while the model loads."""

@@ -43,7 +43,7 @@ class Server(TypedDict):
 
 
 @short.get("/health")
-@declares({200: Healthy, 503: UnavailableBody}, who="nobody")
+@declares({200: Healthy, 503: UnavailableBody}, who="public")
 def health() -> flask.Response:
     """200 when `/health/ready` says so, else 503, as llama.cpp's server has it."""
     reason = why_unready()
@@ -51,7 +51,7 @@ def health() -> flask.Response:
 
 
 @short.get("/ping")
-@declares({200: None, 503: None}, who="nobody")
+@declares({200: None, 503: None}, who="public")
 def ping() -> flask.Response:
     """The same status without a body, as SageMaker and vLLM have it."""
     return flask.Response(status=200 if why_unready() is None else 503, mimetype="text/plain")
@@ -65,14 +65,14 @@ def version() -> flask.Response:
 
 
 @blueprint.get("/v1/health/live")
-@declares({200: NimHealth}, who="nobody")
+@declares({200: NimHealth}, who="public")
 def nim_live() -> flask.Response:
     """200 as long as the process answers, as NVIDIA's NIM has it."""
     return _nim("live")
 
 
 @blueprint.get("/v1/health/ready")
-@declares({200: NimHealth, 503: UnavailableBody}, who="nobody")
+@declares({200: NimHealth, 503: UnavailableBody}, who="public")
 def nim_ready() -> flask.Response:
     """200 when `/health/ready` says so, else 503, as NVIDIA's NIM has it."""
     reason = why_unready()
@@ -80,14 +80,14 @@ def nim_ready() -> flask.Response:
 
 
 @blueprint.get("/v2/health/live")
-@declares({200: KServeLive}, who="nobody")
+@declares({200: KServeLive}, who="public")
 def kserve_live() -> flask.Response:
     """200 as long as the process answers, as KServe's protocol has it."""
     return json_response({"live": True})
 
 
 @blueprint.get("/v2/health/ready")
-@declares({200: KServeReady, 503: KServeReady}, who="nobody")
+@declares({200: KServeReady, 503: KServeReady}, who="public")
 def kserve_ready() -> flask.Response:
     """200 when `/health/ready` says so, else 503, as KServe's protocol has it."""
     is_ready = why_unready() is None
@@ -96,7 +96,7 @@ def kserve_ready() -> flask.Response:
 
 
 @root.get("/")
-@declares({200: Server, 304: None}, streams={PAGE: str}, who="nobody")
+@declares({200: Server, 304: None}, streams={PAGE: str}, who="public")
 def server() -> flask.Response:
     """The server's name and version; a browser gets the page, unless the setting `ui` is off.
 
@@ -113,7 +113,7 @@ def server() -> flask.Response:
 
 
 @root.get("/favicon.ico")
-@declares({204: None}, who="nobody")
+@declares({204: None}, who="public")
 def favicon() -> flask.Response:
     """No icon: browsers ask for it by themselves."""
     return flask.Response(status=204)

@@ -63,7 +63,7 @@ def make_blueprint(settings: Settings) -> flask.Blueprint:
     viewers = Viewers(settings)
 
     @blueprint.get("/<name>")
-    @needs("nobody")
+    @needs("public")
     def asset(name: str) -> flask.Response:
         if name not in TYPES or TYPES[name] == PAGE:
             raise werkzeug.exceptions.NotFound("the page has no such file")
