@@ -50,8 +50,8 @@ class Settings(OperationSettings, TableSettings):
         0.0,
         ge=0,
         le=86400,
-        description="Seconds to wait for another server's end, where it listens there; then the"
-        " start is refused.",
+        description="Seconds to wait at the start while another server listens at `bind`; then the"
+        " start fails.",
     )
     presets: dict[str, dict[str, Any]] = Field(
         default={},

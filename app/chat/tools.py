@@ -61,12 +61,12 @@ class Tool(Object):
 
 
 class NamedFunction(Object):
-    name: Name = Field(description="Of one of the tools.")
+    name: Name = Field(description="The name of one of the tools.")
 
 
 class NamedTool(Object):
     type: Literal["function"] = Field(description="Others are refused.")
-    function: NamedFunction = Field(description="Which.")
+    function: NamedFunction = Field(description="The tool to call.")
 
 
 class AllowedTools(Object):
@@ -77,8 +77,8 @@ class AllowedTools(Object):
 
 
 class Allowed(Object):
-    type: Literal["allowed_tools"] = Field(description="Says what it is.")
-    allowed_tools: AllowedTools = Field(description="Which, and what to make of them.")
+    type: Literal["allowed_tools"] = Field(description="Marks a choice of several tools.")
+    allowed_tools: AllowedTools = Field(description="The tools, and whether a call is required.")
 
 
 def _kind(value: Any) -> str:

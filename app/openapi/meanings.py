@@ -6,7 +6,7 @@ MEANINGS = {
     401: "The API key is missing or not valid, where the server asks for keys.",
     403: "Forbidden for this `Host`, from another machine, for a web page of another origin, or"
     " with an API key of this role.",
-    404: "There is no such thing, or no such model.",
+    404: "The resource, or the model, does not exist.",
     408: "The body, or the generation, took longer than the settings allow.",
     409: "The model is being loaded or swapped already, or has no room in memory; the message has"
     " the sums.",

@@ -56,7 +56,7 @@ class ApiKey(pydantic.BaseModel):
     @classmethod
     def _is_free(cls, value: str) -> str:
         if value in RESERVED:
-            raise ValueError(f"{value!r} is what the server calls something else")
+            raise ValueError(f"{value!r} is a name that the server uses itself")
         return value
 
     @pydantic.field_validator("models")

@@ -80,8 +80,8 @@ class Sampled(Parameters):
     typical_p: Annotated[float, Called(kobold="typical")] = _parameter("typical_p")
     mirostat_mode: Annotated[Literal[0, 2], Called(kobold="mirostat", llamacpp="mirostat")] = Field(
         0,
-        description="2: keep the surprise near `mirostat_tau`. It takes the place of filters, such"
-        " as `top_p`, which are told. Version 1 is refused, and so is mirostat with greedy.",
+        description="2: keep the surprise near `mirostat_tau`. It replaces filters such as `top_p`;"
+        " the answer names those given. Version 1 is refused, and so is greedy sampling with it.",
     )
     mirostat_tau: float = _parameter("mirostat_tau")
     mirostat_eta: float = _parameter("mirostat_eta")
@@ -182,7 +182,9 @@ class Sampled(Parameters):
             self._check_mirostat()
 
     def _check_mirostat(self) -> None:
-        """Front ends send their filters beside it: these are told, where there is an answer."""
+        """Checks parameters beside mirostat. Filters, which front ends always send, are noted for
+        the answer; without an answer they are refused.
+        """
         for name in _FILTERS:
             default = engine.PARAMETERS[name].default
             off = (default, -1) if name == "top_k" else (default,)
@@ -243,7 +245,7 @@ class Sampled(Parameters):
         return job
 
 
-# Which tokens are left. Mirostat takes their place.
+# Parameters that limit the tokens to draw from. Mirostat replaces them.
 _FILTERS = tuple(
     name
     for name, own in engine.PARAMETERS.items()

@@ -21,7 +21,7 @@ MAX_GIVEN = 300  # of a body, whose fields may also have other servers' names
 
 NEUTRAL = "Not supported, but for these values, which ask for nothing."  # in the JSON schema
 
-TOLD = "Without effect, whatever it is: taken, and told."
+TOLD = "Any value is accepted without effect, and the answer names it."
 
 SETTLED = "Not supported, but for these values, which other parameters or the route settle."
 

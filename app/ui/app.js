@@ -1,5 +1,5 @@
 "use strict";
-// What a model or a server says becomes text nodes, and nothing else.
+// Text of a model or a server becomes text nodes only.
 
 const byId = (id) => document.getElementById(id);
 const BLOCK = 16000; // characters of one block, so that a browser need not lay out a megabyte again
@@ -23,7 +23,7 @@ const kept = {
     try {
       sessionStorage.setItem(name, JSON.stringify(value));
     } catch {
-      // No room, or forbidden: the page goes on, but for what outlives a reload.
+      // No room, or forbidden: the page works, but nothing outlives a reload.
     }
   },
 };
@@ -97,7 +97,7 @@ async function* events(response, told = {}) {
 }
 
 // A browser has six connections to a server over HTTP/1.1, one of them for the status: five answers
-// at once, and the others wait here, where they can be told so.
+// at once. The others wait here, and the page says so.
 const places = {
   most: /^h[23]/.test(performance.getEntriesByType("navigation")[0]?.nextHopProtocol ?? "") ? Infinity : 5,
   taken: 0,
@@ -507,7 +507,7 @@ function keep() {
   kept.write("chats", chats.map((chat) => chat.messages));
 }
 
-// How the server stands
+// The state of the server
 
 const QUIET = 6000; // milliseconds without news, after which the stream counts as lost
 const POINTS = 60;
@@ -575,7 +575,7 @@ function showStatus(body) {
   byId("status").replaceChildren(...cards);
 }
 
-// Who runs next, for admins.
+// The waiting requests, for admins.
 function queue(waiting) {
   const box = make("section", { className: "card" }, make("h3", { textContent: "Queue" }));
   const list = make("ol");

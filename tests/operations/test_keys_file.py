@@ -47,7 +47,7 @@ def test_what_is_not_given_is_no_limit():
         ("[[keys]]\nname = 1", "entry 1: name: .*string"),
         (entry("Ann"), "Ann: name: .*pattern"),
         (entry("a" * 65), "name: .*pattern"),
-        (entry("host"), "host: name: 'host' is what the server calls something else"),
+        (entry("host"), "host: name: 'host' is a name that the server uses itself"),
         ('[[keys]]\nname = "a"', "a: hash: .*required"),
         (f'[[keys]]\nhash = "{HASH}"', "entry 1: name: .*required"),
         ('[[keys]]\nname = "a"\nhash = "sk-sy-secret"', "a: hash: .*pattern"),

@@ -82,7 +82,9 @@ class ToolChoice(BaseModel):
         description="`none`: the model is not shown the tools; `auto`: it may call some; `any`: it"
         " must; `tool`: it must call the named one."
     )
-    name: Name | None = Field(None, description="Of one of the tools. For type `tool` alone.")
+    name: Name | None = Field(
+        None, description="The name of one of the tools. For type `tool` alone."
+    )
     disable_parallel_tool_use: bool = Field(
         False, description="The answer ends with its first call of a tool."
     )

@@ -49,7 +49,7 @@ class Completion(Scored):
     )
     suffix: str | None = Field(
         None,
-        description="The text is what belongs between the prompt and this: for models that were"
+        description="The text fills the gap between the prompt and this: for models that were"
         f" trained to fill a gap ({FAMILIES}). Refused for others, with `echo`, and for prompts of"
         " token ids.",
     )
@@ -90,7 +90,7 @@ class Completion(Scored):
         if self.max_tokens == 0 and not self.echo:
             raise BadRequest("max_tokens: 0 needs echo, or nothing is left to answer", "max_tokens")
         if self.suffix is not None and self.echo:
-            raise BadRequest("suffix: what is echoed would have a gap", "suffix")
+            raise BadRequest("suffix: can't be given with echo", "suffix")
         if self.suffix is not None and not all(isinstance(p, str) for p in self.prompt):
             raise BadRequest("suffix: needs prompts of text", "suffix")
         if self.best_of is not None and self.best_of < self.n:

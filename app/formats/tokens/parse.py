@@ -39,7 +39,7 @@ class TokenizePrompt(OfModel):
     prompt: str = Field(description="The text, as `/v1/completions` reads it.")
     add_special_tokens: bool = Field(True, description="Whether the model's BOS token comes first.")
     return_token_strs: bool = Field(
-        False, description="Tell what the vocabulary calls each token, too."
+        False, description="Also tell each token's name in the vocabulary."
     )
 
     @property
@@ -53,7 +53,7 @@ class TokenizeChat(Chat):
     neutral: ClassVar[Table] = Chat.neutral
 
     return_token_strs: bool = Field(
-        False, description="Tell what the vocabulary calls each token, too."
+        False, description="Also tell each token's name in the vocabulary."
     )
 
 
