@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 def _option(default: Value, doc: str) -> Value:
-    """A field that is a setting of the server, too, with this default and text."""
+    """A field that is also a setting of the server, with this default and text."""
     return field(default=default, metadata={"doc": doc})
 
 
@@ -34,9 +34,10 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Lengths in tokens. Raises ModelError for a value that exllamav2 can't honour.
+    """The configuration of one model. Lengths in tokens. Raises ModelError for a value that
+    exllamav2 can't honour.
 
-    All but the first are settings of the server, with these defaults and texts.
+    All fields with a text are settings of the server, with these defaults.
     """
 
     path: str
@@ -249,7 +250,7 @@ class ModelConfig:
 
     @property
     def has_draft(self) -> bool:
-        """Whether tokens are guessed."""
+        """Whether a draft model or n-grams guess tokens."""
         return self.ngram_draft or self.draft_model is not None
 
     @property

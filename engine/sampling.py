@@ -1,35 +1,35 @@
-"""What may be asked of a draw: each parameter of samplers, declared once. Plain, frozen, picklable.
+"""The parameters of samplers, each declared once. Plain, frozen, picklable.
 
-`Sampling` is the table: validation of requests, their documentation, the server's defaults and what
-a `Sampler` looks at derive from it (docs/development.md).
+Validation of requests, documentation, the server's defaults and a `Sampler` derive from the table
+`Sampling` (docs/development.md).
 """
 
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
-SIZE = 2**31  # integers stay below
+SIZE = 2**31  # bound of integer parameters
 
 Value = TypeVar("Value")
 
 
-# Of a draw, in the order of application. `backends/sampling/` has the code.
+# Stages of a draw, in the order of application. `backends/sampling/` has the code.
 Stage = Literal[
     "guide",  # logits of two prompts become those of one
-    "penalize",  # tokens that have come
+    "penalize",  # logits of tokens that have occurred
     "mask",  # single tokens
     "shape",  # all logits of a row; row by row
-    "heat",  # by the temperature
-    "filter",  # which tokens are left; all rows at once
+    "heat",  # the temperature
+    "filter",  # which tokens remain; all rows at once
     "filter row",  # likewise, row by row
-    "mirostat",  # in place of those filters; row by row
+    "mirostat",  # instead of the filters; row by row
     "draw",  # the random number
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`default` asks for nothing, and so does what is `part_of` another that is at its own."""
+    """`default` turns the parameter off. A parameter that is `part_of` another is off with it."""
 
     default: Any
     stage: Stage
@@ -50,15 +50,15 @@ class BannedString:
     """Which tokens may not follow which text; see `Vocabulary.ban`."""
 
     data: bytes
-    containing: tuple[int, ...]  # tokens that have all of it in them
-    completing: tuple[tuple[int, ...], ...]  # [i]: that complete it behind its first i bytes
+    containing: tuple[int, ...]  # tokens that contain the whole string
+    completing: tuple[tuple[int, ...], ...]  # [i]: tokens that complete it after its first i bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What one job asks for. The defaults are those of OpenAI's API: everything off.
+    """The sampling parameters of one job. The defaults are those of OpenAI's API: everything off.
 
-    In the order of application. Sources stand at the functions in `backends/sampling/`.
+    In the order of application. The functions in `backends/sampling/` name their sources.
     """
 
     cfg_scale: float = _parameter(
@@ -275,7 +275,7 @@ class Sampling:
     )
     seed: int | None = _parameter(None, "draw", "What the random numbers follow from.")
 
-    # Those in which something is asked for. Told here, so that the engine thread needn't look.
+    # Stages with a parameter that is on. Computed here, to spare the engine thread.
     stages: frozenset[Stage] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
