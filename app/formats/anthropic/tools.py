@@ -21,7 +21,7 @@ class OwnTool(Object):
 
     type: Literal["custom"] = Field("custom", description="Others are left out, and told.")
     name: Name = Field(description=f"{NAME} Refused if two have it.")
-    description: str | None = Field(None, description="What it is good for, for the model.")
+    description: str | None = Field(None, description="Its purpose, for the model.")
     input_schema: dict[str, Any] = Field(description="The JSON schema of its input, an object.")
     strict: bool | None = Field(
         None, description="Its input is valid by the schema, also if the model need not call it."
