@@ -44,10 +44,17 @@ class Settings(OperationSettings, TableSettings):
     )
 
     bind: str = Field("127.0.0.1:8000", description="Address and port to listen on.")
+    bind_wait: float = Field(
+        0.0,
+        ge=0,
+        le=86400,
+        description="Seconds to wait for another server's end, where it listens there; then the"
+        " start is refused.",
+    )
     presets: dict[str, dict[str, Any]] = Field(
         default={},
-        description="By its name, what a request's `preset` says of sampling: in the file a table"
-        " `[presets.NAME]` of parameters of the API.",
+        description="Sets of sampling parameters, by name, for a request's `preset`: in the"
+        " file a table `[presets.NAME]` of parameters of the API.",
     )
     clamp_max_tokens: bool = Field(
         True,
@@ -56,8 +63,8 @@ class Settings(OperationSettings, TableSettings):
     )
     unknown_parameters: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="What becomes of parameters that nobody knows: `refuse`, or `ignore`, and tell"
-        " them in the header `X-Switchyard-Ignored`.",
+        description="What happens to unknown parameters: `refuse`, or `ignore` and name them in"
+        " the header `X-Switchyard-Ignored`.",
     )
     max_body_bytes: int = Field(
         0,
@@ -231,9 +238,8 @@ class Settings(OperationSettings, TableSettings):
 
     @property
     def num_threads(self) -> int:
-        """Request threads: one for each job held, each WebSocket, each viewer, and the reserve."""
-        num_viewers = self.max_viewers if self.ui else 0
-        return self.max_jobs + self.max_websockets + num_viewers + self.reserve_threads
+        """Request threads: one for each job held, each WebSocket, and the reserve."""
+        return self.max_jobs + self.max_websockets + self.reserve_threads
 
 
 def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:

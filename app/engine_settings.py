@@ -82,11 +82,11 @@ class ModelSettings(pydantic.BaseModel):
     )
     reasoning_start: str = Field(
         "<think>",
-        description="What the model's thoughts begin with, at the beginning of its answer or at the"
+        description="Start tag of the model's thoughts, at the beginning of its answer or at the"
         " end of the prompt. Empty: thoughts are not split off.",
     )
     reasoning_end: str = Field(
-        "</think>", description="What they end with. Empty: thoughts are not split off."
+        "</think>", description="End tag of thoughts. Empty: thoughts are not split off."
     )
 
     @pydantic.field_validator("model")

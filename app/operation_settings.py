@@ -29,24 +29,25 @@ class OperationSettings(pydantic_settings.BaseSettings):
         " renamed while the server runs. Empty: none.",
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="Of all that the server prints: `text`, or `json`, an object a line."
+        "text",
+        description="Format of all that the server prints: `text`, or `json`, an object a line.",
     )
 
     metrics: Literal["off", "open", "key"] = Field(
         "open",
-        description="Who may read `/metrics`: nobody (`off`), everybody, or keys of the roles"
-        " `metrics` and `admin`. With a `keys_file` the default is `key`.",
+        description="Access to `/metrics`: none (`off`), without a key (`open`), or for keys of"
+        " the roles `metrics` and `admin` (`key`). With a `keys_file` the default is `key`.",
     )
 
     ui: bool = Field(
-        False, description="Show browsers a page at `/`: chat, and how the server stands."
+        True, description="Show browsers a page at `/`: chat, and how the server stands."
     )
     max_viewers: int = Field(
-        16,
+        100,
         ge=1,
         le=4096,
-        description="Most pages that watch how the server stands at the same time, each with a"
-        " request thread that sleeps. Others look every five seconds.",
+        description="Most pages that are sent how the server stands each second, each on a"
+        " connection, without a request thread. Others look every five seconds.",
     )
 
     ledger: str = Field(

@@ -2,21 +2,26 @@
 """How many tokens a second does one server deliver, and what does it pay for each?
 
     python benchmarks/ceiling.py [--streams 256] [--tokens 500] [--ticks 0.02,0.007,0]
-        [--servers 1,2]
+        [--servers 1,2] [--model DIRECTORY --gpus 0,1 --rounds 3]
 
 A backend that has a token for every job each tick, in a process of the server's own; or, for two
 servers, in one that they share, with half of the streams each. CPU is that of the front ends, of
-all processes but the engine's: a token, and of a core while the streams last.
+all processes but the engine's: a token, and of a core while the streams last. With a model: in
+turns, one replica behind the first number of servers, and one on each GPU, with as many streams
+each, behind the last.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
+import json
+import multiprocessing
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -48,23 +53,33 @@ def stop(process):
     process.wait(60)
 
 
-def measure(tick, num_servers, num_streams, num_tokens):
+def start_shared(model, at, environment):
+    if model is None:
+        return start_engine(at, environment)
+    command = [sys.executable, "-m", "switchyard", "engine", model, "--at", at]
+    places = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(places)}
+    return subprocess.Popen(command, cwd=ROOT, env=environment)
+
+
+def measure(environment, num_servers, num_streams, num_tokens, model=None):
+    """Tokens a second; CPU seconds of the front ends a token."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
-        environment = {
-            "SWITCHYARD_LINK": "process",
-            "SWITCHYARD_MAX_BATCH_SIZE": str(num_streams),
-            STATS: str(pathlib.Path(directory, "stats")),
-            "LINK_TICK": tick,
-        }
+        environment = {**environment, STATS: str(pathlib.Path(directory, "stats"))}
         if num_servers > 1:
             at = f"unix:{directory}/engine.sock"
-            stack.callback(stop, start_engine(at, environment))
+            stack.callback(stop, start_shared(model, at, environment))
             environment |= {"SWITCHYARD_LINK": "socket", "SWITCHYARD_AT": at}
         servers = []
         for _ in range(num_servers):
-            servers.append(start_server(MODEL, directory, environment, CONF))
+            conf = CONF if model is None else "gunicorn.conf.py"
+            servers.append(start_server(model or MODEL, directory, environment, conf))
             stack.callback(stop, servers[-1][0])
         engines = [engine_of(servers[0][0])] if num_servers == 1 else []
+        # A process for the clients of each: two in one would wait for its lock.
+        spawn = multiprocessing.get_context("spawn")
+        clients = concurrent.futures.ProcessPoolExecutor(num_servers, spawn)
+        stack.enter_context(clients)
 
         def front_seconds():
             return sum(cpu_seconds(process.pid) for process, _ in servers) - sum(
@@ -72,19 +87,10 @@ def measure(tick, num_servers, num_streams, num_tokens):
             )
 
         def run(tokens):
-            body = {"prompt": [1], "max_tokens": tokens, "stream": True}
-            readings = [[] for _ in servers]
-
-            def post(i):
-                bodies = [body] * (num_streams // num_servers)
-                readings[i] = post_all(servers[i][1], "/v1/completions", bodies)
-
-            threads = [threading.Thread(target=post, args=(i,)) for i in range(num_servers)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            faults = [one.fault for part in readings for one in part if one.fault]
+            body = {"prompt": [1], "max_tokens": tokens, "stream": True, "ignore_eos": True}
+            bodies = [body] * (num_streams // num_servers)
+            done = [clients.submit(post_all, url, "/v1/completions", bodies) for _, url in servers]
+            faults = [one.fault for part in done for one in part.result() if one.fault]
             if faults:
                 sys.exit(f"{len(faults)} requests failed, the first with: {faults[0]}")
 
@@ -94,11 +100,22 @@ def measure(tick, num_servers, num_streams, num_tokens):
         wall = time.perf_counter() - begin
         cpu = front_seconds() - cpu
     number = num_streams * num_tokens
-    print(
-        f"tick {float(tick) * 1000:4.0f} ms  servers {num_servers}  {number / wall:8.0f} tokens/s"
-        f"  front ends {cpu / number * 1e6:5.1f} us a token, {cpu / wall * 100:4.0f} % of a core",
-        flush=True,
-    )
+    return number / wall, cpu / number
+
+
+def measure_model(args, gpus, num_servers):
+    num_streams = args.streams * len(gpus)
+    environment = {
+        "SWITCHYARD_LINK": "process",
+        "SWITCHYARD_GPUS": json.dumps(gpus),
+        "SWITCHYARD_REPLICAS": str(len(gpus)),
+        "SWITCHYARD_MAX_BATCH_SIZE": str(args.streams),
+        "SWITCHYARD_CACHE_TOKENS": str(args.streams * 1024),
+    }
+    rate, cpu = measure(environment, num_servers, num_streams, args.tokens, args.model)
+    told = f"replicas {len(gpus)}  servers {num_servers}  {rate:8.0f} tokens/s"
+    print(f"{told}  front ends {cpu * 1e6:5.1f} us a token, {cpu * rate * 100:4.0f} % of a core")
+    return rate
 
 
 def main():
@@ -109,11 +126,31 @@ def main():
     parser.add_argument("--tokens", type=int, default=500, help="of each stream")
     parser.add_argument("--ticks", default="0.02,0.007,0", help="seconds")
     parser.add_argument("--servers", default="1,2")
+    parser.add_argument("--model")
+    parser.add_argument("--gpus", default="0,1")
+    parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
     header()
+    servers = [int(one) for one in args.servers.split(",")]
+    if args.model is not None:
+        gpus = [int(one) for one in args.gpus.split(",")]
+        for _ in range(args.rounds):
+            one = measure_model(args, gpus[:1], servers[0])
+            print(f"{measure_model(args, gpus, servers[-1]) / one:.3f} times one", flush=True)
+        return
     for tick in args.ticks.split(","):
-        for number in map(int, args.servers.split(",")):
-            measure(tick, number, args.streams, args.tokens)
+        for number in servers:
+            environment = {
+                "SWITCHYARD_LINK": "process",
+                "SWITCHYARD_MAX_BATCH_SIZE": str(args.streams),
+                "LINK_TICK": tick,
+            }
+            rate, cpu = measure(environment, number, args.streams, args.tokens)
+            print(
+                f"tick {float(tick) * 1000:4.0f} ms  servers {number}  {rate:8.0f} tokens/s"
+                f"  front ends {cpu * 1e6:5.1f} us a token, {cpu * rate * 100:4.0f} % of a core",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ Starts a server with the SWITCHYARD_* settings of this environment and two model
 The second one is loaded by an operator, asked once, unloaded, loaded by a request, and unloaded
 again, so many times. `load`: as the server tells it; `first text`: from the connection to the first
 frame, of a loaded model, and of one that the request has loaded; memory of the server's processes
-and of the GPUs once it is unloaded. Exit status 1 if the GPUs' after the last round is more than
-1 % above that after the second.
+and of the GPUs, once it is unloaded, for each round. Exit status 1 if the GPUs' after the last
+round is more than 1 % above that after the second.
 """
 
 import argparse
@@ -64,13 +64,14 @@ def main():
                 cold = first_text(url)
                 unload(url)
                 rounds.append((told["seconds"], warm, cold, host_mb(process.pid), device_mb() or 0))
+                print(
+                    "load {:.2f} s  warm {:.3f}  cold {:.2f}  MB {:.0f}  {:.0f}".format(*rounds[-1])
+                )
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(120)
     load, warm, cold = (statistics.median(one[i] for one in rounds) for i in range(3))
     print(f"load {load:.2f} s, first text {1000 * warm:.0f} ms, by demand {cold:.2f} s: medians")
-    for i, what in ((3, "host"), (4, "GPUs")):
-        print(f"{what}, MB:", *(f"{one[i]:.0f}" for one in rounds))
     grown = [rounds[-1][i] / rounds[1][i] for i in (3, 4) if rounds[1][i]]
     print("last round by the second:", *(f"{one:.3f}" for one in grown))
     sys.exit(len(grown) > 1 and grown[1] > LARGER)

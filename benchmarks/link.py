@@ -84,9 +84,9 @@ def run_engine(at):
 def start_engine(at, environment):
     code = f"from benchmarks.link import run_engine; run_engine({at!r})"
     own = {**environment, "SWITCHYARD_MODEL": MODEL, "SWITCHYARD_LINK": "auto"}
-    return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **own, "PYTHONPATH": str(ROOT)}
-    )
+    places = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    own["PYTHONPATH"] = os.pathsep.join(places)
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **own})
 
 
 class Server:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What does the loss of one of two replicas cost, and what do two bring?
+"""What does the loss of one of two replicas cost, and of the only one?
 
     python benchmarks/replicas.py [--streams 64] [--rounds 5] [--model DIRECTORY --gpus 0,1]
 
-Without a model: processes over a backend that has a token for every job each 20 ms. `told`: seconds
-from SIGKILL, or from SIGSTOP, to the error of the first stream that had begun; SIGSTOP's less
-`silence_timeout`. `lost`: requests that had not begun and did not end whole, of so many. With a
-model: tokens a second of one replica and of one on each GPU, twice the streams, in turns.
+Without a model: processes over a backend that has a token for every job each 20 ms; with one, a
+replica on each GPU. `told`: from SIGKILL, or from SIGSTOP, to the error of the first stream that
+had begun; SIGSTOP's less `silence_timeout`. `lost`: requests that had not begun and did not end
+whole, of so many. What two replicas bring: `ceiling.py`.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import statistics
 import sys
 import threading
 import time
+from dataclasses import replace
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -31,7 +32,7 @@ from switchyard.engine.links.replicas import ReplicaLink  # noqa: E402
 from switchyard.engine.messages import Chunk, Failed, Finished  # noqa: E402
 
 SILENCE = 2.0  # seconds
-LONG, SHORT = 100_000, 10  # tokens
+LONG, SHORT = 1500, 10  # tokens
 WAITING = 32  # requests that have not begun
 
 
@@ -50,21 +51,32 @@ def make_job(identifier, num_tokens, prompt=(1,)):
     return engine.Job(identifier, prompt, num_tokens, ignore_eos=True)
 
 
-def open_scripted(num_streams):
+def open_model(args, num_replicas):
+    """The engine, and its replicas all ready."""
     config = ModelConfig(
-        MODEL,
+        args.model or MODEL,
         "bench",
-        replicas=2,
-        max_batch_size=num_streams // 2,
+        link="process",
+        replicas=num_replicas,
+        max_batch_size=-(-args.streams // num_replicas),
         max_pending=WAITING,
         silence_timeout=SILENCE,
     )
-    # By its module's name: a function of the main one can't cross.
-    from benchmarks import replicas
+    if args.model:
+        gpus = tuple(map(int, args.gpus.split(",")))[:num_replicas]
+        tokens = config.max_batch_size * 2048
+        model = engine.open_engine(replace(config, gpus=gpus, cache_tokens=tokens))
+    else:
+        # By its module's name: a function of the main one can't cross.
+        from benchmarks import replicas
 
-    make = functools.partial(PipeLink, config, replicas.make_backend)
-    model = engine.Engine(config, functools.partial(ReplicaLink, config, [((), make)] * 2))
+        make = functools.partial(PipeLink, config, replicas.make_backend)
+        link = functools.partial(ReplicaLink, config, [((), make)] * num_replicas)
+        model = engine.Engine(config, link)
     model.start()
+    if not model.wait_until_loaded():
+        sys.exit(str(model.error))
+    wait_until_ready(model)
     return model
 
 
@@ -97,12 +109,11 @@ class Reader(threading.Thread):
         self.join()
 
 
-def lose(number, num_streams):
+def lose(args, number, num_replicas):
     """Seconds until the loss is told, answers that ended with it, requests that were lost."""
-    model = open_scripted(num_streams)
-    wait_until_ready(model)
+    model = open_model(args, num_replicas)
     begun = threading.Semaphore(0)
-    long = [Reader(model, make_job(f"long-{i}", LONG), begun) for i in range(num_streams)]
+    long = [Reader(model, make_job(f"long-{i}", LONG), begun) for i in range(args.streams)]
     for _ in long:
         begun.acquire()
     waiting = [Reader(model, make_job(f"waiting-{i}", SHORT)) for i in range(WAITING)]
@@ -112,10 +123,12 @@ def lose(number, num_streams):
     while not (ended := [reader.ended for reader in long if reader.ended is not None]):
         time.sleep(0.001)
     time.sleep(0.1)
-    failed = sum(reader.end is not None for reader in long)
-    for reader in long:
+    failed = sum(isinstance(reader.end, Failed) for reader in long)
+    for i, reader in enumerate(long):
         if reader.end is None:
-            model.cancel(f"long-{long.index(reader)}")
+            model.cancel(f"long-{i}")
+    if number == signal.SIGSTOP and num_replicas == 1:
+        os.kill(victim, signal.SIGCONT)  # what waits has none else to go to
     for reader in [*long, *waiting]:
         reader.join()
     lost = sum(not isinstance(reader.end, Finished) for reader in waiting)
@@ -125,36 +138,6 @@ def lose(number, num_streams):
     return min(ended) - before, failed, lost
 
 
-def rate(model_path, gpus, num_streams, num_tokens=256):
-    """Tokens a second, of so many streams with a replica on each GPU."""
-    config = ModelConfig(
-        model_path,
-        "bench",
-        link="process",
-        gpus=gpus,
-        replicas=len(gpus) or 1,
-        max_batch_size=num_streams,
-        cache_tokens=max(num_streams * 512, 16384),
-    )
-    model = engine.open_engine(config)
-    model.start()
-    if not model.wait_until_loaded():
-        sys.exit(str(model.error))
-    wait_until_ready(model)
-    try:
-        for number in (2, num_streams * config.replicas):  # the first to warm up
-            begin = time.monotonic()
-            readers = [
-                Reader(model, make_job(f"{number}-{i}", num_tokens, (i + 1, 2, 3)))
-                for i in range(number)
-            ]
-            for reader in readers:
-                reader.join()
-        return number * num_tokens / (time.monotonic() - begin)
-    finally:
-        model.close(timeout=60)
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -162,25 +145,21 @@ def main():
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model")
-    parser.add_argument("--gpus", default="")
+    parser.add_argument("--gpus", default="0,1")
     args = parser.parse_args()
     header()
-    if args.model is not None:
-        gpus = tuple(map(int, args.gpus.split(","))) if args.gpus else ()
-        for _ in range(args.rounds):
-            one, all_of_them = (rate(args.model, part, args.streams) for part in (gpus[:1], gpus))
-            print(f"one {one:8.0f} tok/s  {len(gpus)} {all_of_them:8.0f}  {all_of_them / one:.3f}")
-        return
     for number, grace in ((signal.SIGKILL, 0.0), (signal.SIGSTOP, SILENCE)):
-        found = [lose(number, args.streams) for _ in range(args.rounds)]
-        told = [seconds - grace for seconds, _, _ in found]
-        ended = statistics.median(failed for _, failed, _ in found)
-        print(
-            f"{number.name}  told p50 {1e3 * statistics.median(told):.0f} ms, at most"
-            f" {1e3 * max(told):.0f}  ended {ended} of {args.streams}  lost"
-            f" {sum(lost for *_, lost in found)} of {WAITING * args.rounds}",
-            flush=True,
-        )
+        for num_replicas in (2, 1):
+            found = [lose(args, number, num_replicas) for _ in range(args.rounds)]
+            told = [seconds - grace for seconds, _, _ in found]
+            ended = statistics.median(failed for _, failed, _ in found)
+            print(
+                f"{number.name} of one of {num_replicas}"
+                f"  told p50 {1e3 * statistics.median(told):.0f} ms, at most {1e3 * max(told):.0f}"
+                f"  ended {ended} of {args.streams}"
+                f"  lost {sum(lost for *_, lost in found)} of {WAITING * args.rounds}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -88,10 +88,12 @@ def host_mb(pid):
 
 
 def device_mb():
-    """None without a GPU."""
+    """Of the GPUs in CUDA_VISIBLE_DEVICES, or of all. None without a GPU."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        command.append(f"--id={visible}")
     return sum(map(float, subprocess.check_output(command, text=True).split()))
 
 

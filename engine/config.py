@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 def _option(default: Value, doc: str) -> Value:
-    """A field that is a setting of the server, too, with this default and text."""
+    """A field that is also a setting of the server, with this default and text."""
     return field(default=default, metadata={"doc": doc})
 
 
@@ -34,9 +34,10 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Lengths in tokens. Raises ModelError for a value that exllamav2 can't honour.
+    """The configuration of one model. Lengths in tokens. Raises ModelError for a value that
+    exllamav2 can't honour.
 
-    All but the first are settings of the server, with these defaults and texts.
+    All fields with a text are settings of the server, with these defaults.
     """
 
     path: str
@@ -55,13 +56,12 @@ class ModelConfig:
     )
     at: tuple[str, ...] = _option(
         (),
-        "Where such engines listen that servers share: `unix:PATH` or `HOST:PORT`, each serving the"
-        " same model.",
+        "Where shared engines listen: `unix:PATH` or `HOST:PORT`, each serving the same model.",
     )
     engine_key_file: str | None = _option(
         None,
         "File with the key of shared engines, 32 bytes or more, which servers show and ask for."
-        " Needed for `HOST:PORT`. Whoever has it may run code there.",
+        " Needed for `HOST:PORT`. A holder of the key may run code there.",
     )
     gpus: tuple[int, ...] = _option(
         (),
@@ -111,10 +111,10 @@ class ModelConfig:
     )
     draft_model: str | None = _option(
         None,
-        "Directory of a smaller model with the same tokens, which guesses what `model`"
-        " would write. Default: none does.",
+        "Directory of a smaller draft model with the same tokens, which guesses the text of"
+        " `model`. Default: none.",
     )
-    ngram_draft: bool = _option(False, "Guess by what has come before in prompt and text instead.")
+    ngram_draft: bool = _option(False, "Guess by n-grams of prompt and text instead.")
     num_draft_tokens: int = _option(4, "Tokens that are guessed at once, where any are: 1 to 7.")
     max_batch_size: int = _option(32, "Most jobs that generate at the same time.")
     max_pending: int = _option(
@@ -122,8 +122,8 @@ class ModelConfig:
     )
     max_pending_tokens: int = _option(
         131072,
-        "Most prompt tokens of all jobs that wait, together; what comes on top is"
-        " refused with 429, unless nothing waits.",
+        "Most prompt tokens of all waiting jobs together; a job beyond is refused with 429,"
+        " unless nothing waits.",
     )
     max_priority: int = _option(
         0,
@@ -132,15 +132,14 @@ class ModelConfig:
     )
     fair_wait_factor: float = _option(
         4.0,
-        "Most times that a waiting job may wait its fair wait, the work of its client"
-        " that waited when it came; shorter jobs go first till then. 1: first come, first served."
-        " Lower priorities that wait get one part in this and one of the work, the highest the"
-        " rest.",
+        "How long shorter jobs of a client may overtake a waiting one: until it has waited this"
+        " times its fair wait, the client's work that waited when it came. 1: first come, first"
+        " served. Waiting lower priorities together get one part in this + 1 of the work.",
     )
     silence_timeout: float = _option(
         5.0,
-        "Seconds without a sign of life after which an engine's process gets no jobs: those that"
-        " have begun to tell their text end with an error, the others go on elsewhere.",
+        "Seconds without a sign of life after which an engine's process gets no jobs: jobs"
+        " whose text has begun end with an error, the others go on elsewhere.",
     )
     hang_timeout: float = _option(
         60.0,
@@ -158,18 +157,18 @@ class ModelConfig:
     )
     default_max_tokens: int = _option(
         512,
-        "New tokens of a chat completion that doesn't say how many. Pages for all of"
-        " them are reserved when it starts.",
+        "Default `max_tokens` of chats; with tools, and for Responses, a quarter of the context if"
+        " that is more. Pages for all of them are reserved when a job starts.",
     )
     default_repetition_penalty: float = _option(
         PARAMETERS["repetition_penalty"].default,
-        "`repetition_penalty` of a request that doesn't say.",
+        "Default `repetition_penalty` of requests.",
     )
     default_frequency_penalty: float = _option(
         PARAMETERS["frequency_penalty"].default,
-        "`frequency_penalty` of a request that doesn't say.",
+        "Default `frequency_penalty` of requests.",
     )
-    default_stop_on_loop: bool = _option(False, "`stop_on_loop` of a request that doesn't say.")
+    default_stop_on_loop: bool = _option(False, "Default `stop_on_loop` of requests.")
 
     def __post_init__(self) -> None:
         if self.cache_tokens != "auto" and (
@@ -251,7 +250,7 @@ class ModelConfig:
 
     @property
     def has_draft(self) -> bool:
-        """Whether tokens are guessed."""
+        """Whether a draft model or n-grams guess tokens."""
         return self.ngram_draft or self.draft_model is not None
 
     @property

@@ -39,44 +39,44 @@ MAX_TOLD = 65_536  # tokens of a text that any model takes apart
 
 
 class Engine:
-    """Takes jobs up to a limit and routes every event, by its identifier, to who waits for it."""
+    """Takes jobs up to a limit and routes each event, by its identifier, to its job's stream."""
 
     def __init__(self, config: ModelConfig, make_link: Callable[[Deliver], Link]) -> None:
-        """Reads the tokenizer, not the weights: `start` does. Raises ModelError."""
+        """Reads the tokenizer; `start` reads the weights. Raises ModelError."""
         self.config = config
         self.model_dir = ModelDir.read(config.path)
         self.tokenizer = Tokenizer(self.model_dir)
         self._grammars: Grammars | None = None
-        self._making = threading.Lock()  # guards them
+        self._making = threading.Lock()  # guards the tokenizer and the grammars
         self._link = make_link(self.deliver)
-        self._changed = threading.Condition()  # guards all below; notified when one of them changes
+        self._changed = threading.Condition()  # guards the attributes below, notified of changes
         self._standing = Standing(config.name)
         self._held = HeldJobs()
         self._places = QueuePlaces(self._changed, lambda command: self._link.send(command))
         self._on_stopped: list[Callable[[Engine], None]] = []
         self.is_started = False
-        self.about: object = None  # the application's own, of the model
+        self.about: object = None  # the application's data about the model
 
     # Any thread
 
     @property
     def state(self) -> State:
-        """While it recovers from a failure of the generator, it takes jobs; they wait."""
+        """While "recovering" from a failure of the generator it takes jobs, and they wait."""
         return self._standing.state
 
     @property
     def error(self) -> EngineError | None:
-        """From what it recovers, where it hangs, why it loads once more, or why it was lost."""
+        """The cause of a recovery, a hang, a reload, or the end of the engine."""
         return self._standing.error
 
     @property
     def progress(self) -> float | None:
-        """Of a load, from 0 to 1. None where nothing is known of it."""
+        """Progress of a load, from 0 to 1. None while it is not known."""
         return self._standing.progress
 
     @property
     def grammars(self) -> Grammars:
-        """Made when first asked for: other threads wait for the GIL meanwhile, up to 0.5 s."""
+        """Made on first use: other threads wait for the GIL meanwhile, up to 0.5 s."""
         with self._making:
             self._grammars = self._grammars or Grammars(self.tokenizer)
         return self._grammars
@@ -88,13 +88,13 @@ class Engine:
 
     @property
     def standing(self) -> Standing:
-        """What its thread has told of itself: to be read."""
+        """What the engine thread has told of itself. Read only."""
         return self._standing
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
-        """What has become of the jobs that have not ended; of other servers' too, of a shared
-        engine, unless `timeout` is 0. Without an answer of the engine thread in so many seconds it
-        has no places in the queue, nor jobs of others.
+        """The jobs that have not ended. Unless `timeout` is 0, a shared engine's list includes
+        other servers' jobs. The engine thread is asked for them, and for places in the queue: both
+        are missing if it does not answer within `timeout` seconds.
         """
         with self._changed:
             places = self._places.ask(timeout) if self._held.is_any_pending else {}
@@ -103,9 +103,9 @@ class Engine:
             return self._held.tell(places, self._standing.info) + others
 
     def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
-        """Where a job stands among those that wait, as of `max_age` seconds ago at the most; None
-        if it doesn't wait, or the engine thread doesn't answer within `timeout` seconds. That
-        thread is asked once in `max_age` seconds at most.
+        """The place of a waiting job in the queue, at most `max_age` seconds old. None if the job
+        does not wait, or the engine thread does not answer within `timeout` seconds. The engine
+        thread is asked at most once in `max_age` seconds.
         """
         with self._changed:
             if (job := self._held.pending(identifier)) is None:
@@ -116,7 +116,7 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        """Raises Refused while there is none."""
+        """Raises Refused before the model is loaded."""
         info = self._standing.info
         if info is None:
             with self._changed:
@@ -126,15 +126,16 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """Most tokens of prompt and completion together; before it is loaded, as files have it."""
+        """Most tokens of prompt and completion together; before the load, as the files have it."""
         if self._standing.info is not None:
             return self._standing.info.max_seq_len
         return self.config.max_seq_len or self.model_dir.max_seq_len or 0
 
     @property
     def max_told(self) -> int:
-        """Most tokens of a text that is taken apart, or put together, and not generated from: to
-        count tells how far a prompt is too long. Of a million the memory would be missed.
+        """Most tokens of a text to tokenize or detokenize without generation. It exceeds the
+        context: the count tells how far a prompt is too long. A million tokens would cost too much
+        memory.
         """
         return max(2 * self.context, MAX_TOLD)
 
@@ -144,7 +145,7 @@ class Engine:
         self._link.start()
 
     def on_stopped(self, call: Callable[["Engine"], None]) -> None:
-        """Have `call` called once no job will ever run here again, whatever the reason. It must not
+        """Have `call` called once no job can ever run here again, for any reason. It must not
         block.
         """
         self._on_stopped.append(call)
@@ -156,8 +157,8 @@ class Engine:
             return self._standing.is_ready
 
     def check_room(self, num_jobs: int, prompt_tokens: int = 0) -> None:
-        """Raises what `submit` would for so many jobs, with at least so many tokens in all their
-        prompts; before the work of making them.
+        """Raises what `submit` would for `num_jobs` jobs with at least `prompt_tokens` tokens in
+        all prompts together. Called before the work of making the jobs.
         """
         admission.check_number(num_jobs, self.config)
         with self._changed:
@@ -166,16 +167,14 @@ class Engine:
             raise refusal
 
     def max_new_tokens(self, prompt_tokens: int, asked: int | None) -> int:
-        """New tokens for a prompt of so many tokens: what was asked for, else the default as far
-        as the context allows. Raises PromptTooLong, with the numbers, where they don't fit.
+        """New tokens for a prompt of `prompt_tokens`: `asked`, else the default as far as the
+        context allows. Raises PromptTooLong, with the numbers, if they don't fit.
         """
         return admission.max_new_tokens(prompt_tokens, asked, self.info, self.config)
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of a job's prompt and completion together. Raises Refused before it is
-        loaded.
-        """
+        """Most tokens of a job's prompt and completion together. Raises Refused before the load."""
         return admission.most_tokens(self.info)
 
     def submit(
@@ -184,7 +183,7 @@ class Engine:
         wake: Callable[[], None] | None = None,
         on_use: Callable[[Used], None] | None = None,
     ) -> Stream:
-        """Take all of `jobs`, or none: raises Refused or Rejected. Close the stream in the end."""
+        """Take all of `jobs`, or none: raises Refused or Rejected. The caller closes the stream."""
         for job in jobs:
             admission.check(job, self.info, self.config)
             if job.constraint is not None:
@@ -199,17 +198,17 @@ class Engine:
                     raise InvalidJob(f"identifier {job.identifier} is in use", "identifier")
             now = time.monotonic()
             self._held.add(jobs, stream, now)
-            for job in jobs:  # under the lock, so that `Abandon` comes after what it is about
+            for job in jobs:  # under the lock: `Abandon` must follow the jobs it ends
                 self._link.send(Submit(job, now))
         return stream
 
     def check_constraint(self, constraint: Constraint) -> None:
-        """Raises InvalidJob for one that can't be honoured."""
+        """Raises InvalidJob for a constraint that can't be honoured."""
         self.grammars.matcher(constraint.grammar)
 
     def cancel(self, identifier: str) -> bool:
-        """End a job early: its reader gets what there is, finish_reason "cancelled". Whether there
-        was such a job, or may be one of another server.
+        """End a job early: its stream gets the text so far, with finish_reason "cancelled". Returns
+        whether the job exists, or may exist on another server.
         """
         with self._changed:
             if identifier not in self._held and not self.config.at:
@@ -224,9 +223,8 @@ class Engine:
             self._changed.notify_all()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Take no more jobs, let those in hand go on for `drain` seconds, then end and release.
-
-        Whether that was done within `timeout` more seconds.
+        """Take no more jobs, let running jobs go on for `drain` seconds, then end them and release
+        the model. Returns whether that was done within `timeout` more seconds.
         """
         deadline = time.monotonic() + drain
         self.drain()
@@ -240,8 +238,8 @@ class Engine:
     # Link's thread
 
     def deliver(self, events: Sequence[Event]) -> None:
-        """Route events to their streams. Never blocks; whose job has ended already is dropped, as
-        is all that follows `Stopped`.
+        """Route events to their streams. Never blocks. Drops events of jobs that have ended, and
+        all events that follow `Stopped`.
         """
         batches: Batches = {}
         is_end = False
@@ -258,7 +256,7 @@ class Engine:
         for stream, batch in batches.items():
             stream.put(batch)
             wakes.add(stream.wake)
-        # After all puts: once is enough for a thread that reads many, and each wake costs.
+        # After all puts: one wake is enough for a thread that reads many streams, and a wake costs.
         for wake in wakes:
             if wake is not None:
                 wake()
@@ -268,7 +266,7 @@ class Engine:
     # Inside
 
     def _note(self, event: ThreadEvent, batches: Batches) -> None:
-        """What the engine thread tells of itself. Under the lock."""
+        """Take an event of the engine thread itself. Under the lock."""
         if isinstance(event, PendingList | JobList):
             self._places.note(event)
         elif self._standing.note(event):

@@ -28,7 +28,7 @@ from typing import TypeVar
 
 
 class EngineError(Exception):
-    """The root. `param` names the parameter at fault, as the engine calls it, if one is."""
+    """The root. `param` names the parameter at fault, in the engine's words, if there is one."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -68,8 +68,8 @@ class InvalidJob(Rejected):
 
 
 class PromptTooLong(Rejected):
-    """`prompt_tokens` and `new_tokens` together are more than `limit`, where that is known; of a
-    prompt that wasn't read to its end, and so isn't whole, at least so many.
+    """`prompt_tokens` and `new_tokens` together exceed `limit`, as far as these are known. Of a
+    prompt that was not tokenized to its end, `prompt_tokens` is a lower bound.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ Error = TypeVar("Error", bound=BaseException)
 
 
 def without_frames(error: Error) -> Error:
-    """The same, as it is kept: frames hold what was local to them, a model among that."""
+    """The error without its traceback, to be kept: frames hold local variables, a model among them."""
     chain: list[BaseException] = [error]
     for one in chain:
         one.__traceback__ = None

@@ -1,4 +1,4 @@
-"""The jobs that an engine holds: what it knows of them from their events."""
+"""The jobs that an engine holds, as their events tell."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ class Tracked:
     __slots__ = ("job", "new_tokens", "state", "submitted")
 
     def __init__(self, job: Job, submitted: float) -> None:
-        """`submitted`: when, by the monotonic clock."""
+        """`submitted`: time of submission, by the monotonic clock."""
         self.job = job
         self.submitted = submitted
         self.state: Phase = "pending"
@@ -47,8 +47,8 @@ class Tracked:
             self.state = "prefill"
 
     def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
-        """`info` of a model that is loaded: before that, jobs have no pages. `now`, by the
-        monotonic clock, is the same for all jobs of a list: no older one is told to be younger.
+        """`info`: of a loaded model; jobs have no pages before the load. `now`, by the monotonic
+        clock, is the same for all jobs of a list, so that their ages keep their order.
         """
         job, num_pages = self.job, 0
         if info is not None and self.state != "pending":
@@ -76,7 +76,7 @@ class Held(Tracked):
     def __init__(self, job: Job, stream: Stream) -> None:
         super().__init__(job, time.monotonic())
         self.stream = stream
-        self.cached_tokens: int | None = None  # once its prompt was looked up in the cache
+        self.cached_tokens: int | None = None  # None before the lookup in the cache
 
     def account(self, event: JobEvent) -> None:
         """Tell the stream what the job has used, at the events that change it."""
@@ -117,7 +117,7 @@ def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:
 
 
 class HeldJobs:
-    """All that have not ended. Its engine's lock guards it."""
+    """All jobs that have not ended. The engine's lock guards it."""
 
     def __init__(self) -> None:
         self.rate = CompletionRate()
@@ -138,7 +138,7 @@ class HeldJobs:
         return any(held.state == "pending" for held in self._held.values())
 
     def pending(self, identifier: str) -> Job | None:
-        """That job, if it waits."""
+        """The job, if it waits."""
         held = self._held.get(identifier)
         return held.job if held is not None and held.state == "pending" else None
 
@@ -153,7 +153,7 @@ class HeldJobs:
         self._held.update((job.identifier, Held(job, stream)) for job in jobs)
 
     def pass_on(self, event: JobEvent, batches: Batches) -> None:
-        """Put an event where its job's stream takes it from; drop that of a job that has ended."""
+        """Put an event into its job's stream. An event of a job that has ended is dropped."""
         held = self._held.get(event.identifier)
         if held is None:
             return
@@ -168,7 +168,7 @@ class HeldJobs:
         batches[stream] = (*batches.get(stream, ()), event)
 
     def fail_all(self, error: Callable[[Phase], EngineError], batches: Batches) -> None:
-        """End all, each with the error for where it stands."""
+        """End all jobs, each with the error for its phase."""
         for held in self._held.values():
             event = Failed(held.job.identifier, error(held.state))
             held.account(event)

@@ -7,8 +7,9 @@ from switchyard.engine.sampling import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Healing:
-    """The prompt ended in `text`, a token that was taken back: one of `token_ids`, which all begin
-    with it, comes first, and is told without it.
+    """Token healing: the prompt ended in the token `text`, which was taken back. The first new
+    token is one of `token_ids`, all of which begin with `text`; the completion shows it without
+    `text`.
     """
 
     text: str
@@ -17,10 +18,10 @@ class Healing:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a completion must be, as a grammar of llguidance: see `constraints`, which makes them.
+    """The form of a completion, as a grammar of llguidance; `constraints` makes them.
 
-    It holds from the beginning, or once the text `after` has come, whose last token then ends with
-    it. A completion that ends by itself is complete by the grammar.
+    It holds from the beginning, or, with `after`, once that text has come. The last token of
+    `after` then ends with it. A completion that ends by itself is complete by the grammar.
     """
 
     grammar: str
@@ -29,8 +30,8 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """Tokens that come, one by one, once `after_tokens` have been generated without `unless_text`
-    among their text.
+    """Tokens that are forced one by one, once `after_tokens` tokens have come without the text
+    `unless_text`.
     """
 
     after_tokens: int
@@ -60,17 +61,17 @@ class Job:
     num_logprobs: int | None = None  # 0: of the token itself only; n: and of the n likeliest
     prompt_logprobs: int | None = None  # likewise, of the prompt; then max_new_tokens may be 0
     priority: int = 0  # higher first
-    client: str = ""  # who takes a share for it, where several wait
-    owner: str = ""  # whose its text is
-    request_id: str = ""  # what its client calls it, for the logs; several jobs may have the same
+    client: str = ""  # the client whose share of the engine the job counts against
+    owner: str = ""  # the API key or client that the text belongs to
+    request_id: str = ""  # the client's name for the request, for the logs; jobs may share it
 
     @property
     def num_sequences(self) -> int:
-        """Rows that it takes in a batch."""
+        """Rows that the job takes in a batch."""
         return 2 if self.negative_prompt else 1
 
     def num_pages(self, page_size: int, num_draft_tokens: int = 0) -> int:
-        """Reserved while it is active, with room for so many guesses behind the last token."""
+        """Pages reserved while the job is active, with room for `num_draft_tokens` guesses."""
         lengths = [len(self.prompt), *([len(self.negative_prompt)] if self.negative_prompt else [])]
         num_new = self.max_new_tokens + num_draft_tokens
         return sum(-(-(length + num_new) // page_size) for length in lengths)

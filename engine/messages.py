@@ -41,7 +41,7 @@ class ListJobs:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """All jobs so far have been ended already, for `Hanging`: forget them, and recover."""
+    """Forget all jobs so far, and recover: `Hanging` has ended these jobs already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ModelInfo:
     num_pages: int
     device: str
     cache_mode: str = "float32"  # how the cache holds keys and values
-    num_draft_tokens: int = 0  # guessed at once; a job needs room for so many more
+    num_draft_tokens: int = 0  # guessed at once; each job needs pages for them, too
     loras: tuple[str, ...] = ()  # names
 
 
@@ -81,15 +81,15 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The last event of an engine thread. `error` is None if it was told to stop."""
+    """The last event of an engine thread. `error` is None after a `Stop`."""
 
     error: EngineError | None
 
 
 @dataclass(frozen=True, slots=True)
 class Restarting:
-    """The process of the engine thread has ended, with all jobs, and another loads the model:
-    `Loaded` follows, or `Stopped`.
+    """The process of the engine thread has ended, with all jobs. Another process loads the model:
+    `Loaded` or `Stopped` follows.
     """
 
     reason: str
@@ -97,7 +97,7 @@ class Restarting:
 
 @dataclass(frozen=True, slots=True)
 class Recovering:
-    """The generator has failed. Jobs are taken, and wait, until `Recovered`."""
+    """The generator has failed. The engine takes jobs, and they wait, until `Recovered`."""
 
     reason: str
 
@@ -109,7 +109,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """The engine thread is stuck in its backend. `Recovered` follows if it comes out."""
+    """The engine thread is stuck in its backend. `Recovered` follows if the backend returns."""
 
     reason: str
 
@@ -122,8 +122,8 @@ class ReplicaState:
     """One of the engine threads that serve a model from processes of their own."""
 
     status: ReplicaStatus
-    reason: str  # why it isn't ready
-    num_jobs: int  # that it has
+    reason: str  # the cause if it isn't ready
+    num_jobs: int  # of this replica
     gpus: tuple[int, ...]  # empty: all
     at: str  # the address of an engine that several servers share; empty: it is this server's own
     pid: int | None
@@ -133,8 +133,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStates:
-    """Of a model that was loaded. While none is ready, jobs are taken, and wait; but while all that
-    are left hang.
+    """The replicas of a model that was loaded. The engine takes jobs, which wait, while no replica
+    is ready. It refuses jobs while all remaining replicas hang.
     """
 
     states: tuple[ReplicaState, ...]
@@ -142,7 +142,7 @@ class ReplicaStates:
 
 @dataclass(frozen=True, slots=True)
 class Zombies:
-    """So many jobs were found in the generator alone, or not there any more, and ended."""
+    """Number of jobs on which generator and engine disagreed, and which were ended."""
 
     count: int
 
@@ -192,7 +192,7 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Where the job stands among those that wait, 1 is next. Told by `Engine.queued`."""
+    """The place of a job in the queue, 1 is next. Told by `Engine.queued`."""
 
     identifier: str
     place: int
@@ -209,7 +209,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """By the model's own logits over its whole vocabulary, before anything was done to them."""
+    """By the model's raw logits over its whole vocabulary, before any change."""
 
     token_id: int
     logprob: float
@@ -218,7 +218,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Before the first `Chunk`: one for each token of the prompt. Nothing precedes the first."""
+    """One entry for each token of the prompt; the first is None. Comes before the first `Chunk`."""
 
     identifier: str
     logprobs: tuple[TokenLogprob | None, ...]
@@ -234,7 +234,7 @@ class Chunk:
     logprobs: tuple[TokenLogprob, ...] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A tenth of the time that pickle takes for any other dataclass with slots."""
+        """Ten times as fast as pickle's way for a dataclass with slots."""
         return Chunk, (self.identifier, self.text, self.token_ids, self.logprobs)
 
 
@@ -249,9 +249,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`new_tokens` counts what was sampled, but for the stop token itself. `stop_reason`: the stop
-    string, or that one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`.
-    `stop_token`: the token that ended it, where the job asked for logprobs.
+    """`new_tokens` counts sampled tokens without the stop token. `stop_reason`: the stop string, or
+    the one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`. `stop_token`:
+    the token that ended the job, if it asked for logprobs.
     """
 
     identifier: str

@@ -1,4 +1,4 @@
-"""Panics of libraries written in Rust, which aren't an `Exception`, so that little stops them. Any
+"""Panics of libraries written in Rust: not an `Exception`, so that few handlers catch them. Any
 thread.
 """
 
@@ -6,7 +6,7 @@ from types import TracebackType
 
 
 class panics_as:  # of use as `contextlib.suppress` is
-    """Within it, a panic raises `kind(message, *more)` instead."""
+    """A context in which a panic raises `kind(message, *more)` instead."""
 
     __slots__ = ("_arguments", "_kind")
 
@@ -23,6 +23,6 @@ class panics_as:  # of use as `contextlib.suppress` is
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Each library has a class of its own for it, by this name, that can't be imported.
+        # Each library has a panic class of its own, with this name, that can't be imported.
         if kind is not None and kind.__module__ == "pyo3_runtime":
             raise self._kind(*self._arguments) from error

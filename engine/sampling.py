@@ -1,35 +1,35 @@
-"""What may be asked of a draw: each parameter of samplers, declared once. Plain, frozen, picklable.
+"""The parameters of samplers, each declared once. Plain, frozen, picklable.
 
-`Sampling` is the table: validation of requests, their documentation, the server's defaults and what
-a `Sampler` looks at derive from it (docs/development.md).
+Validation of requests, documentation, the server's defaults and a `Sampler` derive from the table
+`Sampling` (docs/development.md).
 """
 
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
-SIZE = 2**31  # integers stay below
+SIZE = 2**31  # bound of integer parameters
 
 Value = TypeVar("Value")
 
 
-# Of a draw, in the order of application. `backends/sampling/` has the code.
+# Stages of a draw, in the order of application. `backends/sampling/` has the code.
 Stage = Literal[
     "guide",  # logits of two prompts become those of one
-    "penalize",  # tokens that have come
+    "penalize",  # logits of tokens that have occurred
     "mask",  # single tokens
     "shape",  # all logits of a row; row by row
-    "heat",  # by the temperature
-    "filter",  # which tokens are left; all rows at once
+    "heat",  # the temperature
+    "filter",  # which tokens remain; all rows at once
     "filter row",  # likewise, row by row
-    "mirostat",  # in place of those filters; row by row
+    "mirostat",  # instead of the filters; row by row
     "draw",  # the random number
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`default` asks for nothing, and so does what is `part_of` another that is at its own."""
+    """`default` turns the parameter off. A parameter that is `part_of` another is off with it."""
 
     default: Any
     stage: Stage
@@ -50,35 +50,35 @@ class BannedString:
     """Which tokens may not follow which text; see `Vocabulary.ban`."""
 
     data: bytes
-    containing: tuple[int, ...]  # tokens that have all of it in them
-    completing: tuple[tuple[int, ...], ...]  # [i]: that complete it behind its first i bytes
+    containing: tuple[int, ...]  # tokens that contain the whole string
+    completing: tuple[tuple[int, ...], ...]  # [i]: tokens that complete it after its first i bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What one job asks for. The defaults are those of OpenAI's API: everything off.
+    """The sampling parameters of one job. The defaults are those of OpenAI's API: everything off.
 
-    In the order of application. Sources stand at the functions in `backends/sampling/`.
+    In the order of application. The functions in `backends/sampling/` name their sources.
     """
 
     cfg_scale: float = _parameter(
         1.0,
         "guide",
-        "Guidance away from `negative_prompt`, without which it is refused. 1: off.",
+        "Strength of guidance away from `negative_prompt`. Refused without it. 1: off.",
         ge=-10,
         le=10,
     )
     repetition_penalty: float = _parameter(
         1.0,
         "penalize",
-        "Divides logits of tokens of prompt and completion (multiplies negative ones).",
+        "Divides the logits of tokens in prompt and completion; multiplies negative logits.",
         ge=0.1,
         le=10,
     )
     repetition_range: int = _parameter(  # -1: all
         -1,
         "penalize",
-        "Of the newest tokens, so many.",
+        "Number of newest tokens that the repetition penalty looks at.",
         part_of="repetition_penalty",
         ge=-1,
         lt=SIZE,
@@ -86,7 +86,7 @@ class Sampling:
     repetition_decay: int = _parameter(
         0,
         "penalize",
-        "Tokens before those, over which the penalty fades.",
+        "Number of tokens before that range over which the penalty fades.",
         part_of="repetition_penalty",
         ge=0,
         lt=SIZE,
@@ -94,86 +94,103 @@ class Sampling:
     frequency_penalty: float = _parameter(
         0.0,
         "penalize",
-        "Taken from a token's logit for each time it is in the completion.",
+        "Subtracted from a token's logit for each time that the token is in the completion.",
         ge=-2,
         le=2,
     )
     presence_penalty: float = _parameter(
         0.0,
         "penalize",
-        "Taken from a token's logit once if it is in the completion.",
+        "Subtracted from a token's logit once if the token is in the completion.",
         ge=-2,
         le=2,
     )
     dry_multiplier: float = _parameter(
         0.0,
         "mask",
-        "DRY: times `dry_base` to the power of a repetition's length above `dry_allowed_length`,"
-        " taken from what would go on with it. 0: off.",
+        "DRY: subtracts this times `dry_base` ** (length - `dry_allowed_length`) from the logit"
+        " of a token that would continue a repetition of that length. 0: off.",
         ge=0,
         le=100,
     )
     dry_base: float = _parameter(
-        1.75, "mask", "See `dry_multiplier`.", part_of="dry_multiplier", ge=1, le=8
+        1.75,
+        "mask",
+        "Base of the DRY penalty, see `dry_multiplier`.",
+        part_of="dry_multiplier",
+        ge=1,
+        le=8,
     )
     dry_allowed_length: int = _parameter(
         2,
         "mask",
-        "Tokens of a repetition from which on it is penalized.",
+        "Length of a repetition, in tokens, from which on DRY penalizes it.",
         part_of="dry_multiplier",
         ge=1,
         le=1000,
     )
     dry_range: int = _parameter(  # 0: all
-        0, "mask", "Of the newest tokens, so many.", part_of="dry_multiplier", ge=0, lt=SIZE
+        0,
+        "mask",
+        "Number of newest tokens that DRY looks at.",
+        part_of="dry_multiplier",
+        ge=0,
+        lt=SIZE,
     )
     dry_breakers: tuple[int, ...] = _parameter(
         (), "mask", "Tokens across which nothing counts as repeated.", part_of="dry_multiplier"
     )
     logit_bias: tuple[tuple[int, float], ...] = _parameter(
-        (), "mask", "Token ids to what is added to their logits."
+        (), "mask", "Token ids, each with a number that is added to its logit."
     )
     banned_token_ids: tuple[int, ...] = _parameter((), "mask", "Tokens that are never drawn.")
     allowed_token_ids: tuple[int, ...] = _parameter(
-        (), "mask", "The only tokens that may be drawn; the end only if it is one of them."
+        (), "mask", "The only tokens that may be drawn. The end token is one only if it is listed."
     )
     banned_strings: tuple[BannedString, ...] = _parameter(
         (),
         "mask",
-        "Texts that never come, case and all: what would complete one is not drawn.",
+        "Texts that never come, case-sensitive: a token that would complete one is not drawn.",
     )
     smoothing_factor: float = _parameter(
         0.0,
         "shape",
-        "Quadratic sampling: logits fall with the square of their distance from the highest, times"
-        " this. 0: off.",
+        "Quadratic sampling: logits fall with the square of their distance from the highest"
+        " logit, times this. 0: off.",
         ge=0,
         le=100,
     )
     smoothing_curve: float = _parameter(
         1.0,
         "shape",
-        "Above 1, a cubic part of quadratic sampling.",
+        "Above 1: adds a cubic term to quadratic sampling.",
         part_of="smoothing_factor",
         ge=1,
         le=100,
     )
-    temperature: float = _parameter(1.0, "heat", "Below 0.01: greedy.", ge=0, le=5)
+    temperature: float = _parameter(
+        1.0, "heat", "Divides the logits. Below 0.01: greedy.", ge=0, le=5
+    )
     dynatemp_low: float = _parameter(
-        0.0, "shape", "See `dynatemp_high`.", part_of="dynatemp_high", ge=0, le=5
+        0.0,
+        "shape",
+        "Lowest dynamic temperature, see `dynatemp_high`.",
+        part_of="dynatemp_high",
+        ge=0,
+        le=5,
     )
     dynatemp_high: float = _parameter(
         0.0,
         "shape",
-        "Dynamic temperature: between `dynatemp_low` and this, by the entropy, in place of"
-        " `temperature`.",
+        "Dynamic temperature: replaces `temperature` by one between `dynatemp_low` and this,"
+        " which grows with the entropy.",
         gt=0,
         le=5,
     )
     dynatemp_exponent: float = _parameter(
         1.0,
         "shape",
-        "How the dynamic temperature grows with the entropy.",
+        "Exponent by which the dynamic temperature grows with the entropy.",
         part_of="dynatemp_high",
         ge=0.01,
         le=10,
@@ -181,32 +198,36 @@ class Sampling:
     temperature_last: bool = _parameter(
         False, "shape", "Apply the temperature behind all filters, not before them."
     )
-    top_k: int = _parameter(0, "filter", "Draw from the likeliest so many.", ge=0, le=100_000)
+    top_k: int = _parameter(
+        0, "filter", "Keep this number of tokens with the highest probabilities.", ge=0, le=100_000
+    )
     top_p: float = _parameter(
         1.0,
         "filter",
-        "Draw from the smallest set of the likeliest tokens that has this probability.",
+        "Nucleus sampling: keep the most probable tokens whose probability mass reaches this."
+        " 1: off.",
         ge=0,
         le=1,
     )
     top_a: float = _parameter(
         0.0,
         "filter row",
-        "Draw from tokens at least this times the square of the highest probability likely.",
+        "Keep tokens with probability >= `top_a` times the square of the highest probability."
+        " 0: off.",
         ge=0,
         le=1,
     )
     min_p: float = _parameter(
         0.0,
         "filter",
-        "Draw from tokens at least this share as likely as the likeliest.",
+        "Keep tokens with probability >= `min_p` times the highest probability. 0: off.",
         ge=0,
         le=1,
     )
     tfs: float = _parameter(
         1.0,
         "filter row",
-        "Tail free sampling: draw from tokens up to where the curvature of the sorted"
+        "Tail-free sampling: keep the most probable tokens until the curvature of the sorted"
         " probabilities sums to this share. 1: off.",
         ge=0,
         le=1,
@@ -214,30 +235,32 @@ class Sampling:
     typical_p: float = _parameter(
         1.0,
         "filter row",
-        "Draw from the smallest set of tokens nearest to the expected surprise that has this"
-        " probability. 1: off.",
+        "Locally typical sampling: keep the tokens nearest to the expected surprise whose"
+        " probability mass reaches this. 1: off.",
         ge=0,
         le=1,
     )
     mirostat: bool = _parameter(False, "mirostat", "Keep the surprise near `mirostat_tau`.")
     mirostat_tau: float = _parameter(
-        5.0, "mirostat", "Surprise to keep to, in bits.", part_of="mirostat", ge=0, le=20
+        5.0, "mirostat", "Target surprise of mirostat, in bits.", part_of="mirostat", ge=0, le=20
     )
     mirostat_eta: float = _parameter(
-        0.1, "mirostat", "How fast mirostat learns.", part_of="mirostat", ge=0, le=1
+        0.1, "mirostat", "Learning rate of mirostat.", part_of="mirostat", ge=0, le=1
     )
     xtc_probability: float = _parameter(
         0.0,
         "filter row",
-        "How often to exclude the top choices, all tokens at least `xtc_threshold` likely but the"
-        " least of them; not where the end or a newline would go.",
+        "XTC: probability of excluding the top choices. Those are all tokens with probability"
+        " >= `xtc_threshold`, but for the least probable one. Not applied where that would"
+        " exclude the end or a newline.",
         ge=0,
         le=1,
     )
     xtc_threshold: float = _parameter(
         0.1,
         "filter row",
-        "What a top choice is; above 0.5 there is never a second.",
+        "Probability from which on a token is a top choice of XTC. Above 0.5 there is never a"
+        " second.",
         part_of="xtc_probability",
         gt=0,
         le=0.5,
@@ -245,14 +268,14 @@ class Sampling:
     skew: float = _parameter(
         0.0,
         "filter row",
-        "Above 0 less likely tokens gain, below it they lose: the random number that draws among"
-        " tokens sorted by probability is raised to exp(-skew).",
+        "The random number that draws among tokens sorted by probability is raised to"
+        " exp(-`skew`). Above 0 less probable tokens gain, below 0 they lose.",
         ge=-5,
         le=5,
     )
     seed: int | None = _parameter(None, "draw", "What the random numbers follow from.")
 
-    # Those in which something is asked for. Told here, so that the engine thread needn't look.
+    # Stages with a parameter that is on. Computed here, to spare the engine thread.
     stages: frozenset[Stage] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

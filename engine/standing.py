@@ -1,4 +1,4 @@
-"""How an engine stands, by what its thread has told. Its engine's lock guards it."""
+"""The state of an engine, as its thread has told. The engine's lock guards it."""
 
 import logging
 import threading
@@ -33,15 +33,15 @@ class Standing:
     def __init__(self, name: str) -> None:
         """`name`: of the model, for the log."""
         self.info: ModelInfo | None = None  # None: it was never loaded
-        self.error: EngineError | None = None  # of a trouble, of the load that follows, of the end
-        # Jobs that the generator and the engine did not agree on; they were ended.
+        self.error: EngineError | None = None  # of a recovery or hang, of a reload, or of the end
+        # Jobs on which generator and engine disagreed; they were ended.
         self.num_zombies = self.num_hangs = self.num_restarts = 0
         self.load_seconds: float | None = None  # that the latest load took
-        self.replicas: tuple[ReplicaState, ...] = ()  # none: its one thread is in this process
-        self._stats: Stats | None = None  # with those of threads before this one
+        self.replicas: tuple[ReplicaState, ...] = ()  # empty: its only thread is in this process
+        self._stats: Stats | None = None  # with the counts of earlier threads
         self._before: Stats | None = None
-        self._past: Past | None = None  # of the name, before this engine
-        self._recent: deque[Stats] = deque()  # of the last seconds, and one from before
+        self._past: Past | None = None  # earlier engines of this name
+        self._recent: deque[Stats] = deque()  # of the last seconds, and one older
         self._name = name
         self._state: State = "loading"
         self._trouble: Trouble | None = None
@@ -50,7 +50,7 @@ class Standing:
 
     @property
     def state(self) -> State:
-        """While it recovers from a failure of the generator, it takes jobs; they wait."""
+        """While "recovering" from a failure of the generator it takes jobs, and they wait."""
         return self._trouble if self._state == "ready" and self._trouble else self._state
 
     @property
@@ -59,7 +59,7 @@ class Standing:
 
     @property
     def is_ready(self) -> bool:
-        """Whatever trouble it may have."""
+        """Whether the model is loaded and the engine has not ended, even if it recovers."""
         return self._state == "ready"
 
     @property
@@ -68,19 +68,19 @@ class Standing:
 
     @property
     def progress(self) -> float | None:
-        """Of a load, from 0 to 1. None where nothing is known of it."""
+        """Progress of a load, from 0 to 1. None while it is not known."""
         return self._progress if self.is_loading else None
 
     @property
     def stats(self) -> Stats | None:
-        """With those of threads, and of engines of this name, before this one."""
+        """With the counts of earlier threads of this engine, and of earlier engines of its name."""
         before = None if self._past is None else self._past.stats
         if self._stats is not None:
             return self._stats.after(before)
         return None if before is None else before.at_rest()
 
     def follow(self, past: "Past", other: "Standing") -> None:
-        """Go on counting where another engine of this name is, or ends: it is added to `past`."""
+        """Continue the counts of another engine of this name, which is going; it joins `past`."""
         past.add(other)
         self._past = past
         self.num_zombies += other.num_zombies
@@ -109,7 +109,7 @@ class Standing:
             self._state = "draining"
 
     def note(self, event: ThreadEvent) -> bool:
-        """Whether it is the end of all jobs so far."""
+        """Returns whether the event ends all jobs so far."""
         match event:
             case LoadProgress(share):
                 self._progress = share
@@ -182,14 +182,12 @@ class Standing:
 
 
 class Past:
-    """What engines have counted that had a name before the one that has it now. They may still
-    count. Any thread.
-    """
+    """The counts of earlier engines of a name, which may still count. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards both
-        self._total: Stats | None = None  # of those that have stopped
-        self._standings: list[Standing] = []  # of the others
+        self._total: Stats | None = None  # of the stopped engines
+        self._standings: list[Standing] = []  # of the running engines
 
     def add(self, standing: Standing) -> None:
         with self._lock:
@@ -206,7 +204,7 @@ class Past:
             return total
 
     def _add_up(self) -> None:
-        """Those that have stopped, which can go then."""
+        """Move the counts of stopped engines into the total."""
         for standing in [one for one in self._standings if one.is_stopped]:
             self._standings.remove(standing)
             self._total = _sum(standing, self._total)
@@ -222,7 +220,7 @@ def _sum(standing: Standing, before: Stats | None) -> Stats | None:
 
 
 def _mean(begin: Stats, end: Stats, name: str) -> float | None:
-    """Of the values in between; None without any."""
+    """Mean of the values in between; None without any."""
     if name not in begin.histograms or name not in end.histograms:
         return None
     return end.histograms[name].mean_since(begin.histograms[name])

@@ -1,4 +1,4 @@
-"""What an engine thread has counted, and how it stands: plain numbers, for whoever exports them."""
+"""The counts and the state of an engine thread, as plain numbers for exporters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -41,7 +41,7 @@ _STEPS = (
 )
 _TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
 
-# What is counted by size, and the upper bounds of its buckets: seconds, tokens, jobs.
+# Histograms, and the upper bounds of their buckets: seconds, tokens, jobs.
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     "time_to_first_token_seconds": (*_WAITS, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
     "inter_token_latency_seconds": (*_GAPS, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
@@ -67,22 +67,22 @@ BOUNDS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(slots=True)
 class Totals:
-    """Since the engine thread began. Jobs, but where the name says otherwise."""
+    """Counts since the engine thread began; of jobs unless the name says otherwise."""
 
     prompt_tokens: int = 0
-    cached_tokens: int = 0  # of them
+    cached_tokens: int = 0  # prompt tokens found in the cache
     new_tokens: int = 0
     draft_tokens: int = 0
-    accepted_tokens: int = 0  # of them
+    accepted_tokens: int = 0  # draft tokens kept
     stopped: int = 0
-    cut: int = 0  # by a limit of tokens
+    cut: int = 0  # ended by a limit of tokens
     cancelled: int = 0
     failed: int = 0
     put_back: int = 0
-    resets: int = 0  # of the generator, as the next two
-    rebuilds: int = 0
-    reloads: int = 0
-    out_of_memory: int = 0  # times
+    resets: int = 0  # recoveries by a reset of the generator
+    rebuilds: int = 0  # recoveries by another generator
+    reloads: int = 0  # recoveries by another load of the model
+    out_of_memory: int = 0  # times that memory ran out
 
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -90,15 +90,15 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`counts`: of values up to each of the bounds and above the one before, and of those beyond
-    the last; `total`: of all values.
+    """`counts`: values in each bucket, from above the bound before up to its own; the last bucket
+    has no upper bound. `total`: sum of all values.
     """
 
     counts: tuple[int, ...]
     total: float
 
     def mean_since(self, before: "Histogram") -> float | None:
-        """None: no value has come since."""
+        """Mean of the values since `before`. None without any."""
         number = sum(self.counts) - sum(before.counts)
         return (self.total - before.total) / number if number else None
 
@@ -109,11 +109,11 @@ class Histogram:
 
 @dataclass(slots=True)
 class Work:
-    """What a backend has done since it was made."""
+    """Counts of a backend since it was made."""
 
-    rows: int = 0  # sequences in passes of a token each
-    computed_rows: int = 0  # with those that fill captured passes up
-    drafts: int = 0  # times that tokens of a sequence were guessed
+    rows: int = 0  # rows of decode passes, a sequence each
+    computed_rows: int = 0  # `rows`, and those that pad captured passes
+    drafts: int = 0  # sequences for which tokens were guessed, one count a step
     retries: int = 0  # iterations that failed, and were tried again
 
     def note_pass(self, rows: int, computed_rows: int) -> None:
@@ -137,25 +137,25 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What a backend holds now."""
+    """Memory and pages that a backend holds now."""
 
-    referenced_pages: int = 0  # of jobs
-    cached_pages: int = 0  # of nobody, with a text that may come again
+    referenced_pages: int = 0  # in use by jobs
+    cached_pages: int = 0  # unused, with content that a prompt may reuse
     memory: tuple[DeviceMemory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of the last seconds: tokens a second, of all jobs together."""
+    """Means over the last seconds: tokens a second, of all jobs together."""
 
     new_tokens: float = 0.0
     prompt_tokens: float = 0.0
-    iteration_seconds: float | None = None  # the mean; None: there was none
+    iteration_seconds: float | None = None  # mean; None without an iteration
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """An event of the engine thread: at most four a second, and only where something changed."""
+    """An event of the engine thread: at most four a second, and only after a change."""
 
     time: float  # by the monotonic clock
     totals: Totals = field(default_factory=Totals)
@@ -164,10 +164,10 @@ class Stats:
     num_active: int = 0
     num_pending: int = 0
     occupancy: Occupancy = Occupancy()
-    began: float = 0.0  # when its counting did, by the wall clock: no two that count have the same
+    began: float = 0.0  # start of its counting, by the wall clock; it identifies the counter
 
     def after(self, before: "Stats | None") -> "Stats":
-        """With what engine threads have counted that were there before this one."""
+        """These counts plus those of earlier engine threads."""
         if before is None:
             return self
         histograms = {
@@ -182,12 +182,14 @@ class Stats:
         )
 
     def at_rest(self) -> "Stats":
-        """What was counted, of an engine that holds nothing now."""
+        """The same counts, for an engine that holds nothing now."""
         return replace(self, num_active=0, num_pending=0, occupancy=Occupancy())
 
 
 def together(time: float, several: Sequence[Stats], num_pending: int, began: float) -> Stats:
-    """Of engine threads that serve one model, at `time`; `num_pending` jobs wait for them all."""
+    """The sum over engine threads that serve one model, at `time`. `num_pending` more jobs wait for
+    any of them.
+    """
     total = Stats(time)
     for one in several:
         total = one.after(total)

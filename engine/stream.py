@@ -17,8 +17,10 @@ from switchyard.engine.messages import (
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What one job has used so far, for the application's accounts: told once its prompt has been
-    looked up in the cache, and at its end. A job that never starts has computed nothing.
+    """What one job has used so far, for the application's accounts.
+
+    Told once after the lookup of its prompt in the cache, and once at its end. A job that never
+    starts has computed nothing.
     """
 
     identifier: str
@@ -26,15 +28,15 @@ class Used:
     cached_tokens: int
     computed_tokens: int  # of the prompt, not found in the cache
     new_tokens: int
-    reason: FinishReason | Literal["failed"] | None = None  # None: it goes on
+    reason: FinishReason | Literal["failed"] | None = None  # None: not ended
     timings: Timings | None = None  # of a job that has finished
 
 
 class Stream:
     """One queue for the jobs of one request: a single job, or n choices that one thread reads.
 
-    The engine thread only ever puts, and a put never waits. Every job ends with exactly one
-    `Finished` or `Failed`.
+    The engine thread only puts, and a put never waits. Every job ends with exactly one `Finished`
+    or `Failed`.
     """
 
     __slots__ = (
@@ -56,12 +58,12 @@ class Stream:
         wake: Callable[[], None] | None = None,
         on_use: Callable[[Used], None] | None = None,
     ) -> None:
-        """`wake`, if given, is as for `poll`. `on_use` is told what each job uses, also once the
-        stream is closed, on the link's thread: it must not block.
+        """`wake`: as for `poll`. `on_use`: called with what each job uses, also after `close`; on
+        the link's thread, so it must not block.
         """
         self.wake = wake
         self.on_use = on_use
-        self.is_patient = False  # whether who waits is left asleep when tokens come
+        self.is_patient = False  # whether tokens leave the reader asleep
         self._is_polled = wake is not None
         self._unfinished = set(identifiers)
         self._cancel = cancel
@@ -73,19 +75,19 @@ class Stream:
 
     def put(self, events: Sequence[JobEvent]) -> None:
         if self._closed:
-            return  # nobody reads: don't keep what a cancelled job still emits
+            return  # no reader is left: a cancelled job's events are dropped
         is_left = self.is_patient and all(type(event) is Chunk for event in events)
         if self._is_polled or is_left:
-            self._batches.append(events)  # the queue's locks are for those who wait
+            self._batches.append(events)  # without the queue's locks: no reader waits for them
         else:
             self._queue.put(events)
 
     # Request thread
 
     def poll(self, wake: Callable[[], None], alone: bool) -> None:
-        """Have `wake` called after puts, once for all streams that have the same, for a thread that
-        reads several. It must not block. What has come before is there to be taken. `alone`:
-        nobody waits in `take` from now on, which lets a put do without the queue's locks.
+        """Have `wake` called after puts; it must not block. Streams with the same `wake`, which one
+        thread reads, share one call. Earlier events are ready to be taken. `alone`: no thread waits
+        in `take` from now on, so that a put can skip the queue's locks.
         """
         self.wake = wake
         self._is_polled = alone
@@ -103,21 +105,22 @@ class Stream:
 
     @property
     def has_events(self) -> bool:
-        """Whether some wait to be taken."""
+        """Whether events wait to be taken."""
         return bool(self._batches)
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
-        """Wait for events, at most `timeout` seconds; all that have piled up, in order. Who waits
-        for a patient stream gets tokens with what comes next, or when the time is over.
+        """Wait for events, at most `timeout` seconds, and return all that have piled up, in order.
+        On a patient stream tokens do not end the wait: they come with the next other event, or at
+        the timeout.
 
-        Empty when the time is over, and at once when every job has ended.
+        Empty at the timeout, and at once when every job has ended.
         """
         if self.is_finished:
             return []
         events: list[JobEvent] = []
         try:
             events += self._queue.get(timeout != 0, timeout)
-            for _ in range(self._queue.qsize()):  # no more: it may fill as fast as it empties
+            for _ in range(self._queue.qsize()):  # bounded: it may fill as fast as it empties
                 events += self._queue.get_nowait()
         except queue.Empty:
             pass
@@ -125,8 +128,8 @@ class Stream:
         return events
 
     def take_now(self) -> Sequence[JobEvent]:
-        """What has piled up. Never waits, and so needs none of the queue's locks: for a thread that
-        takes a token of each of many streams.
+        """The events that have piled up. Never waits, and so skips the queue's locks: for a thread
+        that takes a token of each of many streams.
         """
         batches = self._batches
         if not batches:
@@ -141,11 +144,11 @@ class Stream:
 
     def _note_ends(self, events: Sequence[JobEvent]) -> None:
         for event in events:
-            if isinstance(event, (Finished, Failed)):  # a union would be made anew each time
+            if isinstance(event, (Finished, Failed)):  # `isinstance` with a union is slower
                 self._unfinished.discard(event.identifier)
 
     def close(self) -> None:
-        """Cancel what has not ended. Harmless when all has, and when called again."""
+        """Cancel the jobs that have not ended. Idempotent."""
         if self._closed:
             return
         self._closed = True

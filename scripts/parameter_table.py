@@ -1,12 +1,12 @@
-"""Write the tables of parameters in docs/api.md, from the contracts of the routes.
+"""Write docs/parameters.md, the tables of parameters by topic, from the contracts of the routes.
 
 Usage: .venv/bin/python scripts/parameter_table.py
 """
 
 import json
 import pathlib
+import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,11 +14,78 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from switchyard import app, engine  # noqa: E402
+from switchyard.app.formats.openai import parse  # noqa: E402
 from switchyard.app.openapi.contract import document  # noqa: E402
 from switchyard.app.request.validation import NEUTRAL, OTHER, SETTLED, TOLD  # noqa: E402
 
-PAGE = ROOT / "docs" / "api.md"
-BEGIN, END = "<!-- parameters -->\n", "<!-- end of parameters -->\n"
+PAGE = ROOT / "docs" / "parameters.md"
+HEAD = """# Parameters
+
+`scripts/parameter_table.py` writes this page, from the code that checks requests. A parameter
+that is not in these lists is refused by its name. `null` says that a parameter isn't given.
+[api.md](api.md) says how they work together.
+
+The column of endpoints uses these words:
+"""
+NEUTRAL_HEAD = """
+## Parameters that ask for nothing
+
+Clients send these with values that change nothing. Such a value is taken, and named in the header
+`X-Switchyard-Ignored`. Any other value is refused.
+"""
+NAMES_HEAD = """
+## Other names
+
+`/v1/completions`, `/completion` and `/api/…` take a parameter by the names that other servers have
+for it. Equal values under two names count as one; two values are a 400 that names both.
+"""
+WORDS = {
+    "all": (
+        *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"),
+        *("/api/extra/generate/stream", "/api/v1/generate", "/apply-template", "/completion"),
+        *("/generate", "/infill", "/tokenize"),
+    ),
+    "chats": ("/v1/chat/completions", "/apply-template", "/tokenize"),
+    "messages": ("/v1/messages", "/v1/messages/count_tokens"),
+    "KoboldAI": ("/api/v1/generate", "/api/extra/generate/stream"),
+    "llama.cpp": ("/completion", "/infill"),
+}
+TOPICS = {  # names up to the first dot or bracket
+    "Model and prompt": "model prompt suffix echo input_prefix input_suffix input_extra"
+    " parse_special preset",
+    "Conversation": "messages system input instructions documents chat_template_kwargs"
+    " add_generation_prompt continue_final_message cache_control",
+    "Length and stop": "max_tokens max_completion_tokens max_output_tokens max_length n_predict"
+    " max_new_tokens min_tokens min_length max_context_length truncation_length stop"
+    " stop_sequences stop_sequence stopping_strings stop_token_ids ignore_eos bypass_eos"
+    " use_default_badwordsids include_stop_str_in_output stop_on_loop",
+    "Answer and streaming": "n best_of stream stream_options return_progress timings"
+    " return_tokens response_fields",
+    "Logprobs": "logprobs top_logprobs n_probs return_tokens_as_token_ids",
+    "Temperature": "temperature temperature_last dynatemp_low dynatemp_high dynatemp_exponent"
+    " dynatemp_range smoothing_factor smoothing_curve",
+    "Filters and mirostat": "top_k top_p top_a min_p tfs tfs_z typical_p typical xtc_probability"
+    " xtc_threshold mirostat_mode mirostat mirostat_tau mirostat_eta sampler_order",
+    "Random draw": "skew seed sampler_seed",
+    "Repetition": "repetition_penalty repetition_penalty_range repetition_decay rep_pen"
+    " rep_pen_range repeat_penalty repeat_last_n frequency_penalty presence_penalty"
+    " dry_multiplier dry_base dry_allowed_length dry_range dry_penalty_last_n"
+    " dry_sequence_breakers",
+    "Allowed and banned tokens": "logit_bias banned_token_ids allowed_token_ids banned_strings"
+    " token_healing",
+    "Guidance": "cfg_scale guidance_scale negative_prompt",
+    "Structured output": "response_format json_schema regex choice grammar grammar_string"
+    " guided_json guided_regex guided_choice guided_grammar structured_outputs text",
+    "Tools": "tools tool_choice parallel_tool_calls",
+    "Reasoning": "reasoning_effort enable_thinking thinking reasoning_budget reasoning"
+    " separate_reasoning include_reasoning output_config",
+    "Scheduling and identity": "priority timeout user metadata safety_identifier"
+    " prompt_cache_key genkey",
+}
+ROUTES = {  # of parameters that only such routes have, by the beginnings of their paths
+    "Tokens": ("/tokenize", "/detokenize", "/v1/internal/", "/v1/token/", "/api/extra/tokencount"),
+    "Usage": ("/v1/usage",),
+}
 LOADING = (
     "/admin/",
     "/models/",
@@ -157,52 +224,60 @@ def _code(value: Any) -> str:
 
 
 def text(api: dict[str, Any]) -> str:
+    """The whole page."""
     found = rows(api)
-    sets = Counter(map(tuple, found.values()))
-    everywhere = max(sets, key=lambda paths: len(paths) * sets[paths])
-
-    def where(paths: list[str]) -> str:
-        lacking = [f"`{path}`" for path in everywhere if path not in paths]
-        if len(lacking) <= 2 and set(paths) <= set(everywhere):
-            return "all" + " but ".join(["", *lacking[:1]]) + " and ".join(["", *lacking[1:]])
-        return ", ".join(f"`{path}`" for path in paths)
-
-    taken = [
-        f"| `{row.name}` | {row.type} | {row.default} | {where(paths)} | {row.description} |"
-        for row, paths in found.items()
-        if isinstance(row, Row)
-    ]
-    neutral = [
-        f"| `{row.name}` | {row.values} | {where(paths)} |"
-        for row, paths in found.items()
-        if isinstance(row, Neutral)
-    ]
-    return "\n".join(
-        [
-            "",
-            f"`all` endpoints are {', '.join(f'`{path}`' for path in everywhere)}.",
-            "",
-            "| parameter | type, range | default | endpoints | |",
-            "|---|---|---|---|---|",
-            *taken,
-            "",
-            "Taken with a value that asks for nothing, and refused with any other:",
-            "",
-            "| parameter | values | endpoints |",
-            "|---|---|---|",
-            *neutral,
-            "",
-            "",
-        ]
-    )
+    taken = {row: paths for row, paths in found.items() if isinstance(row, Row)}
+    neutral = {row: paths for row, paths in found.items() if isinstance(row, Neutral)}
+    topics: dict[str, list[str]] = {topic: [] for topic in (*TOPICS, *ROUTES)}
+    for row, paths in taken.items():
+        cells = f"`{row.name}`", row.type, row.default, where(paths), row.description
+        topics[topic_of(row, paths)].append(f"| {' | '.join(cells)} |")
+    lines = [HEAD, "| word | endpoints |", "|---|---|"]
+    lines += [f"| {word} | {', '.join(map(_code_of, paths))} |" for word, paths in WORDS.items()]
+    for topic, table in topics.items():
+        head = "| parameter | type, range | default | endpoints | |\n|---|---|---|---|---|"
+        lines += [f"\n## {topic}\n", head, *table]
+    lines += [NEUTRAL_HEAD, "| parameter | values | endpoints |", "|---|---|---|"]
+    lines += [f"| `{row.name}` | {row.values} | {where(p)} |" for row, p in neutral.items()]
+    lines += [NAMES_HEAD, "| parameter | other names |", "|---|---|"]
+    lines += [f"| `{own}` | {', '.join(map(_code_of, other))} |" for own, other in other_names()]
+    return "\n".join([*lines, ""])
 
 
-def write(page: str, table: str) -> str:
-    """The page with the table in its place."""
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + table + END + rest.partition(END)[2]
+def topic_of(row: Row, paths: list[str]) -> str:
+    for topic, beginnings in ROUTES.items():
+        if all(path.startswith(beginnings) for path in paths):
+            return topic
+    root = re.split(r"[.\[]", row.name)[0]
+    topics = [topic for topic, names in TOPICS.items() if root in names.split()]
+    if len(topics) != 1:
+        raise SystemExit(f"{row.name} of {', '.join(paths)} needs a topic in {__file__}")
+    return topics[0]
+
+
+def where(paths: list[str]) -> str:
+    """By WORDS as far as they fit, then single paths."""
+    for word, members in WORDS.items():
+        lacking = [path for path in members if path not in paths]
+        if len(lacking) <= (2 if word == "all" else 0):
+            but = f" but {' and '.join(map(_code_of, lacking))}" if lacking else ""
+            rest = where([path for path in paths if path not in members])
+            return f"{word}{but}, {rest}" if rest else f"{word}{but}"
+    return ", ".join(map(_code_of, paths))
+
+
+def other_names() -> list[tuple[str, list[str]]]:
+    """Of parameters of text completions: what other servers call them."""
+    names: dict[str, list[str]] = {}
+    for name, own in sorted(parse.Completion.other_names().items()):
+        names.setdefault(own, []).append(name)
+    return sorted(names.items())
+
+
+def _code_of(path: str) -> str:
+    return f"`{path}`"
 
 
 if __name__ == "__main__":
     api = document(app.create_app(app.Settings(), engine.Models([])))
-    PAGE.write_text(write(PAGE.read_text(), text(api)))
+    PAGE.write_text(text(api))

@@ -1,10 +1,18 @@
-"""Request threads, of a server that tells how many it has."""
+"""The WSGI server's request threads: their number, and how to detach a connection from one."""
 
 from collections.abc import Callable
 
 
 class Threads:
-    """`count`: busy ones, and all; None where the server doesn't tell."""
+    """Hooks of the WSGI server, which sets them after it has loaded the application.
+
+    `count` returns the number of busy request threads, and of all; None if the server can't tell.
+    `detach` runs on a request thread, and takes the current request's connection from the server.
+    The server then neither reads nor closes it until any thread calls the function that `detach`
+    returned. `max_detached` limits detached connections.
+    """
 
     def __init__(self) -> None:
         self.count: Callable[[], tuple[int, int]] | None = None
+        self.detach: Callable[[], Callable[[], None]] | None = None
+        self.max_detached = 0

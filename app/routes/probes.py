@@ -99,7 +99,7 @@ def kserve_ready() -> flask.Response:
 @declares({200: Server, 304: None}, streams={PAGE: str}, who="nobody")
 def server() -> flask.Response:
     """What this server is, for clients that ask by `HEAD` whether there is one. A browser gets the
-    page, where the setting `ui` is on.
+    page, unless the setting `ui` is off.
     """
     has_page = services().settings.ui
     if has_page and wants_page():

@@ -70,8 +70,8 @@ async function refusal(response) {
   return new Refusal(`Refused: ${said}`, status, wait);
 }
 
-// The bodies of a stream of server-sent events.
-async function* events(response) {
+// The bodies of a stream of server-sent events. `told.retry`: milliseconds until the next, if it says so.
+async function* events(response, told = {}) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   const parts = [];
   try {
@@ -83,6 +83,7 @@ async function* events(response) {
         parts.push(lines[i]);
         if (i === lines.length - 1) break; // goes on in the next piece
         const line = parts.splice(0).join("");
+        if (line.startsWith("retry: ")) told.retry = Number(line.slice(7));
         if (line.startsWith("data: ") && line !== "data: [DONE]") yield JSON.parse(line.slice(6));
         if (line === "data: [DONE]") return;
       }
@@ -94,6 +95,33 @@ async function* events(response) {
     reader.cancel().catch(() => {});
   }
 }
+
+// A browser has six connections to a server over HTTP/1.1, one of them for the status: five answers
+// at once, and the others wait here, where they can be told so.
+const places = {
+  most: /^h[23]/.test(performance.getEntriesByType("navigation")[0]?.nextHopProtocol ?? "") ? Infinity : 5,
+  taken: 0,
+  waiting: [],
+  take(signal) {
+    if (this.taken < this.most) {
+      this.taken++;
+      return Promise.resolve();
+    }
+    return new Promise((resolve, reject) => {
+      this.waiting.push(resolve);
+      signal.addEventListener("abort", () => {
+        const at = this.waiting.indexOf(resolve);
+        if (at >= 0) this.waiting.splice(at, 1);
+        reject(signal.reason);
+      });
+    });
+  },
+  giveBack() {
+    const next = this.waiting.shift();
+    if (next) next();
+    else this.taken--;
+  },
+};
 
 // Text
 
@@ -377,16 +405,28 @@ class Chat {
     let problem = null;
     try {
       const body = JSON.stringify(request(this.messages));
-      const headers = { "Content-Type": "application/json" };
-      const signal = this.abort.signal;
-      const response = await ask("v1/chat/completions", { method: "POST", headers, body, signal });
-      for await (const event of events(response)) answer.add(event);
-      if (!answer.reason) throw new Refusal("The answer was cut off: the connection has ended.");
+      await this.fetch(body, answer, this.abort.signal);
     } catch (error) {
       answer.isStopped = error.name === "AbortError";
       problem = answer.isStopped ? null : error;
     }
     this.finish(article, answer, problem);
+  }
+
+  async fetch(body, answer, signal) {
+    const wait = make("p", { className: "note" }, `Waits: ${places.most} answers are on their way, and a browser has no`,
+      " more connections to a server. This one is asked for once one of them is complete.");
+    if (places.taken >= places.most) this.log.append(wait);
+    await places.take(signal).finally(() => wait.remove());
+    try {
+      const headers = { "Content-Type": "application/json" };
+      answer.begin = performance.now();
+      const response = await ask("v1/chat/completions", { method: "POST", headers, body, signal });
+      for await (const event of events(response)) answer.add(event);
+      if (!answer.reason) throw new Refusal("The answer was cut off: the connection has ended.");
+    } finally {
+      places.giveBack();
+    }
   }
 
   finish(article, answer, problem) {
@@ -480,22 +520,24 @@ async function watch() {
   while (!abort.signal.aborted && !document.hidden) {
     let wait = 1;
     try {
-      await follow(abort);
+      wait = await follow(abort);
     } catch (error) {
       if (abort.signal.aborted) return;
-      wait = await troubled(error, abort);
+      wait = troubled(error, abort);
     }
     await new Promise((resolve) => setTimeout(resolve, wait * 1000));
   }
 }
 
+// Seconds until the next, once one has ended. A server that can't go on says when to come again.
 async function follow(abort) {
+  const told = { retry: 1000 };
   const own = new AbortController();
   const end = () => own.abort();
   abort.signal.addEventListener("abort", end);
   let timer = setTimeout(end, QUIET);
   try {
-    for await (const body of events(await ask("ui/status", { signal: own.signal }))) {
+    for await (const body of events(await ask("ui/status", { signal: own.signal }), told)) {
       clearTimeout(timer);
       timer = setTimeout(end, QUIET);
       showStatus(body);
@@ -504,24 +546,17 @@ async function follow(abort) {
     clearTimeout(timer);
     abort.signal.removeEventListener("abort", end);
   }
+  return told.retry / 1000;
 }
 
 // Seconds until the next try.
-async function troubled(error, abort) {
-  if (error.status === 429) { // as many viewers as there may be: look from time to time
-    try {
-      showStatus(await (await ask("v1/status", { signal: abort.signal })).json());
-      return 5;
-    } catch (other) {
-      if (abort.signal.aborted) return 0;
-      error = other;
-    }
-  }
+function troubled(error, abort) {
   const wait = Math.max(error.wait || 0, 3);
-  const said = error.status === 401 ? NO_KEY : error.status ? error.message : "The server does not answer.";
-  byId("trouble").textContent = `${said} Next look in ${wait} s.`;
+  const said = error.status ? error.message : "The server does not answer.";
+  byId("trouble").textContent = error.status === 401 ? NO_KEY : `${said} Next look in ${wait} s.`;
   byId("trouble").hidden = false;
   byId("brief").textContent = error.status === 401 ? "an API key is needed" : "not connected";
+  if (error.status === 401) abort.abort(); // another key begins anew: wrong ones are counted
   return wait;
 }
 
@@ -535,7 +570,22 @@ function showStatus(body) {
   const rows = [["version", body.version], ["up for", span(body.uptime)]];
   if (body.streams !== undefined) rows.push(["open streams", body.streams]);
   if (body.threads) rows.push(["request threads", `${body.threads.busy} of ${body.threads.all}`]);
-  byId("status").replaceChildren(...body.models.map(card), make("div", { className: "card" }, table(rows)));
+  const cards = [...body.models.map(card), make("div", { className: "card" }, table(rows))];
+  if (body.queue?.length) cards.push(queue(body.queue));
+  byId("status").replaceChildren(...cards);
+}
+
+// Who runs next, for admins.
+function queue(waiting) {
+  const box = make("section", { className: "card" }, make("h3", { textContent: "Queue" }));
+  const list = make("ol");
+  for (const one of waiting) {
+    const priority = one.priority ? `, priority ${one.priority}` : "";
+    const text = `${one.model}: ${one.prompt_tokens} prompt tokens, waits ${span(one.age)}${priority}`;
+    list.append(make("li", { value: one.place, textContent: text }));
+  }
+  box.append(list);
+  return box;
 }
 
 // The models, in the settings' list.

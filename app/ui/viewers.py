@@ -1,24 +1,38 @@
-"""Who watches how the server stands. Each second it is put into words once, whoever watches."""
+"""Viewers of how the server stands. Each second it is put into words once, whoever watches."""
 
 import math
+import socket
 import threading
 import time
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import flask
+from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard.app.config import Settings
 from switchyard.app.delivery.framing import EVENTS, data
-from switchyard.app.delivery.sender import Sender, Streamed
+from switchyard.app.delivery.sender import Outlet, Sender, Streamed
 from switchyard.app.delivery.watch import LOOK, WatchedClient
-from switchyard.app.exceptions import LimitReached
 from switchyard.app.http.identity import caller_of
 from switchyard.app.operations.account import account_of
 from switchyard.app.routes.status import status_of
 from switchyard.app.services import Services, services
 
-WAIT = 30.0  # seconds until another viewer may have left
+MAX_QUEUE = 20  # places in the queue that are shown
+ASK = 0.25  # seconds for an engine thread to say the places
+# Of server-sent events: milliseconds until a viewer of one frame may come again.
+AGAIN_SOON, AGAIN_LATER = b"retry: 1000\n", b"retry: 5000\n"
+
+
+class Waiting(TypedDict):
+    """A request in the queue."""
+
+    model: str
+    place: int
+    priority: int
+    age: float
+    prompt_tokens: int
 
 
 class Board:
@@ -27,22 +41,41 @@ class Board:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
         self._second = -1
-        # By whether all is seen, and the models: the frame, and whether the server goes on.
-        self._frames: dict[tuple[bool, tuple[str, ...]], tuple[bytes, bool]] = {}
+        # By role, and the models: the frame, and whether the server goes on.
+        self._frames: dict[tuple[str, tuple[str, ...]], tuple[bytes, bool]] = {}
 
-    def frame(self, of: Services, sees_all: bool, second: int) -> tuple[bytes, bool]:
+    def frame(self, of: Services, role: str, second: int) -> tuple[bytes, bool]:
         """Of that second, or of a later one; and whether there will be more."""
-        which = sees_all, tuple(of.models.names)
+        which = role, tuple(of.models.names)
         with self._lock:
             if second > self._second:
                 self._second = second
                 self._frames.clear()
             found = self._frames.get(which)
             if found is None:
-                body = status_of(of, sees_all)
+                body: dict[str, Any] = {**status_of(of, role != "user")}
+                if role == "admin":
+                    body["queue"] = _queue(of)
                 # A server that ends would wait for its viewers.
-                found = self._frames[which] = data({**body}, ""), not of.models.is_over
+                found = self._frames[which] = data(body, ""), not of.models.is_over
             return found
+
+
+def _queue(of: Services) -> list[Waiting]:
+    """Those that run next, of all models."""
+    waiting = [
+        Waiting(
+            model=model.config.name,
+            place=job.place,
+            priority=job.priority,
+            age=round(job.age, 1),
+            prompt_tokens=job.prompt_tokens,
+        )
+        for model in of.models.engines
+        for job in model.jobs(ASK)
+        if job.place is not None
+    ]
+    return sorted(waiting, key=lambda one: one["place"])[:MAX_QUEUE]
 
 
 class View:
@@ -85,43 +118,106 @@ class View:
         return frame
 
     def wait(self) -> None:
-        """Until there may be something to write. Raises ClientGone."""
-        time.sleep(self.patience)
-        self.client.check()
+        """Never called: where the sender can't write, there is one frame."""
 
 
 class Viewers:
-    """Of one application. Each has a request thread, which the sender lets sleep."""
+    """Of one application. None of them keeps a request thread: the sender writes to all on
+    connections that the server has detached. A server that detaches none, or no more, gives a
+    viewer one frame, and says when to come again.
+    """
 
     def __init__(self, settings: Settings) -> None:
+        self.sender = Sender()  # of their own, for streams of text to have nothing to do with it
+        self.send_timeout = settings.send_timeout
         self._board = Board()
-        self._sender = Sender()  # of their own, for streams of text to have nothing to do with it
-        self._places = threading.BoundedSemaphore(settings.max_viewers)
-        self._number = settings.max_viewers
-        self._send_timeout = settings.send_timeout
+        self._max = settings.max_viewers
+        self._lock = threading.Lock()  # guards what follows
+        self._number = 0
 
     def answer(self) -> flask.Response:
-        """The stream for the current request. Raises LimitReached."""
+        """The stream for the current request."""
         here, caller = services(), caller_of(flask.request)
-        sees_all = caller is None or caller.role != "user"
+        role = "admin" if caller is None else caller.role
         client = WatchedClient(flask.request.environ, serves_half_closed=True)
-        view = View(
-            client,
-            lambda second: self._board.frame(here, sees_all, second),
-            _is_allowed(here),
-        )
-        if not self._places.acquire(blocking=False):
-            raise LimitReached(
-                f"{self._number} viewers watch, as many as this server takes",
-                WAIT,
-                "too_many_viewers",
-            )
-        response = Streamed(view, self._sender, self._send_timeout, EVENTS)
+        view = View(client, lambda second: self._board.frame(here, role, second), _is_allowed(here))
+        response = Watched(view, self, here)
         response.headers["Cache-Control"] = "no-store"
         response.headers["X-Accel-Buffering"] = "no"
-        # Called once: at the end, or where a server drops the response and closes nothing.
-        response.call_on_close(weakref.finalize(response, self._places.release))
         return response
+
+    # Any thread
+
+    def enter(self, most: int) -> bool:
+        """Whether there is a place, of `most` that the server has. Give it back by `leave`."""
+        with self._lock:
+            has_room = self._number < min(self._max, most)
+            self._number += has_room
+            return has_room
+
+    def leave(self) -> None:
+        with self._lock:
+            self._number -= 1
+
+
+class Watched(Streamed):
+    """The first frame, by a request thread; those that follow, by the sender."""
+
+    def __init__(self, view: View, viewers: Viewers, of: Services) -> None:
+        self._viewers = viewers
+        self._threads = of.threads
+        super().__init__(view, viewers.sender, viewers.send_timeout, EVENTS)
+
+    def _write(self, sender: Sender, send_timeout: float) -> Iterator[bytes]:
+        output, server, viewers = self._output, self._server, self._viewers
+        detach = None if server is None else self._threads.detach
+        has_place = detach is not None and viewers.enter(self._threads.max_detached)
+        frame = b""
+        try:
+            frame = output.take(time.monotonic()) or b""
+            if not has_place:
+                yield (AGAIN_SOON if detach is None else AGAIN_LATER) + frame
+                return
+            server.force_close()  # once the sender has ended it; the head says so
+            yield frame
+            if detach is not None and not output.is_finished:
+                server.chunked = False  # its end is the sender's
+                outlet = Viewing(output, send_timeout, server.sock, detach(), viewers.leave)
+                has_place = False  # but the outlet has it
+                if not sender.start(outlet):
+                    outlet.end()
+        finally:
+            if has_place:
+                viewers.leave()
+            if self.on_sent is not None:
+                self.on_sent(len(frame))
+
+
+class Viewing(Outlet):
+    """One viewer's way out, on a connection that is its own until `end`."""
+
+    __slots__ = ("_close", "_leave", "_socket")
+
+    def __init__(
+        self,
+        output: Any,
+        send_timeout: float,
+        sock: socket.socket,
+        close: Callable[[], None],
+        leave: Callable[[], None],
+    ) -> None:
+        super().__init__(output, send_timeout)
+        self._socket, self._close, self._leave = sock, close, leave
+
+    def end(self) -> None:
+        try:
+            if self.error is None:
+                self._socket.send(b"0\r\n\r\n", socket.MSG_DONTWAIT)
+        except OSError:
+            pass  # it has left, or takes nothing
+        finally:
+            self._close()
+            self._leave()
 
 
 def _is_allowed(here: Services) -> Callable[[], bool]:

@@ -9,7 +9,7 @@ Deliver = Callable[[Sequence[Event]], None]
 
 
 class Link(Protocol):
-    """Made with a `Deliver`, called from threads of its own; nothing counts after `Stopped`."""
+    """Made with a `Deliver`, which threads of the link call; `Stopped` is its last event."""
 
     def start(self) -> None:
         """Begin to load the model; returns at once."""
@@ -18,16 +18,16 @@ class Link(Protocol):
         """Never blocks. Commands arrive in order; those sent after the end are lost."""
 
     def join(self, timeout: float | None = None) -> bool:
-        """Whether all has ended and is released within `timeout` seconds."""
+        """Whether the engine thread has ended and released all within `timeout` seconds."""
 
 
 class ProcessLink(Link, Protocol):
-    """To an engine thread in a process of its own. `at`: the address of one that several servers
-    share; empty: it is this server's own.
+    """A link to an engine thread in a process of its own. `at`: the address of a shared engine;
+    empty for this server's own process.
     """
 
     at: str
 
     @property
     def pid(self) -> int | None:
-        """None while there is none."""
+        """The process id of the engine; None without a process."""

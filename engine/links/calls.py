@@ -1,4 +1,4 @@
-"""Calls of a backend that may raise whatever its libraries do. Engine thread only."""
+"""Calls of a backend whose libraries may raise anything. Engine thread only."""
 
 import logging
 from collections.abc import Callable
@@ -18,13 +18,13 @@ def open_backend(make_backend: Callable[[], Backend]) -> tuple[Backend, ModelInf
         return backend, backend.open()
     except ModelError:
         raise
-    except BaseException as reason:  # what libraries say of a bad model directory, in one line
+    except BaseException as reason:  # libraries raise anything for a bad model directory
         logger.debug("load", exc_info=True)
         raise ModelError(f"the model can't be loaded: {type(reason).__name__}: {reason}") from None
 
 
 def enqueue(backend: Backend, job: Job) -> EngineError | None:
-    """Why the job can't start, if it can't. Raises ModelError."""
+    """Returns why the job can't start, else None. Raises ModelError."""
     try:
         backend.enqueue(job)
     except ModelError:
@@ -38,7 +38,7 @@ def enqueue(backend: Backend, job: Job) -> EngineError | None:
 
 
 def recover(how: Callable[[], None]) -> str | None:
-    """Why it didn't help, if it didn't. Raises ModelError."""
+    """Returns why the recovery failed, else None. Raises ModelError."""
     logger.warning("recovery: %s", how.__name__)
     try:
         how()

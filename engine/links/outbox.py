@@ -10,26 +10,26 @@ from switchyard.engine.schedule.alarms import ALARMS
 
 
 class Outbox:
-    """Whichever thread has the turn delivers what others have put, too: so none waits for it."""
+    """The thread that is delivering also delivers the others' events: no thread waits for it."""
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
         self._batches: deque[Sequence[Event]] = deque()
-        self._turn = threading.Lock()  # held while delivering
+        self._turn = threading.Lock()  # held during a delivery
 
     def put(self, events: Sequence[Event]) -> None:
-        """To be delivered in this order. Under the lock that makes it one."""
+        """Queue events. Called under the lock that defines their order."""
         if events:
             self._batches.append(events)
 
     def put_later(self, events: Sequence[Event]) -> None:
-        """Likewise, and delivered soon, by a thread that holds no lock of the caller's."""
+        """Queue events, and have a thread deliver them soon without the caller's locks."""
         if events:
             self._batches.append(events)
             ALARMS.set(0.0, self.deliver)
 
     def deliver(self) -> None:
-        """All that was put, unless another thread is at it, which looks once more at its end."""
+        """Deliver all queued events. If another thread is delivering, it delivers these, too."""
         while self._batches and self._turn.acquire(blocking=False):
             try:
                 while self._batches:

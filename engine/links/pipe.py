@@ -1,7 +1,7 @@
-"""An engine thread in a process of its own, at the other end of a socket.
+"""An engine thread in a child process, at the other end of a socket.
 
-The child is started anew where its thread, its device or the whole of it is lost. It ends with this
-process, whatever the reason: at the end of the socket, and if it can't notice that, by the kernel.
+The child is restarted after the loss of its thread, its device or its process. It ends with this
+process: by the end of the socket, or, if it can't notice that, by the kernel.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ from switchyard.engine.schedule.watchdog import interval_of
 
 logger = logging.getLogger(__name__)
 
-KILL_TIMEOUT = 30.0  # seconds; a process that is stuck in a driver doesn't end before that lets go
-PULSES = 10  # signs of life in the time after which a silent child hangs
+KILL_TIMEOUT = 30.0  # seconds; a process that is stuck in a driver ends once the driver returns
+PULSES = 10  # signs of life in `silence_timeout`
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CODE = "from switchyard.engine.links.pipe import serve; serve({})"
 
@@ -42,8 +42,8 @@ FromChild = Sequence[Event] | logging.LogRecord | None  # None: the end
 
 
 class PipeLink:
-    """`make_backend` is called in the child, with the `deliver` there: a function of a module, or a
-    `partial` of one.
+    """`make_backend` is called in the child, with the `deliver` there. It must be picklable: a
+    module's function, or a `partial` of one.
     """
 
     at = ""
@@ -54,7 +54,7 @@ class PipeLink:
         self._deliver = deliver
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._is_stopping = False
-        self.pid: int | None = None  # of the child, while there is one
+        self.pid: int | None = None  # of the child; None without one
         self._thread = threading.Thread(target=self._run, name=f"link-{config.name}", daemon=True)
 
     # Any thread
@@ -72,7 +72,7 @@ class PipeLink:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    # Link's thread: it is the child's parent, by which the kernel ends it
+    # Link's thread: the kernel ends the child when this thread ends
 
     def _run(self) -> None:
         error: EngineError | None
@@ -84,20 +84,20 @@ class PipeLink:
         self._deliver([Stopped(None if self._is_stopping else error)])
 
     def _run_children(self) -> EngineError | None:
-        """One after the other, until one is told to stop, or can't load. Why."""
+        """Run one child after the other, until one is told to stop, or can't load. Returns why."""
         while True:
             is_loaded, error = self._run_child()
             if not is_loaded or self._is_stopping:
                 return error
             self._deliver([Restarting(str(error))])
-            # From here on no job is taken. What the old queue still has is about jobs that have
-            # ended, but for a `Stop`, of which the flag tells.
+            # From here on no job is accepted. The old queue holds only commands for ended jobs, and
+            # perhaps a `Stop`, which the flag repeats.
             self._commands = queue.SimpleQueue()
             if self._is_stopping:
                 return None
 
     def _run_child(self) -> tuple[bool, EngineError | None]:
-        """Whether it had loaded, and why it has ended, unless it was told to."""
+        """Returns whether the child was loaded, and why it has ended; None after a `Stop`."""
         here, there = Wire.pair()
         with here:
             try:
@@ -117,14 +117,14 @@ class PipeLink:
                 daemon=True,
             )
             try:
-                with contextlib.suppress(OSError):  # it has ended already
+                with contextlib.suppress(OSError):  # the child has ended
                     here.send(setup)
                 writer.start()
                 is_loaded, is_ended, error = self._read(here)
                 if error is None:
                     process.wait()
             finally:
-                process.kill()  # it may hang; what it holds is released with it
+                process.kill()  # it may hang; the kernel frees its memory
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(KILL_TIMEOUT)
                 self.pid = None
@@ -132,7 +132,7 @@ class PipeLink:
                 if writer.ident is not None:
                     writer.join(KILL_TIMEOUT)
         status = process.returncode
-        if status is None:  # it may have the device: another could not load
+        if status is None:  # it may hold the device: another child could not load
             return False, DeviceLost(f"the engine's process {process.pid} can't be ended")
         if not is_ended:
             error = (DeviceLost if is_loaded else ModelError)(
@@ -141,8 +141,8 @@ class PipeLink:
         return is_loaded, error
 
     def _read(self, here: Wire) -> tuple[bool, bool, EngineError | None]:
-        """Deliver until the child has ended. Whether it has loaded; whether it has told its end, or
-        hangs; and the reason of that.
+        """Deliver events until the child has ended. Returns whether the child was loaded, whether
+        it has told its end or hangs, and the cause.
         """
         is_loaded = is_ended = False
         while (messages := self._receive(here, is_loaded)) is not None:
@@ -162,15 +162,15 @@ class PipeLink:
         return is_loaded, is_ended, None
 
     def _receive(self, here: Wire, is_loaded: bool) -> list[FromChild] | None:
-        """None when the child has ended. One that holds Python's lock can't tell that it hangs: its
-        silence does, but while it loads.
+        """None when the child has ended. A child that holds the GIL can't tell that it hangs. Its
+        silence counts as a hang, except during a load.
         """
         messages: list[FromChild] | None = None
         try:
             while not is_loaded and messages is None:
-                if self._is_stopping:  # which a child that loads doesn't hear
+                if self._is_stopping:  # a loading child doesn't read commands
                     return [[Stopped(Closed("the engine was closed while it loaded"))]]
-                messages = here.receive(1.0)  # or it says that it lives
+                messages = here.receive(1.0)  # an empty message is a sign of life
             if messages is None:
                 messages = self._hear(here)
         except (EOFError, OSError):
@@ -181,7 +181,7 @@ class PipeLink:
         return messages
 
     def _hear(self, here: Wire) -> list[FromChild] | None:
-        """None: the child has been silent for too long. Raises EOFError, OSError."""
+        """None after too long a silence of the child. Raises EOFError, OSError."""
         silence_timeout, hang_exit = self._config.silence_timeout, self._config.hang_exit
         interval = interval_of(silence_timeout)
         silence, is_told = 0.0, False
@@ -197,7 +197,7 @@ class PipeLink:
 
 
 def _start(there: Wire, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
-    """In a session of its own: a signal to our process group is for us to obey."""
+    """Start the child in a session of its own: it gets no signals to our process group."""
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         [sys.executable, "-P", "-c", CODE.format(there.fileno())],
@@ -213,14 +213,14 @@ def _write_commands(
     commands: queue.SimpleQueue[Command | None],
     process: subprocess.Popen[bytes],
 ) -> None:
-    """A thread of its own: `send` must not wait for a child that doesn't read."""
+    """On a thread of its own: `send` must not wait for a child that doesn't read."""
     try:
         send_all(here, commands)
     except OSError:
-        pass  # the child has ended, which the link's thread tells
+        pass  # the link's thread tells the end of the child
     except Exception:
         logger.exception("a command can't cross")
-        process.kill()  # else its job would wait for ever
+        process.kill()  # the job would wait forever
 
 
 def _end(status: int) -> str:
@@ -235,8 +235,8 @@ def _end(status: int) -> str:
 
 
 def serve(descriptor: int) -> None:
-    """The child's main thread, until its engine thread has ended. Does not return."""
-    # A supervisor may send them to every process of a service; the drain needs this one.
+    """The child's main thread. Runs until the engine thread has ended; does not return."""
+    # A supervisor may signal every process of a service; during a drain this one must go on.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):  # not Linux
@@ -274,11 +274,11 @@ def _read_commands(there: Wire, thread: EngineThread) -> None:
 
 
 def _write_events(there: Wire, outbox: queue.SimpleQueue[FromChild], interval: float) -> None:
-    """A thread of its own: the engine thread must not wait for the parent."""
+    """On a thread of its own: the engine thread must not wait for the parent."""
     try:
         send_all(there, outbox, interval)
     except OSError:
         pass  # the parent has ended
-    except Exception:  # it can't cross: the end of this process does
+    except Exception:  # an event that can't cross ends this process
         traceback.print_exc()
         os._exit(1)

@@ -1,17 +1,17 @@
-"""Which replica a job goes to. Pure."""
+"""Chooses the replica for a job. Pure."""
 
 from collections.abc import Sequence
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.replica import Placed, Replica
 
-BALANCE = 1.25  # times the mean load, up to which a replica gets what it has cached
+BALANCE = 1.25  # times the mean load: limit of a replica that is preferred for its cache
 
 
 def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) -> Replica | None:
-    """Where a job goes: to the replica that has computed most of the pages which its prompt begins
-    with, if that has no more jobs than `BALANCE` times the mean (bounded loads: Mirrokni, Thorup,
-    Zadimoghaddam 2016), else to the least busy one. None: there is no place.
+    """The replica for a job: the one with the most cached pages of the prompt's beginning, if it
+    has no more jobs than `BALANCE` times the mean (bounded loads: Mirrokni, Thorup, Zadimoghaddam
+    2016). Else the least busy one. None if no replica has room.
     """
     free = [one for one in replicas if one.has_place(placed.job, max_jobs)]
     if len(free) < 2:
@@ -24,8 +24,8 @@ def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) ->
 
 
 def max_jobs_each(config: ModelConfig) -> int | None:
-    """Most jobs that each replica is given. None: as many as there are, to the one engine that
-    servers share, so that they wait in one queue with those of the others.
+    """Most jobs that each replica is given. None: no limit, for a single shared engine, where the
+    jobs of all servers wait in one queue.
     """
     if len(config.at) == 1:
         return None
@@ -33,7 +33,7 @@ def max_jobs_each(config: ModelConfig) -> int | None:
 
 
 def page_hashes(prompt: Sequence[int], page_size: int) -> list[int]:
-    """Of each full page, with all that is before it."""
+    """A hash of each full page together with all pages before it."""
     hashes, last = [], 0
     for start in range(0, len(prompt) - len(prompt) % page_size, page_size):
         last = hash((last, tuple(prompt[start : start + page_size])))

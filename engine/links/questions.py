@@ -1,20 +1,22 @@
-"""What a link asks of its replicas, where other servers have jobs there, too. Under its lock."""
+"""Questions to replicas, which may also hold jobs of other servers. Under the link's lock."""
 
 from collections.abc import Sequence
 
 from switchyard.engine.links.replica import Replica
 from switchyard.engine.messages import JobList, JobState, ListJobs, ListPending, PendingList
 
-MAX_OPEN = 64  # the next takes the place of the oldest, for which nobody waits any more
+MAX_OPEN = 64  # open questions; the next replaces the oldest, which has timed out
 
 
 class Questions:
-    """Answers come from `ask`, or later from `note`; none where a replica is lost meanwhile."""
+    """`ask` returns answers that are known here, `note` those that replicas complete. A question
+    stays unanswered if one of its replicas is lost.
+    """
 
     def __init__(self, is_one_queue: bool) -> None:
-        """`is_one_queue`: jobs wait in that of the one engine which servers share."""
+        """`is_one_queue`: jobs wait in the queue of a single shared engine."""
         self._is_one_queue = is_one_queue
-        self._open: dict[int, tuple[int, list[JobState]]] = {}  # by serial: answers to come
+        self._open: dict[int, tuple[int, list[JobState]]] = {}  # by serial: number to come
 
     def ask(
         self,
@@ -22,12 +24,12 @@ class Questions:
         replicas: Sequence[Replica],
         waiting: tuple[str, ...],
     ) -> list[PendingList | JobList]:
-        """`waiting`: identifiers of jobs that no replica has, the next first."""
+        """`waiting`: identifiers of jobs without a replica, the next first."""
         ready = [one for one in replicas if one.status == "ready"]
         if isinstance(question, ListJobs):
             return self._list_jobs(question, ready)
         if self._is_one_queue and ready:
-            ready[0].link.send(ListPending(-question.serial))  # none that a fence has
+            ready[0].link.send(ListPending(-question.serial))  # negative: no fence has this serial
             return []
         taken = [identifier for replica in replicas for identifier in replica.unstarted]
         return [PendingList(question.serial, (*taken, *waiting))]
@@ -45,7 +47,7 @@ class Questions:
         return []
 
     def note(self, answer: PendingList | JobList) -> list[PendingList | JobList]:
-        """What is whole with this answer of a replica."""
+        """Take a replica's answer. Returns the answers that it completes."""
         if isinstance(answer, PendingList):
             return [PendingList(-answer.serial, answer.identifiers)] if answer.serial < 0 else []
         if answer.serial not in self._open:

@@ -1,4 +1,4 @@
-"""One of several engine threads that serve a model, as the front end sees it. Under its lock."""
+"""One replica, as its link sees it. Under the link's lock."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -23,16 +23,16 @@ class Placed:
 
     job: Job
     submitted: float  # by the monotonic clock
-    hashes: Sequence[int]  # of its prompt's pages
-    replica: "Replica | None" = None  # None: it waits in the front end
-    num_pages: int = 0  # that it takes there
+    hashes: Sequence[int]  # of the prompt's full pages
+    replica: "Replica | None" = None  # None: the job waits in the link
+    num_pages: int = 0  # reserved there
     is_started: bool = False
-    has_text: bool = False  # that the client may have seen
+    has_text: bool = False  # whether the client may have seen text
     was_moved: bool = False
     is_cancelled: bool = False
 
     def end_cancelled(self) -> Finished:
-        """Of one that was never begun, as far as its client has seen."""
+        """The end of a cancelled job without text."""
         return Finished(self.job.identifier, "cancelled", len(self.job.prompt), 0, 0)
 
 
@@ -42,29 +42,30 @@ class Replica:
     gpus: tuple[int, ...]
     link: ProcessLink = field(init=False)
     status: ReplicaStatus = "loading"
-    reason: str = ""  # why it isn't ready
-    info: ModelInfo | None = None  # None: it was never loaded
-    share: float = 0.0  # of its load
-    jobs: dict[str, Placed] = field(default_factory=dict)  # in the order in which they came
-    pages: OrderedDict[int, None] = field(default_factory=OrderedDict)  # seen, the oldest first
-    fence: int | None = None  # serial of the answer behind which no event is from before
-    num_failures: int = 0  # in a row, to load
+    reason: str = ""  # the cause if it isn't ready
+    info: ModelInfo | None = None  # None: never loaded
+    share: float = 0.0  # progress of the load, from 0 to 1
+    jobs: dict[str, Placed] = field(default_factory=dict)  # in order of arrival
+    # Hashes of the pages that it has computed, the oldest first
+    pages: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    fence: int | None = None  # serial of an answer; events before that answer are stale
+    num_failures: int = 0  # failed loads in a row
     num_restarts: int = 0
     num_hangs: int = 0
-    stats: Stats | None = None  # of the engine threads so far
-    before: Stats | None = None  # of those before the current one
+    stats: Stats | None = None  # with the counts of earlier engine threads
+    before: Stats | None = None  # the counts of earlier engine threads
 
     def __post_init__(self) -> None:
         self.link = self.make()
 
     @property
     def unstarted(self) -> list[str]:
-        """Identifiers of jobs, the oldest first."""
+        """Identifiers of jobs that have not started, the oldest first."""
         return [identifier for identifier, one in self.jobs.items() if not one.is_started]
 
     @property
     def num_pages(self) -> int:
-        """Of its jobs."""
+        """Pages reserved by its jobs."""
         return sum(placed.num_pages for placed in self.jobs.values())
 
     def tell(self) -> ReplicaState:
@@ -80,9 +81,8 @@ class Replica:
         )
 
     def has_place(self, job: Job, max_jobs: int | None) -> bool:
-        """Whether the job would start there, as far as that is known here: texts that several jobs
-        begin with take their pages once, which only the replica can tell. `max_jobs`: None where
-        jobs wait there.
+        """Whether the job would start there, as far as the link knows: only the replica knows which
+        jobs share pages. `max_jobs`: None if jobs wait in the replica.
         """
         assert self.info is not None
         if max_jobs is None:
@@ -104,7 +104,7 @@ class Replica:
             self.pages.popitem(last=False)
 
     def forget(self) -> list[Placed]:
-        """All its jobs, which it will do nothing about any more."""
+        """Take away all jobs; the replica works on none of them any more."""
         jobs = list(self.jobs.values())
         self.jobs.clear()
         self.pages.clear()
@@ -117,15 +117,15 @@ class Replica:
         self.link.send(ListPending(fence))
 
     def count(self, stats: Stats) -> None:
-        if self.stats is not None and stats.began != self.stats.began:  # from 0, by another
+        if self.stats is not None and stats.began != self.stats.began:  # a new thread counts from 0
             self.before = self.stats.at_rest()
         self.stats = stats.after(self.before)
 
     def rest(self) -> None:
-        """Nothing counts there."""
+        """Keep the counts; nothing is running there."""
         if self.stats is not None:
             self.stats = self.stats.at_rest()
 
     def num_cached(self, hashes: Sequence[int]) -> int:
-        """Of the pages that a prompt begins with."""
+        """Number of cached pages at the beginning of a prompt."""
         return next((i for i, page in enumerate(hashes) if page not in self.pages), len(hashes))

@@ -1,7 +1,7 @@
-"""Several engine threads that serve one model, or a single one that may be lost, as one link.
+"""One link to several replicas of a model, or to a single engine thread that may be lost.
 
-Jobs wait here, in one fair queue, until a replica has a place: so priorities and shares hold over
-all of them, and a replica that is lost takes along only what it has begun to tell.
+Jobs wait here, in one fair queue, until a replica has room. Priorities and shares hold over all
+replicas, and a lost replica ends only jobs whose text has begun.
 """
 
 import itertools
@@ -57,13 +57,13 @@ logger = logging.getLogger(__name__)
 
 MakeLink = Callable[[Deliver], ProcessLink]
 
-RETRY = 5.0  # seconds until a replica that can't load is tried anew; then twice as long each time
+RETRY = 5.0  # seconds until a failed load is tried again; doubled each time
 MAX_RETRY = 300.0
 
 
 class ReplicaLink:
-    """A job of which its client has seen nothing goes on elsewhere if its replica is lost: once,
-    in case that it is the one that ends replicas. Any other ends with an error.
+    """Moves a job without text to another replica if its own is lost. It does so once: the job may
+    be the cause of the loss. Any other job of a lost replica ends with an error.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class ReplicaLink:
         makers: Sequence[tuple[tuple[int, ...], MakeLink]],
         deliver: Deliver,
     ) -> None:
-        """`makers`: of each replica the numbers of its GPUs, and what makes its link."""
+        """`makers`: for each replica its GPUs' numbers, and a function that makes its link."""
         self._config = config
         self._outbox = Outbox(deliver)
-        self._lock = threading.Lock()  # guards what follows; not held while delivering
+        self._lock = threading.Lock()  # guards the attributes below; not held during a delivery
         self._pending = Pending(config.fair_wait_factor)
         self._jobs: dict[str, Placed] = {}
-        self._info: ModelInfo | None = None  # of the first that was loaded: all are alike
+        self._info: ModelInfo | None = None  # of the first loaded replica; the others must equal it
         self._fences = itertools.count(1)
         self._max_jobs = max_jobs_each(config)
         self._questions = Questions(is_one_queue=self._max_jobs is None)
@@ -113,7 +113,7 @@ class ReplicaLink:
                     for replica in self._replicas:
                         replica.link.send(command)
             case Abandon():
-                pass  # the replica that hangs is told so here
+                pass  # this link itself sends it to a hanging replica
 
     def join(self, timeout: float | None = None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
@@ -149,7 +149,7 @@ class ReplicaLink:
         return one
 
     def _assign(self) -> None:
-        """Begin what there is a place for, the best first."""
+        """Start the jobs for which there is room, the best first."""
         ready = self._ready()
         while self._pending and ready:
             for job in self._pending.candidates():
@@ -170,7 +170,7 @@ class ReplicaLink:
         placed = self._jobs.get(identifier)
         if placed is None:
             for replica in self._ready() if self._config.at else ():
-                replica.link.send(Cancel(identifier))  # of another server, perhaps
+                replica.link.send(Cancel(identifier))  # perhaps another server's job
             return
         placed.is_cancelled = True
         if placed.replica is not None:
@@ -181,10 +181,10 @@ class ReplicaLink:
         self._outbox.put_later([placed.end_cancelled()])
 
     def _pass_on(self, replica: Replica, event: JobEvent, out: list[Event]) -> bool:
-        """Whether there may be a place for another job."""
+        """Returns whether there may be room for another job."""
         placed = self._jobs.get(event.identifier)
         if placed is None or placed.replica is not replica:
-            return False  # of a job that has ended, or was moved
+            return False  # the job has ended, or was moved
         out.append(event)
         match event:
             case Started():
@@ -200,7 +200,7 @@ class ReplicaLink:
         return False
 
     def _note(self, replica: Replica, event: ThreadEvent, out: list[Event]) -> bool:
-        """What a replica tells of itself. Whether there may be a place for a job."""
+        """Take an event of a replica's thread. Returns whether there may be room for a job."""
         match event:
             case LoadProgress(share):
                 replica.share = share
@@ -257,20 +257,20 @@ class ReplicaLink:
         replica.fence, replica.num_failures = None, 0
 
     def _abandon(self, replica: Replica, reason: str, out: list[Event]) -> None:
-        """It is stuck. If it comes out, it answers behind all that is from before."""
+        """The replica hangs. It answers the fence once it is out, after all earlier events."""
         logger.error("model %s: %s", self._config.name, reason)
         self._lose(replica, "hanging", reason, out)
         replica.abandon(next(self._fences))
 
     def _end(self, replica: Replica, error: EngineError | None, out: list[Event]) -> None:
-        """Its link has ended. It is tried anew while there are others."""
+        """The replica's link has ended. It is restarted while other replicas run."""
         if is_refused := replica.status == "stopped":
             error = ModelError(replica.reason)
         self._lose(replica, "stopped", str(error or ""), out)
         replica.rest()
         if all(one.status == "stopped" for one in self._replicas):
             out.append(Stopped(None if self._is_stopping else error))
-            self._is_stopping = True  # none is tried anew
+            self._is_stopping = True  # no replica is restarted
         elif not (self._is_stopping or is_refused):
             seconds = min(RETRY * 2**replica.num_failures, MAX_RETRY)
             replica.num_failures += 1
@@ -284,7 +284,7 @@ class ReplicaLink:
                 replica.link.start()
 
     def _lose(self, replica: Replica, status: ReplicaStatus, reason: str, out: list[Event]) -> None:
-        """What it had begun to tell ends, and what has been lost before."""
+        """End the replica's jobs with text, or moved once before; move its other jobs."""
         replica.status, replica.reason = status, reason
         for placed in replica.forget():
             identifier = placed.job.identifier

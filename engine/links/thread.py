@@ -53,9 +53,9 @@ LOST = "the generator has lost the job"
 class EngineThread:
     """Takes commands, keeps the batch full, hands events to `deliver`. A Link, in this process.
 
-    `deliver` is called on the engine thread with all events of an iteration and must not block.
-    The last event is always `Stopped`; jobs that have not ended by then end with it. What a backend
-    may raise includes panics of libraries written in Rust, which are no `Exception`s.
+    `deliver` gets all events of an iteration, on the engine thread, and must not block. The last
+    event is always `Stopped`, which also ends all remaining jobs. A backend may raise panics of
+    Rust libraries, which are no `Exception`s.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class EngineThread:
         self._batch = Batch(config.max_batch_size)
         self._counters = Counters()
         self._stopwatch = Stopwatch(self._counters)
-        self._num_recoveries = 0  # since a token came
-        self._busy_since: float | None = None  # None: waits, or loads
+        self._num_recoveries = 0  # since the last token
+        self._busy_since: float | None = None  # None while it waits or loads
         self._watchdog = Watchdog(
             config.name,
             lambda: self._busy_since,
@@ -94,7 +94,7 @@ class EngineThread:
         self._inbox.put(command)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Whether the thread has ended within `timeout` seconds, or never started."""
+        """Whether the thread has ended, or never started, within `timeout` seconds."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._thread.is_alive():
@@ -119,7 +119,7 @@ class EngineThread:
             error = Closed(f"the engine failed: {type(reason).__name__}: {reason}")
         self._busy_since = None
         self._watchdog.stop()
-        self._deliver([Stopped(error)])  # before the release, which takes a while
+        self._deliver([Stopped(error)])  # before the release, which is slow
         if backend is not None:
             try:
                 backend.close()
@@ -138,13 +138,13 @@ class EngineThread:
                     if self._batch:
                         self._iterate(backend)
                         self._tell_stats(backend)
-            except ModelError as reason:  # another process might go on, this one can't
+            except ModelError as reason:  # only another process can go on
                 self._tell(self._batch.fail(str(reason)))
                 raise
             except BaseException as reason:
                 self._fail_batch(reason)
                 cause = cause_of(reason)
-            if cause is not None:  # not in the handler: the frames there hold the device's memory
+            if cause is not None:  # outside the handler, whose frames hold the device's memory
                 self._recover(backend, cause)
 
     def _tell(self, events: Sequence[JobEvent]) -> None:
@@ -156,7 +156,7 @@ class EngineThread:
             self._deliver([stats])
 
     def _wait(self, backend: Backend) -> Command:
-        """Idle, until something is to be done."""
+        """Idle, until there is a command."""
         self._busy_since = None
         while True:
             try:
@@ -165,7 +165,7 @@ class EngineThread:
                 self._tell_stats(backend)
 
     def _take_commands(self, backend: Backend) -> bool:
-        """Obey all that has arrived; wait for something if idle. False once told to stop."""
+        """Obey all commands; wait for one if idle. Returns False after `Stop`."""
         is_idle = not self._batch and not self._pending
         while True:
             try:
@@ -200,7 +200,7 @@ class EngineThread:
                 self._tell([Failed(identifier, BatchFailed(cause_of(reason)))])
                 raise
             self._tell(events or [Failed(identifier, BatchFailed(LOST))])
-        elif job := self._pending.remove(identifier):  # else it ended meanwhile
+        elif job := self._pending.remove(identifier):  # None: it has ended
             self._tell([Finished(identifier, "cancelled", len(job.prompt), 0, 0)])
 
     def _admit(self, backend: Backend) -> None:
@@ -211,7 +211,7 @@ class EngineThread:
                 return
             error: EngineError | None
             if job is None or (job is not candidates[0] and not self._batch):
-                # Nothing will ever make room: say so instead of waiting for ever.
+                # An empty generator has no room: end the job instead of waiting forever.
                 job = candidates[0]
                 error = JobFailed("the job does not fit an empty generator")
             else:
@@ -239,7 +239,7 @@ class EngineThread:
         self._counters.iterate(begin, batch_size, self._batch.num_tokens - num_tokens)
         for loop in loops:
             identifier = loop.job.identifier
-            # What it tells beside its end has been drawn behind the loop.
+            # Other events of the cancelled job belong to tokens behind the loop.
             ends = [loop.last] if loop.last is not None else backend.cancel(identifier)
             self._batch.end(identifier)
             self._tell([loop.finish(ends)])
@@ -247,7 +247,7 @@ class EngineThread:
             self._end_zombies(backend)
 
     def _end_zombies(self, backend: Backend) -> None:
-        """What the generator works on for nobody, and what waits for it in vain."""
+        """End jobs that only the generator knows, and jobs that the generator has lost."""
         num_strays, lost = backend.reconcile(self._batch.identifiers)
         logger.error("zombies: %d jobs unknown here, the generator has lost %s", num_strays, lost)
         failed = [Failed(i, BatchFailed(LOST)) for i in lost]
@@ -256,7 +256,7 @@ class EngineThread:
         self._tell(failed)
 
     def _without_memory(self, event: JobEvent) -> JobEvent:
-        """A job for whose prompt there was no memory waits until there is less to do."""
+        """Put a job back whose prompt found no memory; it waits until fewer jobs run."""
         if not (isinstance(event, Failed) and isinstance(event.error, OutOfMemory)):
             return event
         self._halve()
@@ -271,7 +271,7 @@ class EngineThread:
         self._counters.totals.out_of_memory += 1
 
     def _fail_batch(self, reason: BaseException) -> None:
-        """End the active jobs, but for those that can start over."""
+        """End the active jobs, except those that can start over."""
         logger.error("iteration failed with %d active jobs", len(self._batch), exc_info=reason)
         if isinstance(reason, OutOfMemory):
             self._halve()
@@ -284,7 +284,7 @@ class EngineThread:
         self._tell([*events, *self._batch.fail(cause_of(reason))])
 
     def _recover(self, backend: Backend, cause: str) -> None:
-        """Each way only if those before it have not brought a token since."""
+        """Escalate: a stronger way only if the weaker ones have brought no token since."""
         self._deliver([Recovering(cause)])
         told: str | None = cause
         for how in (backend.reset, backend.rebuild, backend.reload)[self._num_recoveries :]:

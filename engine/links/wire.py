@@ -1,6 +1,7 @@
-"""Messages over a socket: each a pickle, behind its length in bytes.
+"""Messages over a socket: each is a pickle behind its length in bytes.
 
-A pickle can run any code: the other end is this server's own process, or has shown a key.
+A pickle can run any code. The other end is this server's own process, or has proven that it has the
+key.
 """
 
 import contextlib
@@ -13,19 +14,19 @@ from typing import Any, Self
 
 HEAD = struct.Struct("!I")
 MAX_BYTES = 1 << 28  # of a message
-READ = 1 << 18  # bytes at once, at most
+READ = 1 << 18  # most bytes of one read
 
 
 class Wire:
-    """One end. One thread may send while another receives."""
+    """One end of a connection. One thread may send while another receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         """`connection`: connected, without a timeout."""
         self._socket = connection
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self._received = bytearray()  # less than a message
-        self._messages: list[Any] = []  # that nobody has asked for
+        self._received = bytearray()  # the beginning of a message
+        self._messages: list[Any] = []  # received, and not returned yet
 
     @classmethod
     def pair(cls) -> tuple[Self, Self]:
@@ -43,8 +44,8 @@ class Wire:
         self._socket.sendall(HEAD.pack(len(data)) + data)
 
     def receive(self, timeout: float | None = None) -> list[Any] | None:
-        """All messages that are there: none yet where a part of one is. None: nothing has come in
-        `timeout` seconds. Raises EOFError at the other end's end, OSError.
+        """All whole messages that have arrived; empty if only a part of one has. None if no byte
+        has come in `timeout` seconds. Raises EOFError when the other end closes, OSError.
         """
         if self._messages:
             messages, self._messages = self._messages, []
@@ -79,8 +80,8 @@ class Wire:
         return first
 
     def shut(self) -> None:
-        """End it for both ends; those who receive or send find out."""
-        with contextlib.suppress(OSError):  # it has ended
+        """End the connection for both ends; blocked calls of `send` and `receive` raise."""
+        with contextlib.suppress(OSError):  # the connection has ended
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -94,8 +95,8 @@ class Wire:
 
 
 def send_all(wire: Wire, outbox: "queue.SimpleQueue[Any]", interval: float | None = None) -> None:
-    """What comes, up to None; an empty list as a sign of life where nothing came for `interval`
-    seconds. Raises OSError.
+    """Send the outbox's messages, up to None. An empty list is a sign of life, sent after
+    `interval` seconds without a message. Raises OSError.
     """
     while True:
         try:

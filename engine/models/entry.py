@@ -1,4 +1,4 @@
-"""What a name of the table stands for. The table's lock guards all of it."""
+"""The entries of the table of models. The table's lock guards them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,32 +18,32 @@ ModelState = State | Literal["unloaded", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model as it is configured. Times in seconds."""
+    """The configuration of a model in the table. Times in seconds."""
 
     config: ModelConfig
     # When it is loaded: with the server, by the first request that names it, or by an operator.
     load: Policy = "start"
-    idle_timeout: float = 0.0  # without a job, after which it is unloaded; 0: never
-    drain: float = 60.0  # that its jobs may go on when it is unloaded or another takes its place
-    about: object = None  # the application's own: nothing here looks at it
+    idle_timeout: float = 0.0  # time without a job until an unload; 0: never
+    drain: float = 60.0  # time for running jobs before an unload or a swap
+    about: object = None  # the application's data
 
 
 class Instance:
-    """An engine of a name, and who holds it."""
+    """One engine of a name, and its leases."""
 
     __slots__ = ("engine", "needed", "num_leases", "served", "since", "used")
 
     def __init__(self, served: Served, engine: Engine) -> None:
         self.served = served
         self.engine = engine
-        self.num_leases = 0  # requests that may still submit to it
-        self.used = 0.0  # when last, by the table's clock
-        self.since = 0.0  # when it was loaded
-        self.needed: Mapping[Place, int] = {}  # bytes by place, as estimated for its load
+        self.num_leases = 0  # leases: requests that may submit jobs
+        self.used = 0.0  # time of the last use, by the table's clock
+        self.since = 0.0  # time of the load
+        self.needed: Mapping[Place, int] = {}  # estimated bytes by place
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it holds memory and can take jobs, whatever trouble it may have."""
+        """Whether it holds memory and can take jobs, even if it recovers or hangs."""
         return self.engine.standing.is_ready
 
     @property
@@ -52,7 +52,7 @@ class Instance:
 
 
 class Entry:
-    """A name, and the engine that it points to."""
+    """A name of the table, and the engine that it points to."""
 
     __slots__ = (
         *("error", "instance", "is_lost", "load", "name", "num_failures", "num_waiting"),
@@ -62,21 +62,21 @@ class Entry:
     def __init__(self, name: str, instance: Instance) -> None:
         self.name = name
         self.instance = instance
-        self.load: Load | None = None  # that is under way
-        self.retiring: list[Instance] = []  # no name points to them, but they may have jobs
-        self.error: EngineError | None = None  # of the last load, or by which the engine was lost
-        self.num_failures = 0  # one after the other
-        self.retry_at = 0.0  # by the monotonic clock; none begins before
-        self.num_waiting = 0  # requests, for a load
-        self.yields_to: Instance | None = None  # that needs its memory: its own requests wait
-        self.past = Past()  # of engines before this one
-        self.was_unloaded = False  # on purpose: it doesn't come back by itself
-        self.was_lost = False  # while it was loaded: it comes back by itself
-        self.is_lost = False  # for good: only another process can serve it
+        self.load: Load | None = None  # the change in progress
+        self.retiring: list[Instance] = []  # replaced engines that may still have jobs
+        self.error: EngineError | None = None  # of the last load, or of the engine's loss
+        self.num_failures = 0  # failed loads in a row
+        self.retry_at = 0.0  # earliest time of the next load, by the monotonic clock
+        self.num_waiting = 0  # requests that wait for a load
+        self.yields_to: Instance | None = None  # needs this memory: new requests wait
+        self.past = Past()  # the counts of earlier engines
+        self.was_unloaded = False  # by command: not loaded again automatically
+        self.was_lost = False  # after its load: loaded again automatically
+        self.is_lost = False  # for good: only another process can load it
 
     @property
     def is_there(self) -> bool:
-        """Whether its engine takes requests, or tells by itself why not."""
+        """Whether the engine takes requests, or itself refuses them with a reason."""
         engine = self.instance.engine
         if self.load is not None and self.load.is_waited_for:
             return False
@@ -84,7 +84,7 @@ class Entry:
 
     @property
     def comes_back(self) -> bool:
-        """Whether it is loaded again by itself."""
+        """Whether the model is loaded again automatically."""
         is_wanted = self.was_lost or self.instance.served.load == "start"
         return self.state == "failed" and is_wanted and not self.was_unloaded
 
@@ -102,7 +102,7 @@ class Entry:
         return "loading"
 
     def check_ours(self) -> None:
-        """Raises NotOurs."""
+        """Raises NotOurs for a shared engine."""
         if at := self.instance.served.config.at:
             raise NotOurs(
                 f"model {self.name} is in engines that servers share, at {', '.join(at)}: end"
@@ -112,14 +112,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """How a name of the table stands."""
+    """The state of a name of the table."""
 
     name: str
     aliases: tuple[str, ...]
     state: ModelState
-    progress: float | None  # of a load that is under way, from 0 to 1
-    error: EngineError | None  # why it has failed
-    num_jobs: int  # with those of engines that are about to go
+    progress: float | None  # of the current load, from 0 to 1
+    error: EngineError | None  # of the last load, or of the engine's loss
+    num_jobs: int  # including those of replaced engines
     num_leases: int
     num_waiting: int
     load: Policy
@@ -127,7 +127,7 @@ class ModelStatus:
 
 
 class Lease:
-    """An engine that isn't closed for another's sake until this is released."""
+    """A hold on an engine: until `release`, no eviction closes it."""
 
     __slots__ = ("_release", "engine")
 
@@ -136,7 +136,7 @@ class Lease:
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
-        """Harmless when called again."""
+        """Idempotent."""
         release, self._release = self._release, None
         if release is not None:
             release()

@@ -1,4 +1,4 @@
-"""Engines for requests, which may have to wait for them."""
+"""Gives requests leases on engines, and waits for loads."""
 
 import contextlib
 import threading
@@ -10,21 +10,21 @@ from switchyard.engine.models.entry import Entry, Instance, Lease
 from switchyard.engine.models.lifecycle import RETRY, Lifecycle
 from switchyard.engine.models.load import Load
 
-LOOK = 0.25  # seconds from one look at who waits for a load to the next
+LOOK = 0.25  # seconds between checks of a waiting request
 
 
 class Lessor:
-    """`changed` guards the entries; whoever waits here waits for it."""
+    """`changed` guards the entries; waiting requests wait on it."""
 
     def __init__(self, changed: threading.Condition, life: Lifecycle, load_wait: float) -> None:
         """`load_wait`: seconds that a request waits for its model."""
         self._changed = changed
         self._life = life
         self._load_wait = load_wait
-        self.is_open = False  # while models are loaded; else each engine says how it stands
+        self.is_open = False  # False: a lease needs no loaded model; the engine refuses jobs itself
 
     def lease(self, entry: Entry, check: Callable[[], None]) -> Lease:
-        """As `Models.lease`."""
+        """See `Models.lease`."""
         with self._changed:
             lease = self._lease(entry)
             if lease is not None:
@@ -49,7 +49,7 @@ class Lessor:
 
     @contextlib.contextmanager
     def _waiting(self, entry: Entry) -> Iterator[None]:
-        """Raises Full: each that waits has a request thread."""
+        """Counts waiting requests, each of which holds a request thread. Raises Full."""
         with self._changed:
             number, most = entry.num_waiting, max(entry.instance.served.config.max_pending, 1)
             if number >= most:
@@ -66,7 +66,7 @@ class Lessor:
     # Under the lock
 
     def _lease(self, entry: Entry) -> Lease | None:
-        """None: it has to be waited for."""
+        """None if the engine is not there yet."""
         if self.is_open and (entry.yields_to is not None or not entry.is_there):
             return None
         instance = entry.instance
@@ -75,7 +75,7 @@ class Lessor:
         return Lease(instance.engine, lambda: self._release(instance))
 
     def _begin(self, entry: Entry) -> Load:
-        """Raises Refused where no request may load it."""
+        """Begin a load. Raises Refused if a request may not load the model."""
         if entry.instance.served.load == "manual":
             raise Unloaded(f"model {entry.name} is not loaded; its operator loads it", RETRY)
         wait = self._life.wait_of(entry)
@@ -92,7 +92,7 @@ class Lessor:
 
 
 def _refusal(entry: Entry, load: Load, wait: float) -> Refused:
-    """For a request that has waited for a load in vain."""
+    """The error for a request whose load failed."""
     if load.is_cancelled:
         return Unloaded(f"model {entry.name} was unloaded before it was loaded", RETRY)
     if isinstance(load.error, Loading):

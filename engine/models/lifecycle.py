@@ -1,4 +1,4 @@
-"""How engines come and go: loads, unloads, swaps, each on a thread of its own while it lasts."""
+"""Loads, unloads and swaps of engines, each on a thread of its own."""
 
 import logging
 import threading
@@ -22,14 +22,14 @@ from switchyard.engine.models.room import RELEASE, Room
 
 logger = logging.getLogger(__name__)
 
-LOOK = 0.1  # seconds from one look for room to the next, where others are at work on it
-YIELD = 0.25  # of its patience, after which a load has others take no more requests
-RETRY = 5.0  # seconds until a lost engine is loaded again; twice as long each time
+LOOK = 0.1  # seconds between tries while other models are at work
+YIELD = 0.25  # share of the patience after which the models in the way take no requests
+RETRY = 5.0  # seconds until a lost engine is loaded again; doubled each time
 MAX_RETRY = 300.0
 
 
 class Lifecycle:
-    """`changed` guards the entries. It isn't held while an engine is opened, loaded or closed."""
+    """`changed` guards the entries. It is not held while an engine is opened, loaded or closed."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Lifecycle:
         patience: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`patience`: seconds that a load waits until others are done with what it needs."""
+        """`patience`: seconds that a load waits for memory which other models use."""
         self._entries = entries
         self._changed = changed
         self._open = open
@@ -48,9 +48,9 @@ class Lifecycle:
         self._patience = patience
         self.clock = clock
         self._turns = Turns()
-        self.is_over = False  # then nothing is loaded any more
+        self.is_over = False  # True: no more loads
 
-    # Under the lock: they begin, and return at once
+    # Under the lock: begin a change, return at once
 
     def load(self, entry: Entry, is_waited_for: bool = True) -> Load:
         """Raises LoadUnderWay."""
@@ -58,7 +58,7 @@ class Lifecycle:
         return self._begin(entry, self._load, is_waited_for, is_load=True)
 
     def unload(self, entry: Entry, drain: float) -> Load:
-        """Ends a load that is under way. Raises LoadUnderWay for a swap."""
+        """Cancels a load in progress. Raises LoadUnderWay for a swap."""
         entry.was_unloaded = True
         load = entry.load
         if load is not None and load.is_load:
@@ -69,7 +69,7 @@ class Lifecycle:
         return self._begin(entry, lambda e, _: self._unload(e, drain))
 
     def swap(self, entry: Entry, served: Served, way: Way | None) -> Load:
-        """`way`: None for beside where memory allows. Raises LoadUnderWay."""
+        """`way`: None for "beside" if memory allows, else "drain". Raises LoadUnderWay."""
         entry.was_unloaded = False
 
         def work(entry: Entry, load: Load) -> None:
@@ -78,7 +78,7 @@ class Lifecycle:
         return self._begin(entry, work, is_waited_for=not entry.is_there)
 
     def tick(self) -> None:
-        """Now and then: unload what has been idle for too long, load again what was lost."""
+        """Called regularly: unload models past their idle timeout, reload lost ones."""
         now = self.clock()
         for entry in self._entries.values():
             instance = entry.instance
@@ -94,11 +94,11 @@ class Lifecycle:
                 self.load(entry)
 
     def wait_of(self, entry: Entry) -> float:
-        """Seconds until what has failed may be tried again."""
+        """Seconds until a failed model may be loaded again."""
         return entry.retry_at - self.clock() if entry.error is not None else 0.0
 
     def note_loss(self, entry: Entry) -> None:
-        """Its engine has stopped, and nobody has told it to. The second time it does nothing."""
+        """The engine has stopped without a command to. Idempotent."""
         if not entry.was_lost:
             entry.was_lost = True
             self._fail(entry, entry.instance.engine.error)
@@ -137,7 +137,7 @@ class Lifecycle:
             self._finish(entry, load, error)
 
     def _finish(self, entry: Entry, load: Load, error: EngineError | None = None) -> None:
-        """Under the lock; the second time it does nothing."""
+        """Under the lock. Idempotent."""
         if not load.is_done:
             if entry.load is load:
                 entry.load = None
@@ -145,7 +145,7 @@ class Lifecycle:
                 entry.error, entry.num_failures, entry.was_lost = None, 0, False
                 engine = entry.instance.engine
                 if engine is load.engine and engine.standing.is_stopped:
-                    self.note_loss(entry)  # between its last line and this one
+                    self.note_loss(entry)  # lost since the end of the load
                 load.then()
             elif not (entry.is_there or load.is_cancelled):
                 self._fail(entry, error)
@@ -153,7 +153,7 @@ class Lifecycle:
             self._changed.notify_all()
 
     def _fail(self, entry: Entry, error: EngineError | None) -> None:
-        """Under the lock."""
+        """Note a failure, and when the next load may begin. Under the lock."""
         entry.error = error
         wait = min(RETRY * 2**entry.num_failures, MAX_RETRY)
         entry.retry_at = self.clock() + (0.0 if isinstance(error, Loading) else wait)
@@ -167,7 +167,7 @@ class Lifecycle:
         self._load_with_room(entry, instance, load)
 
     def _load_with_room(self, entry: Entry, instance: Instance, load: Load) -> None:
-        """Waits for others to be done with memory that it needs. Raises EngineError."""
+        """Load once there is memory, which other models may use for now. Raises EngineError."""
         begin = self.clock()
         try:
             while True:
@@ -184,7 +184,7 @@ class Lifecycle:
             self._room.let_go_on(instance)
 
     def _start_once_more(self, entry: Entry, instance: Instance, load: Load) -> None:
-        """The estimate may have been too low: then with one less beside it."""
+        """Load. Without room after all, evict one more model and try once more."""
         try:
             self._start(instance, load)
         except NoRoom:
@@ -242,7 +242,9 @@ class Lifecycle:
                 entry.retiring.remove(old)
 
     def _swap_in_turn(self, entry: Entry, load: Load, old: Instance, new: Instance) -> None:
-        """Requests wait. What can't be loaded leaves the old configuration, loaded again."""
+        """End the old engine, then load the new one; requests wait. If that fails, load the old
+        configuration again.
+        """
         with self._changed:
             load.is_waited_for = True
         self._room.retire(old, old.served.drain)
@@ -260,10 +262,10 @@ class Lifecycle:
                 raise ModelError(message) from reason
             raise type(error)(f"{error}; what was there before is loaded again") from error
 
-    # Below them
+    # Helpers of these threads
 
     def _make(self, entry: Entry, served: Served) -> Instance:
-        """An engine of that name, not started."""
+        """A new engine for the name, not started."""
         served = replace(served, config=replace(served.config, name=entry.name))
         return Instance(served, self._open(served))
 

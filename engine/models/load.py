@@ -1,4 +1,4 @@
-"""A change under way of what a name stands for, and the turns that changes take."""
+"""A change to an entry of the table, and the turns that changes take."""
 
 import contextlib
 import threading
@@ -9,25 +9,25 @@ from typing import Literal
 from switchyard.engine.engine import Engine
 from switchyard.engine.errors import EngineError
 
-Way = Literal["beside", "drain"]  # of a swap: the old engine goes on meanwhile, or ends first
+Way = Literal["beside", "drain"]  # of a swap: load before the end of the old engine, or after it
 
 
 class Load:
-    """A load, a swap or an unload. Several may wait for it."""
+    """A load, a swap or an unload. Several threads may wait for it."""
 
     def __init__(self, name: str, is_waited_for: bool = True, is_load: bool = False) -> None:
-        """`is_waited_for`: whether requests for the name wait until it is done. `is_load`: it is
-        neither a swap nor an unload.
+        """`is_waited_for`: whether requests for the name wait for its end. `is_load`: False for a
+        swap or an unload.
         """
         self.name = name
         self.is_waited_for = is_waited_for
         self.is_load = is_load
-        self.way: Way | None = None  # of a swap, once it is decided
-        self.engine: Engine | None = None  # that loads
-        self.error: EngineError | None = None  # why it has failed, once it is done
-        self.seconds: float | None = None  # that it took
+        self.way: Way | None = None  # of a swap; None until it is chosen
+        self.engine: Engine | None = None  # the engine that loads
+        self.error: EngineError | None = None  # the failure, once it is done
+        self.seconds: float | None = None  # duration, once it is done
         self.is_cancelled = False
-        self.then: Callable[[], None] = lambda: None  # called once it has gone well
+        self.then: Callable[[], None] = lambda: None  # called after success
         self._begun = time.monotonic()
         self._done = threading.Event()
 
@@ -37,21 +37,21 @@ class Load:
 
     @property
     def progress(self) -> float | None:
-        """From 0 to 1. None as long as nothing is known of it."""
+        """Progress from 0 to 1. None while it is not known."""
         return None if self.engine is None else self.engine.progress
 
     def wait(self, timeout: float | None = None) -> float | None:
-        """Its progress after `timeout` seconds, 0 where it isn't known; None once it is done.
-        Raises what went wrong.
+        """Returns the progress after `timeout` seconds, 0 if it isn't known; None once it is done.
+        Raises the error of a failed change.
         """
         if not self._done.wait(timeout):
             return self.progress or 0.0
         if self.error is not None:
-            raise self.error.with_traceback(None)  # not of those who waited before
+            raise self.error.with_traceback(None)  # without the tracebacks of other waiting threads
         return None
 
     def end(self, error: EngineError | None = None) -> None:
-        """By what works on it."""
+        """Called by the thread of the change."""
         self.error = error
         self.seconds = time.monotonic() - self._begun
         self._done.set()
@@ -68,8 +68,8 @@ class _Turn:
 
 
 class Turns:
-    """One change at a time on each GPU, in the order in which they come: what is free is measured
-    by one while no other takes it.
+    """One change at a time on each GPU, in order of arrival. So no other load takes the memory that
+    a change has measured as free.
     """
 
     def __init__(self) -> None:

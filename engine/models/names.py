@@ -1,4 +1,4 @@
-"""What a client may call a model: its name, or an alias."""
+"""The names of models that clients may use, and their aliases."""
 
 import threading
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ class Names:
         aliases: Mapping[str, str],
         default: str | None = None,
     ) -> None:
-        """`default`: the name of who names none; else the first. Raises ModelError for an alias
-        that stands for no model.
+        """`default`: the model of requests without a name; if None, the first. Raises ModelError
+        for an alias of an unknown model.
         """
         self._entries = entries
         self._changed = changed
@@ -34,7 +34,7 @@ class Names:
 
     def find(self, name: str | None) -> Entry:
         """Raises ModelNotFound."""
-        if not self._entries:  # of `only`
+        if not self._entries:  # as `only` may leave it
             raise ModelNotFound("this API key may use no model that is served", "model")
         if name is None:
             return self._entries.get(self.default or "") or next(iter(self._entries.values()))
@@ -45,7 +45,7 @@ class Names:
         return entry
 
     def point(self, alias: str, name: str) -> str | None:
-        """Have an alias stand for a model. What it stood for before. Raises ModelNotFound."""
+        """Point an alias to a model. Returns its former target. Raises ModelNotFound."""
         entry = self.find(name)
         with self._changed:
             before, self._aliases[alias] = self._aliases.get(alias), entry.name
@@ -56,13 +56,13 @@ class Names:
         return tuple(alias for alias, name in self._aliases.items() if name == entry.name)
 
     def only(self, entries: Mapping[str, Entry]) -> "Names":
-        """As if there were no others."""
+        """A view of some entries only."""
         some = Names(entries, self._changed, {}, self.default)
         some._aliases = self._aliases
         return some
 
     def _aliased(self, name: str) -> str:
-        """What the alias stands for that is `name`, or else the longest whose `*` fits it."""
+        """The target of the alias `name`, else of the longest alias with `*` that matches it."""
         with self._changed:
             fitting = [a for a in self._aliases if a.endswith("*") and name.startswith(a[:-1])]
             alias = name if name in self._aliases else max(fitting, key=len, default=name)

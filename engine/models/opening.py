@@ -1,4 +1,4 @@
-"""From what is configured of a model to an engine that can load it."""
+"""Makes an engine from the configuration of a model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,13 +25,13 @@ from switchyard.engine.model.model_dir import ModelDir
 
 
 def open_engine(config: ModelConfig) -> Engine:
-    """An engine, not started; its thread is where `config` says. Raises ModelError."""
+    """An engine, not started, over the link that `config` names. Raises ModelError."""
     if config.at:
         return _open_shared(config)
     check_gpus(config)
 
     def make_link(deliver: Deliver) -> Link:
-        if has_own_process(config):  # which has grammars of its own
+        if has_own_process(config):  # the process has grammars of its own
             return _to_processes(config, deliver)
 
         def open_backend() -> Backend:
@@ -44,13 +44,13 @@ def open_engine(config: ModelConfig) -> Engine:
 
 
 def own_config(config: ModelConfig) -> ModelConfig:
-    """Of the engine which is shared, from that of a server which shares it."""
+    """The configuration of a shared engine, from the configuration of its servers."""
     return replace(config, link="auto", at=()) if config.at else config
 
 
 def open_host(config: ModelConfig, at: str) -> Host:
-    """An engine that servers share, listening at that address, not started: in this process, or in
-    processes of its own if it has several replicas. Raises ModelError.
+    """A shared engine that listens at `at`, not started. It runs in this process, or, with several
+    replicas, in a process for each. Raises ModelError.
     """
     check_gpus(config)
     key = _key_of(config, [at])
@@ -65,7 +65,7 @@ def open_host(config: ModelConfig, at: str) -> Host:
 
 
 def look_at(config: ModelConfig, at: str) -> int:
-    """The process of the engine that is there, if it would take a server. Raises EngineError,
+    """The process id of the shared engine at `at`, if it would accept a server. Raises EngineError,
     OSError, EOFError.
     """
     fingerprint = ModelDir.read(config.path).fingerprint
@@ -84,7 +84,7 @@ def _open_shared(config: ModelConfig) -> Engine:
 
 
 def _key_of(config: ModelConfig, at: Sequence[str]) -> bytes:
-    """Raises ModelError, also for what is no address."""
+    """Raises ModelError, also for an invalid address."""
     key = read_key(config.engine_key_file)
     for one in at:
         check(one)
@@ -94,7 +94,7 @@ def _key_of(config: ModelConfig, at: Sequence[str]) -> bytes:
 
 
 def _to_processes(config: ModelConfig, deliver: Deliver) -> ReplicaLink:
-    parts = [replace(config, gpus=part) for part in shares(config)]
+    parts = [replace(config, gpus=part, replicas=1) for part in shares(config)]
     makers = [(one.gpus, partial(_to_process, one)) for one in parts]
     return ReplicaLink(config, makers, deliver)
 
@@ -104,8 +104,8 @@ def _to_process(config: ModelConfig, deliver: Deliver) -> PipeLink:
 
 
 def has_own_process(config: ModelConfig) -> bool:
-    """By default on a GPU: request threads beside it take up to half of its speed. On the CPU
-    nothing is gained.
+    """Whether the engine runs in a process of its own; by default on a GPU, where request threads
+    in the same process take up to half of its speed. On the CPU it gains nothing.
     """
     if config.replicas > 1:
         return True
@@ -117,7 +117,7 @@ def has_own_process(config: ModelConfig) -> bool:
 def _open(
     make: Callable[..., Backend], config: ModelConfig, grammars: Grammars | None, deliver: Deliver
 ) -> Backend:
-    """Called on the engine thread, maybe in another process."""
+    """Called on the engine thread, perhaps in another process."""
 
     def tell_progress(share: float) -> None:
         deliver([LoadProgress(share)])

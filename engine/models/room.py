@@ -1,4 +1,4 @@
-"""Room for a model: which others go for it, and how they go."""
+"""Makes room for a model by evicting others."""
 
 import logging
 import threading
@@ -16,19 +16,19 @@ from switchyard.engine.models.load import Load
 
 logger = logging.getLogger(__name__)
 
-RELEASE = 30.0  # seconds that an engine may take to end once its jobs have
+RELEASE = 30.0  # seconds from an engine's last job to its end
 
 
 class Look(Protocol):
-    """What tells of memory: `engine.memory.residency`, or a test's own."""
+    """The source of memory figures: `engine.memory.residency`, or a test's own."""
 
     def needed(self, config: ModelConfig) -> Mapping[Place, int]: ...
     def free(self, places: Collection[Place]) -> Mapping[Place, int]: ...
 
 
 class Room:
-    """`changed` guards the entries, and is not held while engines end. Called by one change of the
-    same GPUs at a time.
+    """`changed` guards the entries, and is not held while engines end. Only one change calls it at
+    a time for the same GPUs.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Room:
         max_loaded: int = 0,
         look: Look = residency,
     ) -> None:
-        """`max_loaded`: engines at once; 0: as memory allows."""
+        """`max_loaded`: most engines at once; 0: no limit but memory."""
         self._entries = entries
         self._changed = changed
         self._max_loaded = max_loaded
@@ -47,10 +47,12 @@ class Room:
     def make(
         self, instance: Instance, is_pressing: bool = False
     ) -> Literal["there", "busy", "none"]:
-        """Unload what is idle, the least recently used first, until there is room. "busy": there
-        will be once others have ended their jobs; if `is_pressing` those that were loaded first get
-        no more, until `let_go_on`. "none": the estimate has none, even with all of
-        them gone, as they are then: the loader has the last word. Raises NoRoom by number.
+        """Evict idle models, the least recently used first, until there is room.
+
+        "there": there is room. "busy": there will be room once other models have finished their
+        jobs; with `is_pressing` these take no more requests until `let_go_on`. "none": by the
+        estimate there is no room even without the other models; idle ones are evicted, and the
+        loader decides. Raises NoRoom if `max_loaded` forbids the load.
         """
         needed = instance.needed = self._look.needed(instance.served.config)
         idle, busy, num_loaded = self._others(instance)
@@ -71,7 +73,7 @@ class Room:
         return "there" if is_enough else "none"
 
     def let_go_on(self, instance: Instance) -> None:
-        """Those that were to go for it, as far as they haven't."""
+        """Let the models that were to make room for `instance` take requests again."""
         with self._changed:
             for entry in self._entries.values():
                 if entry.yields_to is instance:
@@ -79,14 +81,14 @@ class Room:
             self._changed.notify_all()
 
     def make_beside(self, instance: Instance) -> bool:
-        """Of what is idle, and none where that isn't enough: whether it is."""
+        """Evict idle models if that makes enough room, else none. Returns whether there is room."""
         needed = instance.needed = self._look.needed(instance.served.config)
         idle, _, _ = self._others(instance)
         names = residency.victims(needed, self._look.free(needed.keys()), idle)
         return names is not None and self._evict(names)
 
     def check_after(self, old: Instance, new: Instance) -> None:
-        """Raises NoRoom where the estimate has none once `old` is gone, and all that is idle."""
+        """Raises NoRoom if the estimate has no room even without `old` and all idle models."""
         idle, _, _ = self._others(new)
         taken = old.needed or self._look.needed(old.served.config)
         new.needed = new.needed or self._look.needed(new.served.config)
@@ -102,12 +104,12 @@ class Room:
             raise NoRoom(f"no room for the model: it needs {told} once others are gone")
 
     def evict_one(self, but: Instance) -> bool:
-        """Whether there was one."""
+        """Evict the least recently used idle model. Returns whether there was one."""
         idle, _, _ = self._others(but)
         return bool(idle) and self._evict([min(idle, key=lambda one: one.used).name])
 
     def retire(self, instance: Instance, drain: float) -> None:
-        """End an engine behind its last job, or after `drain` seconds."""
+        """End an engine after its last job, or after `drain` seconds."""
         begin = time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: not instance.num_leases, drain)
@@ -115,7 +117,7 @@ class Room:
         instance.engine.close(left, RELEASE)
 
     def _others(self, instance: Instance) -> tuple[list[Resident], list[Resident], int]:
-        """Those that may go, idle or at work; and how many are loaded in all."""
+        """The models that may be evicted, idle and busy; and the number of loaded models."""
         idle: list[Resident] = []
         busy: list[Resident] = []
         with self._changed:
@@ -142,7 +144,7 @@ class Room:
                     entry.yields_to = instance
 
     def _evict(self, names: Sequence[str]) -> bool:
-        """Whether all were still idle, and are gone."""
+        """Returns whether all were still idle, and are gone."""
         for name in names:
             entry = self._entries[name]
             with self._changed:

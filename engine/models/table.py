@@ -1,4 +1,4 @@
-"""Which engine serves which model name."""
+"""The table of models: which engine serves which name."""
 
 import copy
 import os
@@ -20,7 +20,7 @@ from switchyard.engine.models.opening import open_engine
 from switchyard.engine.models.room import Look, Room
 from switchyard.engine.schedule.alarms import ALARMS, Alarm
 
-TICK = 1.0  # seconds from one look at what is idle, or lost, to the next
+TICK = 1.0  # seconds between checks for idle and lost models
 
 
 class Models:
@@ -38,16 +38,16 @@ class Models:
         look: Look = residency,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`aliases`: other names that models are found by. One may end in `*`, which stands for
-        any rest. `default`: the name of who names none; else the first. `max_loaded`: engines at
-        once; 0: as memory allows. `load_wait`: seconds that a request waits for its model. Raises
-        ModelError for an alias that stands for no model, and for files that can't be read.
+        """`aliases`: alias to model name; one may end in `*`, which matches any rest. `default`:
+        the model of requests without a name; if None, the first. `max_loaded`: most engines at
+        once; 0: no limit but memory. `load_wait`: seconds that a request waits for its model.
+        Raises ModelError for an alias of an unknown model, and for files that can't be read.
         """
-        self._changed = threading.Condition()  # guards the entries, the aliases and what follows
+        self._changed = threading.Condition()  # guards entries, aliases, the attributes below
         self._open = open
         self._entries: dict[str, Entry] = {}
         self._stopped: queue.SimpleQueue[Engine] = queue.SimpleQueue()
-        self._process: int | None = None  # that has started them
+        self._process: int | None = None  # the process that has called `start`
         self._alarm: Alarm | None = None
         room = Room(self._entries, self._changed, max_loaded, look)
         self._life = Lifecycle(self._entries, self._changed, self._opened, room, load_wait, clock)
@@ -58,40 +58,40 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """Without aliases."""
+        """The names without aliases."""
         return list(self._entries)
 
     @property
     def engines(self) -> list[Engine]:
-        """Of all names, and those that finish what they have while another has their name."""
+        """The engines of all names, and replaced engines that finish their jobs."""
         with self._changed:
             entries = list(self._entries.values())
             return [one.engine for entry in entries for one in (entry.instance, *entry.retiring)]
 
     @property
     def num_jobs(self) -> int:
-        """Jobs of all that have not ended, active or pending."""
+        """Jobs of all engines that have not ended, active or pending."""
         return sum(engine.num_jobs for engine in self.engines)
 
     @property
     def is_over(self) -> bool:
-        """Whether none will take a job any more."""
+        """Whether no engine will take a job any more."""
         return self._life.is_over or all(entry.is_lost for entry in list(self._entries.values()))
 
     @property
     def is_ready(self) -> bool:
-        """Whether all that are loaded with the server are."""
+        """Whether all models with load = "start" are ready."""
         entries = list(self._entries.values())
         return all(e.state == "ready" for e in entries if e.instance.served.load == "start")
 
     def get(self, name: str | None = None) -> Engine:
-        """The engine of that name, or alias, or the default one: to look at, and not to submit to.
-        It may not be loaded. Raises ModelNotFound.
+        """The engine of a name or an alias, or the default one, to read its state. To submit, take
+        a `lease`. The engine may not be loaded. Raises ModelNotFound.
         """
         return self._names.find(name).instance.engine
 
     def served(self, name: str | None = None) -> Served:
-        """How it is configured now. Raises ModelNotFound."""
+        """The current configuration. Raises ModelNotFound."""
         return self._names.find(name).instance.served
 
     def status(self, name: str | None = None) -> ModelStatus:
@@ -115,8 +115,8 @@ class Models:
             )
 
     def lease(self, name: str | None = None, check: Callable[[], None] = lambda: None) -> Lease:
-        """The engine to submit to. What isn't loaded is, as far as a request may load it: waits for
-        that until `check`, called now and then, raises. Raises ModelNotFound, Refused.
+        """The engine to submit to. Loads it if requests may load it, and waits for the load until
+        `check`, called regularly, raises. Raises ModelNotFound, Refused.
         """
         return self._lessor.lease(self._names.find(name), check)
 
@@ -129,13 +129,13 @@ class Models:
             return None if entry.is_there and not entry.load else self._life.load(entry)
 
     def add(self, served: Served) -> None:
-        """A name that the table lacks. Raises ModelError."""
+        """Add a name that the table lacks. Raises ModelError."""
         self._add(served)
 
     def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
-        """Have its name stand for this model. One that the table lacks is added, and loaded. `way`:
-        None for beside the old one where memory allows, else behind its end. `is_default`: once it
-        is loaded it is the one of who names none. Raises ModelError.
+        """Replace the model of its name; a new name is added, and loaded. `way`: load "beside" the
+        old engine, or "drain" it first; None: "beside" if memory allows. `is_default`: make it the
+        default model once it is loaded. Raises ModelError.
         """
         name = served.config.name
         if name not in self._entries:
@@ -150,8 +150,8 @@ class Models:
             return load
 
     def unload(self, name: str, drain: float | None = None) -> Load:
-        """Begin to end its engine, behind its last job or after `drain` seconds; the model's own
-        if None. Raises ModelNotFound, LoadUnderWay, NotOurs.
+        """Begin to end the engine, after its last job or after `drain` seconds; None: the model's
+        own time. Raises ModelNotFound, LoadUnderWay, NotOurs.
         """
         entry = self._names.find(name)
         with self._changed:
@@ -159,7 +159,7 @@ class Models:
             return self._life.unload(entry, entry.instance.served.drain if drain is None else drain)
 
     def point(self, alias: str, name: str) -> str | None:
-        """Have an alias stand for a model. What it stood for before. Raises ModelNotFound."""
+        """Point an alias to a model. Returns its former target. Raises ModelNotFound."""
         return self._names.point(alias, name)
 
     def set_default(self, name: str) -> None:
@@ -167,28 +167,28 @@ class Models:
         self._names.default = self._names.find(name).name
 
     def only(self, names: Collection[str]) -> "Models":
-        """As if there were no others; the engines are the same."""
+        """A view of some models only, with the same engines."""
         some = copy.copy(self)
         some._entries = {name: entry for name, entry in self._entries.items() if name in names}
         some._names = self._names.only(some._entries)
         return some
 
     def start(self) -> None:
-        """Begin to load those that are to be loaded with the server; returns at once."""
+        """Begin to load the models with load = "start"; returns at once."""
         self._process = os.getpid()
         self._lessor.is_open = True
         with self._changed:
             first = [e for e in self._entries.values() if e.instance.served.load == "start"]
             if len(self._entries) == 1 and first:
-                first[0].instance.engine.start()  # which needs no turn, nor a thread that waits
+                first[0].instance.engine.start()  # a single model needs no turn, and no thread
                 first = []
             for entry in first:
                 self._life.load(entry, is_waited_for=False)
         self._alarm = ALARMS.set(TICK, self._tick)
 
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
-        """Whether those loaded with the server are ready within `timeout` seconds; False at once if
-        one has failed. Raises RuntimeError where this process has not started them.
+        """Whether the models with load = "start" are ready within `timeout` seconds; False at once
+        if one has failed. Raises RuntimeError if `start` was not called in this process.
         """
         if self._process != os.getpid():
             raise RuntimeError("these models were not started in this process: call start")
@@ -199,12 +199,12 @@ class Models:
             if one.served.load == "start" and not one.engine.wait_until_loaded(left):
                 return False
             if (load := entry.load) is not None and load.engine is one.engine:
-                load.wait()  # which is done, but for its last lines
+                load.wait()  # all but done
         return True
 
     def wait_until_stopped(self, timeout: float | None = None) -> Engine | None:
-        """The next engine that has stopped for good; None if none does within `timeout` seconds. If
-        it has an `error` it was not told to: only another process can serve its model.
+        """The next engine that has stopped for good; None if none does in `timeout` seconds. With
+        an `error`, it was not told to stop: only another process can serve its model.
         """
         try:
             return self._stopped.get(timeout=timeout)
@@ -212,15 +212,15 @@ class Models:
             return None
 
     def drain(self) -> None:
-        """Let all take no more jobs; returns at once."""
+        """Make all engines refuse new jobs; returns at once."""
         self._end_life()
         for engine in self.engines:
             engine.drain()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Close all at the same time, as `Engine.close` does. Whether all were done in time.
-        At once, and False, in a fork of the process that has started them: it has jobs and locks of
-        theirs, and no thread that would end or release them.
+        """Close all engines at the same time, as `Engine.close` does. Returns whether all were done
+        in time. In a fork of the process that called `start` it returns False at once: the fork has
+        copies of jobs and locks, and no thread that could end them.
         """
         if self._process not in (None, os.getpid()):
             return False
@@ -239,12 +239,12 @@ class Models:
         ]
         for thread in threads:
             thread.start()
-        close(first)  # needs no thread, if the system has none left
+        close(first)  # on this thread: the system may have none left
         for thread in threads:
             thread.join()
         return all(results)
 
-    # Inside
+    # Helpers
 
     def _add(self, model: Engine | Served) -> None:
         """Raises ModelError."""
@@ -272,7 +272,7 @@ class Models:
             load = entry.load if entry is not None else None
             is_told = load is not None and load.is_waited_for
             if entry is None or (is_told and not self._life.is_over):
-                return  # who has told it to, or loads it, knows
+                return  # a command or a load has ended it
             is_first = load is not None and load.is_load
             entry.is_lost = is_first or self._life.is_over or len(self._entries) == 1
             if not entry.is_lost:
@@ -282,14 +282,14 @@ class Models:
         self._stopped.put(engine)
 
     def _end_life(self) -> None:
-        """Nothing is loaded any more, and nobody waits for it."""
+        """No more loads; waiting requests are woken."""
         with self._changed:
             self._life.is_over = True
             self._lessor.is_open = False
             alarm = self._alarm
             self._changed.notify_all()
         if alarm is not None:
-            alarm.cancel()  # outside the lock, which its call takes
+            alarm.cancel()  # outside the lock, which the alarm's call takes
 
     def _tick(self) -> None:
         """On the alarms' thread."""

@@ -1,4 +1,4 @@
-"""Which jobs an engine takes, by what it is and what it holds. Pure; any thread."""
+"""Which jobs an engine accepts. Pure; any thread."""
 
 from collections.abc import Collection, Iterator
 from typing import Literal
@@ -24,15 +24,15 @@ from switchyard.engine.schedule.rate import CompletionRate
 SHUT_DOWN = "the server has shut down"
 
 RETRY_LOADING = 5.0  # seconds: a model takes from seconds to minutes
-MAX_RETRY_AFTER = 120.0  # seconds: OpenAI's clients don't retry at all if told a longer time
-RETRY_STARTED = 10.0  # seconds: another process must start first, and load
+MAX_RETRY_AFTER = 120.0  # seconds: OpenAI's clients don't retry after a longer time
+RETRY_STARTED = 10.0  # seconds: another process must start and load
 
 Trouble = Literal["recovering", "hanging"]
 State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
 def check_number(num_jobs: int, config: ModelConfig) -> None:
-    """Raises InvalidJob for more than there can ever be."""
+    """Raises InvalidJob for more jobs than the engine can ever hold."""
     if num_jobs > config.max_jobs:
         raise InvalidJob(
             f"{num_jobs} choices are more than the {config.max_jobs} jobs which this server holds",
@@ -62,12 +62,12 @@ def max_new_tokens(
 
 
 def most_tokens(info: ModelInfo) -> int:
-    """Of a job's prompt and completion together."""
+    """Most tokens of a job's prompt and completion together."""
     return min(info.max_seq_len, info.num_pages * info.page_size) - info.num_draft_tokens
 
 
 def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:
-    """Raises Rejected for what would fail, or hurt others, in the generator."""
+    """Raises Rejected for a job that would fail in the generator, or harm other jobs there."""
     if not job.prompt:
         raise InvalidJob("the prompt is empty", "prompt")
     for name, token_ids in _token_ids(job):
@@ -110,7 +110,7 @@ def _check_constraint(job: Job) -> None:
     for name, is_given in (
         ("ignore_eos", job.ignore_eos),
         ("min_new_tokens", job.min_new_tokens > 0),
-        ("healing", job.healing is not None),  # its first token is part of the prompt's text
+        ("healing", job.healing is not None),  # its first token holds text of the prompt
     ):
         if is_given:
             raise InvalidJob(
@@ -146,8 +146,8 @@ def refusal(
     num_jobs: int = 0,
     prompt_tokens: int = 0,
 ) -> EngineError | None:
-    """A fresh error, if an engine in this state, with these jobs, doesn't take so many jobs with so
-    many tokens now.
+    """A fresh error if an engine in this state, holding these jobs, takes no `num_jobs` more jobs
+    with `prompt_tokens` tokens now; else None.
     """
     if state not in ("ready", "recovering"):
         return _unavailable(state, error, config.name)
@@ -166,7 +166,7 @@ def refusal(
 
 
 def end(phase: Phase, state: State, error: EngineError | None, name: str) -> EngineError:
-    """A fresh error for a job that an engine gives up. One that never began can go elsewhere."""
+    """A fresh error for a job that an engine gives up. A job that never began can run elsewhere."""
     if error is None:
         return Closed(SHUT_DOWN)
     if phase == "pending":
@@ -190,7 +190,7 @@ def _unavailable(state: State, error: EngineError | None, name: str) -> EngineEr
 
 
 def _token_ids(job: Job) -> Iterator[tuple[str, Collection[int]]]:
-    """By the parameters that they come from."""
+    """The token ids of a job, by parameter."""
     sampling = job.sampling
     yield "prompt", job.prompt
     yield "negative_prompt", job.negative_prompt

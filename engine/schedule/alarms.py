@@ -1,6 +1,4 @@
-"""Calls after some time, by one thread for all of them: to start a thread for each takes about as
-long as all else that a small request needs.
-"""
+"""Timers, all on one thread: one thread each would cost as much as all else of a small request."""
 
 import heapq
 import logging
@@ -10,16 +8,16 @@ from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
-PURGE = 1.0  # seconds, at most, until cancelled alarms are forgotten, and a thread without any ends
+PURGE = 1.0  # most seconds until cancelled alarms are dropped, and an idle thread ends
 
 
 class Alarm:
-    """Rings once, unless it is cancelled."""
+    """Calls once, unless it is cancelled."""
 
     __slots__ = ("_call", "_lock")
 
     def __init__(self, call: Callable[[], None]) -> None:
-        self._lock = threading.Lock()  # held during the call, too
+        self._lock = threading.Lock()  # also held during the call
         self._call: Callable[[], None] | None = call
 
     @property
@@ -27,7 +25,7 @@ class Alarm:
         return self._call is None
 
     def cancel(self) -> None:
-        """When this returns, the call has been made, or never will be."""
+        """After the return the call has been made, or never will be."""
         with self._lock:
             self._call = None
 
@@ -38,23 +36,23 @@ class Alarm:
                 return
             try:
                 call()
-            except Exception:  # the other alarms' thread goes on
+            except Exception:  # the thread must go on for the other alarms
                 logger.exception("an alarm failed")
 
 
 class Alarms:
-    """Their thread runs while there are any."""
+    """A set of alarms. Its thread runs while there are any."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards what follows; notified of an earlier alarm
+        self._changed = threading.Condition()  # guards the rest; notified of an earlier alarm
         self._alarms: list[tuple[float, int, Alarm]] = []  # a heap, by the time
-        self._number = 0  # of the last that was set
-        self._next_turn = 0.0  # when the thread wakes up by itself
-        self._is_running = False  # the thread, or it is about to
-        self._thread: threading.Thread | None = None  # while it runs
+        self._number = 0  # number of the newest alarm
+        self._next_turn = 0.0  # when the thread wakes at the latest
+        self._is_running = False  # whether the thread runs, or is starting
+        self._thread: threading.Thread | None = None  # None unless it runs
 
     def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
-        """Any thread, also where it collects garbage. `call` must be short: others wait for it."""
+        """Any thread, also in garbage collection. `call` must be short: it delays other alarms."""
         alarm, due = Alarm(call), time.monotonic() + seconds
         with self._changed:
             self._number += 1
@@ -67,8 +65,8 @@ class Alarms:
         return alarm
 
     def rest(self) -> None:
-        """Wait for the thread's end if no alarm is left, which it would notice by itself a little
-        later. Not for calls.
+        """Wait for the thread's end if no alarm is left; the thread would notice a little later.
+        Not to be called by an alarm.
         """
         with self._changed:
             thread = self._thread
@@ -78,12 +76,10 @@ class Alarms:
             thread.join(PURGE)
 
     def _start(self) -> None:
-        """Without the lock: before the new thread says that it runs it may collect garbage, which
-        may set an alarm.
-        """
+        """Without the lock: the start of a thread may collect garbage, which may set an alarm."""
         try:
             threading.Thread(target=self._run, name="alarms", daemon=True).start()
-        except BaseException:  # there can be no more threads: the next alarm tries again
+        except BaseException:  # no thread is available: the next alarm tries again
             with self._changed:
                 self._is_running = False
             raise
@@ -96,7 +92,7 @@ class Alarms:
             with self._changed:
                 kept: list[tuple[float, int, Alarm]] = []
                 number = -1
-                while number != self._number:  # garbage, collected meanwhile, has set another
+                while number != self._number:  # garbage collection has set another alarm
                     number = self._number
                     kept = [entry for entry in self._alarms if not entry[2].is_over]
                 self._alarms = kept
@@ -106,7 +102,7 @@ class Alarms:
                     return
 
     def _wait(self) -> list[Alarm]:
-        """For the next alarm, at most until it is time to look after those that are over."""
+        """Wait for the next alarm, or until cancelled alarms are to be dropped."""
         due: list[Alarm] = []
         with self._changed:
             now = time.monotonic()

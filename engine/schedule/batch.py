@@ -8,19 +8,19 @@ from switchyard.engine.job import Job
 from switchyard.engine.messages import Chunk, Failed, Finished, JobEvent, PromptLogprobs
 from switchyard.engine.schedule.repetition import LoopDetector
 
-GROW_AFTER = 100  # good iterations until one more job is let in
+GROW_AFTER = 100  # iterations with a token until the limit grows by one job
 
 
 @dataclass(slots=True)
 class Loop:
-    """A job whose text goes round in circles. `last`: its end, if the iteration brought it."""
+    """A job whose text repeats itself. `last`: its end, if the same iteration brought it."""
 
     job: Job
-    new_tokens: int  # up to there
+    new_tokens: int  # up to the end of the loop's last chunk
     last: Finished | Failed | None = None
 
     def finish(self, ends: Iterable[JobEvent]) -> Finished:
-        """How the job ends, by the end that its generator tells, if it tells one."""
+        """The job's `Finished`, with the counts of the generator's end if there is one."""
         end = Finished(
             self.job.identifier,
             "stop",
@@ -43,18 +43,18 @@ class Loop:
 class Batch:
     """Knows which jobs may run again, and how many may run at once.
 
-    A job of which the client has seen nothing can start over without anybody noticing: once, in
-    case that it is the one that makes the batch fail.
+    A job without text at its client can start over unnoticed. It does so once: it may be the job
+    that makes the batch fail.
     """
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
         self._limit = max_size
         self._num_good = 0
-        self.num_tokens = 0  # told so far, of all jobs
+        self.num_tokens = 0  # told so far, all jobs together
         self._jobs: dict[str, Job] = {}
         self._emitted: set[str] = set()
-        self._put_back: set[str] = set()  # also while they wait
+        self._put_back: set[str] = set()  # including waiting jobs
         self._detectors: dict[str, LoopDetector] = {}
 
     def __len__(self) -> int:
@@ -77,14 +77,14 @@ class Batch:
             self._detectors[job.identifier] = LoopDetector(job.min_new_tokens)
 
     def end(self, identifier: str) -> None:
-        """Forget a job, also one that was put back and waits."""
+        """Forget a job, also a waiting one that was put back."""
         self._jobs.pop(identifier, None)
         self._emitted.discard(identifier)
         self._detectors.pop(identifier, None)
         self._put_back.discard(identifier)
 
     def note(self, events: Iterable[JobEvent]) -> bool:
-        """What an iteration brought. Whether a token was among it."""
+        """Take the events of an iteration. Returns whether a token was among them."""
         is_good = False
         for event in events:
             match event:
@@ -104,9 +104,10 @@ class Batch:
         return is_good
 
     def cut_loops(self, events: list[JobEvent]) -> tuple[list[JobEvent], list[Loop]]:
-        """What an iteration brought, without what came of a job behind the chunk in which its text
-        was found to go round in circles: how many tokens are guessed at once must not show. And
-        each such job, once; it stays here until it is ended.
+        """Returns the events of an iteration without those behind a loop, and the jobs whose text
+        began to repeat itself. Events behind the chunk that completes a loop are dropped, so that
+        the number of draft tokens does not show. Each job is returned once, and stays here until it
+        is ended.
         """
         if not self._detectors:
             return events, []
@@ -127,7 +128,7 @@ class Batch:
         return kept, list(loops.values())
 
     def put_back(self, identifier: str) -> Job | None:
-        """Take a job out to run again, if it may."""
+        """Take a job out to run again; None if it may not."""
         if identifier in self._emitted or identifier in self._put_back:
             return None
         self._put_back.add(identifier)
@@ -141,7 +142,7 @@ class Batch:
         return failed
 
     def halve(self) -> None:
-        """Memory ran out: let in half as many for now."""
+        """Memory ran out: halve the number of jobs that run at once, for now."""
         self._limit = max(min(len(self._jobs), self._limit) // 2, 1)
         self._num_good = 0
 

@@ -1,4 +1,4 @@
-"""Counts what an engine thread does: some integers an iteration, none a token."""
+"""Counts the work of an engine thread, at the cost of some integers an iteration."""
 
 import time
 from bisect import bisect_left
@@ -11,14 +11,14 @@ from switchyard.engine.messages import Finished, Prefill
 from switchyard.engine.stats import BOUNDS, Histogram, Occupancy, Stats, Totals, Work
 
 INTERVAL = 0.25  # seconds from one event to the next, at least
-OCCUPANCY_INTERVAL = 2.0  # of what takes a while to find out
+OCCUPANCY_INTERVAL = 2.0  # seconds between reads of the occupancy, which are slow
 
 RECOVERIES = {"reset": "resets", "rebuild": "rebuilds", "reload": "reloads"}
 ENDS = {"stop": "stopped", "length": "cut", "cancelled": "cancelled"}
 
 
 class _Measured(Protocol):
-    """Of a backend."""
+    """The part of a backend that is counted."""
 
     work: Work
 
@@ -53,7 +53,7 @@ class Counters:
         self._gaps = self._sizes["inter_token_latency_seconds"]
         self._prompt_tokens = 0  # computed in this iteration
         self._num_first = 0  # first tokens of their jobs in this iteration
-        self._last: float | None = None  # end of the last iteration, if the batch goes on
+        self._last: float | None = None  # end of the last iteration; None after an empty batch
         self._occupancy = Occupancy()
         self._has_changed = True
         self._began = time.time()
@@ -65,7 +65,7 @@ class Counters:
         self._has_changed = True
 
     def prefill(self, event: Prefill, done_tokens: int | None) -> None:
-        """`done_tokens`: of the prompt before this; None for the first that is told of a job."""
+        """`done_tokens`: tokens of the prompt done before; None for a job's first event."""
         if done_tokens is None:
             self.totals.cached_tokens += event.cached_tokens
             done_tokens = event.cached_tokens
@@ -97,13 +97,13 @@ class Counters:
         self._has_changed = True
 
     def recover(self, how: str) -> None:
-        """`how`: the method of the backend."""
+        """`how`: name of the backend's method."""
         name = RECOVERIES[how]
         setattr(self.totals, name, getattr(self.totals, name) + 1)
         self._has_changed = True
 
     def iterate(self, begin: float, batch_size: int, new_tokens: int) -> None:
-        """An iteration that began at `begin`, by the monotonic clock, is over."""
+        """Count an iteration that began at `begin`, by the monotonic clock, and is over now."""
         now = time.monotonic()
         self.totals.new_tokens += new_tokens
         self._iteration_seconds.add(now - begin)
@@ -116,14 +116,12 @@ class Counters:
         self._has_changed = True
 
     def wait(self) -> float | None:
-        """The batch is empty: how long until there is something to tell, in seconds. None: there
-        is nothing.
-        """
+        """The batch is empty. Returns the seconds until the next event is due; None if none is."""
         self._last = None
         return max(self._due - time.monotonic(), 0.0) if self._has_changed else None
 
     def tell(self, backend: _Measured, num_active: int, num_pending: int) -> Stats | None:
-        """None: it is too early, or nothing has changed."""
+        """The next event; None if it is too early, or nothing has changed."""
         now = time.monotonic()
         if now < self._due or not self._has_changed:
             return None

@@ -1,4 +1,4 @@
-"""Jobs that wait, the best first. Pure: the work that has started is the clock."""
+"""The queue of waiting jobs, the best first. Pure: the work of started jobs is the clock."""
 
 import heapq
 import math
@@ -8,7 +8,7 @@ from itertools import count, islice
 
 from switchyard.engine.job import Job
 
-LOOK_AHEAD = 8  # jobs that may be tried in place of the best, while that one has no room
+LOOK_AHEAD = 8  # jobs that may overtake the best one while it has no room
 
 
 @dataclass(slots=True, eq=False)
@@ -16,30 +16,30 @@ class _Entry:
     job: Job
     serial: int
     queue: "_Queue"
-    due: float  # when it goes before shorter ones, by the clock of its queue
-    passed: float = 0.0  # work that has started while it was better but had no room
+    due: float  # when it becomes due, by the clock of its queue
+    passed: float = 0.0  # work of jobs that overtook it for want of room
 
     @property
     def work(self) -> int:
-        """What the job may cost, in tokens; a pair for guidance computes each of them twice."""
+        """The most that the job may cost, in tokens; a pair for guidance counts them twice."""
         job = self.job
         prompts = len(job.prompt) + len(job.negative_prompt)
         return prompts + job.max_new_tokens * job.num_sequences
 
 
 class _Queue:
-    """What waits of one client with one priority. `clock` is the work that has started of it."""
+    """The waiting jobs of one client with one priority. `clock`: its work started so far."""
 
     def __init__(self, level: "_Level", client: str, serial: int) -> None:
         self.level = level
         self.client = client
         self.serial = serial
-        self.tag = max(level.time, level.finishes.pop(client, 0.0))  # start tag of its next job
+        self.tag = max(level.time, level.finishes.pop(client, 0.0))  # start tag of the next job
         self.clock = 0.0
         self.entries: dict[str, _Entry] = {}
 
     def ordered(self, factor: float) -> list[_Entry]:
-        """Due ones as they became due, then the shortest first."""
+        """Due jobs in the order in which they became due, then the others, the shortest first."""
 
         def key(entry: _Entry) -> tuple[bool, float, int]:
             is_late = self.clock < entry.due and entry.passed < factor * entry.work
@@ -49,32 +49,36 @@ class _Queue:
 
 
 class _Level:
-    """One priority. Its virtual time goes on by each waiting client's share of what starts."""
+    """One priority. Its virtual time advances by started work, divided by its number of waiting
+    clients.
+    """
 
     def __init__(self, turn: int) -> None:
-        self.turn = turn  # the last that it had before its time, or when it came; a serial number
+        self.turn = turn  # serial number of its last turn, or of its arrival
         self.time = 0.0
-        self.finishes: dict[str, float] = {}  # tags of clients with nothing waiting, if above it
+        self.finishes: dict[str, float] = {}  # tags of clients without waiting jobs, if higher
         self.queues: dict[str, _Queue] = {}
 
 
 class Pending:
-    """Which job starts next, of those that wait. Three rules, one inside the other:
+    """Chooses the next job to start, by three nested rules. Work is measured in tokens.
 
-    - the highest priority. While lower ones wait, they get one job's turn, each after the other,
-      for `factor` times its work that has started of the highest: together at least one part in
-      `factor` + 1 of all work. So with `n` lower ones, none waits for its next job longer than `n`
-      jobs, one of each, take with `factor` + 1 times their work, and one job of the highest a turn;
-    - of that, clients get equal shares of the work: start-time fair queueing (Goyal, Vin, Cheng
-      1996), a client's jobs tagged with the work of it that was started before. The virtual time,
-      where newcomers begin, is that of WF2Q+ (Bennett, Zhang 1997): SFQ's own stands still while
-      ever new clients come, and they would starve the others;
-    - of the client, the shortest expected work, prompt and new tokens. As much work as waited of
-      the client when a job came, itself included, is its fair wait; after `factor` - 1 times that
-      it is due and goes first, the longest due before others. So none waits more than `factor`
-      times its fair wait, and one job longer: those due before it are no more than its fair wait.
+    - Priority: the highest first. Waiting lower priorities take turns of one job. Each turn comes
+      after the highest priority has started `factor` times that job's work. Together the lower ones
+      get at least one part in `factor` + 1 of all work. So with `n` lower priorities, none waits
+      longer for its next job than `n` turns take.
+    - Client: within a priority, each client gets an equal share of the work, by start-time fair
+      queueing (Goyal, Vin, Cheng 1996). A job's tag is its client's work started before. New
+      clients begin at the virtual time of WF2Q+ (Bennett, Zhang 1997): with SFQ's own, a stream of
+      new clients starves the others.
+    - Size: within a client, the least expected work first, prompt and new tokens. A job's fair wait
+      is the client's waiting work at its arrival, itself included. It is due once `factor` - 1
+      times its fair wait has started; due jobs go first, the longest due before others. So no job
+      waits longer than `factor` times its fair wait and one job: the jobs due before it are no more
+      than its fair wait.
 
-    A job without room lets others pass until they were `factor` times its work; then all wait.
+    A job without room lets others overtake it until they were `factor` times its work; then all
+    wait.
     """
 
     def __init__(self, factor: float = 4.0) -> None:
@@ -82,14 +86,14 @@ class Pending:
         self._serials = count()
         self._entries: dict[str, _Entry] = {}
         self._levels: dict[int, _Level] = {}
-        self._passed = 0.0  # work that has started of the highest while lower ones waited
-        self._candidates: list[Job] | None = None  # kept until something changes
+        self._passed = 0.0  # work of the highest level since the last turn of a lower one
+        self._candidates: list[Job] | None = None  # cached until the queue changes
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def push(self, job: Job, is_due: bool = False) -> None:
-        """`is_due`: before others of its client and priority, whatever their work."""
+        """`is_due`: before other jobs of its client and priority, whatever their work."""
         level = self._levels.get(job.priority)
         if level is None:
             level = self._levels[job.priority] = _Level(next(self._serials))
@@ -104,7 +108,7 @@ class Pending:
         self._candidates = None
 
     def candidates(self) -> list[Job]:
-        """The best jobs, in order: the first that has room is to start."""
+        """The best jobs, in order. The first with room is to be started."""
         if self._candidates is None:
             self._candidates = []
             for entry in islice(self._ordered(), LOOK_AHEAD):
@@ -114,7 +118,7 @@ class Pending:
         return self._candidates
 
     def start(self, identifier: str) -> None:
-        """Take a candidate out, to run."""
+        """Take a candidate out: it starts."""
         entry, queue = self._entries[identifier], self._entries[identifier].queue
         for better in self.candidates():
             if better.identifier == identifier:
@@ -124,7 +128,7 @@ class Pending:
         if len(self._levels) > 1:
             if entry.job.priority == max(self._levels):
                 self._passed += entry.work
-            elif self.candidates()[0] is entry.job:  # not for want of room for others
+            elif self.candidates()[0] is entry.job:  # else the better jobs had no room
                 self._passed, level.turn = 0.0, next(self._serials)
         level.time = max(level.time + entry.work / len(level.queues), queue.tag)
         queue.tag += entry.work
@@ -132,7 +136,7 @@ class Pending:
         self.remove(identifier)
 
     def remove(self, identifier: str) -> Job | None:
-        """It, if it was there."""
+        """Returns the job, if it was waiting."""
         entry = self._entries.pop(identifier, None)
         if entry is None:
             return None
@@ -148,11 +152,11 @@ class Pending:
         return entry.job
 
     def identifiers(self) -> tuple[str, ...]:
-        """As they would start if each had room and nothing came in between."""
+        """In the order of starts, if each job had room and no other came."""
         return tuple(entry.job.identifier for entry in self._ordered())
 
     def _ordered(self) -> Iterator[_Entry]:
-        """By priority and turn, as `start` goes on."""
+        """The entries by priority and turn, as `start` would take them."""
         ordered = {p: self._of_level(level) for p, level in self._levels.items()}
         heads = {p: next(entries) for p, entries in ordered.items()}
         turns = {p: level.turn for p, level in self._levels.items()}

@@ -1,4 +1,4 @@
-"""What an engine thread is asked about its jobs, and has answered last.
+"""Questions to an engine thread about its jobs, and the newest answers.
 
 Request threads, under the engine's lock.
 """
@@ -32,30 +32,30 @@ class Inquiry(Generic[Answer]):
         changed: threading.Condition,
         send: Callable[[Command], None],
     ) -> None:
-        """`question`: with a serial, that the answer has; `changed`: the engine's lock, notified
-        when an answer has come.
+        """`question`: makes the command from a serial, which the answer repeats. `changed`: the
+        engine's lock, notified of each answer.
         """
         self.newest: Answer = nothing
-        self.is_over = False  # no answer will come any more
+        self.is_over = False  # no more answers
         self._question = question
         self._changed = changed
         self._send = send
         self._serials = itertools.count(1)
 
     def ask(self, timeout: float) -> bool:
-        """Whether there is an answer within `timeout` seconds. Lets go of the lock meanwhile."""
+        """Whether an answer comes within `timeout` seconds. Releases the lock meanwhile."""
         serial = next(self._serials)
         self._send(self._question(serial))
         return self._changed.wait_for(lambda: self.newest.serial >= serial or self.is_over, timeout)
 
 
 class QueuePlaces:
-    """Where jobs stand among those that wait, and which other servers have with the same engine."""
+    """Places of jobs in the queue, and other servers' jobs on the same engine."""
 
     def __init__(self, changed: threading.Condition, send: Callable[[Command], None]) -> None:
         self._pending = Inquiry(ListPending, PendingList(0, ()), changed, send)
         self._jobs = Inquiry(ListJobs, JobList(0, ()), changed, send)
-        self._asked = -math.inf  # when `renew` has asked last
+        self._asked = -math.inf  # time of `renew`'s last question
 
     def note(self, answer: PendingList | JobList) -> None:
         if isinstance(answer, PendingList):
@@ -64,11 +64,11 @@ class QueuePlaces:
             self._jobs.newest = answer
 
     def end(self) -> None:
-        """No answer will come any more."""
+        """No more answers will come."""
         self._pending.is_over = self._jobs.is_over = True
 
     def ask(self, timeout: float) -> dict[str, int]:
-        """All, 1 is next. Empty without an answer within `timeout` seconds."""
+        """Identifier to place, 1 is next. Empty without an answer within `timeout` seconds."""
         if not self._pending.ask(timeout):
             return {}
         return {one: i for i, one in enumerate(self._pending.newest.identifiers, 1)}
@@ -78,12 +78,12 @@ class QueuePlaces:
         return identifiers.index(identifier) + 1 if identifier in identifiers else None
 
     def renew(self, max_age: float, timeout: float) -> None:
-        """Ask, unless that was done in the last `max_age` seconds."""
+        """Ask, unless `renew` has asked in the last `max_age` seconds."""
         now = time.monotonic()
         if now - self._asked >= max_age:
             self._asked = now
             self._pending.ask(timeout)
 
     def ask_jobs(self, timeout: float) -> tuple[JobState, ...]:
-        """Of all servers. None without an answer within `timeout` seconds."""
+        """The jobs of all servers. Empty without an answer within `timeout` seconds."""
         return self._jobs.newest.jobs if self._jobs.ask(timeout) else ()

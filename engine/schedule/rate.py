@@ -1,23 +1,22 @@
-"""How fast jobs end. Pure: the caller brings the clock."""
+"""The rate at which jobs end. Pure: the caller brings the clock."""
 
 import math
 
-MEMORY = 30.0  # seconds in which what was seen loses all but 1/e of its weight
+MEMORY = 30.0  # seconds in which a job's weight falls to 1/e
 
 
 class CompletionRate:
-    """An exponentially weighted mean of jobs ended a second, over the time in which there were any.
-
-    Times are seconds of one monotonic clock.
+    """Jobs ended a second, as an exponentially weighted mean over busy time. Times are seconds of
+    one monotonic clock.
     """
 
     def __init__(self) -> None:
-        self._ended = 0.0  # jobs, weighted
-        self._span = 0.0  # seconds, weighted alike
+        self._ended = 0.0  # jobs ended, weighted
+        self._span = 0.0  # busy seconds, weighted alike
         self._now = 0.0
 
     def resume(self, now: float) -> None:
-        """Jobs come to where there were none: the time before says nothing."""
+        """Jobs come after idle time, which does not count."""
         self._now = now
 
     def note(self, now: float) -> None:
@@ -26,8 +25,8 @@ class CompletionRate:
         self._ended += 1
 
     def seconds(self, num_jobs: int, now: float) -> float:
-        """How long it takes until so many more have ended; as long again as it was busy so far,
-        if none ever has.
+        """Expected seconds until `num_jobs` more jobs have ended. If no job ever has: the busy time
+        so far.
         """
         self._advance(now)
         return self._span * (num_jobs / self._ended if self._ended else 1)

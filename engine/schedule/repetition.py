@@ -1,40 +1,41 @@
-"""Does a text go round in circles? Pure: token ids come in one by one."""
+"""Detects a text that repeats itself. Pure: token ids come in one by one."""
 
 from collections import deque
 from collections.abc import Iterable
 
-MAX_PERIOD = 64  # tokens that repeat
+MAX_PERIOD = 64  # tokens of one repeat
 MIN_REPEATS = 4
-MIN_TOKENS = 32  # of all repeats together: short ones are found in any table
+MIN_TOKENS = 32  # of all repeats together: any table has short repeats
 
 
 class LoopDetector:
-    """Finds out when the last tokens are one sequence, of at most 64, at least four times over.
+    """Detects that the last tokens are one sequence of at most 64 tokens, at least four times.
 
-    Costs a token as many steps as it occurs among the last 64.
+    A token takes one step for each time that it occurs among the last 64.
     """
 
     def __init__(self, min_tokens: int = 0) -> None:
-        """`min_tokens`: says nothing before so many."""
+        """`min_tokens`: tokens before which no loop counts."""
         self._min_tokens = min_tokens
         self._count = 0
-        self._places: dict[int, deque[int]] = {}  # where a token id came, of late
-        self._runs: dict[int, int] = {}  # period -> how many of the last tokens equal those before
+        self._places: dict[int, deque[int]] = {}  # recent places of each token id
+        # Period -> number of last tokens that equal those one period before
+        self._runs: dict[int, int] = {}
 
     @property
     def count(self) -> int:
-        """Tokens so far."""
+        """Number of tokens so far."""
         return self._count
 
     def add_all(self, token_ids: Iterable[int]) -> bool:
-        """Whether that was so behind any of them. Counts all."""
+        """Returns whether a loop was complete behind any of the tokens. Counts all."""
         has_come_round = False
         for token_id in token_ids:
             has_come_round |= self.add(token_id)
         return has_come_round
 
     def add(self, token_id: int) -> bool:
-        """Whether the text has come round once too often."""
+        """Returns whether the text has repeated itself often enough."""
         here = self._count
         self._count += 1
         places = self._places.setdefault(token_id, deque(maxlen=MAX_PERIOD))

@@ -1,4 +1,4 @@
-"""How long jobs take for what. Engine thread only."""
+"""Measures the phases of jobs. Engine thread only."""
 
 import time
 from collections.abc import Sequence
@@ -23,18 +23,20 @@ class _Times:
     length: int  # of the prompt, in tokens
     started: float | None = None
     first_token: float | None = None
-    done_tokens: int | None = None  # of the prompt, computed so far, or found in the cache
-    is_counted: bool = False  # the prompt
+    done_tokens: int | None = None  # tokens of the prompt that are computed, or found in the cache
+    is_counted: bool = False  # whether the prompt has been counted
 
 
 class Stopwatch:
-    """Of all jobs of an engine. A job that was put back waits again, and its queue time goes on."""
+    """The times of an engine's jobs. A job that was put back waits again, and its queue time goes
+    on.
+    """
 
     def __init__(self, counters: Counters) -> None:
-        """`counters`: are told what jobs went through."""
+        """`counters`: gets the measured times."""
         self._counters = counters
         self._times: dict[str, _Times] = {}
-        self._untold: set[str] = set()  # jobs without a token so far
+        self._untold: set[str] = set()  # jobs without a token
 
     def submit(self, job: Job, submitted: float) -> None:
         self._times[job.identifier] = _Times(submitted, len(job.prompt))
@@ -45,7 +47,7 @@ class Stopwatch:
         self._times[identifier].started = time.monotonic()
 
     def stamp(self, events: Sequence[JobEvent]) -> list[JobEvent]:
-        """The same events, those that finish a job with its timings."""
+        """The same events; each `Finished` gets its job's timings."""
         now = time.monotonic()
         return [
             event  # nearly always
@@ -83,7 +85,7 @@ class Stopwatch:
         return event
 
     def drop_all(self) -> None:
-        """The jobs have been ended, as failed."""
+        """All jobs have failed."""
         self._counters.fail(len(self._times))
         self._times.clear()
         self._untold.clear()

@@ -1,16 +1,15 @@
-"""Notices what does not return: a thread of its own, beside an engine thread."""
+"""Detects steps that do not return, on a thread of its own beside an engine thread."""
 
 import threading
 from collections.abc import Callable
 
-CHECKS = 10  # in the shorter of the two times
+CHECKS = 10  # checks in `hang_timeout`
 
 
 def interval_of(hang_timeout: float) -> float:
-    """Seconds from one look to the next, where a hang is counted in looks and not by a clock.
-
-    CLOCK_MONOTONIC goes on while this process is stopped or frozen, with its container or machine.
-    Such a pause is one look, however long it was, and nothing hung meanwhile.
+    """Seconds between checks. A hang is counted in checks, not measured by a clock: CLOCK_MONOTONIC
+    goes on while this process is stopped or frozen, alone or with its container or machine. Such a
+    pause is one check, however long, and is no hang.
     """
     return min(hang_timeout / CHECKS, 1.0)
 
@@ -31,8 +30,8 @@ class Watchdog:
         hang_exit: float,
         tell_lost: Callable[[float], None],
     ) -> None:
-        """`busy_since` tells one step from the next, and is None while it waits or may take as long
-        as it likes. Each hang is told once, and the end, `tell_lost`, once.
+        """`busy_since`: when the current step began, which identifies it; None while the thread
+        waits, or may take any time. Each hang is told once, and `tell_lost` is called once.
         """
         self._busy_since = busy_since
         self._hang_timeout = hang_timeout
@@ -40,8 +39,8 @@ class Watchdog:
         self._hang_exit = hang_exit
         self._tell_lost = tell_lost
         self._interval = interval_of(hang_timeout)
-        self._since: float | None = None  # at the last look
-        self._num_looks = 0  # that found it as it was
+        self._since: float | None = None  # at the last check
+        self._num_looks = 0  # checks that found the same step
         self._is_told = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watchdog-{name}", daemon=True)
@@ -62,7 +61,7 @@ class Watchdog:
     # Watchdog's thread
 
     def check(self) -> bool:
-        """Look once; whether to go on."""
+        """Check once. Returns whether to go on."""
         since = self._busy_since()
         if since is None or since != self._since:
             self._since, self._num_looks, self._is_told = since, 0, False

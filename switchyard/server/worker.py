@@ -44,7 +44,8 @@ NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Worker(ThreadWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._request = threading.local()  # the alarm of its head, whether its answer has begun
+        # Its connection, the alarm of its head, whether its answer has begun.
+        self._request = threading.local()
         # Signals come while their handlers run: inside one, an Event's lock would wait for itself.
         self._shall_drain: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._accept_from = 0.0  # by the monotonic clock
@@ -92,7 +93,12 @@ class Worker(ThreadWorker):
         self._settings = self.wsgi.extensions[KEY].settings
         # As many have readers of answers that another reads, too.
         threads = self._threads = RequestThreads(num_threads, self._settings.reserve_threads // 2)
-        self.wsgi.extensions[KEY].threads.count = lambda: (threads.num_busy, threads.number)
+        told = self.wsgi.extensions[KEY].threads
+        told.count = lambda: (threads.num_busy, threads.number)
+        if self._is_plain:
+            told.detach = self._detach
+            # Requests have as many connections left as threads, and half of the rest.
+            told.max_detached = (self.worker_connections - num_threads) // 2
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
         """SIGTERM and SIGINT. gunicorn's own stops accepting at once and cuts off what is left."""
@@ -144,6 +150,8 @@ class Worker(ThreadWorker):
     def finish_request(self, conn: Any, fs: Any) -> None:
         if not isinstance(conn, Connection):
             super().finish_request(conn, fs)
+        elif conn.is_detached:
+            pass  # whose end comes by itself
         elif not fs.cancelled() and fs.result():
             self._wait_for_request(conn, self.cfg.keepalive)
         else:
@@ -268,6 +276,7 @@ class Worker(ThreadWorker):
 
     def handle(self, conn: Any) -> Any:
         self._request.is_answered = False
+        self._request.connection = conn
         self._request.alarm = None
         if isinstance(conn, Connection):
             if conn.has_left():
@@ -287,6 +296,7 @@ class Worker(ThreadWorker):
             keep = False
         finally:
             self._threads.leave(conn)
+            self._request.connection = None
             self._cancel_alarm()
         if keep is False and not isinstance(conn, Connection):
             _stop_receiving(conn.sock)  # or gunicorn's main thread waits for the client to close
@@ -301,6 +311,12 @@ class Worker(ThreadWorker):
         if isinstance(conn, Connection):
             return bool(keepalive) and conn.body is not None and conn.body.skip()
         return bool(super()._keepalive_after(conn, keepalive))
+
+    def _detach(self) -> Callable[[], None]:
+        """Leave the current request's connection alone, until what is returned is called."""
+        conn = self._request.connection
+        conn.is_detached = True
+        return partial(self.method_queue.defer, self._wait_for_end, conn)
 
     def _cancel_alarm(self) -> None:
         if self._request.alarm is not None:

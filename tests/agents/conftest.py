@@ -18,8 +18,15 @@ PROGRAMS = {
     "codex": PACKAGES / "@openai" / "codex" / "bin" / "codex.js",
     "claude": PACKAGES / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs",
 }
+PYTHON = ROOT / ".venv" / "agents" / "bin" / "python"
 SCRIPTED = [*GUNICORN[:-1], str(ROOT / "tests" / "agents" / "scripted_conf.py")]
 CONTEXT = 65_536
+
+
+def needs(path, installer="npm"):
+    """Before any server is started."""
+    reason = f"{installer} has not installed it: see scripts/test-agents"
+    return pytest.mark.skipif(not path.exists(), reason=reason)
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +41,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def server(model, tmp_path):
     settings = {"model": model, "access_log": tmp_path / "access.log", "log_format": "json"}
-    settings |= {"max_seq_len": CONTEXT, "cache_tokens": CONTEXT, "default_max_tokens": 4096}
+    settings |= {"max_seq_len": CONTEXT, "cache_tokens": CONTEXT}
     settings["model_aliases"] = '{"claude-*": "agent"}'
     server = Server(SCRIPTED, tmp_path, **settings)
     yield server.wait_until_ready()
@@ -64,11 +71,8 @@ def run(tmp_path):
     path = f"{node}{os.pathsep}{os.environ['PATH']}"
 
     def run_program(name, *arguments, **environment):
-        program = PROGRAMS[name]
-        if not program.exists():
-            pytest.skip(f"npm has not installed {name}: see scripts/test-agents")
         done = subprocess.run(
-            ["node", program, *arguments],
+            ["node", PROGRAMS[name], *arguments],
             cwd=work,
             env={"PATH": path, "HOME": str(home), "NO_PROXY": "127.0.0.1", **environment},
             stdin=subprocess.DEVNULL,

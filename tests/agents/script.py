@@ -14,6 +14,8 @@ from tests.engine.forced import exl2_backend
 
 FILE = "notes.txt"
 SECRET = re.compile(r"The secret word is (\w+)\.")
+# Beyond `default_max_tokens`: Codex names no limit.
+LONG = " And so on" * 150 + ", to the end."
 # Names of tools by which the clients read files, and their arguments.
 READERS = {
     '"name": "exec_command"': ("exec_command", {"cmd": f"cat {FILE}"}),
@@ -26,7 +28,7 @@ READERS = {
 def answer(prompt, has_form):
     """To the text of a prompt; `has_form`: what is no call is an object with the word."""
     if found := SECRET.findall(prompt):
-        return json.dumps({"word": found[-1]}) if has_form else f"It says {found[-1]}."
+        return json.dumps({"word": found[-1]}) if has_form else f"It says {found[-1]}.{LONG}"
     for mark, (name, arguments) in READERS.items():
         if mark in prompt:
             call = {"name": name, "arguments": arguments}

@@ -25,6 +25,7 @@ app.use((request, _, next) => {
   next();
 });
 app.use("/api/backends/text-completions", (await own("endpoints/backends/text-completions.js")).router);
+app.use("/api/backends/chat-completions", (await own("endpoints/backends/chat-completions.js")).router);
 app.use("/api/backends/kobold", (await own("endpoints/backends/kobold.js")).router);
 app.use("/api/tokenizers", (await own("endpoints/tokenizers.js")).router);
 const listener = app.listen(0, "127.0.0.1");
@@ -41,14 +42,17 @@ const stand_ins = {
   deriveTemplatesFromChatTemplate: async (template) => (told.template = template) && {},
   eventSource: { emit: async () => {} },
   event_types: {},
+  getCustomStoppingStrings: () => ["\nYou:"],
   getRequestHeaders: () => ({ "Content-Type": "application/json" }),
   getStoppingStrings: () => ["\nYou:"],
+  isValidUrl: (text) => URL.canParse(text),
   isObject: (value) => typeof value === "object" && value !== null && !Array.isArray(value),
   main_api: type === "kobold" ? "kobold" : "textgenerationwebui",
   max_context: 512,
   online_status: "no_connection",
   setGenerationParamsFromPreset: ({ max_length }) => (told.context = max_length),
   substituteParams: (text) => text,
+  t: (strings, ...values) => String.raw({ raw: strings }, ...values),
   versionCompare: (one, least) => one.localeCompare(least, undefined, { numeric: true }) >= 0,
 };
 const fetched = (where, options) => fetch(new URL(where, served), options);
@@ -118,7 +122,20 @@ async function post(where, body) {
 
 const PROMPT = "Once upon a";
 let make, stream, where, count;
-if (type === "kobold") {
+if (type === "custom") {
+  const openai = (await load("openai.js", "\nexport { getStatusOpen };")).namespace;
+  const settings = openai.oai_settings;
+  Object.assign(settings, { chat_completion_source: "custom", custom_url: `${url}/v1` });
+  Object.assign(settings, { stream_openai: true, ...JSON.parse(changes) });
+  await openai.getStatusOpen();
+  told.models = openai.model_list.map((model) => model.id);
+  settings.custom_model = told.models[0];
+  make = (tokens, kind) => ({ tokens, kind });
+  stream = ({ tokens, kind }, signal) => {
+    settings.openai_max_tokens = tokens;
+    return openai.sendOpenAIRequest(kind, [{ role: "user", content: PROMPT }], signal);
+  };
+} else if (type === "kobold") {
   const kai = (await load("kai-settings.js")).namespace;
   Object.assign(kai.kai_settings, { api_server: kai.formatKoboldUrl(url), streaming_kobold: true });
   Object.assign(kai.kai_settings, JSON.parse(changes));
@@ -137,11 +154,13 @@ if (type === "kobold") {
   await textgen.getStatusTextgen();
   make = (tokens) => textgen.getTextGenGenerationData(PROMPT, tokens, false, false, null, "normal");
   [stream, where] = [textgen.generateTextGenWithStreaming, "/api/backends/text-completions/generate"];
-  count = ["/api/tokenizers/remote/textgenerationwebui/encode", { api_type: type, url, model: "tiny" }];
+  if (type !== "generic")
+    count = ["/api/tokenizers/remote/textgenerationwebui/encode", { api_type: type, url, model: "tiny" }];
 }
-told.whole = await post(where, { ...(await make(8, "quiet")), stream: false });
+const quiet = await make(8, "quiet");
+told.whole = where ? await post(where, { ...quiet, stream: false }) : await stream(quiet);
 told.streamed = await read(stream, await make(8, "normal"));
-if (type !== "generic") told.count = (await post(count[0], { ...count[1], text: PROMPT })).count;
+if (count) told.count = (await post(count[0], { ...count[1], text: PROMPT })).count;
 await read(stream, await make(400, "normal"), 2);
 log(JSON.stringify(told));
 process.exit(0);

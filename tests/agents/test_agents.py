@@ -5,6 +5,8 @@ stands in it is in the next request, most of which the cache has.
 import pytest
 import requests
 
+from tests.agents.conftest import PROGRAMS, needs
+
 pytestmark = pytest.mark.agents
 
 ASK = "What is the secret word in notes.txt?"
@@ -22,13 +24,14 @@ wire_api = "responses"
 
 def check(lines, output):
     """Two turns, as the access log has them; those behind them are of the client's own accord."""
-    assert "heliotrope" in output
+    assert "heliotrope" in output and "to the end." in output
     assert {line["status"] for line in lines} == {200}
     first, second = sorted(lines, key=lambda line: line["prompt_tokens"])[-2:]
     assert second["prompt_tokens"] > first["prompt_tokens"] > 1000
     assert second["cached_tokens"] > 0.9 * second["prompt_tokens"]
 
 
+@needs(PROGRAMS["codex"])
 def test_codex_reads_a_file(server, run, requests_of):
     (run.home / ".codex").mkdir()
     (run.home / ".codex" / "config.toml").write_text(CODEX.format(home=run.home, url=server.url))
@@ -39,6 +42,7 @@ def test_codex_reads_a_file(server, run, requests_of):
     check(requests_of("/v1/responses"), output)
 
 
+@needs(PROGRAMS["claude"])
 def test_claude_code_reads_a_file(server, run, requests_of):
     output = run(
         *("claude", "-p", ASK, "--model", "agent"),

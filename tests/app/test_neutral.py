@@ -159,7 +159,7 @@ def test_a_parameter_may_stand_under_several_names(make_client, url):
 
 
 def test_the_documentation_has_all_other_names():
-    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "parameters.md").read_text()
     listed = dict(re.findall(r"^\| `(\w+)` \| ((?:`\w+`(?:, )?)+) \|$", page, re.MULTILINE))
     names = collections.defaultdict(set)
     for name, own in parse.Completion.other_names().items():

@@ -7,9 +7,11 @@ import flask
 import pytest
 
 from switchyard.app import Switchyard
-from switchyard.app.ui.viewers import Board, View
+from switchyard.app.config import read_settings
+from switchyard.app.ui.viewers import Board, View, Viewers
+from tests.app.conftest import listed
 from tests.conftest import ROOT
-from tests.scripted import ScriptedBackend
+from tests.scripted import ScriptedBackend, ticking
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 FILES = ("/ui/app.js", "/ui/style.css")
@@ -17,14 +19,16 @@ FILES = ("/ui/app.js", "/ui/style.css")
 
 @pytest.fixture
 def client(make_client):
-    return make_client(ScriptedBackend(), ui=True)
+    return make_client(ScriptedBackend())
 
 
 def read(client, **more):
-    """The first frame of the stream."""
-    with client.get("/ui/status", **more) as response:
-        assert response.mimetype == "text/event-stream"
-        return json.loads(next(response.response).removeprefix(b"data: "))
+    """The one frame that there is, where the server detaches no connections."""
+    response = client.get("/ui/status", **more)
+    assert response.mimetype == "text/event-stream"
+    retry, told, *rest = response.text.split("\n")
+    assert (retry, rest) == ("retry: 1000", ["", ""])
+    return json.loads(told.removeprefix("data: "))
 
 
 def test_a_browser_gets_the_page_and_a_program_what_it_got_before(client):
@@ -88,6 +92,7 @@ def test_a_host_application_gets_none(prefix, model_path):
 @pytest.mark.both_ways
 def test_the_stream_tells_what_the_status_does(client):
     told, status = read(client), client.get("/v1/status").json
+    assert told.pop("queue") == []
     assert told.keys() == status.keys()
     assert told["models"][0].keys() == status["models"][0].keys()
     assert told["models"][0]["state"] == "ready"
@@ -96,10 +101,10 @@ def test_the_stream_tells_what_the_status_does(client):
 def test_all_viewers_of_a_second_get_what_was_made_once(client):
     here = client.application.extensions["switchyard"]
     board = Board()
-    first, _ = board.frame(here, True, 7)
-    assert board.frame(here, True, 7)[0] is first
-    assert board.frame(here, False, 7)[0] is not first
-    assert board.frame(here, True, 8)[0] is not first
+    first, _ = board.frame(here, "admin", 7)
+    assert board.frame(here, "admin", 7)[0] is first
+    assert board.frame(here, "user", 7)[0] is not first
+    assert board.frame(here, "admin", 8)[0] is not first
 
 
 def test_a_viewer_gets_one_frame_a_second():
@@ -116,19 +121,28 @@ def test_a_viewer_whose_key_was_taken_back_sees_no_more():
     assert view.is_finished
 
 
-@pytest.mark.both_ways
-def test_streams_end_when_the_server_does(client):
-    with client.get("/ui/status") as response:
-        assert next(response.response)
-        client.models.drain()
-        assert b"draining" in b"".join(response.response)
+def test_viewers_see_the_end_of_the_server_and_no_more():
+    view = View(None, lambda second: (b"draining", False), lambda: True)
+    assert view.take(1.0) == b"draining"
+    assert view.is_finished and view.take(2.0) is None
 
 
-def test_places_of_viewers_are_given_back(make_client):
-    client = make_client(ScriptedBackend(), max_viewers=1, ui=True)
-    for _ in range(2):
-        with client.get("/ui/status") as response:
-            assert response.status_code == 200
-            refused = client.get("/ui/status")
-            assert refused.status_code == 429 and refused.headers["Retry-After"]
-            assert refused.json["error"]["code"] == "too_many_viewers"
+def test_what_waits_is_told_by_its_place(make_client, ask):
+    client = make_client(ScriptedBackend(ticking, max_active=1))
+    body = {"prompt": [1, 2, 3], "max_tokens": 2000}
+    ask(client, body)
+    listed(client, 1)
+    ask(client, {**body, "n": 2, "priority": -1})
+    listed(client, 3)
+    board, here = Board(), client.application.extensions["switchyard"]
+    told = json.loads(board.frame(here, "admin", 1)[0].removeprefix(b"data: "))
+    assert [(one["place"], one["priority"]) for one in told["queue"]] == [(1, -1), (2, -1)]
+    assert told["queue"][0]["model"] == told["models"][0]["id"]
+    assert told["queue"][0]["prompt_tokens"] == 3
+
+
+def test_places_are_as_many_as_the_setting_and_the_server_say():
+    viewers = Viewers(read_settings(max_viewers=2))
+    assert [viewers.enter(9) for _ in range(3)] == [True, True, False]
+    viewers.leave()
+    assert not viewers.enter(1) and viewers.enter(2)

@@ -38,12 +38,26 @@ def test_what_is_asked_for_counts(model_path, device, asked, link):
     assert type(opening.open_engine(ModelConfig(model_path, "m", device, asked))._link) is link
 
 
-def test_replicas_have_processes_and_an_equal_part_of_the_gpus(model_path, monkeypatch):
-    monkeypatch.setattr(gpus, "visible", lambda: [None] * 4)
-    config = ModelConfig(model_path, "m", "cuda", replicas=2)
+@pytest.mark.parametrize(
+    ("there", "asked", "parts"),
+    [
+        (4, (), [(0, 1), (2, 3)]),
+        (2, (), [(0,), (1,)]),
+        (3, (2, 0), [(2,), (0,)]),
+    ],
+)
+def test_replicas_have_processes_and_an_equal_part_of_the_gpus(
+    model_path, monkeypatch, there, asked, parts
+):
+    for name in ("gpus", "visible"):
+        monkeypatch.setattr(gpus, name, lambda: [None] * there)
+    config = ModelConfig(model_path, "m", "cuda", replicas=2, gpus=asked)
     replicas = opening.open_engine(config)._link._replicas
     assert [one.gpus for one in replicas] == [one.link._config.gpus for one in replicas]
-    assert [one.gpus for one in replicas] == [(0, 1), (2, 3)]
+    assert [one.gpus for one in replicas] == parts
+
+
+def test_replicas_without_gpus_have_processes(model_path):
     on_cpu = opening.open_engine(ModelConfig(model_path, "m", "cpu", replicas=2))
     assert len(on_cpu._link._replicas) == 2
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from switchyard import engine
+from switchyard.engine.config import ModelConfig
 from switchyard.engine.messages import Chunk
 from tests.conftest import DEMO
 from tests.engine.forced import run
@@ -148,3 +150,27 @@ def test_a_spread_model_that_is_unloaded_gives_its_memory_back(serve, wide):
     print(f"{used} bytes in use")
     for first, last in zip(used[0], used[-1], strict=True):
         assert last <= first * 1.01
+
+
+def test_a_replica_on_each_gpu_gives_the_same_texts(serve):
+    jobs = questions()
+    config = ModelConfig(DEMO, "two", "cuda", replicas=2, max_batch_size=len(jobs) // 2)
+    model = engine.open_engine(config)
+    model.start()
+    try:
+        assert model.wait_until_loaded(), model.error
+        with model._changed:
+            assert model._changed.wait_for(
+                lambda: [one.status for one in model.standing.replicas] == ["ready"] * 2, 120
+            )
+        assert [one.gpus for one in model.standing.replicas] == [(0,), (1,)]
+        streams = [model.submit([one]) for one in jobs]  # more than one replica has places for
+        found = []
+        for stream in streams:
+            events = []
+            while not stream.is_finished:
+                events += stream.take(60)
+            found.append("".join(event.text for event in events if isinstance(event, Chunk)))
+    finally:
+        model.close(timeout=60)
+    assert num_same(found, answers(serve())) >= 7

@@ -26,7 +26,16 @@ MAY = {
     "operator": ("admin",),
 }
 OPEN = {
-    *("/", "/favicon.ico", "/ping", "/openapi.json", "/docs", "/docs/", "/docs/<path:name>"),
+    *(
+        "/",
+        "/favicon.ico",
+        "/ping",
+        "/openapi.json",
+        "/docs",
+        "/docs/",
+        "/docs/<path:name>",
+        "/ui/<name>",
+    ),
     *("/health", "/health/live", "/health/ready"),
     *("/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready"),
 }

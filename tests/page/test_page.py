@@ -35,7 +35,7 @@ def serve(make_client):
     servers = []
 
     def make(backend, **settings):
-        client = make_client(backend, **{"ui": True, **settings})
+        client = make_client(backend, **settings)
         server = werkzeug.serving.make_server(
             "127.0.0.1", 0, client.application, threaded=True, request_handler=Handler
         )
@@ -153,6 +153,9 @@ def test_eight_conversations_at_once_get_their_own_answers(visit, page):
             if number > 1:
                 page.get_by_role("button", name="New conversation").click()
             say(page, f"Repeat the code {code}", number)
+            if number == 6:
+                chat(page, 6).get_by_text("Waits: 5 answers are on their way").wait_for()
+                wait_for(lambda: client.models.num_jobs == 5)
     finally:
         gate.open()
     for number, code in codes.items():
@@ -284,6 +287,67 @@ def test_calls_of_tools_are_shown_and_their_results_asked_for(visit, page):
     chat(page).get_by_text("Result of the tool look").wait_for()
     say(page, "a mirror")
     chat(page).get_by_text("It is seen.").wait_for()
+
+
+def test_the_queue_is_shown_by_its_places(visit, page):
+    may_end = threading.Event()
+
+    def wait(job):
+        while not may_end.wait(0.001):
+            yield Started(job.identifier)
+        yield from says("Done.")(job)
+
+    try:
+        visit(ScriptedBackend(wait, max_active=1), max_batch_size=1)
+        for number in (1, 2, 3):
+            if number > 1:
+                page.get_by_role("button", name="New conversation").click()
+            say(page, "Hi!", number)
+        places = page.locator("#status ol li")
+        places.nth(1).wait_for()
+        assert places.evaluate_all("rows => rows.map((row) => row.value)") == [1, 2]
+        assert re.search(r": \d+ prompt tokens, waits \d+ s$", places.first.text_content())
+    finally:
+        may_end.set()
+    page.locator("#status ol").wait_for(state="detached")
+
+
+def test_an_answer_that_waits_for_a_connection_can_be_stopped(visit, page):
+    gate = Gate()
+    try:
+        client = visit(ScriptedBackend(says("Done."), gate))
+        for number in range(1, 7):
+            if number > 1:
+                page.get_by_role("button", name="New conversation").click()
+            say(page, "Hi!", number)
+        chat(page, 6).get_by_text("Waits:").wait_for()
+        page.keyboard.press("Escape")
+        assert "stopped" in complete(page, 6).text_content()
+        assert chat(page, 6).get_by_text("Waits:").count() == 0
+        wait_for(lambda: client.models.num_jobs == 5)
+    finally:
+        gate.open()
+    for number in range(1, 6):
+        assert "Done." in complete(page, number).text_content()
+    say(page, "Again.", 6)
+    chat(page, 6).get_by_text("Done.").wait_for()
+
+
+def test_a_server_that_is_gone_is_said_and_the_conversation_kept(visit, page):
+    client = visit(ScriptedBackend(says("Here.")))
+    say(page, "Hi!")
+    complete(page)
+    page.route("**/v1/chat/completions", lambda route: route.abort("connectionrefused"))
+    page.route("**/ui/status", lambda route: route.abort("connectionrefused"))
+    say(page, "Still there?")
+    chat(page).get_by_text("The server does not answer. The conversation is kept").wait_for()
+    page.reload()
+    assert "Still there?" in chat(page).text_content() and "Here." in chat(page).text_content()
+    page.locator("#trouble").get_by_text("Next look in 3 s").wait_for()
+    page.unroute("**/v1/chat/completions")
+    page.unroute("**/ui/status")
+    page.locator("#brief").get_by_text("ready").wait_for()
+    assert client.models.num_jobs == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

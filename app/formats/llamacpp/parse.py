@@ -86,8 +86,8 @@ class LlamaCppOptions(OtherServers):
         0,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Tell the log-probability of each token, and of so many of the likeliest in"
-        " its place, in `completion_probabilities`.",
+        description="Tell the log-probability of each token, and of this number of most"
+        " probable tokens in its place, in `completion_probabilities`.",
     )
     return_tokens: bool = Field(
         False, description="Tell the tokens of the text, too. A stream always does."
@@ -150,8 +150,8 @@ class LlamaCpp(LlamaCppOptions):
     prompt: list[Pieces] = Field(
         min_length=1,
         fail_fast=True,
-        description="The text to continue, or tokens, or both in turns; or several of these, each"
-        ' of which has an answer of its own. Also as `{"prompt_string": TEXT}`.',
+        description="The text to continue, or tokens, or both in turns; or a list of these, each"
+        ' with an answer of its own. Also as `{"prompt_string": TEXT}`.',
     )
 
     @field_validator("prompt", mode="before", json_schema_input_type=Given | Prompts)

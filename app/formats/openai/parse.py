@@ -60,14 +60,14 @@ class Completion(Scored):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Tell the log-probability of each token, and of so many of the likeliest in"
-        " its place; see Logprobs.",
+        description="Tell the log-probability of each token, and of this number of most"
+        " probable tokens in its place; see Logprobs.",
     )
     best_of: int | None = Field(
         None,
         ge=1,
         le=128,
-        description="Generate so many choices, and answer with the `n` whose tokens have the"
+        description="Generate this number of choices, and answer with the `n` whose tokens have the"
         " highest mean log-probability, the best first; `usage` counts all. Refused below `n`, and"
         " above it with `stream`. Default: `n`.",
     )

@@ -57,6 +57,10 @@ MAX_METADATA = 16  # OpenAI's
 
 class ResponsesChat(Chat):
     @property
+    def is_agents(self) -> bool:
+        return True  # Codex sums up a conversation without tools
+
+    @property
     def names(self) -> dict[str, str]:
         names = super().names
         if names["constraint"] == "response_format":
@@ -114,7 +118,7 @@ class ResponseRequest(Generation):
     max_output_tokens: Tokens | None = Field(
         None,
         description="Most new tokens, those of thoughts included, and as many as fit the context."
-        " Default: the setting `default_max_tokens`.",
+        " Default: a quarter of the context, or the setting `default_max_tokens` if that is more.",
     )
     tools: list[AnyTool] = Field(
         default=[],

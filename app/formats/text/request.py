@@ -57,7 +57,7 @@ class OneText(TextRequest):
 
 
 _PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template themselves."
-WINDOW = "Of the newest tokens, so many. -1: all. 0: off."
+WINDOW = "Number of newest tokens that it looks at. -1: all. 0: off."
 
 
 class Switch(NamedTuple):

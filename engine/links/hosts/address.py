@@ -1,4 +1,4 @@
-"""Where a shared engine listens: `unix:PATH`, or `HOST:PORT`."""
+"""The address of a shared engine: `unix:PATH`, or `HOST:PORT`."""
 
 import contextlib
 import ipaddress
@@ -10,11 +10,11 @@ from switchyard.engine.errors import ModelError
 
 UNIX = "unix:"
 BACKLOG = 128
-MODE = 0o600  # of a Unix socket: whoever may write to it may run code
+MODE = 0o600  # write access to it allows running code
 
 
 def check(address: str) -> None:
-    """Raises ModelError for what is no address."""
+    """Raises ModelError for an invalid address."""
     if address.startswith(UNIX):
         if not os.path.isabs(address.removeprefix(UNIX)):
             raise ModelError(f"at: {address!r} must have an absolute path behind unix:", "at")
@@ -29,7 +29,7 @@ def is_tcp(address: str) -> bool:
 
 
 def listen(address: str) -> socket.socket:
-    """Raises ModelError: also for one that all networks reach."""
+    """Raises ModelError, also for an address that is open to all networks."""
     check(address)
     try:
         return _listen_at_port(address) if is_tcp(address) else _listen_at_path(address)
@@ -38,7 +38,7 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str, timeout: float) -> socket.socket:
-    """Without a timeout once connected. Raises OSError."""
+    """The connected socket has no timeout. Raises OSError."""
     if is_tcp(address):
         host, port = _host_and_port(address)
         connection = socket.create_connection((host, port), timeout)
@@ -56,7 +56,7 @@ def connect(address: str, timeout: float) -> socket.socket:
 
 
 def release(listener: socket.socket) -> None:
-    """Listen no more."""
+    """Close the listener, and remove its Unix socket."""
     name = listener.getsockname()
     listener.close()
     if isinstance(name, str):
@@ -77,11 +77,11 @@ def _listen_at_path(address: str) -> socket.socket:
     path = address.removeprefix(UNIX)
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(os.lstat(path).st_mode) and not _answers(path):
-            os.unlink(path)  # of one that was killed
+            os.unlink(path)  # left over by an engine that was killed
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(path)
-        os.chmod(path, MODE)  # nobody can connect before it listens
+        os.chmod(path, MODE)  # before `listen`, so that no client connects earlier
         listener.listen(BACKLOG)
     except OSError:
         listener.close()

@@ -1,4 +1,4 @@
-"""Where servers knock: who has the key, and the files of the same model, comes in."""
+"""Accepts servers at a shared engine: they need the key, and the files of the same model."""
 
 import contextlib
 import logging
@@ -15,11 +15,11 @@ from switchyard.engine.links.wire import Wire
 
 logger = logging.getLogger(__name__)
 
-MAX_STRANGERS = 64  # at once; more are shut out
+MAX_STRANGERS = 64  # handshakes at once; further connections are closed
 
 
 class Door:
-    """One thread accepts, and does nothing else; each stranger has its own, for a few seconds."""
+    """One thread only accepts. Each handshake has a thread of its own, for a few seconds."""
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class Door:
         fingerprint: str,
         admit: Callable[[socket.socket, Hello], None],
     ) -> None:
-        """Listens, so that a fault is told at once: raises ModelError. `admit` is called on a
-        stranger's thread.
+        """Listens at once, so that a wrong address shows early: raises ModelError. `admit` is
+        called on the thread of the handshake.
         """
         self._key = key
         self._fingerprint = fingerprint
@@ -43,17 +43,17 @@ class Door:
         self._thread.start()
 
     def close(self) -> None:
-        """Harmless when called again."""
+        """Idempotent."""
         if not self._is_open:
             return
         self._is_open = False
-        with contextlib.suppress(OSError):  # some systems: it is not connected
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        with contextlib.suppress(OSError):  # raised on some systems for a listener
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         if self._thread.ident is not None:
             self._thread.join()
         address.release(self._listener)
 
-    # Its threads
+    # Threads of the door
 
     def _accept(self) -> None:
         while self._is_open:
@@ -62,7 +62,7 @@ class Door:
             except OSError as reason:
                 if self._is_open:
                     logger.warning("no connection can be accepted: %s", reason)
-                    time.sleep(0.1)  # no file is left, perhaps
+                    time.sleep(0.1)  # perhaps no file descriptor is free
                 continue
             if not self._strangers.acquire(blocking=False):
                 connection.close()

@@ -1,4 +1,4 @@
-"""A server at the other end of a connection, as the engine that it shares sees it."""
+"""A front end: a server, as a shared engine sees it."""
 
 import logging
 import queue
@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 class FrontEnd:
-    """Ends when it ends, is silent, or reads nothing, for `silence_timeout` seconds. It waits for
-    nobody but itself: a thread reads, and one writes.
+    """The connection of one server, with a reading and a writing thread. Ends with the server, or
+    when that is silent or reads nothing for `silence_timeout` seconds.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class FrontEnd:
         take: Callable[["FrontEnd", Command], None],
         leave: Callable[["FrontEnd"], None],
     ) -> None:
-        """`take` gets its commands, and `leave` is called once at its end, on a thread of its."""
+        """`take` gets the server's commands; the reading thread calls `leave` at the end."""
         limit = struct.pack("ll", int(silence_timeout), int(silence_timeout % 1 * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self.pid = pid
@@ -50,14 +50,14 @@ class FrontEnd:
         self._outbox.put(events)
 
     def end(self) -> None:
-        """Once it has been sent what it was told."""
+        """End the connection once all events so far are sent."""
         self._outbox.put(None)
 
     def join(self, timeout: float) -> None:
         for thread in self._threads:
             thread.join(timeout)
 
-    # Its threads
+    # Threads of the front end
 
     def _read(self) -> None:
         interval, silence, reason = interval_of(self._silence_timeout), 0.0, "is silent"
@@ -66,7 +66,7 @@ class FrontEnd:
                 messages = self._wire.receive(interval)
                 silence = silence + interval if messages is None else 0.0
                 for command in messages or ():
-                    if command:  # else it lives
+                    if command:  # empty: a sign of life
                         self._take(self, command)
         except (EOFError, OSError):
             reason = "has ended"
@@ -83,7 +83,7 @@ class FrontEnd:
         try:
             send_all(self._wire, self._outbox, self._silence_timeout / CHECKS)
         except OSError:
-            pass  # it has ended, or reads nothing
+            pass  # the server has ended, or reads nothing
         except Exception:
             logger.exception("an event can't cross to server %d", self.pid)
         self._wire.shut()

@@ -1,7 +1,7 @@
-"""How a server and a shared engine get to know each other, before either reads a pickle.
+"""The handshake of a server and a shared engine, before either reads a pickle.
 
-Both send what they speak and a nonce; then a proof of the key, by HMAC-SHA256 over both nonces. The
-server's comes first: the engine proves nothing to who has no key.
+Both send their protocol and a nonce, then a proof of the key: HMAC-SHA256 over both nonces. The
+server's proof comes first, so that the engine proves nothing to a client without the key.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from switchyard.engine.errors import ModelError
 
-PROTOCOL = 1  # another number wherever a message changes: see tests/engine/test_host.py
+PROTOCOL = 1  # changes with any message: see tests/engine/test_host.py
 TIMEOUT = 5.0  # seconds for all of it
 
 _HELLO = struct.Struct("!10sH32s")
@@ -25,11 +25,11 @@ _SERVER, _ENGINE = b"server", b"engine"
 
 
 class Stranger(ModelError):
-    """The other end is not what it should be."""
+    """The other end is no Switchyard, or has another protocol, key or model."""
 
 
 def meet_engine(connection: socket.socket, key: bytes) -> None:
-    """As a server. Raises Stranger, OSError."""
+    """The server's part. Raises Stranger, OSError."""
     with _in_time(connection) as until:
         own, other = _exchange(connection, until)
         connection.sendall(_proof(key, _SERVER, own, other))
@@ -42,7 +42,7 @@ def meet_engine(connection: socket.socket, key: bytes) -> None:
 
 
 def meet_server(connection: socket.socket, key: bytes) -> None:
-    """As an engine. Raises Stranger, OSError."""
+    """The engine's part. Raises Stranger, OSError."""
     with _in_time(connection) as until:
         own, other = _exchange(connection, until)
         proof = _receive(connection, _SIZE, until)
@@ -59,7 +59,7 @@ def _in_time(connection: socket.socket) -> Iterator[float]:
 
 
 def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
-    """Both nonces."""
+    """Returns the nonces of both ends."""
     own = secrets.token_bytes(32)
     connection.sendall(_HELLO.pack(_MAGIC, PROTOCOL, own))
     magic, protocol, other = _HELLO.unpack(_receive(connection, _HELLO.size, until))

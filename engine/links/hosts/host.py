@@ -1,4 +1,4 @@
-"""An engine that several servers share: it is at home here, and they connect."""
+"""A shared engine, to which several servers connect."""
 
 import itertools
 import logging
@@ -51,8 +51,8 @@ DRAINS = "the engine takes no more jobs: it is about to end"
 
 
 class Host:
-    """Each job's events go to the front end that it is of. Limits, shares and places hold for the
-    jobs of all.
+    """Routes each job's events to the front end that submitted it. Limits, fair shares and queue
+    places hold over the jobs of all front ends.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Host:
         key: bytes,
         fingerprint: str,
     ) -> None:
-        """Listens, and answers from `start` on. Raises ModelError for what is no address."""
+        """Listens; answers from `start` on. Raises ModelError for an invalid address."""
         self._config = config
         self._door = Door(at, key, fingerprint, self._admit)
         self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self._link = make_link(self._inbox.put)
-        self._changed = threading.Condition()  # guards what follows; notified when a job ends
+        self._changed = threading.Condition()  # guards the attributes below; notified of ended jobs
         self._front_ends: set[FrontEnd] = set()
         self._jobs: dict[str, SharedJob] = {}
-        self._again: dict[str, tuple[FrontEnd, Submit]] = {}  # once the same job before has ended
+        self._again: dict[str, tuple[FrontEnd, Submit]] = {}  # resubmitted jobs
         self._questions: dict[int, tuple[FrontEnd, ListPending | ListJobs]] = {}
         self._serials = itertools.count(1)
         self._standing = Standing(config.name)
@@ -85,12 +85,12 @@ class Host:
 
     @property
     def error(self) -> EngineError | None:
-        """Why it has ended, unless it was told to."""
+        """Why the engine has ended; None after `close`."""
         return self._standing.error
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it ever was."""
+        """Whether the model was ever loaded."""
         return self._standing.info is not None
 
     @property
@@ -104,25 +104,25 @@ class Host:
         self._door.open()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the engine has ended within `timeout` seconds: told to, or by `error`."""
+        """Whether the engine has ended within `timeout` seconds, by `close` or by `error`."""
         self._router.join(timeout)
         return not self._router.is_alive()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Have front ends send no more jobs, and end once those that are here have ended, or after
-        `drain` seconds. Jobs that have not begun then go on elsewhere, or once there is an engine
-        again. Whether all was released within `timeout` more seconds.
+        """Refuse new jobs, and end once the running jobs have ended, or after `drain` seconds.
+        Servers then move jobs that have not begun to another engine, or keep them until one is
+        back. Returns whether all was released within `timeout` more seconds.
         """
         with self._changed:
             self._is_draining = True
             self._tell_all([Recovering(DRAINS)])
             self._changed.wait_for(lambda: not self._jobs, drain)
-            self._jobs.clear()  # of what is left front ends hear by the connection's end
+            self._jobs.clear()  # the end of the connection tells front ends of jobs that are left
         self._door.close()
         self._link.send(Stop())
         return self.wait(timeout) and self._link.join(timeout)
 
-    # A stranger's thread
+    # Thread of a handshake
 
     def _admit(self, connection: socket.socket, hello: Hello) -> None:
         front_end = FrontEnd(
@@ -151,14 +151,14 @@ class Host:
             greeting.append(Recovering(DRAINS if self._is_draining else str(standing.error)))
         return greeting
 
-    # A front end's thread
+    # Thread of a front end
 
     def _take(self, front_end: FrontEnd, command: Command) -> None:
         with self._changed:
             match command:
                 case Submit(job, age):
                     submit = Submit(job, time.monotonic() - age)
-                    if job.identifier in self._jobs:  # its front end was lost, and is back
+                    if job.identifier in self._jobs:  # resubmitted over a new connection
                         self._again[job.identifier] = (front_end, submit)
                         self._link.send(Cancel(job.identifier))
                     else:
@@ -174,7 +174,7 @@ class Host:
                     self._questions[serial] = (front_end, command)
                     self._link.send(ListPending(serial))
                 case Abandon() | Stop():
-                    pass  # not a front end's to say
+                    pass  # not allowed to front ends
 
     def _leave(self, front_end: FrontEnd) -> None:
         with self._changed:
@@ -187,7 +187,7 @@ class Host:
                 i: again for i, again in self._again.items() if again[0] is not front_end
             }
 
-    # The router's thread
+    # Router's thread
 
     def _route(self) -> None:
         while not self._standing.is_stopped:
@@ -230,7 +230,7 @@ class Host:
     def _submit(self, front_end: FrontEnd, submit: Submit) -> None:
         job, now = submit.job, time.monotonic()
         if front_end not in self._front_ends:
-            return  # it has left meanwhile
+            return  # disconnected meanwhile
         refusal = admission.refusal(
             self._standing.state,
             self._standing.error,
@@ -250,7 +250,7 @@ class Host:
         self._link.send(submit)
 
     def _note(self, event: ThreadEvent) -> None:
-        """What the engine tells of itself."""
+        """Take an event of the engine thread itself."""
         if isinstance(event, PendingList):
             return self._answer(event)
         before = self._standing.state
@@ -263,7 +263,7 @@ class Host:
                 self._tell_trouble(before)
             case Recovered() if self._is_draining:
                 pass
-            case Hanging():  # those who have the jobs end or move them
+            case Hanging():  # the front ends end these jobs, or move them
                 self._link.send(Abandon())
                 self._jobs.clear()
                 self._again.clear()
@@ -276,7 +276,7 @@ class Host:
                 self._tell_all([event])
 
     def _tell_trouble(self, before: admission.State) -> None:
-        """Of all its replicas: while they hang, jobs wait where they are."""
+        """Tell a change of the replicas' common state. While all hang, jobs keep waiting here."""
         state = self._standing.state
         if state != before and not self._is_draining:
             trouble = Recovering(str(self._standing.error))

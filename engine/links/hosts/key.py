@@ -1,4 +1,4 @@
-"""The key of shared engines, which gives the right to run code there."""
+"""The key of shared engines. Its holder may run code there."""
 
 import os
 import stat
@@ -6,11 +6,11 @@ import stat
 from switchyard.engine.errors import ModelError
 
 MIN_KEY = 32  # bytes
-OTHERS = 0o007  # may not read it
+OTHERS = 0o007  # permission bits that must be off
 
 
 def read_key(path: str | None) -> bytes:
-    """Empty: none. Raises ModelError."""
+    """The key; empty without a path. Raises ModelError."""
     if path is None:
         return b""
     try:

@@ -1,4 +1,4 @@
-"""What a server and a shared engine say of themselves, behind the handshake."""
+"""The introductions of a server and a shared engine, after the handshake."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from switchyard.engine.links.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Of a server: who it is, and of which model it has the tokenizer."""
+    """Of a server: its process id, and the fingerprint of the model that it tokenizes for."""
 
     pid: int
     fingerprint: str
@@ -18,15 +18,15 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Of an engine. `refusal`: why not."""
+    """Of an engine. `refusal`: why it does not take the server."""
 
     pid: int
     refusal: str = ""
 
 
 def knock(at: str, key: bytes, fingerprint: str) -> tuple[Wire, int]:
-    """A connection to an engine that takes it, and the number of its process. Raises Stranger,
-    OSError, EOFError.
+    """Returns a connection to an engine that takes this server, and the engine's process id. Raises
+    Stranger, OSError, EOFError.
     """
     connection = address.connect(at, TIMEOUT)
     try:

@@ -1,4 +1,4 @@
-"""What a shared engine knows of a job."""
+"""A job, as a shared engine knows it."""
 
 from switchyard.engine.held import Tracked
 from switchyard.engine.job import Job
@@ -12,4 +12,4 @@ class SharedJob(Tracked):
 
     def __init__(self, job: Job, submitted: float, front_end: FrontEnd) -> None:
         super().__init__(job, submitted)
-        self.front_end: FrontEnd | None = front_end  # None: it has left
+        self.front_end: FrontEnd | None = front_end  # None: disconnected

@@ -1,4 +1,4 @@
-"""To an engine that several servers share, in a process that is not ours to start or to end."""
+"""A link to a shared engine: a process that this server neither starts nor ends."""
 
 import logging
 import queue
@@ -16,18 +16,18 @@ from switchyard.engine.schedule.watchdog import CHECKS, interval_of
 
 logger = logging.getLogger(__name__)
 
-RETRY = 0.1  # seconds from one try to connect to the next; twice as long each time
+RETRY = 0.1  # seconds between tries to connect; doubled each time
 MAX_RETRY = 2.0
 
 
 class SocketLink:
-    """What is lost with the connection is told by `Restarting`; then it connects once more."""
+    """A lost connection is told by `Restarting`, which ends its jobs; then the link reconnects."""
 
     def __init__(
         self, config: ModelConfig, at: str, key: bytes, fingerprint: str, deliver: Deliver
     ) -> None:
         self.at = at
-        self.pid: int | None = None  # of the engine's process, while there is a connection
+        self.pid: int | None = None  # of the engine's process; None while not connected
         self._config = config
         self._key = key
         self._fingerprint = fingerprint
@@ -35,7 +35,7 @@ class SocketLink:
         self._commands: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._is_stopping = threading.Event()
         self._was_loaded = False
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the attributes below
         self._wire: Wire | None = None
         self._thread = threading.Thread(target=self._run, name=f"link-{config.name}", daemon=True)
 
@@ -51,7 +51,7 @@ class SocketLink:
                 with self._lock:
                     if self._wire is not None:
                         self._wire.shut()
-            case Submit(job, submitted):  # its age: clocks of two machines differ
+            case Submit(job, submitted):  # sent as an age: clocks of two machines differ
                 self._commands.put(Submit(job, time.monotonic() - submitted))
             case _:
                 self._commands.put(command)
@@ -78,7 +78,7 @@ class SocketLink:
                 told = message
                 self._is_stopping.wait(wait)
                 wait = min(2 * wait, MAX_RETRY)
-            except ModelError as problem:  # it can't be loaded there
+            except ModelError as problem:  # the engine can't load the model
                 error = problem
             else:
                 told, wait = "", RETRY
@@ -87,8 +87,8 @@ class SocketLink:
         self._deliver([Stopped(error)])
 
     def _stay_connected(self) -> str:
-        """Why not any more. Raises ModelError for an engine that could not be loaded; Stranger,
-        OSError, EOFError where there was no connection.
+        """Returns why the connection has ended. Raises ModelError for an engine that could not
+        load; Stranger, OSError, EOFError if no connection was made.
         """
         wire, self.pid = knock(self.at, self._key, self._fingerprint)
         with wire:
@@ -116,7 +116,7 @@ class SocketLink:
                 wire.shut()
 
     def _read(self, wire: Wire) -> str:
-        """Deliver until the connection is lost. Why it is."""
+        """Deliver events until the connection is lost. Returns why."""
         interval, silence = interval_of(self._config.silence_timeout), 0.0
         try:
             while silence < self._config.silence_timeout:
@@ -125,7 +125,7 @@ class SocketLink:
                 for events in messages or ():
                     match events:
                         case []:
-                            continue  # it lives
+                            continue  # a sign of life
                         case [Loaded(), *_]:
                             self._was_loaded = True
                         case [Stopped(error)]:
@@ -136,7 +136,7 @@ class SocketLink:
         return f"the engine at {self.at} is silent, since {self._config.silence_timeout:.0f} s"
 
     def _end(self, error: EngineError | None) -> str:
-        """Why the engine has ended. Raises ModelError where it was never loaded."""
+        """Returns why the engine has ended. Raises ModelError if it was never loaded."""
         if isinstance(error, ModelError) and not self._was_loaded:
             raise error
         return f"the engine at {self.at} has ended" + f": {error}" * (error is not None)
@@ -145,7 +145,7 @@ class SocketLink:
         try:
             send_all(wire, commands, self._config.silence_timeout / CHECKS)
         except OSError:
-            pass  # it has ended, which the link's thread tells
+            pass  # the link's thread tells the end of the connection
         except Exception:
             logger.exception("a command can't cross")
-            wire.shut()  # else its job would wait for ever
+            wire.shut()  # ends the connection: the job would wait forever

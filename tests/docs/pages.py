@@ -1,0 +1,115 @@
+"""The pages of the documentation: their prose, headings, links and fenced blocks."""
+
+import pathlib
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+FENCE = re.compile(r"^\s*```(.*)$")
+LINK = re.compile(r"(?<!\!)\[([^\]]*)\]\(([^)\s]+)\)")
+ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
+CODE = re.compile(r"`[^`]+`")
+LIST_OF_CODE = re.compile(r"`x`(?:(?:,| and| or|, and|, or|/) ?`x`)+")
+NAMES = (  # that may begin a sentence
+    r"gunicorn|pydantic|exllamav2|llama\.cpp|nginx|vLLM|waitress|celery|uWSGI|mod_wsgi|llguidance"
+)
+END_OF_SENTENCE = re.compile(
+    rf"(?<=[.!?])[\"')*]*\s+(?=[\"'(\[*]*(?:[A-Z0-9`\"(\[*]|(?:{NAMES})\b))"
+)
+
+
+class Block(NamedTuple):
+    """A fenced block."""
+
+    page: str
+    line: int
+    language: str  # the first word behind the fence
+    mark: str  # a comment on the line above that begins with `run:` or `not run:`
+    text: str
+
+
+def pages() -> list[str]:
+    """Of the repository, but those that others have written."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    names = [name for name in found.stdout.split() if (ROOT / name).is_file()]
+    assert "README.md" in names
+    return sorted(names)
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def outside_of_code(text: str) -> Iterator[str]:
+    """Each line, an empty one in place of fenced blocks and comments."""
+    inside = False
+    for line in text.splitlines():
+        if FENCE.match(line):
+            inside = not inside
+            yield ""
+        else:
+            yield "" if inside or line.lstrip().startswith("<!--") else line
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs and items of lists: no headings, tables or code."""
+    lines: list[str] = []
+    for line in [*outside_of_code(text), ""]:
+        is_item = ITEM.match(line)
+        if not line.strip() or is_item or line.lstrip().startswith(("|", "#")):
+            if lines:
+                yield " ".join(lines)
+            lines = [ITEM.sub("", line)] if is_item else []
+        else:
+            lines.append(line.strip())
+
+
+def sentences(paragraph: str) -> list[str]:
+    return [LINK.sub(r"\1", one) for one in END_OF_SENTENCE.split(paragraph)]
+
+
+def num_words(sentence: str) -> int:
+    """Code is one word, and so is a list of names in code."""
+    plain = LIST_OF_CODE.sub("`x`", CODE.sub("`x`", sentence))
+    return sum(any(c.isalnum() for c in word) for word in plain.split())
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them of headings."""
+    found: Counter[str] = Counter()
+    names = set()
+    for line in outside_of_code(text):
+        if heading := re.match(r"#+ (.*)", line):
+            plain = LINK.sub(r"\1", heading[1]).strip().lower()
+            name = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+            names.add(f"{name}-{found[name]}" if found[name] else name)
+            found[name] += 1
+    return names
+
+
+def links(text: str) -> Iterator[str]:
+    for line in outside_of_code(text):
+        for _, target in LINK.findall(CODE.sub("", line)):
+            yield target
+
+
+def blocks(page: str) -> Iterator[Block]:
+    language, mark, begin, lines = None, "", 0, []
+    above = ""
+    for number, line in enumerate(read(page).splitlines(), 1):
+        if not (fence := FENCE.match(line)):
+            lines.append(line)
+            above = line if language is None and line.strip() else above
+        elif language is None:
+            comment = re.match(r"\s*<!-- ((?:not )?run: .*) -->$", above)
+            language, mark, begin, lines = fence[1], comment[1] if comment else "", number, []
+        else:
+            indent = len(line) - len(line.lstrip())
+            text = "".join(f"{one[indent:]}\n" for one in lines)
+            yield Block(page, begin, (language.split() or [""])[0], mark, text)
+            language, above = None, ""
