@@ -44,6 +44,13 @@ class Settings(OperationSettings, TableSettings):
     )
 
     bind: str = Field("127.0.0.1:8000", description="Address and port to listen on.")
+    bind_wait: float = Field(
+        0.0,
+        ge=0,
+        le=86400,
+        description="Seconds to wait for another server's end, where it listens there; then the"
+        " start is refused.",
+    )
     presets: dict[str, dict[str, Any]] = Field(
         default={},
         description="Sets of sampling parameters, by name, for a request's `preset`: in the"

@@ -5,14 +5,15 @@
 
 Real processes, half of the streams by each server, and requests that wait behind them. Without a
 model the engine has a token for every job each 20 ms; with one it has a replica on each GPU.
-`server SIGKILL`: seconds until the engine has none of the jobs of the server that was killed, and
-streams of the other one that failed. `engine SIGKILL`, `SIGSTOP`: seconds to the error of the first
-stream that had begun, SIGSTOP's less `silence_timeout`; the engine is started anew, or goes on.
+`server`: until the engine has none of the jobs of the server that was lost, and streams of the
+other one that failed. `engine`: to the error of the first stream that had begun; the engine is
+started anew, or goes on. SIGSTOP's are less `silence_timeout`.
 `lost`: requests that had not begun and did not end whole, of so many.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -122,6 +123,7 @@ def stop(process):
 
 def lose(args, what, number):
     """Seconds until it is told, streams that failed for nothing, waiting ones lost."""
+    grace = SILENCE if number == signal.SIGSTOP else 0.0
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         shared = Shared(args, directory, stack)
         half = args.streams // 2
@@ -132,9 +134,12 @@ def lose(args, what, number):
         before = time.perf_counter()
         if what == "server":
             # Its worker, that alone has connections; gunicorn starts another one.
-            os.kill(family(shared.servers[1][0].pid)[1], number)
+            victim = family(shared.servers[1][0].pid)[1]
+            os.kill(victim, number)
             wait_for(lambda: len(shared.rows(0)) <= half + WAITING, every=0.005)
-            told = time.perf_counter() - before
+            told = time.perf_counter() - before - grace
+            if number == signal.SIGSTOP:
+                os.kill(victim, signal.SIGCONT)
             failed, lost = len(long[0].failed), WAITING - whole(waiting[:1], shared)
         else:
             os.kill(shared.engine.pid, number)
@@ -145,7 +150,7 @@ def lose(args, what, number):
                 shared.engine = shared.start_engine()
             else:
                 os.kill(shared.engine.pid, signal.SIGCONT)
-                told -= SILENCE
+                told -= grace
             failed, lost = 0, 2 * WAITING - whole(waiting, shared)
         for load in [*long, *waiting]:
             load.join()
@@ -184,8 +189,8 @@ def main():
     parser.add_argument("--gpus", default="0")
     args = parser.parse_args()
     header()
-    cases = (("server", signal.SIGKILL), ("engine", signal.SIGKILL), ("engine", signal.SIGSTOP))
-    for what, number in cases:
+    numbers = signal.SIGKILL, signal.SIGSTOP
+    for what, number in itertools.product(("server", "engine"), numbers):
         found = [lose(args, what, number) for _ in range(args.rounds)]
         told = [1e3 * seconds for seconds, _, _ in found]
         num_waiting = WAITING * (1 if what == "server" else 2) * args.rounds

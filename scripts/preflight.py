@@ -11,7 +11,10 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILE = os.environ.get("SWITCHYARD_CONFIG", "switchyard.toml")
-DEFAULTS = {"model": "", "draft_model": "", "bind": "127.0.0.1:8000", "device": "auto"}
+DEFAULTS = {
+    **{"model": "", "draft_model": "", "device": "auto"},
+    **{"bind": "127.0.0.1:8000", "bind_wait": "0.0"},
+}
 
 
 def setting(name: str) -> str:
@@ -67,4 +70,5 @@ if __name__ == "__main__":
         check_model(model)
     elif os.environ.get("SWITCHYARD_MODEL") is not None:
         fail("SWITCHYARD_MODEL is empty: name a directory, or leave it out for the demo model")
-    check_port(setting("bind"))
+    if not setting("bind_wait").strip("0."):  # else another server may still have it
+        check_port(setting("bind"))

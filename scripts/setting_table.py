@@ -31,8 +31,8 @@ GROUPS = {
     "Tools and reasoning": "tool_format reasoning_start reasoning_end",
     "Several models": "models default_model models_dir max_loaded load_wait model_aliases",
     "A table of models": "aliases load idle_timeout drain",
-    "HTTP": "bind allowed_hosts cors_origins formats max_body_bytes heartbeat reserve_threads"
-    " max_websockets websocket_timeout",
+    "HTTP": "bind bind_wait allowed_hosts cors_origins formats max_body_bytes heartbeat"
+    " reserve_threads max_websockets websocket_timeout",
     "Page": "ui max_viewers",
     "Deadlines": "queue_timeout first_token_timeout total_timeout body_timeout send_timeout grace",
     "Resuming and idempotency": "resume_timeout idempotency_timeout",

@@ -1,1 +1,1 @@
-"""Conversations, as all wire formats of chats have them in common."""
+"""Chats, common to all wire formats: messages, tools, chat template, prompt."""

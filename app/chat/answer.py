@@ -1,4 +1,4 @@
-"""One choice of a chat as it comes in. Request threads."""
+"""One choice of a chat: events become parts. Request threads."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,14 @@ from switchyard.app.parts.parts import Part, Reasoning, ToolCall
 
 
 class Answer(Choice):
-    """Events to parts. An answer that has all the calls it may have is ended there."""
+    """Converts the events of one job into parts. It ends the job behind the last allowed call."""
 
     def __init__(
         self, parser: PartParser, end: Callable[[], object], includes_reasoning: bool = True
     ) -> None:
         """`end` ends the job early."""
         super().__init__()
-        self.parts: list[Part] = []  # of the events that were added
+        self.parts: list[Part] = []  # of the events given to `add`
         self._parser = parser
         self._end = end
         self._includes_reasoning = includes_reasoning
@@ -28,24 +28,25 @@ class Answer(Choice):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all that follows is text as it comes."""
+        """Whether all further text is plain: no thoughts, no calls."""
         return self._parser.is_plain
 
     @property
     def is_in_call(self) -> bool:
-        """Whether it is, or has ended, in the middle of a call."""
+        """Whether the answer is, or has ended, inside the arguments of a call."""
         return self._parser.is_in_call
 
     @property
     def finish_reason(self) -> str:
-        """What the engine says, but for calls of tools: an answer that was ended here is
-        "cancelled" to the engine. "" as long as it goes on.
+        """The engine's finish reason, or "tool_calls". Empty while the answer goes on.
+
+        An answer that `end` ended is "cancelled" to the engine, and "tool_calls" here.
         """
         if self.finished is None:
             return ""
         is_ended = self._parser.is_over
         if self.finished.finish_reason == "stop":
-            # What a model ends itself in the middle of a call is all of its call.
+            # A model that ends itself inside a call has written the whole call.
             is_ended = self.finished.stop_reason is None or not self.is_in_call
         return "tool_calls" if self._has_calls and is_ended else self.finished.finish_reason
 
@@ -54,7 +55,7 @@ class Answer(Choice):
         self.parts += self.read(event)
 
     def read(self, event: engine.JobEvent) -> list[Part]:
-        """What is new with it; for who doesn't `add` it."""
+        """The parts that the event completes, for a stream, which doesn't `add` events."""
         parts: list[Part] = []
         match event:
             case engine.Chunk():

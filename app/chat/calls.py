@@ -1,4 +1,4 @@
-"""Grammars that have an answer call the tools that it must, and as it must."""
+"""Constraints for tool calls: required calls, and arguments valid by their schemas."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,9 +11,13 @@ from switchyard.app.parts.call_formats import CallFormat, Schema
 def constraint(
     offer: Offer, format: CallFormat, model: engine.Engine, form: engine.Constraint | None
 ) -> engine.Constraint | None:
-    """Calls where they must be made; else calls, or an answer that has the `form`; else calls by
-    their schemas, but any text around them, where a function is strict. None: no call is to be by a
-    schema. Raises InvalidJob.
+    """The constraint for the tools of a request; None if it needs none.
+
+    - A call is required: calls only.
+    - A `form` is given: calls, or an answer of that form.
+    - A function is strict: any text, with calls valid by their schemas.
+
+    Raises InvalidJob.
     """
     functions = [tool.function for tool in offer.tools if offer.only in (None, tool.function.name)]
     if not functions:
@@ -32,7 +36,8 @@ def constraint(
     else:
         return None
     must_be_valid = offer.must_call or form is not None
-    # A form begins with a brace, too, and from `{"name": ` there is no way back to it.
+    # An answer of the form begins with a brace, as a call without trigger does. Behind `{"name": `
+    # as plain text, the grammar couldn't get back to the form.
     is_text = offer.must_call or form is None or format.trigger
     write = format.as_text if is_text else format.as_json
     special_ids = model.tokenizer.special_ids
@@ -55,8 +60,10 @@ def constraint(
 def _schemas(
     functions: Sequence[Function], must_be_valid: bool, model: engine.Engine
 ) -> Iterator[Schema]:
-    """Of each. Of a function that isn't strict, only where it can be enforced, and only as long as
-    all together can be.
+    """The schema of each function's arguments.
+
+    A function that isn't strict gets its schema only if the engine can enforce it, and if there is
+    time to compile it with the others. Else any object is valid.
     """
     seconds = 0.0
     for function in functions:
@@ -73,7 +80,7 @@ def _schemas(
 
 
 def _can_be_enforced(schema: Schema, seconds: float, model: engine.Engine) -> bool:
-    """Within about so many seconds."""
+    """Whether the engine can compile the schema, in an estimated time of at most `seconds`."""
     try:
         if engine.constraints.seconds_to_compile(schema) > seconds:
             return False

@@ -1,5 +1,5 @@
-"""Tools for models whose chat template knows none, or writes calls in a way that we don't read: in
-the words of the conversation itself. Pure.
+"""Tools in the text of a conversation, for a model whose chat template has none, or whose call
+format is unknown. Pure.
 """
 
 import json
@@ -21,12 +21,12 @@ Message = dict[str, Any]
 
 
 def without_tools(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[Message]:
-    """A conversation that says the same in texts of system, user and assistant alone."""
+    """The same conversation in texts of system, user and assistant, without tool messages."""
     plain: list[Message] = []
     for i, message in enumerate(messages):
         if message["role"] == "tool":
             text = f"<tool_response>\n{message['content'] or ''}\n</tool_response>"
-            if i and messages[i - 1]["role"] == "tool":  # roles take turns in many templates
+            if i and messages[i - 1]["role"] == "tool":  # many templates want roles to alternate
                 plain[-1]["content"] += f"\n{text}"
             else:
                 plain.append({"role": "user", "content": text})
@@ -47,7 +47,7 @@ def _call(function: dict[str, Any]) -> str:
 
 
 def arguments_text(arguments: Any) -> str:
-    """Of a call's arguments. Those of one that was cut off are text already."""
+    """The JSON text of a call's arguments. Arguments that were cut off are text already."""
     if isinstance(arguments, str):
         return arguments
     return json.dumps(arguments, ensure_ascii=False)

@@ -31,8 +31,8 @@ class TextPart(Object):
 class CalledFunction(Object):
     name: str = Field(description="Of the function.")
     arguments: str = Field(
-        description="A JSON object, in a string; empty: one of nothing. What is none, as of a call"
-        " that was cut off, goes to the template as it is."
+        description="The text of a JSON object; an empty string is an empty object. Another text,"
+        " of a call that was cut off, goes to the chat template unchanged."
     )
 
 
@@ -42,14 +42,14 @@ class CalledTool(Object):
     place: ClassVar[str] = "messages.tool_calls"
     neutral: ClassVar[Table] = {"provider_specific_fields": ANY, "extra_content": ANY}
 
-    id: str = Field(description="By which a result of it is known.")
+    id: str = Field(description="The id that a result of the call repeats.")
     type: Literal["function"] = Field("function", description="Others are refused.")
     function: CalledFunction = Field(description="What was called.")
     index: int | None = Field(None, description="Without effect; some clients send it back.")
 
 
 class Message(Object):
-    # What clients were given, they send back.
+    # Clients send back fields that they got in answers.
     place: ClassVar[str] = "messages"
     neutral: ClassVar[Table] = {
         "annotations": ANY,
@@ -62,7 +62,7 @@ class Message(Object):
     }
 
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
-        description="Who says it. `developer` is `system` to chat templates that don't know it."
+        description="The author. `developer` is `system` to chat templates that don't know it."
     )
     content: (
         Annotated[
@@ -76,21 +76,21 @@ class Message(Object):
         description="The text, or parts of it, which are joined. May be missing from messages of"
         " the assistant only.",
     )
-    name: str | None = Field(None, description="For chat templates that look at it.")
+    name: str | None = Field(None, description="The author's name, for chat templates that use it.")
     reasoning_content: str | None = Field(
         None,
-        description="Thoughts of the assistant, for chat templates that look at them. Refused in"
-        " messages of others.",
+        description="Thoughts of the assistant, for chat templates that use them. Refused in"
+        " messages of other roles.",
     )
     tool_calls: list[CalledTool] = Field(
         default=[],
         fail_fast=True,
-        description="Calls that the assistant has made. Refused in messages of others.",
+        description="Calls that the assistant has made. Refused in messages of other roles.",
     )
     tool_call_id: str | None = Field(
         None,
-        description="Of which call a message of a `tool` is the result. Refused in messages of"
-        " others.",
+        description="The id of the call that a message of a `tool` is the result of. Refused in"
+        " messages of other roles.",
     )
 
     @property
@@ -104,7 +104,7 @@ class Message(Object):
                 return "".join(part.text for part in parts)
 
     def template_form(self) -> dict[str, Any]:
-        """As Hugging Face's chat templates take it: arguments are an object, not its text."""
+        """The message for Hugging Face's chat templates: arguments are an object, not its text."""
         form: dict[str, Any] = {"role": self.role}
         form["content"] = None if self.content is None and self.tool_calls else self.text
         for name in ("name", "reasoning_content", "tool_call_id"):
@@ -126,7 +126,7 @@ class Message(Object):
 
 
 def _arguments(text: str) -> Any:
-    """The object. Of what is none, the text: nobody knows how it would have gone on."""
+    """The object in a JSON text. A text that is no object was cut off, and stays as it is."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -135,7 +135,7 @@ def _arguments(text: str) -> Any:
 
 
 def fault_of(message: Message) -> tuple[str, str] | None:
-    """The field that a message of its role must not have, or lacks, and what is wrong."""
+    """The field that is wrong for the message's role, and the reason. None if all are right."""
     if message.role != "assistant":
         for name in ("tool_calls", "reasoning_content"):
             if getattr(message, name):

@@ -1,4 +1,4 @@
-"""A conversation to its prompt, and to what is to be made of the answer. Request threads."""
+"""Builds the prompt of a chat, and what its answer needs: parser, constraint. Request threads."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -22,15 +22,15 @@ class Prompt:
     offer: Offer
     format: CallFormat
     tags: Tags | None  # None: thoughts, if there are any, stay in the text
-    is_reasoning: bool  # the prompt has opened the thoughts already
-    after: str  # what an answer begins with that no constraint holds for: up to this text
-    constraint: engine.Constraint | None  # of its calls; and of the form, if there are both
-    calls_first: bool  # an answer that begins otherwise has none
-    forced: engine.Forced | None  # an end of thoughts that get too long
-    shown_token_ids: tuple[int, ...]  # special tokens that are tags of thoughts or of calls
+    is_reasoning: bool  # the prompt ends inside thoughts
+    after: str  # constraints hold behind this text only; empty: from the first token
+    constraint: engine.Constraint | None  # for calls, and for the form of the output beside them
+    calls_first: bool  # an answer that doesn't begin with a call has none
+    forced: engine.Forced | None  # the end of thoughts at the budget
+    shown_token_ids: tuple[int, ...]  # special tokens that are tags of thoughts or calls
 
     def parser(self) -> PartParser:
-        """Of one answer."""
+        """A parser for one choice of the answer."""
         return PartParser(
             self.format if self.offer.tools else None,
             self.offer.names,
@@ -41,7 +41,7 @@ class Prompt:
         )
 
     def fit(self, job: engine.Job) -> engine.Job:
-        """The job as this prompt needs it. Raises InvalidJob."""
+        """The job with this prompt's constraint, forced end and shown tokens. Raises InvalidJob."""
         constraint = self.constraint or job.constraint
         if constraint is not None:
             constraint = replace(constraint, after=self.after)
@@ -54,7 +54,7 @@ class Prompt:
 
 
 class Prompts:
-    """Of one model: its chat template, and what the settings say of how it writes."""
+    """Prompts for one model, by its chat template and its settings for thoughts and tools."""
 
     def __init__(
         self, model: engine.Engine, template: ChatTemplate, settings: ModelSettings
@@ -62,7 +62,7 @@ class Prompts:
         self._model = model
         self._template = template
         self._tags = Tags(settings.reasoning_start, settings.reasoning_end)
-        # That the template asks its model for; None if that isn't known.
+        # The format of calls that the template asks the model for; None if it is unknown.
         self._format = (
             recognise(template.source)
             if settings.tool_format == "auto"
@@ -71,18 +71,18 @@ class Prompts:
 
     @property
     def variables(self) -> Set[str]:
-        """That the chat template uses."""
+        """The names of variables that the chat template uses."""
         return self._template.variables
 
     @property
     def has_thoughts(self) -> bool:
-        """Whether the chat template knows thoughts between the server's tags."""
+        """Whether the chat template has the tags that the settings name for thoughts."""
         return all(self._tags) and self._tags.start in self._template.source
 
     def prepare(self, request: Chat) -> Prompt:
-        """Raises what `Engine.check_room` does, InvalidJob, PromptTooLong."""
+        """The prompt of a request. Raises InvalidJob, PromptTooLong, and as `Engine.check_room`."""
         model = self._model
-        # Before the work of tokenizing: tokens are not longer than 16 characters on average.
+        # A lower bound before the work of tokenizing: a token has at most 16 characters on average.
         model.check_room(request.n, sum(map(len, _texts(request))) // 16 * request.n)
         text = self.render(request, model.info.max_seq_len)
         tags = self._tags
@@ -107,13 +107,15 @@ class Prompts:
         )
 
     def encode(self, request: Chat, max_tokens: int) -> tuple[int, ...]:
-        """Its tokens alone. Raises InvalidJob, PromptTooLong."""
+        """The tokens of the prompt alone. Raises InvalidJob, PromptTooLong."""
         text = self.render(request, max_tokens)
         return self._model.tokenizer.encode_template(text, max_tokens)
 
     def render(self, request: Chat, max_tokens: int) -> str:
-        """The text of the prompt, escaped as its tokenizer takes it. Raises InvalidJob, and
-        PromptTooLong where it is clear before the work that there are more than `max_tokens`.
+        """The text of the prompt, escaped for the tokenizer.
+
+        Raises InvalidJob. Raises PromptTooLong if the length alone shows, before the work, that it
+        has more than `max_tokens`.
         """
         self._model.tokenizer.check_length("".join(_texts(request)), max_tokens)
         template = self._template
@@ -142,8 +144,9 @@ class Prompts:
         return text if request.reasoning_budget is None else self._with_thoughts(text)
 
     def _with_thoughts(self, text: str) -> str:
-        """The prompt, in which thoughts are open, or their end would be forced into an answer
-        without any. Raises InvalidJob where that can't be.
+        """The prompt, ending inside thoughts: else their forced end could hit an answer without.
+
+        Raises InvalidJob if the template knows no thoughts, or closes them in the prompt.
         """
         tags = self._tags
         if not self.has_thoughts:
@@ -157,7 +160,11 @@ class Prompts:
 
 
 def _variables(request: Chat, template: ChatTemplate) -> Mapping[str, Any]:
-    """Those of how to think that would have no effect are told. Raises InvalidJob for others."""
+    """The template's variables from the request.
+
+    Switches of thinking without effect are noted for `X-Switchyard-Ignored`. Raises InvalidJob for
+    any other variable without effect.
+    """
     variables = dict(request.chat_template_kwargs)
     for name in HOW_TO_THINK & variables.keys() - template.variables:
         del variables[name]
@@ -180,7 +187,7 @@ def _variables(request: Chat, template: ChatTemplate) -> Mapping[str, Any]:
 
 
 def _is_reasoning(request: Chat, text: str, tags: Tags) -> bool:
-    """Whether the prompt ends within thoughts."""
+    """Whether the prompt ends inside thoughts."""
     if request.continue_final_message:
         begun = request.messages[-1].text
         if begun.rfind(tags.start) > begun.rfind(tags.end):
@@ -198,7 +205,7 @@ def _end_of_thoughts(
 
 
 def _texts(request: Chat) -> list[str]:
-    """All that a client can make long."""
+    """All texts of the request whose length the client chooses."""
     texts = []
     for message in request.messages:
         texts += [message.text, message.reasoning_content or ""]

@@ -1,4 +1,4 @@
-"""What a chat request asks for: OpenAI's shape, which the other chat formats are turned into."""
+"""The parameters of a chat request, in OpenAI's shape. Other chat formats are converted to it."""
 
 import functools
 from typing import Any, ClassVar, Literal
@@ -16,13 +16,13 @@ MAX_MESSAGES = 2048  # OpenAI's
 MAX_PARTS = 10_000  # of all messages of a chat
 
 
-# What chat templates call how to think: Qwen's the first, DeepSeek's the second.
+# Variables of chat templates that switch thinking: Qwen's, DeepSeek's.
 SWITCHES = frozenset({"enable_thinking", "thinking"})
 HOW_TO_THINK = SWITCHES | {"reasoning_effort"}
 
 
 class ThinkingSwitch(Object):
-    """As DeepSeek's API has it."""
+    """The parameter `thinking` of DeepSeek's API."""
 
     type: Literal["enabled", "disabled"] = Field(description="Whether to think.")
 
@@ -68,8 +68,7 @@ class Chat(Scored):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Number of most probable tokens that are told for each place. Refused above"
-        " 0 without"
+        description="Number of most probable tokens told for each place. Refused above 0 without"
         " `logprobs`.",
     )
     tools: list[Tool] = Field(
@@ -93,22 +92,22 @@ class Chat(Scored):
     include_reasoning: bool = Field(True, description="False: the answer has no thoughts in it.")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
         None,
-        description="Passed on to the model's chat template. Without effect where that doesn't use"
-        " it, and then told.",
+        description="Passed on to the model's chat template. A template that doesn't use it ignores"
+        " it, and the answer names it.",
     )
     enable_thinking: bool | None = Field(
         None,
-        description="Passed on to the model's chat template, by the name that it has for it."
-        " Without effect where it has none, and then told.",
+        description="Passed on to the model's chat template, by the template's name for it. A"
+        " template without such a switch ignores it, and the answer names it.",
     )
     thinking: ThinkingSwitch | None = Field(None, description="The same. Refused if they differ.")
     reasoning_budget: int | None = Field(
         None,
         ge=0,
         lt=2**31,
-        description="Most tokens of thoughts: then their end is forced. Where the chat template"
-        " leaves their beginning to the model, they begin in the prompt; refused where it closes"
-        " them, or knows none.",
+        description="Most tokens of thoughts: behind them their end is forced. The prompt then"
+        " opens the thoughts, if the chat template leaves that to the model. Refused if the"
+        " template closes them in the prompt, or knows none.",
     )
     add_generation_prompt: bool | None = Field(
         None,
@@ -123,8 +122,8 @@ class Chat(Scored):
     chat_template_kwargs: dict[str, Any] = Field(
         default={},
         max_length=64,
-        description="Variables for the model's chat template; refused where it doesn't use them,"
-        " but for switches of thinking, which are told.",
+        description="Variables for the model's chat template. A variable that it doesn't use is"
+        " refused; a switch of thinking is ignored, and the answer names it.",
     )
     documents: list[dict[str, str]] = Field(
         default=[],
@@ -179,14 +178,14 @@ class Chat(Scored):
 
     @property
     def switched_thinking(self) -> tuple[str, bool] | None:
-        """Whether to think, and the parameter that says it."""
+        """The parameter that switches thinking, and its value. None if neither is given."""
         if self.enable_thinking is not None:
             return "enable_thinking", self.enable_thinking
         return None if self.thinking is None else ("thinking", self.thinking.type == "enabled")
 
     @functools.cached_property
     def offer(self) -> Offer:
-        """Raises BadRequest for a choice of tools that contradicts itself."""
+        """The tools shown to the model. Raises BadRequest if `tool_choice` doesn't fit `tools`."""
         return offer(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
@@ -211,5 +210,5 @@ class Chat(Scored):
 
 
 def chat(body: dict[str, Any]) -> Chat:
-    """Raises BadRequest."""
+    """A chat request from its JSON body. Raises BadRequest."""
     return validate(Chat, body)

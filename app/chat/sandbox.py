@@ -1,5 +1,6 @@
-"""The sandbox of chat templates: they come with models, may be hostile, or have a loop without an
-end. Beside `template` the only jinja2.
+"""The sandbox of chat templates. Templates come with models: one may be hostile, or loop for ever.
+
+Only this module and `template` import jinja2.
 """
 
 import functools
@@ -16,14 +17,14 @@ import jinja2.sandbox
 import jinja2.visitor
 from jinja2.runtime import Context
 
-MAX_SECONDS = 2.0  # of a core, for one prompt
+MAX_SECONDS = 2.0  # of CPU time, for one prompt
 MAX_LENGTH = 2**25  # of a text, also of the prompt, in characters
-MAX_ITEMS = 2**20  # of a list, and in what filters make of one
+MAX_ITEMS = 2**20  # of a list, and of a filter's result
 MAX_INDENT = 100  # of JSON
 MAX_BITS = 10_000  # of an integer
-_CHECK_EVERY = 16  # calls and turns of loops
+_CHECK_EVERY = 16  # calls and turns of loops between two looks at the clock
 
-# Methods and filters that make more of a text, by a number that they are given, or that is in it.
+# Methods and filters whose result may be much longer than their text.
 _PADDING = {"center", "ljust", "rjust", "zfill", "expandtabs", "indent"}
 _FORMATTING = {"format", "format_map"}
 _MULTIPLYING = {*_PADDING, *_FORMATTING, "replace", "join", "batch", "slice", "tojson"}
@@ -34,37 +35,39 @@ Filter = TypeVar("Filter", bound=Callable[..., Any])
 
 
 class TooMuch(jinja2.TemplateError):
-    """The template takes too long, or makes too much."""
+    """The template takes too long, or its result is too large."""
 
 
 class _State(threading.local):
-    """Of what a thread renders."""
+    """The state of the prompt that a thread renders."""
 
     turns = 0
     deadline = math.inf
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Looks at the time at calls and in loops, without which a template ends, and at the size of
-    what operations, filters and calls make. Any thread; each renders by itself.
+    """A jinja2 environment with limits. Any thread may render; threads share no state.
+
+    It checks the time at calls and in loops, since a template without both ends by itself. It
+    checks the size of each result of operators, filters and calls.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, **options: Any) -> None:
-        # What is constant would be computed at once, where it can't be told whose fault it is.
+        # The optimizer would compute constants at compile time, where errors look like bad syntax.
         super().__init__(optimized=False, **options)
         self._state = _State()
 
     def bound_filters(self) -> None:
-        """After all of them have been added."""
+        """Limits all filters. Call it after the last filter has been added."""
         self.filters = {name: _bounded(f, name) for name, f in self.filters.items()}
         self.filters["_watched"] = self._watched
         self.filters["_kept"] = _kept
         del self.globals["lipsum"]
 
     def render(self, template: jinja2.Template, **variables: Any) -> str:
-        """Raises TooMuch, or whatever the template does."""
+        """The rendered text. Raises TooMuch, or any exception that the template causes."""
         self._state.deadline = time.thread_time() + MAX_SECONDS
         self._state.turns = 0
         parts, length = [], 0
@@ -100,7 +103,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super()._generate(_Watch().visit(source), *args, **options)
 
     def _watched(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Of a loop."""
+        """The items of a loop, with a look at the clock at each turn."""
         for item in items:
             self._look()
             yield item
@@ -113,7 +116,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Watch(jinja2.visitor.NodeTransformer):
-    """Has loops and joined texts go through the filters of the sandbox."""
+    """Rewrites a template so that loops and joined texts go through the sandbox's filters."""
 
     def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.Node:
         self.generic_visit(node)
@@ -126,12 +129,12 @@ class _Watch(jinja2.visitor.NodeTransformer):
 
     def visit_AssignBlock(self, node: jinja2.nodes.AssignBlock) -> jinja2.nodes.Node:
         self.generic_visit(node)
-        node.filter = _through("_kept", node.filter)  # None: what is in the block
+        node.filter = _through("_kept", node.filter)  # None: the block's own text
         return node
 
 
 def _bounded(function: Filter, name: str) -> Filter:
-    @functools.wraps(function)  # its marks, too, of what jinja2 passes on
+    @functools.wraps(function)  # also copies the attributes by which jinja2 passes its context
     def bounded(*args: Any, **kwargs: Any) -> Any:
         if name in _MULTIPLYING:
             _check_arguments(name, (*args, *kwargs.values()))
@@ -157,7 +160,10 @@ def _limit(value: Any) -> int:
 
 
 def _check_arguments(name: str, given: tuple[Any, ...]) -> None:
-    """Of a method or filter of a text, `given` first, before it makes something of it."""
+    """Raises TooMuch before a method or filter computes a result that is too large.
+
+    `given`: the text itself, then the arguments.
+    """
     texts = [value for value in given if isinstance(value, str)]
     numbers = [abs(value) for value in given[1:] if isinstance(value, int)]
     text, number = texts[0] if texts else "", max(numbers, default=0)

@@ -1,4 +1,4 @@
-"""A model's own chat template."""
+"""A model's own chat template: rendering, escaping, and probing what it supports."""
 
 import contextlib
 import functools
@@ -22,39 +22,39 @@ from switchyard import engine
 from switchyard.app.chat.generic import arguments_text
 from switchyard.app.chat.sandbox import Sandbox
 
-# The escape as filters encode it. What a user writes looks otherwise behind them: `%` is encoded
-# too, and a backslash doubled.
+# The escape character as filters encode it. A user's text can't imitate it: the filters also encode
+# `%`, and double a backslash.
 _IN_URL = urllib.parse.quote(engine.ESCAPE)
 _IN_JSON = re.compile(rf"(?<!\\)((?:\\\\)*)\\u{ord(engine.ESCAPE):04x}")
 
 
-# Ends the last message where the answer is to continue it. No escaped text looks so.
+# Marks the end of a last message that the answer continues. No escaped text contains it.
 _CUT = f"{engine.ESCAPE}cut{engine.ESCAPE}"
 
-# Variables that are no business of who makes a request.
+# Variables that a request must not set.
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 _OWN = {"messages", "tools", "documents", "add_generation_prompt", *_TOKENS}
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a prompt is made of, as Hugging Face's `apply_chat_template` takes it."""
+    """The input of a chat template, as Hugging Face's `apply_chat_template` takes it."""
 
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]] = ()
     documents: Sequence[dict[str, Any]] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
-    continues: bool = False  # the last message, so its end is left out
+    continues: bool = False  # the answer continues the last message: its end is left out
 
 
 class ChatTemplate:
-    """Conversations to prompt text, with what `apply_chat_template` offers a template."""
+    """Renders prompts, with the functions that `apply_chat_template` offers a template."""
 
     def __init__(self, model_dir: engine.ModelDir) -> None:
-        """A template that doesn't compile is reported when it is used: completions need none."""
+        """A broken template is no error here: completions need none. `render` reports it."""
         self.source = model_dir.chat_template or ""
-        self.variables: frozenset[str] = frozenset()  # that it uses
+        self.variables: frozenset[str] = frozenset()  # names that the template uses
         self._tokens = {name: model_dir.special_token(name) or "" for name in _TOKENS}
         self._environment = _environment()
         self._template: jinja2.Template | None = None
@@ -63,7 +63,7 @@ class ChatTemplate:
             environment = self._environment
             try:
                 self._template = environment.from_string(self.source)
-            except Exception as error:  # not only what jinja2 has for that
+            except Exception as error:  # jinja2 raises other errors than its own, too
                 self._error = f"the model's chat template is broken: {error}"
             else:
                 parsed = environment.parse(self.source)
@@ -71,7 +71,10 @@ class ChatTemplate:
                 self.variables = frozenset(read - environment.globals.keys())
 
     def check_variables(self, names: Iterable[str], param: str) -> None:
-        """Raises engine.InvalidJob for variables that would have no effect, or not the usual."""
+        """Raises engine.InvalidJob for variables that are reserved, or that the template ignores.
+
+        `param`: the parameter that gives them.
+        """
         for name in names:
             if name in _OWN:
                 raise engine.InvalidJob(f"{name} can't be given", param)
@@ -79,7 +82,7 @@ class ChatTemplate:
                 raise engine.InvalidJob(f"the model's chat template doesn't use {name}", param)
 
     def render(self, conversation: Conversation, escape: Callable[[str], str]) -> str:
-        """The prompt. `escape` takes every text of the user.
+        """The text of the prompt. `escape` is applied to every text of the user.
 
         Raises engine.InvalidJob for messages that the template refuses or fails on.
         """
@@ -98,7 +101,7 @@ class ChatTemplate:
             text = self._environment.render(
                 self._template,
                 messages=escaped,
-                # Not an empty list: templates ask whether there is one.
+                # None, not an empty list: some templates test `tools is not none`.
                 tools=_escaped(list(conversation.tools), escape) or None,
                 documents=_escaped(list(conversation.documents), escape) or None,
                 add_generation_prompt=conversation.add_generation_prompt,
@@ -120,7 +123,10 @@ class ChatTemplate:
 
     @functools.cached_property
     def _form(self) -> "_Form":
-        """In which calls of tools come out as JSON, or at least come out. Templates differ."""
+        """The form of calls that the template renders as JSON, or at least renders.
+
+        Templates differ, so each form is tried with a call of a known argument.
+        """
         assert self._template is not None
         outputs = {}
         for form in itertools.product((None, ""), (False, True)):
@@ -134,13 +140,13 @@ class ChatTemplate:
 
     @functools.cached_property
     def _takes_text(self) -> bool:
-        """Whether arguments come out that are no object."""
+        """Whether the template renders arguments that are a text, not an object."""
         with contextlib.suppress(Exception):
             return "in a stack" in self._probe("in a stack", self._form)
         return False
 
     def _probe(self, arguments: Any, form: "_Form") -> str:
-        """A conversation with a call. Raises what the template does."""
+        """Renders a conversation with one call. Raises any exception of the template."""
         assert self._template is not None
         function = {"name": "find", "arguments": arguments}
         call = {"id": "call00000", "type": "function", "function": function}
@@ -154,7 +160,7 @@ class ChatTemplate:
 
 
 class _Form(NamedTuple):
-    """How a template wants the content of a message that is nothing but calls, and arguments."""
+    """A template's form of calls: `content` of a message without text, and type of arguments."""
 
     no_content: str | None
     arguments_are_text: bool
@@ -167,7 +173,7 @@ _PROBE_TOOL = {
 
 
 def _in_form(message: dict[str, Any], form: _Form, takes_text: bool) -> dict[str, Any]:
-    """`takes_text`: whether arguments that are no object come out."""
+    """The message in the template's form. `takes_text`: it renders arguments that are a text."""
 
     def in_form(arguments: Any) -> Any:
         if form.arguments_are_text:
@@ -192,7 +198,7 @@ def _in_form(message: dict[str, Any], form: _Form, takes_text: bool) -> dict[str
 
 
 def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
-    """Of every text in it, also names."""
+    """`value` with `escape` applied to every text in it, names included."""
     match value:
         case str():
             return escape(value)
@@ -216,7 +222,7 @@ def _environment() -> Sandbox:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks words for training: here without effect."""
+    """`{% generation %}…{% endgeneration %}` marks text for training: here without effect."""
 
     tags = {"generation"}  # noqa: RUF012  # the base class has it so
 
@@ -232,7 +238,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As Hugging Face has it: jinja2's own escapes for HTML."""
+    """The filter `tojson` as Hugging Face has it. jinja2's own escapes for HTML."""
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

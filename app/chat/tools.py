@@ -1,4 +1,4 @@
-"""Tools that a chat offers the model, and which it may or must call. Pure."""
+"""The tools of a chat, and the choice of tools that the model may or must call. Pure."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ NAME = "Letters, digits, `_`, `.`, `-`; also `:`, `/`, `@`, for which models are
 
 
 def shown_name(name: str) -> str:
-    """What the model is shown of the name of a tool: call formats have room for no more."""
+    """The name of a tool as the model sees it: call formats take no `:`, `/` or `@` in a name."""
     return name.translate(_SHOWN)
 
 
@@ -25,14 +25,15 @@ _SHOWN = str.maketrans(dict.fromkeys(":/@", "_"))
 
 class Function(Object):
     name: Name = Field(description=f"{NAME} Refused if two have it.")
-    description: str | None = Field(None, description="What it is good for, for the model.")
+    description: str | None = Field(None, description="Its purpose, for the model.")
     parameters: dict[str, Any] | None = Field(
         None, description="The JSON schema of its arguments, an object. Default: it has none."
     )
     strict: bool | None = Field(
         None,
-        description="Its calls are valid by the schema; refused if that can't be enforced. Else"
-        " they are if one must be made, as far as it can.",
+        description="True: its calls are valid by the schema; refused if that can't be enforced."
+        " Else the schema is enforced, as far as it can be, if a call is required or the output has"
+        " a form.",
     )
 
     @property
@@ -48,7 +49,7 @@ class Tool(Object):
     function: Function = Field(description="What may be called.")
 
     def template_form(self) -> dict[str, Any]:
-        """As Hugging Face's chat templates take it."""
+        """The tool for Hugging Face's chat templates."""
         return {
             "type": "function",
             "function": {
@@ -69,7 +70,7 @@ class NamedTool(Object):
 
 
 class AllowedTools(Object):
-    mode: Literal["auto", "required"] = Field(description="As `tool_choice` in other cases.")
+    mode: Literal["auto", "required"] = Field(description="As the values of `tool_choice`.")
     tools: list[NamedTool] = Field(
         min_length=1, max_length=MAX_TOOLS, description="The only ones that the model is shown."
     )
@@ -96,22 +97,22 @@ ToolChoice = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Tools that the model is shown, and what it must make of them."""
+    """The tools shown to the model, and the calls that it must make."""
 
     tools: tuple[Tool, ...]
     must_call: bool = False
-    only: str | None = None  # the one that it must call
+    only: str | None = None  # the tool that it must call
     max_calls: int | None = None
 
     @property
     def names(self) -> dict[str, str]:
-        """As the model writes them, and as the client does."""
+        """The client's name of each tool, by the name that the model sees."""
         names = (tool.function.name for tool in self.tools)
         return {shown_name(name): name for name in names}
 
 
 def offer(tools: list[Tool], choice: ToolChoice | None, is_parallel: bool) -> Offer:
-    """Raises BadRequest for a choice of tools that are not there."""
+    """The offer of a request. Raises BadRequest if the choice names tools that are not given."""
     names = [tool.function.name for tool in tools]
     shown = [shown_name(name) for name in names]
     if twice := next((name for name in shown if shown.count(name) > 1), None):

@@ -1,1 +1,1 @@
-"""From the events of a request to bytes on its socket. Request threads and the sender."""
+"""Delivery: the events of a request become bytes on its socket. Request threads and the sender."""

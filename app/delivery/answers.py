@@ -1,4 +1,6 @@
-"""Answers from transcripts: to those who asked, and to those who ask again. Request threads."""
+"""Responses from transcripts: to the request itself, and to clients that resume a stream or repeat
+an Idempotency-Key. Request threads.
+"""
 
 import hashlib
 import weakref
@@ -29,7 +31,7 @@ CLAIM = "switchyard.claim"  # in the environ of a request with one
 
 
 class WholeWriter:
-    """One frame: the body."""
+    """Writes an answer that isn't streamed: one frame, the body."""
 
     mimetype = "application/json"
     is_streamed = False
@@ -48,12 +50,13 @@ class WholeWriter:
         return [dumps(self._render.whole())]
 
     def fail(self, error: Exception) -> list[bytes]:
-        return []  # it has a status of its own
+        return []  # the error becomes a response with a status of its own
 
 
 def event_position() -> tuple[str, int] | None:
-    """Of the current request's Last-Event-ID: the identifier of a response, and how many of its
-    events its client has. None if there is none. Raises BadRequest.
+    """The identifier of a response, and the number of its events that the client has received.
+
+    Read from the current request's Last-Event-ID; None without one. Raises BadRequest.
     """
     event_id = flask.request.headers.get("Last-Event-ID")
     if not event_id:
@@ -65,27 +68,29 @@ def event_position() -> tuple[str, int] | None:
 
 
 class Answers:
-    """Of one application: its streams' sender, and the answers that it keeps."""
+    """The responses of one application. It has the sender of streams, and the kept transcripts."""
 
     def __init__(self, settings: Settings) -> None:
         self.transcripts = Transcripts()
-        self.streams: set[Output] = set()  # that are open; a set's own methods need no lock
+        self.streams: set[Output] = set()  # open streams; add and discard are atomic under the GIL
         self._settings = settings
         self._sender = Sender()
 
     def whole(self, submitted: Submitted, render: Render) -> flask.Response:
-        """A response once the jobs have ended. Raises ClientGone, TimedOut, or the error of the
-        first job that fails; what has not ended is cancelled.
+        """The whole answer as a response. Waits until all jobs have ended.
+
+        Raises ClientGone, TimedOut, or the error of the first job that fails. The other jobs are
+        then cancelled.
         """
         submitted.stream.is_patient = True
         return self._begin(submitted, WholeWriter(render), 0.0)
 
     def stream(self, submitted: Submitted, render: Render, framing: Framing) -> flask.Response:
-        """A response that goes on until the jobs have ended.
+        """A streamed response, which goes on until the jobs have ended.
 
-        Waits for the first frame, so that a job that fails at once gets its own status; but not
-        longer than a heartbeat, since by then the client shall see that it is being served. Raises
-        the job's error, ClientGone or TimedOut.
+        Waits for the first frame, so that a job that fails at once has a status of its own. It
+        waits for one heartbeat at most: by then the client shall see that it is served. Raises the
+        job's error, ClientGone or TimedOut.
         """
         keep = self._settings.resume_timeout if framing.mimetype == EVENTS else 0.0
         identifier = submitted.identifier if keep else None
@@ -93,8 +98,9 @@ class Answers:
         return self._begin(submitted, writer, keep)
 
     def resume(self, identifier: str, position: int) -> flask.Response:
-        """The rest of a stream, behind so many frames; 204 if there is none. Raises
-        werkzeug's 404.
+        """The rest of a kept stream, behind its first `position` frames; 204 if nothing is left.
+
+        Raises werkzeug's 404 if this client has no such stream, and BadRequest.
         """
         transcript = self.transcripts.find(identifier, owner_of(flask.request))
         if transcript is None or not self._join(transcript):
@@ -106,14 +112,16 @@ class Answers:
         if position > transcript.num_frames:
             output.close()
             raise BadRequest(f"Last-Event-ID: there is no event {position} yet", "Last-Event-ID")
-        if output.is_finished:  # which ends an EventSource, too
+        if output.is_finished:  # status 204 stops an EventSource from reconnecting
             output.close()
             return flask.Response(status=204)
         return self._respond(output, transcript.writer)
 
     def resume_or_answer(self, view: Callable[[], flask.Response]) -> flask.Response:
-        """The current request's answer: the rest of a stream if it has a Last-Event-ID, the answer
-        of the first request with its Idempotency-Key if it has one, else `view`'s.
+        """The response to the current request.
+
+        With Last-Event-ID: the rest of that stream. With an Idempotency-Key: the answer of the
+        first request with the key. Else: what `view` returns.
         """
         if (event := event_position()) is not None:
             self._read_body()
@@ -122,8 +130,10 @@ class Answers:
         return view() if key is None else self._answer_once(key, view)
 
     def _begin(self, submitted: Submitted, writer: Writer, keep: float) -> flask.Response:
-        """The current request's own answer, which is kept for `keep` seconds, or for the request's
-        Idempotency-Key. Raises what goes wrong before its first frame.
+        """The response to the current request from jobs of its own.
+
+        The transcript is kept for `keep` seconds, with an Idempotency-Key for as long as the
+        setting says. Raises any error before the first frame.
         """
         claim: Claim | None = flask.request.environ.get(CLAIM)
         if claim is not None:
@@ -137,9 +147,7 @@ class Answers:
         return self._respond(Output(transcript, client, self._settings.heartbeat), writer)
 
     def _respond(self, output: Output, writer: Writer) -> flask.Response:
-        """What `output` brings, whole or as it comes. Raises what goes wrong before its first
-        frame.
-        """
+        """A response from `output`, whole or streamed. Raises any error before the first frame."""
         if not writer.is_streamed:
             try:
                 return flask.Response(output.wait_whole(), mimetype=writer.mimetype)
@@ -154,11 +162,11 @@ class Answers:
         response = Streamed(output, self._sender, send_timeout, writer.mimetype)
         response.headers["Cache-Control"] = "no-cache"
         response.headers["X-Accel-Buffering"] = "no"
-        # Not a finally where it is written: if the client leaves before the first byte, that never
-        # begins, and its finally never runs.
+        # Not a `finally` in the generator that writes: if the client leaves before the first byte,
+        # the generator never starts, and its `finally` never runs.
         self.streams.add(output)
         account = account_of(flask.request.environ)
-        # Some servers drop what a reset has cut off, and close nothing: werkzeug's, for one.
+        # After a reset some servers, as werkzeug's, drop the response without closing it.
         close = partial(self._close, output, account)
         dropped = weakref.finalize(response, engine.ALARMS.set, 0.0, close)
         dropped.atexit = False
@@ -195,7 +203,7 @@ class Answers:
         ).digest()
         whose = owner_of(request)
         if not key_of(request):
-            # Others may have the same address, and the same Idempotency-Key for something else.
+            # Two clients at one address may use the same Idempotency-Key for different requests.
             whose += fingerprint.hex()
         watch = WatchedClient(request.environ, serves_half_closed=True)
         while True:
@@ -214,7 +222,7 @@ class Answers:
         return self.transcripts.join(transcript, self._settings.reserve_threads // 2)
 
     def _output(self, transcript: Transcript, position: int = 0) -> Output:
-        """For another client, that of the current request, which reads from `position` on."""
+        """An output for the current request's client, from frame `position` of a transcript on."""
         client = WatchedClient(flask.request.environ, transcript.writer.is_streamed)
         client.limit_sends(self._settings.send_timeout)
         return Output(transcript, client, self._settings.heartbeat, position)
@@ -225,7 +233,7 @@ class Answers:
 
 
 def _wait_for(claim: Claim) -> Callable[[float], Sequence[None]]:
-    """For WatchedClient.wait, which only wants to know when."""
+    """A `take` for WatchedClient.wait that waits until the claim is settled, and brings nothing."""
 
     def wait(seconds: float) -> Sequence[None]:
         claim.settled.wait(seconds)

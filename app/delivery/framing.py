@@ -1,4 +1,4 @@
-"""Events to a response body as they come. Request threads.
+"""Framing of streams: bodies become frames. Request threads and the sender.
 
 Three framings, by the Accept header: server-sent events, JSON lines, bare text.
 """
@@ -20,13 +20,13 @@ EVENTS = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How bodies become frames of a stream, and what stands around those."""
+    """The bytes of a stream: its frames, the bytes before and behind all, its heartbeat."""
 
-    frame: Callable[[dict[str, Any], str], bytes]  # of a body, and the new text in it
+    frame: Callable[[dict[str, Any], str], bytes]  # makes a frame of a body and its new text
     mimetype: str = EVENTS
-    opening: bytes = b""  # of the first frame
+    opening: bytes = b""  # before the first frame
     end: bytes = b""
-    # Says nothing, keeps the connection open; empty: sends the status at least.
+    # Keeps the connection open, without meaning. Empty: only the head of the response is sent.
     heartbeat: bytes = b": heartbeat\n\n"
 
 
@@ -36,7 +36,7 @@ def data(body: dict[str, Any], text: str) -> bytes:
 
 
 def named(name: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any], str], bytes]:
-    """Server-sent events with a name each."""
+    """Makes server-sent events, each with the name that `name` gives its body."""
     return lambda body, text: b"event: " + name(body).encode() + b"\n" + data(body, text)
 
 
@@ -48,7 +48,7 @@ PLAIN_TEXT = Framing(lambda body, text: text.encode(), "text/plain", heartbeat=b
 
 
 def media_types(body: Any) -> dict[str, Any]:
-    """Of all framings, with the type of what each frame says, for the contract of a route."""
+    """The media types of all framings, each with its type of frame, for a route's contract."""
     return {
         SERVER_SENT_EVENTS.mimetype: body,
         JSON_LINES.mimetype: body,
@@ -57,8 +57,9 @@ def media_types(body: Any) -> dict[str, Any]:
 
 
 def choose_framing(accept: MIMEAccept) -> Framing:
-    """Server-sent events, unless the header prefers one of the others to them: many clients send
-    `application/json, text/plain, */*` without a thought.
+    """Server-sent events, unless the Accept header prefers another framing to them and to JSON.
+
+    Many clients send `application/json, text/plain, */*` by default, and mean no preference.
     """
     best = max(JSON_LINES, PLAIN_TEXT, key=lambda framing: accept.quality(framing.mimetype))
     if accept.quality(best.mimetype) > max(
@@ -69,7 +70,7 @@ def choose_framing(accept: MIMEAccept) -> Framing:
 
 
 class StreamWriter:
-    """Frames as bodies come; numbered where a client may ask for what is behind one of them."""
+    """Writes the frames of a stream. A stream that clients can resume has numbered frames."""
 
     is_streamed = True
 
@@ -93,8 +94,8 @@ class StreamWriter:
     def __init__(
         self, render: Render, framing: Framing, identifier: str | None, heartbeat: float
     ) -> None:
-        """`identifier`: the response's, if its frames are events with a number each. `heartbeat`:
-        seconds for which nothing is written as long as there is nothing to tell.
+        """`identifier`: the response's, to number the frames; None: no numbers. `heartbeat`:
+        seconds before a stream without events writes its first frame.
         """
         self.mimetype = framing.mimetype
         self.heartbeat = framing.heartbeat
@@ -105,10 +106,10 @@ class StreamWriter:
         self._identifier = identifier
         self._is_silent_until = time.monotonic() + heartbeat
         self._moulds: dict[str, Mould] = {}  # by job
-        self._job = ""  # the one whose text came last, and its mould
+        self._job = ""  # the job of the last text; `_mould` is its mould
         self._mould: Mould | None = None
         self._count = 0
-        self._has_comments = self.heartbeat.startswith(b":")  # else it is an event
+        self._has_comments = self.heartbeat.startswith(b":")  # else the heartbeat is an event
         self.comment = b""
 
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
@@ -135,7 +136,7 @@ class StreamWriter:
         return self._number([failed, self._framing.end])
 
     def _cast(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
-        """The frames of texts that all have a mould; else none."""
+        """The frames of texts, if each has a mould; else none."""
         frames = []
         for event in events:
             if event.identifier != self._job:
@@ -146,7 +147,7 @@ class StreamWriter:
         return frames
 
     def _learn(self, event: engine.JobEvent) -> None:
-        """Make a mould if the job of this text has come to where it may have one."""
+        """Makes a mould for the job of this text, once its render allows one."""
         identifier = event.identifier
         if isinstance(event, engine.Chunk) and identifier not in self._moulds:
             body = self._render.text_body(identifier)
@@ -168,7 +169,7 @@ class StreamWriter:
 
 
 def raise_failure(events: Sequence[engine.JobEvent]) -> None:
-    """Raise the error of the first job that has failed, if one has."""
+    """Raises the error of the first failed job among `events`, if there is one."""
     for event in events:
         if isinstance(event, engine.Failed):
             raise event.error

@@ -1,4 +1,4 @@
-"""One client's end of an answer: what it is sent, and when. By the thread that writes to it."""
+"""One client's end of an answer: the bytes to send, and when. Used by the thread that writes."""
 
 import math
 import time
@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from switchyard.app.delivery.transcript import Transcript
 from switchyard.app.delivery.watch import WatchedClient
 
-NEWS = 5  # looks for a comment, from one heartbeat to the next
+NEWS = 5  # looks for a new comment in the time of one heartbeat
 PROBE = 0.1  # seconds between writes to a client that may have left
 
 
 class Output:
-    """The body of one answer, piece by piece: frames as they come, else a heartbeat in time. Close
-    it in the end.
+    """The body of one answer in pieces: frames as they come, and heartbeats between them.
+
+    The caller closes it in the end.
     """
 
     __slots__ = (
@@ -30,8 +31,8 @@ class Output:
     def __init__(
         self, transcript: Transcript, client: WatchedClient, heartbeat: float, position: int = 0
     ) -> None:
-        """From `position` on, for a client that is one of the transcript's readers. `heartbeat` in
-        seconds.
+        """`client` has joined the transcript's readers. It gets the frames from number `position`
+        on. `heartbeat`: seconds.
         """
         self.client = client
         self._transcript = transcript
@@ -44,60 +45,62 @@ class Output:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is to come; there may be one more piece."""
+        """Whether all frames have left the transcript. One more piece may be left to `take`."""
         return self._transcript.is_read(self._position)
 
     @property
     def has_begun(self) -> bool:
-        """Whether there has been text, so that from now on no wait but for more of it is left."""
+        """Whether the answer has text: from now on its thread waits for more text alone."""
         return self._transcript.has_begun
 
     @property
     def num_behind(self) -> int:
-        """Tokens that were generated and not written. Any thread."""
+        """The number of tokens that were generated and not yet written. Any thread."""
         return self._transcript.num_behind
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether there would be more to write, but for the client."""
+        """Whether the answer would go on if its client had not left."""
         return not (self.is_finished or self._transcript.has_ended)
 
     @property
     def patience(self) -> float:
-        """Seconds until there may be something to write whatever comes."""
+        """Seconds until a heartbeat or comment may be due, without any event."""
         return min(self._interval, self._heartbeat / NEWS)
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called when there may be news. It must not block."""
+        """Lets `wake` be called when there may be new frames. It must not block."""
         self._transcript.notify(wake)
 
     def wait_whole(self) -> bytes:
-        """Wait for all frames. Raises ClientGone, or what went wrong before there was one."""
+        """Waits for all frames, and joins them. Raises ClientGone, or any error before a frame."""
         frames: list[bytes] = []
         while not self.is_finished:
             frames += self._wait_early(math.inf)
         return b"".join(frames)
 
     def wait_first(self) -> None:
-        """Wait for the first frames, a heartbeat, or an end without any. Raises what went wrong
-        before there was one; it still has a status of its own.
+        """Waits for the first frames, or the end, for one heartbeat at most.
+
+        Raises any error before the first frame: the response then has the error's status.
         """
         deadline = time.monotonic() + self._heartbeat
         while True:
             self._frames = self._wait_early(max(deadline - time.monotonic(), 0))
-            # Half-closed: a write must tell whether the client is there.
+            # Only a write tells whether a half-closed client is still there.
             if self._frames or self.is_finished or self.client.is_half_closed:
                 return
             if time.monotonic() >= deadline:
                 return
 
     def wait(self) -> None:
-        """For frames, or until it is time for something else. Raises ClientGone."""
+        """Waits for frames, for `patience` at most. Raises ClientGone."""
         self._frames = [*self._frames, *self._wait(self.patience)]
 
     def take(self, now: float) -> bytes | None:
-        """What there is to write: all frames that have piled up, as one piece. Empty where the
-        status line shall be sent, and nothing else; None also behind the last frame.
+        """The next piece to write: all frames so far, a comment, or a heartbeat.
+
+        Empty: send the head of the response only. None: nothing is due, or the stream is over.
         """
         frames, self._frames = self._frames, ()
         writer = self._transcript.writer
@@ -110,7 +113,10 @@ class Output:
         return b"".join(frames) or writer.comment or writer.heartbeat
 
     def take_now(self, now: float) -> bytes:
-        """The frames that have come, once it `has_begun`. Neither waits nor looks."""
+        """The new frames as one piece, once the answer `has_begun`.
+
+        Never waits, nor looks at the client.
+        """
         frames = self._transcript.take_now(self._position, now)
         if not frames:
             return b""
@@ -119,23 +125,22 @@ class Output:
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def close(self) -> None:
-        """Harmless when called again."""
+        """Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._transcript.leave()
 
     def _wait_early(self, timeout: float) -> Sequence[bytes]:
-        """While the answer has no status yet: raises what went wrong before there was any frame,
-        too.
-        """
+        """As `_wait`, while the response has no status: also raises any error before a frame."""
         frames = self._wait(timeout)
         if self._transcript.error is not None and self._transcript.has_nothing_but_error:
             raise self._transcript.error.with_traceback(None)
         return frames
 
     def _wait(self, timeout: float) -> Sequence[bytes]:
-        """For frames, at most so many seconds, or until the client becomes half-closed. Raises
-        ClientGone.
+        """Waits for frames, for `timeout` seconds or until the client becomes half-closed.
+
+        Raises ClientGone.
         """
         frames = self.client.wait(
             lambda seconds: self._transcript.take(self._position, seconds),
@@ -147,5 +152,5 @@ class Output:
 
     @property
     def _interval(self) -> float:
-        """Seconds from one piece to the next."""
+        """Seconds between two pieces while no frames come."""
         return min(self._heartbeat, PROBE) if self.client.is_half_closed else self._heartbeat

@@ -1,4 +1,7 @@
-"""How far a request is that has no text yet. Pure but for the clock; request threads."""
+"""Progress of a request before its first text: queue and prefill. Request threads.
+
+Pure but for the clock.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +14,7 @@ from switchyard.app.delivery.render import Body, Render, Wrapped
 
 
 class PromptProgress(TypedDict):
-    """Under the names that llama.cpp's clients read, and `place`."""
+    """Progress by the names of llama.cpp, and `place` in the queue."""
 
     total: int
     cache: int
@@ -21,7 +24,7 @@ class PromptProgress(TypedDict):
 
 
 def tell(event: engine.JobEvent) -> str | None:
-    """In a few words; None once it is at work on its text, or of what says nothing of it."""
+    """The progress that an event tells, in a few words. None for any other event."""
     match event:
         case engine.Queued():
             return f"queued {event.place}"
@@ -31,7 +34,7 @@ def tell(event: engine.JobEvent) -> str | None:
 
 
 class WithProgress(Wrapped):
-    """Bodies of a stream, each with its new text, and between them how far the prompts are."""
+    """Adds bodies with the progress of prompts to a stream."""
 
     def __init__(
         self,
@@ -39,14 +42,14 @@ class WithProgress(Wrapped):
         identifiers: Sequence[str],
         empty: Callable[[int], dict[str, Any]],
     ) -> None:
-        """`empty`: a body of the choice of that index without any text."""
+        """`empty`: makes a body without text for the choice of an index."""
         super().__init__(render)
         self._index = {identifier: i for i, identifier in enumerate(identifiers)}
         self._empty = empty
         self._started: dict[str, float] = {}
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
-        newest: dict[str, PromptProgress] = {}  # of each job, where several have piled up
+        newest: dict[str, PromptProgress] = {}  # by job: the last of several events
         for event in events:
             match event:
                 case engine.Started():

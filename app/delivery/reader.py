@@ -11,21 +11,24 @@ from switchyard.app.exceptions import TimedOut
 
 logger = logging.getLogger(__name__)
 
-# What a deadline says that has passed: before the first job has started, the first token, the end.
+# By code: the message of a deadline that has passed.
 MEANINGS = {
     "queue_timeout": "no place in the batch was free",
     "first_token_timeout": "there was no token",
     "total_timeout": "the request did not end",
 }
 
-# By code: when it passes, by the monotonic clock, which is after so many seconds.
+# By code: the time of the deadline by the monotonic clock, and its limit in seconds.
 Deadlines = dict[str, tuple[float, float]]
 
 
 def deadlines(
     queue: float, first_token: float, total: float, since: float | None = None
 ) -> Deadlines:
-    """Of one request. In seconds; 0 for none. `since`, by the monotonic clock; None for now."""
+    """The deadlines of one request. Limits in seconds, 0 for none.
+
+    `since`: their beginning by the monotonic clock; None: now.
+    """
     if since is None:
         since = time.monotonic()
     limits = zip(MEANINGS, (queue, first_token, total), strict=True)
@@ -33,12 +36,12 @@ def deadlines(
 
 
 def next_of(ahead: Deadlines) -> float:
-    """When the first of them passes."""
+    """The time of the first deadline, or infinity."""
     return min((due for due, _ in ahead.values()), default=math.inf)
 
 
 def check(ahead: Deadlines, now: float) -> None:
-    """Raises TimedOut for the first, if that has passed."""
+    """Raises TimedOut if the first deadline has passed."""
     if now >= next_of(ahead):
         code = min(ahead, key=lambda code: ahead[code][0])
         raise TimedOut(f"{MEANINGS[code]} within {ahead[code][1]:g} seconds", code)
@@ -46,25 +49,26 @@ def check(ahead: Deadlines, now: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Jobs of one request that an engine has taken. Read them, and close what reads them."""
+    """The submitted jobs of one request. A `Reader` takes their events; close it in the end."""
 
     stream: engine.Stream
     identifiers: Sequence[str]  # of the jobs, in order
     deadlines: Deadlines
     prompt_tokens: int
     request_id: str
-    queued: Callable[[str], engine.Queued | None]  # where a job stands among those that wait
-    interval: float  # seconds from one question for that to the next
+    queued: Callable[[str], engine.Queued | None]  # the place of a waiting job in the queue
+    interval: float  # seconds between two calls of `queued`
 
     @property
     def identifier(self) -> str:
-        """The response's."""
+        """The identifier of the response."""
         return self.identifiers[0].rpartition("-")[0]
 
 
 class Reader:
-    """Takes the events of a stream. What is new of the jobs that wait becomes an event, too, until
-    one has started.
+    """Takes the events of a stream, and keeps its deadlines.
+
+    Until the first job starts, it adds an event whenever a waiting job moves in the queue.
     """
 
     __slots__ = (
@@ -84,9 +88,9 @@ class Reader:
 
     def __init__(self, submitted: Submitted) -> None:
         self.identifier = submitted.identifier  # the response's
-        self.has_begun = False  # whether there has been text: nothing but the stream is asked then
+        self.has_begun = False  # whether text has come: then only the stream is read
         self._stream = submitted.stream
-        self._deadlines = submitted.deadlines  # those ahead
+        self._deadlines = submitted.deadlines  # deadlines that are not met yet
         self._next_deadline = next_of(submitted.deadlines)
         self._prompt_tokens = submitted.prompt_tokens
         self._new_tokens = 0
@@ -103,12 +107,13 @@ class Reader:
 
     @property
     def num_behind(self) -> int:
-        """Tokens that were generated and not taken. Any thread."""
+        """The number of tokens that were generated and not taken. Any thread."""
         return self._stream.num_behind
 
     def take_events(self, timeout: float) -> Sequence[engine.JobEvent]:
-        """Wait for events, at most `timeout` seconds. None also when a deadline has come, which is
-        told the next time. Raises TimedOut.
+        """Waits for events, at most `timeout` seconds, and at most until the next deadline.
+
+        A deadline that ends the wait raises TimedOut in the next call.
         """
         now = time.monotonic()
         if now >= self._next_deadline:
@@ -124,11 +129,11 @@ class Reader:
         return events
 
     def close(self) -> None:
-        """Cancel what has not ended."""
+        """Cancels the jobs that have not ended."""
         self._stream.close()
 
     def _ask(self, now: float) -> list[engine.JobEvent]:
-        """Where the jobs stand that wait, if they have moved."""
+        """An event for each waiting job that has moved in the queue."""
         news: list[engine.JobEvent] = []
         self._next_question = now + self._interval
         for identifier, before in self._waiting.items():
@@ -160,7 +165,7 @@ class Reader:
                     logger.warning("%s: %s", self._name, event.error)
 
     def _meet(self, *codes: str) -> None:
-        """Forget these deadlines: the first of any choice counts."""
+        """Drops these deadlines. The first choice that meets one meets it for the request."""
         if not self._deadlines.keys().isdisjoint(codes):
             left = self._deadlines.items()
             self._deadlines = {code: limit for code, limit in left if code not in codes}

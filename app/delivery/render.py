@@ -1,4 +1,4 @@
-"""What a wire format makes of events, and frames that differ in their text alone. Pure."""
+"""The protocol of a wire format's render, and moulds for frames that differ in text alone. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -6,38 +6,41 @@ from typing import Any, Protocol
 from switchyard import engine
 from switchyard.app.http.body import dumps
 
-MARK = "\x1etext\x1e"  # nothing else in a frame has these characters; in JSON they are escaped
+MARK = "\x1etext\x1e"  # control characters, which JSON escapes: nothing else in a frame has them
 
 Body = tuple[dict[str, Any], str]  # with the new text in it
-Whole = dict[str, Any] | list[dict[str, Any]]  # a list where there may be several answers
+Whole = dict[str, Any] | list[dict[str, Any]]  # a list in formats with several answers
 TextBody = Callable[[str], dict[str, Any]]
 
 
 class Render(Protocol):
-    """A wire format's bodies of one answer: those of a stream as its events come, or the whole."""
+    """Makes a wire format's bodies of one answer: of a stream by calls, or whole by `add`."""
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterable[Body]:
-        """Of some events. Of none: what shows that it is served, for a client that has waited for
-        so long that it shall see that.
+        """The bodies of some events of a stream.
+
+        Without events: bodies that show a waiting client that it is served.
         """
 
     def text_body(self, identifier: str) -> TextBody | None:
-        """What makes the body of more text of this job, once each of its chunks is a body of its
-        own, of its text alone, and no other is told of it; None as long as that isn't certain.
+        """A function that makes the body of a further text of this job; None while there is none.
+
+        A render returns one as soon as each chunk of the job makes exactly one body, which depends
+        on the chunk's text alone. The render may not get these chunks any more.
         """
 
     def failed(self, error: Exception) -> Iterable[Body]:
-        """What a stream that has begun ends with where it fails."""
+        """The last bodies of a stream that has begun and failed."""
 
     def add(self, events: Sequence[engine.JobEvent]) -> None:
-        """Take events of an answer that isn't streamed."""
+        """Takes events of an answer that isn't streamed."""
 
     def whole(self) -> Whole:
-        """Its body, once all jobs have finished."""
+        """The body of the whole answer, once all jobs have finished."""
 
 
 class Wrapped:
-    """A render that another adds something to."""
+    """Base of renders that add to the bodies of another, `inner`."""
 
     def __init__(self, render: Render) -> None:
         self.inner = render
@@ -56,19 +59,20 @@ class Wrapped:
 
 
 def begins(events: Sequence[engine.JobEvent]) -> bool:
-    """Whether a stream begins with these at the latest. Until then a failure has its own status."""
+    """Whether these events begin the stream. Until then a failure has a status of its own."""
     return not events or any(isinstance(e, engine.Chunk | engine.Finished) for e in events)
 
 
 class Mould:
-    """What stands before and behind the text, as a frame that was made once has it: to put a body
-    together anew for each token takes several times as long.
+    """A frame cut at its text: the bytes before and behind it stay the same for all chunks.
+
+    Making a whole body for each token takes several times as long.
     """
 
     __slots__ = ("_encode", "_head", "_tail")
 
     def __init__(self, frame: bytes) -> None:
-        """`frame` of a text that is MARK."""
+        """`frame`: the frame of the text MARK."""
         self._encode: Callable[[str], bytes] = dumps if dumps(MARK) in frame else str.encode
         self._head, self._tail = frame.split(self._encode(MARK))
 

@@ -1,5 +1,6 @@
-"""The one thread that writes streams, where the server lets it: to wake a thread for each token of
-each stream costs several times what the token does.
+"""The sender: one thread that writes all streams, under a server that allows it.
+
+Waking a thread for each token of each stream costs several times as much as the token.
 """
 
 import logging
@@ -22,42 +23,42 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RETRY = 0.01  # seconds until a socket that was full is tried again
+RETRY = 0.01  # seconds between two tries to write to a full socket
 
 
 class Feed(Protocol):
-    """What is written to one client: `Output`, for one. By the thread that writes."""
+    """A source of bytes for one client, such as `Output`. Used by the thread that writes."""
 
     @property
     def client(self) -> WatchedClient: ...
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is to come; there may be one more piece."""
+        """Whether nothing more comes. One more piece may be left to `take`."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether the sender may write from now on."""
+        """Whether the sender may write it from now on."""
 
     @property
     def patience(self) -> float:
-        """Seconds until there may be something to write whatever comes."""
+        """Seconds until a piece may be due without news."""
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called when there may be news. It must not block."""
+        """Lets `wake` be called when there may be news. It must not block."""
 
     def wait(self) -> None:
-        """For news, or until there may be something to write. Raises ClientGone."""
+        """Waits for news, for `patience` at most. Raises ClientGone."""
 
     def take(self, now: float) -> bytes | None:
-        """What there is to write. Empty where the status line shall be sent, and nothing else."""
+        """The next piece. Empty: send the head of the response only. None: nothing is due."""
 
     def take_now(self, now: float) -> bytes:
-        """What has come as news, once it `has_begun`. Neither waits nor looks."""
+        """The news as one piece, once it `has_begun`. Never waits, nor looks at the client."""
 
 
 class Outlet:
-    """One stream's way out, in chunks of HTTP/1.1."""
+    """The sender's end of one stream. Writes chunks of HTTP/1.1."""
 
     __slots__ = (
         "_client",
@@ -76,33 +77,34 @@ class Outlet:
     )
 
     def __init__(self, output: Feed, send_timeout: float) -> None:
-        self.num_bytes = 0  # of the body, that were taken from the output
-        self.error: Exception | None = None  # what it has ended with
+        self.num_bytes = 0  # of the body, taken from the output so far
+        self.error: Exception | None = None  # the error that has ended it
         self.ended = threading.Event()
-        self.next_turn = 0.0  # by the monotonic clock, whatever comes
+        self.next_turn = 0.0  # by the monotonic clock; a turn is due then even without news
         self._output = output
         self._client = output.client
         self._send_timeout = send_timeout
-        self._rest: bytes | memoryview = b""  # what the socket had no room for
+        self._rest: bytes | memoryview = b""  # bytes that found no room in the socket
         self._num_sent = 0
         self._num_taken = 0
-        self._waits_since: float | None = None  # for the client to take something
+        self._waits_since: float | None = None  # since when the client has acknowledged nothing
         self._next_look = 0.0
-        self._patience = 0.0  # of the output, as of the last look
+        self._patience = 0.0  # the output's, at the last look
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called when there may be news. It must not block."""
+        """Lets `wake` be called when there may be news. It must not block."""
         self._output.notify(wake)
 
     # Sender's thread
 
     def end(self) -> None:
-        """Called once, when nothing more is written. Must not raise."""
+        """Called once, after the last write. Must not raise."""
         self.ended.set()
 
     def write(self, now: float) -> bool:
-        """What there is, as far as the socket takes it; whether that was the end. Never waits.
-        While the socket is full, what has come stays where it is. Raises ClientGone.
+        """Writes the next bytes, as far as the socket takes them. Returns whether it has ended.
+
+        Never waits. While the socket is full, new frames stay in the output. Raises ClientGone.
         """
         is_due = now >= self.next_turn
         if is_due:
@@ -135,8 +137,9 @@ class Outlet:
             self.next_turn = min(now + RETRY, self._next_look)
 
     def _look(self, now: float) -> None:
-        """Is the client there, and takes it something? Else cut it off. The socket's own buffer
-        holds megabytes, so that it has room says little.
+        """Checks the client. Resets its connection if it acknowledged nothing for `send_timeout`.
+
+        The socket's buffer holds megabytes, so room in it does not show that the client reads.
         """
         self._next_look = now + LOOK
         self._client.check()
@@ -154,12 +157,12 @@ class Outlet:
 
 
 class Sender:
-    """Its thread runs while there are streams to be written."""
+    """Writes all streams by one thread, which runs while there are any."""
 
     def __init__(self) -> None:
-        # None: there is news of an outlet that has come before.
+        # An outlet is new. None: there is news of an earlier outlet.
         self._inbox: queue.SimpleQueue[Outlet | None] = queue.SimpleQueue()
-        # One object for all, so that an engine sees at a glance that it is the same.
+        # One object for all streams: an engine compares by identity, and wakes once for them all.
         self.wake: Callable[[], None] = partial(self._inbox.put, None)
         self._lock = threading.Lock()  # guards what follows
         self._num_outlets = 0
@@ -167,7 +170,7 @@ class Sender:
     # Request threads
 
     def start(self, outlet: Outlet) -> bool:
-        """Have it written. False if the system has no thread for it."""
+        """Hands an outlet to the sender's thread. False if the system has no thread for it."""
         with self._lock:
             if not self._num_outlets:
                 try:
@@ -181,8 +184,10 @@ class Sender:
         return True
 
     def send(self, outlet: Outlet) -> bool:
-        """Returns when all has been written; or at once, and False, if the system has no thread
-        for it. Raises ClientGone, or what else has gone wrong.
+        """Lets the sender's thread write an outlet to its end, and waits for that.
+
+        Returns False at once if the system has no thread for it. Raises ClientGone, or any other
+        error of the outlet.
         """
         if not self.start(outlet):
             return False
@@ -193,7 +198,7 @@ class Sender:
                 raise error
             return True
         finally:
-            del error  # its traceback has this frame: the two would wait for a garbage collection
+            del error  # error and frame refer to each other, which would take a garbage collection
 
     # Sender's thread
 
@@ -214,7 +219,7 @@ class Sender:
                 outlet.end()
 
     def _receive(self, timeout: float) -> list[Outlet]:
-        """New outlets. Waits for one, or for news, or at most `timeout` seconds."""
+        """New outlets. Waits for an outlet or for news, at most `timeout` seconds."""
         outlets = []
         try:
             item = self._inbox.get(timeout=max(timeout, 0))
@@ -226,7 +231,7 @@ class Sender:
             return outlets
 
     def _write(self, outlet: Outlet, now: float) -> bool:
-        """Whether it has ended. What goes wrong with one is its own end, not the others'."""
+        """Writes to one outlet. Whether it has ended; an error ends this outlet alone."""
         try:
             return outlet.write(now)
         except Exception as error:
@@ -235,13 +240,16 @@ class Sender:
 
 
 class Streamed(flask.Response):
-    """Behind the first text the sender writes it, if nobody stands between it and the socket."""
+    """A streamed response. Behind the first text the sender writes it.
+
+    That needs gunicorn's plain socket: no TLS, and no middleware that changes the body.
+    """
 
     def __init__(self, output: Feed, sender: Sender, send_timeout: float, mimetype: str) -> None:
         self._output = output
         self._pieces = self._write(sender, send_timeout)
-        self.on_sent: Callable[[int], None] | None = None  # told the body's bytes at the end
-        self._server: Any = None  # gunicorn's end of this response, if that is on a plain socket
+        self.on_sent: Callable[[int], None] | None = None  # called at the end, with body bytes
+        self._server: Any = None  # gunicorn's own response object, if it writes to a plain socket
         super().__init__(self._pieces, mimetype=mimetype)
 
     def __call__(
@@ -249,7 +257,7 @@ class Streamed(flask.Response):
     ) -> Iterable[bytes]:
         pieces, status, headers = self.get_wsgi_response(environ)
         start_response(status, headers)
-        if self.response is self._pieces:  # else something of the application takes part
+        if self.response is self._pieces:  # else the application has wrapped the body
             self._server = _plain_server(start_response, self._output.client)
         return pieces
 
@@ -261,7 +269,7 @@ class Streamed(flask.Response):
                 piece = output.take(time.monotonic())
                 if piece is not None:
                     num_bytes += len(piece)
-                    yield piece  # the first has the head written, even if it is empty
+                    yield piece  # the first piece makes the server write the head, even if empty
                 if output.is_finished:
                     return
                 if self._server is not None and output.has_begun:
@@ -280,8 +288,9 @@ class Streamed(flask.Response):
 
 
 def _plain_server(start_response: "StartResponse", client: Client) -> Any:
-    """gunicorn's own response, whose method this is, if it writes chunks to a plain socket, that of
-    `client`; else None. A middleware that changes what is written has a function of its own there.
+    """gunicorn's response object, if it writes chunks to the plain socket of `client`; else None.
+
+    `start_response` is its bound method, unless a middleware has put a function in its place.
     """
     server: Any = getattr(start_response, "__self__", None)
     kind = type(server)  # HTTP/2 has another one

@@ -1,4 +1,4 @@
-"""From a request to its jobs and their events, whatever its wire format. Request threads."""
+"""Receives a request and submits its jobs, for all wire formats. Request threads."""
 
 import contextlib
 import logging
@@ -32,14 +32,14 @@ from switchyard.app.request.validation import Request
 logger = logging.getLogger(__name__)
 
 PLACE = "switchyard_place"  # in flask.g, while an input is inside the gate
-AGENTS_PART = 4  # of the context: for an agent's answer without a limit, one part
-NEWS = 5  # questions where a job stands, from one heartbeat of a stream to the next
+AGENTS_PART = 4  # an agent's answer without a limit may take a 1/AGENTS_PART of the context
+NEWS = 5  # questions for a job's place in the queue, in the time of one heartbeat
 
 
 class Named(Protocol):
     @property
     def names(self) -> dict[str, str]:
-        """What this request calls the parameters that the engine has other names for."""
+        """The request's names of parameters, by the engine's names, where they differ."""
 
 
 def receive(
@@ -48,10 +48,12 @@ def receive(
     gate: Gate,
     read: Callable[[bytes], dict[str, Any]] = parse_json,
 ) -> Request:
-    """The current request, from a client that must neither send nor read too slowly. It is inside
-    the gate from now on, until `submit` or its end. `read` takes the body.
+    """The parsed body of the current request. `read` parses its bytes.
+
+    Limits how slowly the client may send and read. The request is inside the gate from now on,
+    until `submit` or its end. Raises BadRequest, BodyTimeout, ClientGone, TimedOut, Full.
     """
-    if not flask.request.mimetype:  # as a page of any origin may send it without asking
+    if not flask.request.mimetype:  # a page of any origin may send this without a preflight
         origins.check(settings.cors_origins)
     client = Client(flask.request.environ)
     client.limit_sends(settings.send_timeout)
@@ -67,8 +69,9 @@ def receive(
 
 @contextlib.contextmanager
 def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
-    """For an input of so many bytes that is not a request's body: inside the gate, until `submit`
-    or the end of this. Raises ClientGone, TimedOut, Full.
+    """Passes the gate with an input of `size` bytes that is no request body.
+
+    The input is inside until `submit` or the end of the context. Raises ClientGone, TimedOut, Full.
     """
     enter(gate, size, settings)
     try:
@@ -78,12 +81,12 @@ def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
 
 
 def enter(gate: Gate, size: int, settings: Settings) -> None:
-    """The gate, until `submit` or `leave`. Raises what `inside` does."""
+    """Enters the gate, until `submit` or `leave`. Raises as `inside`."""
     setattr(flask.g, PLACE, gate.enter(size, patience(settings)))
 
 
 def patience(settings: Settings) -> Callable[[], None]:
-    """Raises once the current request's client has left, or has waited for too long."""
+    """A check that raises ClientGone or TimedOut for the current request, for long waits."""
     client = WatchedClient(environ(), serves_half_closed=False)
     ahead = deadlines(settings.queue_timeout, settings.first_token_timeout, settings.total_timeout)
 
@@ -95,7 +98,7 @@ def patience(settings: Settings) -> Callable[[], None]:
 
 
 def leave() -> Place | None:
-    """The gate, if what the current thread works on is inside."""
+    """Leaves the gate, if the current request is inside. Returns its place."""
     place: Place | None = flask.g.pop(PLACE, None)
     if place is not None:
         place.leave()
@@ -104,7 +107,7 @@ def leave() -> Place | None:
 
 @contextlib.contextmanager
 def names_of(request: Named) -> Iterator[None]:
-    """Name a parameter at fault as the client does."""
+    """Errors raised inside name a parameter as the client does."""
     try:
         yield
     except engine.Rejected as error:
@@ -123,9 +126,10 @@ def submit(
     wake: Callable[[], None] | None = None,
     account: Account | None = None,
 ) -> Submitted:
-    """Submit the jobs of each prompt, with these identifiers in order, and as `fit` makes them.
-    `wake` is the stream's, `account` what counts if the current request has none. Raises
-    BadRequest, or what `Engine.submit` does.
+    """Submits the jobs of a request: `num_jobs` for each prompt, with `identifiers` in order.
+
+    `fit` adapts each job. `wake` goes to the stream. `account` counts if the current request has
+    none. Raises BadRequest, and as `Engine.submit`.
     """
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
         raise BadRequest(
@@ -168,7 +172,7 @@ def _submit(
     account: Account | None,
     wake: Callable[[], None] | None,
 ) -> engine.Stream:
-    """On the account of the request, if it has one."""
+    """Submits the jobs, and counts them on the account, if there is one."""
     if account is None:
         return model.submit(jobs, wake)
     account.check_tokens()
@@ -189,9 +193,11 @@ def max_new_tokens(
     settings: Settings,
     most: int | None = None,
 ) -> int:
-    """New tokens for a prompt of so many: those that are asked for, cut to what fits and told, or
-    else the default, which is more for agents. `most`: that the API key may have. Raises
-    PromptTooLong, or BadRequest.
+    """The limit of new tokens for a prompt of `prompt_tokens`.
+
+    The request's own limit, clamped to the context if the setting allows; the answer then names the
+    parameter. Without one the default, which is higher for agents. `most`: the API key's limit.
+    Raises PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
     if most is not None and asked is not None and asked > most:
@@ -222,7 +228,7 @@ def max_new_tokens(
 
 
 def _cut(request: Generation, most: int, settings: Settings) -> int:
-    """What a request asks for beyond what its API key may have."""
+    """`most`, for a request above its API key's limit; BadRequest if the setting refuses it."""
     name = request.names["max_new_tokens"]
     if not (settings.clamp_max_tokens and neutral.is_telling()):
         raise BadRequest(f"{name}: this API key may have {most} new tokens at the most", name)
@@ -238,7 +244,7 @@ def _jobs(
     settings: Settings,
     key: ApiKey | None,
 ) -> list[engine.Job]:
-    """Those of each prompt in a row. Raises PromptTooLong, BadRequest."""
+    """The jobs of the first prompt, then of the next. Raises PromptTooLong, BadRequest."""
     priority = request.priority
     most = None
     if key is not None:
@@ -259,8 +265,9 @@ def _jobs(
 
 
 def _whose(has_keys: bool) -> tuple[str, str]:
-    """The share and the owner of jobs. What the host application asks for by itself is "local", or
-    its own where there are keys.
+    """The client and the owner of jobs.
+
+    For jobs of the host application itself: HOST if the server has keys, else "local".
     """
     if not flask.has_request_context():
         return (HOST, HOST) if has_keys else ("local", "local")
@@ -270,7 +277,8 @@ def _whose(has_keys: bool) -> tuple[str, str]:
 
 
 def environ() -> Mapping[str, Any]:
-    """Of the current request. A thread without one is the host application's own, and has no client
-    to look after.
+    """The environ of the current request.
+
+    Empty for a thread of the host application, which has no request and no client.
     """
     return flask.request.environ if flask.has_request_context() else {}

@@ -1,4 +1,4 @@
-"""How long a request's jobs took for what, under the names that llama.cpp's clients read. Pure."""
+"""Times and rates of a request's stages, by llama.cpp's names. Pure."""
 
 from collections.abc import Sequence
 from typing import (
@@ -28,10 +28,11 @@ class TimingsBody(TypedDict):
 
 
 def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
-    """Of all jobs, those of one prompt, `num_jobs`, in a row: the longest time and all tokens.
+    """The timings of a request: of each stage the longest job's time, and the tokens of all jobs.
 
-    A job's first token belongs to the prefill, so the rate is of the others; 0 where there is
-    nothing to divide, as llama.cpp has it.
+    `finished` has `num_jobs` jobs of the first prompt, then of the next. A job's first token counts
+    to the prefill, so the decoding rate is that of the others. Without tokens or time a rate is 0,
+    as in llama.cpp.
     """
     prompt_tokens = sum(f.prompt_tokens - f.cached_tokens for f in finished[::num_jobs])
     decoded_tokens = sum(max(f.new_tokens - 1, 0) for f in finished)
@@ -56,10 +57,10 @@ def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
 
 
 class WithTimings(Wrapped):
-    """Bodies of an answer, and in the last the timings."""
+    """Adds timings to the last body of an answer."""
 
     def __init__(self, render: Render, identifiers: Sequence[str], num_jobs: int) -> None:
-        """`num_jobs` of each prompt; `identifiers` of all, in order."""
+        """`identifiers`: of all jobs, in order. `num_jobs`: for each prompt."""
         super().__init__(render)
         self._identifiers = identifiers
         self._num_jobs = num_jobs

@@ -1,4 +1,4 @@
-"""What a request has been answered so far. Request threads and the sender."""
+"""Transcripts: an answer as frames, for one client or several. Request threads and the sender."""
 
 import math
 import threading
@@ -12,38 +12,38 @@ from switchyard.app.delivery.watch import LOOK
 
 
 class Writer(Protocol):
-    """Turns events into frames: the pieces of a body that are not divided any more."""
+    """Turns events into frames, the indivisible pieces of a body."""
 
     @property
     def mimetype(self) -> str: ...
 
     @property
     def is_streamed(self) -> bool:
-        """Whether frames are sent as they come; else the body comes in one piece."""
+        """Whether frames are sent as they come. Else the body is sent whole."""
 
     @property
     def heartbeat(self) -> bytes:
-        """What keeps the connection of a stream open."""
+        """The bytes that keep the connection of a silent stream open."""
 
     @property
     def comment(self) -> bytes:
-        """How far the answer is, for a client that waits for its first frame; of no consequence."""
+        """The progress before the first frame, as a comment that clients may ignore."""
 
     @property
     def is_numbered(self) -> bool:
-        """Whether frames say which they are."""
+        """Whether frames have numbers, so that a client can resume the stream."""
 
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]: ...
 
     def end(self) -> list[bytes]:
-        """Behind the last event, if all jobs have finished."""
+        """The frames behind the last event, if all jobs have finished."""
 
     def fail(self, error: Exception) -> list[bytes]:
-        """Instead, if one has not."""
+        """The frames behind the last event of an answer that has failed."""
 
 
 class Transcript(Reader):
-    """The frames of one answer, for one client: each is forgotten as it is taken."""
+    """The frames of one answer for one client. A frame is dropped once it is taken."""
 
     __slots__ = ("_frames", "_is_empty", "error", "has_nothing_but_error", "is_finished", "writer")
 
@@ -51,22 +51,23 @@ class Transcript(Reader):
         super().__init__(submitted)
         self.writer = writer
         self.is_finished = False  # whether no more frames come
-        self.error: Exception | None = None  # why not
+        self.error: Exception | None = None  # the reason, if it has failed
         self.has_nothing_but_error = False
         self._frames: list[bytes] = []
         self._is_empty = True  # whether there has never been a frame
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called when there may be new frames, from now on. It must not block."""
+        """Lets `wake` be called from now on when there may be new frames. It must not block."""
         self._stream.poll(wake, alone=True)
 
     def is_read(self, position: int) -> bool:
-        """Whether nothing is left for a client that has taken so many frames."""
+        """Whether no frame is left for a client that has taken `position` frames."""
         return self.is_finished and not self._frames
 
     def take(self, position: int, timeout: float) -> list[bytes]:
-        """Wait for the frames from `position` on, at most `timeout` seconds, unless that was all.
-        Where none are kept these are all that there are.
+        """Waits for the frames from `position` on, at most `timeout` seconds.
+
+        A transcript that isn't kept has only the frames that were not taken.
         """
         if not self.is_finished:
             self._drive(timeout)
@@ -74,7 +75,7 @@ class Transcript(Reader):
         return frames
 
     def take_now(self, position: int, now: float) -> list[bytes]:
-        """Likewise, once it `has_begun`, without any wait."""
+        """The frames from `position` on, once the answer `has_begun`. Never waits."""
         try:
             if now >= self._next_deadline:
                 self._check_deadlines(now)
@@ -85,21 +86,21 @@ class Transcript(Reader):
             if events:
                 self._note(events)
                 self._write_down(events)
-        except Exception as reason:  # TimedOut, or a fault of ours
+        except Exception as reason:  # TimedOut, or a bug
             self._write_down((), reason)
         frames, self._frames = self._frames, []
         return frames
 
     def leave(self) -> None:
-        """The client takes nothing more: what has not ended is cancelled."""
+        """Ends the reading of a client that takes no more, and cancels unfinished jobs."""
         self.is_finished = True
         self.close()
 
     def _drive(self, timeout: float) -> None:
-        """Wait for events, and write them down."""
+        """Waits for events, and adds their frames."""
         try:
             events = self.take_events(timeout)
-        except Exception as reason:  # TimedOut, or a fault of ours
+        except Exception as reason:  # TimedOut, or a bug
             self._write_down((), reason)
         else:
             self._write_down(events)
@@ -116,7 +117,7 @@ class Transcript(Reader):
                     break
             if error is None and self.has_ended:
                 frames += self.writer.end()
-        except Exception as reason:  # a fault of ours
+        except Exception as reason:  # a bug
             error = error or reason
         self._is_empty = self._is_empty and not frames
         if error is not None:
@@ -133,12 +134,11 @@ class Transcript(Reader):
 
 
 class KeptTranscript(Transcript):
-    """The frames of one answer, which are kept. Several request threads may read it, each from
-    where it likes.
+    """The kept frames of one answer. Several threads may read it, each from its own position.
 
-    The thread that waits for the next frame takes the jobs' events and writes the frames for all;
-    that may be another each time, so an answer needs no thread of its own. When its last reader has
-    left, that one's thread goes on for `keep` seconds, in case that a client comes back.
+    A kept transcript needs no thread of its own: a reader that waits for the next frame drives it.
+    It takes the jobs' events and writes the frames for all readers. When the last reader has left,
+    its thread goes on for `keep` seconds, for a client that comes back.
     """
 
     __slots__ = (
@@ -154,8 +154,8 @@ class KeptTranscript(Transcript):
     )
 
     def __init__(self, submitted: Submitted, writer: Writer, keep: float) -> None:
-        """`keep`: seconds for which the frames are there for others, and the jobs go on without
-        any reader. Nothing has joined yet.
+        """`keep`: seconds for which the jobs go on without a reader, and frames stay behind the
+        last one. A new transcript has no reader; call `join`.
         """
         super().__init__(submitted, writer)
         self.num_bytes = 0
@@ -163,14 +163,14 @@ class KeptTranscript(Transcript):
         self._changed = threading.Condition()  # guards all below; notified when one of them changes
         self._is_driven = False  # whether a thread takes events now
         self._num_readers = 0
-        self._has_keeper = False  # whether a thread goes on without a client
+        self._has_keeper = False  # whether the last reader's thread goes on without a client
         self._last_left = -math.inf
         self._is_abandoned = False
         self._wake: Callable[[], None] | None = None
 
     @property
     def num_frames(self) -> int:
-        """Those that are there."""
+        """The number of frames written so far."""
         return len(self._frames)
 
     @property
@@ -185,14 +185,14 @@ class KeptTranscript(Transcript):
         return self.is_finished and position >= len(self._frames)
 
     def is_over(self, now: float) -> bool:
-        """Whether it is not to be read again."""
+        """Whether no client can read it any more, so that it can be dropped."""
         with self._changed:
             if self._num_readers or not self.is_finished:
                 return False
             return self._is_abandoned or now >= self._last_left + self._keep
 
     def join(self) -> bool:
-        """Be one reader more, until `leave`. False if that is too late."""
+        """Adds a reader, until `leave`. False if the transcript was given up already."""
         with self._changed:
             self._num_readers += not self._is_abandoned
             return not self._is_abandoned
@@ -218,8 +218,10 @@ class KeptTranscript(Transcript):
         return self.take(position, 0) if is_due else []
 
     def leave(self) -> None:
-        """Returns when the jobs have ended, another client reads, or `keep` seconds are over; what
-        has not ended by then is cancelled.
+        """Removes a reader. The last one stays, and drives the transcript.
+
+        It returns when the jobs have ended, another client reads, or `keep` seconds are over. Then
+        unfinished jobs are cancelled, unless another client reads.
         """
         with self._changed:
             self._num_readers -= 1
@@ -251,4 +253,4 @@ class KeptTranscript(Transcript):
             for frame in frames:
                 self.num_bytes += len(frame)
         if self._wake is not None and self._num_readers + self._has_keeper > 1:
-            self._wake()  # this may be the thread of another
+            self._wake()  # the thread that drives may not be the one that waits for the wake

@@ -1,4 +1,4 @@
-"""The answers that may be asked for again, and who has asked for what. Request threads."""
+"""Kept transcripts, by response and by Idempotency-Key. Request threads."""
 
 import threading
 import time
@@ -9,16 +9,17 @@ import werkzeug.exceptions
 from switchyard import engine
 from switchyard.app.delivery.transcript import KeptTranscript
 
-MAX_COUNT = 1000  # answers that are kept; those that have ended make room, the oldest first
-MAX_BYTES = 64 * 1024 * 1024  # of them all
+MAX_COUNT = 1000  # kept answers; ended ones make room, the oldest first
+MAX_BYTES = 64 * 1024 * 1024  # of all kept answers
 
-Key = tuple[str, str, str]  # whose, for which endpoint, the Idempotency-Key
+Key = tuple[str, str, str]  # owner, path, Idempotency-Key
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """A key that a request has come with. It is settled once there is an answer to be read, or
-    that request was refused.
+    """A request's claim on an Idempotency-Key.
+
+    It is settled as soon as the request has a transcript to read, or was refused.
     """
 
     key: Key
@@ -28,7 +29,7 @@ class Claim:
 
     @property
     def is_void(self) -> bool:
-        """Whether a request with the same key is the first again: an error is no answer."""
+        """Whether the next request with the key is the first again: an error is no answer."""
         if self.transcript is None:
             return self.settled.is_set()
         return self.transcript.error is not None or self.transcript.is_over(time.monotonic())
@@ -48,7 +49,7 @@ class Transcripts:
         self._claims: dict[Key, Claim] = {}
 
     def keep(self, transcript: KeptTranscript, owner: str, claim: Claim | None) -> None:
-        """`claim`: the one that it settles."""
+        """Keeps a transcript for `owner`, and settles `claim` with it."""
         with self._lock:
             self._kept[transcript.identifier] = _Kept(transcript, owner, claim)
             self._forget_old()
@@ -57,7 +58,7 @@ class Transcripts:
             claim.settled.set()
 
     def find(self, identifier: str, owner: str) -> KeptTranscript | None:
-        """A stream that this client may ask for."""
+        """A kept stream with numbered frames of this owner, by the response's identifier."""
         with self._lock:
             self._forget_old()
             kept = self._kept.get(identifier)
@@ -66,7 +67,7 @@ class Transcripts:
         return kept.transcript
 
     def claim(self, key: Key, fingerprint: bytes) -> tuple[Claim, bool]:
-        """The claim on a key, and whether it is new: then `settle` it in the end.
+        """The claim on a key, and whether it is new. The caller settles a new claim in the end.
 
         Raises werkzeug's 422 if another request came with the key.
         """
@@ -84,16 +85,17 @@ class Transcripts:
         return claim, False
 
     def settle(self, claim: Claim) -> None:
-        """If it has no answer, give it up."""
+        """Settles a claim. A claim without transcript is dropped: the next request starts anew."""
         with self._lock:
             if claim.transcript is None and self._claims.get(claim.key) is claim:
                 del self._claims[claim.key]
         claim.settled.set()
 
     def join(self, transcript: KeptTranscript, max_extra: int) -> bool:
-        """Read it, as one of at most so many more readers than answers. Whether there is time.
+        """Adds a reader to a transcript. False if the transcript was given up already.
 
-        Raises engine.Full.
+        `max_extra`: most readers in all beyond the first of each answer, since each holds a request
+        thread. Raises engine.Full above it.
         """
         with self._lock:
             extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())

@@ -1,4 +1,4 @@
-"""A look at the client from time to time, while something else is waited for. Request threads."""
+"""Waits that also check the client, several times a second. Request threads and the sender."""
 
 import math
 import time
@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.client import Client, Presence
 
-LOOK = 0.25  # seconds from one look at the client to the next
-LOOK_CLOSELY = 0.1  # once it may have left
+LOOK = 0.25  # seconds between two checks of a client
+LOOK_CLOSELY = 0.1  # the same for a half-closed client
 
 Item = TypeVar("Item")
 
 
 class WatchedClient(Client):
-    """One client, by the thread that answers it."""
+    """A client that is checked regularly. Used by the thread that answers it."""
 
     __slots__ = ("_next_look", "_presence", "_serves_half_closed")
 
     def __init__(self, environ: Mapping[str, Any], serves_half_closed: bool) -> None:
-        """`serves_half_closed`: whether there are writes that would tell a client that has left
-        from one that only sends nothing more; else the latter counts as gone, too.
+        """`serves_half_closed`: a half-closed client is served, since a write will tell whether it
+        has left. Without such writes it counts as gone.
         """
         super().__init__(environ)
         self._serves_half_closed = serves_half_closed
@@ -30,11 +30,11 @@ class WatchedClient(Client):
 
     @property
     def is_half_closed(self) -> bool:
-        """Whether the client may have left, which only a write to it can tell."""
+        """Whether the client may have left: only a write tells."""
         return self._presence == "half-closed"
 
     def check(self) -> None:
-        """Raises ClientGone."""
+        """Checks the client now. Raises ClientGone."""
         self._check(time.monotonic())
 
     def wait(
@@ -43,8 +43,10 @@ class WatchedClient(Client):
         is_done: Callable[[], bool],
         timeout: float = math.inf,
     ) -> Sequence[Item]:
-        """What `take`, which waits for so many seconds at the most, brings. Nothing after `timeout`
-        seconds, once it `is_done`, or when the client becomes half-closed. Raises ClientGone.
+        """Waits for items of `take`, and checks the client meanwhile. Raises ClientGone.
+
+        `take` waits for at most the seconds that it gets. Returns nothing after `timeout` seconds,
+        once `is_done`, or when the client becomes half-closed.
         """
         end = time.monotonic() + timeout
         while True:
@@ -56,7 +58,7 @@ class WatchedClient(Client):
                 return items
 
     def _check(self, now: float) -> bool:
-        """Whether the client has become half-closed since the last time."""
+        """Checks the client. Whether it has become half-closed since the last check."""
         before, self._presence = self._presence, self.look()
         if self._presence == "gone" or (self.is_half_closed and not self._serves_half_closed):
             raise ClientGone

@@ -16,8 +16,10 @@ VALUE_BYTES = 10
 
 
 def check_values(data: bytes, max_bytes: int) -> None:
-    """Raises BadRequest for JSON of more values than a body of `max_bytes` has use for: to parse
-    them holds the GIL, to count brackets and commas doesn't to speak of. Those in texts are free.
+    """Raises BadRequest for JSON of more values than a body of `max_bytes` needs.
+
+    Parsing values holds the GIL. Counting brackets and commas costs next to nothing; brackets and
+    commas inside strings don't count.
     """
     limit = max(MAX_VALUES, max_bytes // VALUE_BYTES)
     if _num_marks(data) <= limit:
@@ -28,14 +30,14 @@ def check_values(data: bytes, max_bytes: int) -> None:
 
 
 def _num_marks(data: bytes) -> int:
-    """About as many as there are values."""
+    """About the number of values in a JSON text."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    """Of the current request's body. Raises BadRequest, or werkzeug's 415.
+    """The JSON object in the current request's body. Raises BadRequest, or werkzeug's 415.
 
-    NaN and infinities pass, so that who checks the values can say which parameter has one.
+    NaN and infinities pass, so that validation can name the parameter that has one.
     """
     if flask.request.mimetype and not flask.request.is_json:
         raise werkzeug.exceptions.UnsupportedMediaType(
@@ -43,7 +45,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
             f" not {flask.request.mimetype}"
         )
     try:
-        # Without a cache, which many different names would only fill and turn over.
+        # No cache of strings: a body with many different names would only churn it.
         with engine.panics_as(ValueError, "it can't be read"):
             value = pydantic_core.from_json(
                 data.removeprefix(codecs.BOM_UTF8), allow_inf_nan=True, cache_strings="none"
@@ -56,8 +58,10 @@ def parse_json(data: bytes) -> dict[str, Any]:
 
 
 def read_bytes(max_bytes: int) -> bytes:
-    """As it came; once read, at no cost. Raises BadRequest, or werkzeug's 413, or EngineError
-    where the server has no thread for it.
+    """The body of the current request, unparsed. A second call returns the same bytes at no cost.
+
+    Raises BadRequest, werkzeug's 413 or 415, BodyTimeout, or EngineError if the server has no
+    thread to read with.
     """
     coding = flask.request.content_encoding
     if coding not in (None, "identity"):
@@ -68,7 +72,7 @@ def read_bytes(max_bytes: int) -> bytes:
         f"the body is longer than the {max_bytes} bytes that this server takes"
     )
     is_chunked = flask.request.content_length is None
-    # In chunks werkzeug would take the beginning of a longer one for all.
+    # werkzeug cuts a chunked body at the limit without an error: one byte more shows the excess.
     flask.request.max_content_length = max_bytes + is_chunked
     try:
         data = flask.request.get_data()
@@ -79,7 +83,7 @@ def read_bytes(max_bytes: int) -> bytes:
         raise too_large from None
     except (werkzeug.exceptions.HTTPException, BadRequest, BodyTimeout, engine.EngineError):
         raise
-    except Exception as reason:  # the server's own, of chunks that are none, or a client gone
+    except Exception as reason:  # the WSGI server's own errors: bad chunks, a client that left
         raise BadRequest(f"the body can't be read: {reason}", None, "invalid_body") from None
 
 

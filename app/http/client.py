@@ -1,4 +1,4 @@
-"""The other end of a request's connection, as far as the server that runs us shows it."""
+"""The other end of a request's connection, as far as the WSGI server shows it."""
 
 import contextlib
 import importlib
@@ -24,7 +24,7 @@ _END_OF_FILE = getattr(select, "POLLRDHUP", 0)  # Linux only
 
 
 def is_unix(environ: Mapping[str, Any]) -> bool:
-    """Whether a request has come over a Unix socket, as far as its server shows that."""
+    """Whether a request came over a Unix socket, as far as the WSGI server shows the socket."""
     shown = _socket_of(environ)
     return shown is not None and shown.family == socket.AF_UNIX
 
@@ -34,7 +34,10 @@ def _socket_of(environ: Mapping[str, Any]) -> socket.socket | None:
 
 
 def _descriptor_of(environ: Mapping[str, Any]) -> int | None:
-    """uWSGI's module, which exists inside of it alone, knows that of the thread's own request."""
+    """The descriptor of the calling thread's request under uWSGI, else None.
+
+    The module `uwsgi` exists inside uWSGI only.
+    """
     if "uwsgi.version" not in environ:
         return None
     descriptor: int = importlib.import_module("uwsgi").connection_fd()
@@ -42,8 +45,10 @@ def _descriptor_of(environ: Mapping[str, Any]) -> int | None:
 
 
 class Client:
-    """gunicorn, werkzeug and uWSGI show the socket, waitress says whether it has closed. Where
-    there is neither, or no way to ask it, a client counts as there until a write to it fails.
+    """The client of one request.
+
+    gunicorn, werkzeug and uWSGI show the socket; waitress tells whether it has closed. Under any
+    other server a client counts as there until a write to it fails.
     """
 
     __slots__ = ("_is_disconnected", "_poll", "_socket")
@@ -54,20 +59,20 @@ class Client:
         self._poll = None
         shown = _descriptor_of(environ) if self._socket is None else self._socket
         if shown is not None and _END_OF_FILE:
-            # Not a peek at the data: that misses the end of file behind a pipelined request, and
-            # TLS sockets refuse it.
+            # Not MSG_PEEK: it misses the end of file behind a pipelined request, and TLS sockets
+            # refuse it.
             self._poll = select.poll()
             self._poll.register(shown, _END_OF_FILE)
 
     def is_on(self, other: socket.socket) -> bool:
-        """Whether it is known to be on this socket."""
+        """Whether the client is known to be on the socket `other`."""
         return self._socket is other
 
     def look(self) -> Presence:
-        """Never waits.
+        """The state of the connection now. Never waits.
 
-        `half-closed`: it sends nothing more. To whoever reads on, or has closed the connection:
-        they look the same until something is written, which the latter answers with a reset.
+        `half-closed`: the client sends nothing more. It may still read, or have closed the
+        connection. A write tells: a closed connection answers it with a reset.
         """
         if self._poll is not None:
             for _, flags in self._poll.poll(0):
@@ -77,21 +82,24 @@ class Client:
         return "there"
 
     def limit_sends(self, seconds: float) -> None:
-        """Let a write fail, and the client be gone, once it has taken nothing for so long."""
+        """Let a write fail, and the client count as gone, once it took no byte for `seconds`."""
         if self._socket is None:
             return
-        # What waits in the socket's buffer for a reader that has stopped, or for a host that has
+        # Data in the socket's buffer, for a reader that has stopped or a machine that has
         # vanished: the kernel resets the connection, which `look` tells, too. Linux only.
         if self._socket.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = max(int(seconds * 1000), 1)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-        # What finds no room in that buffer: a blocking write.
+        # A blocking write, which finds no room in that buffer.
         micros = max(int(seconds * 1e6), 1)
         limit = struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def send(self, data: bytes | memoryview) -> int:
-        """As much of it as there is room for, which is told. Never waits. Raises ClientGone."""
+        """Sends what the socket's buffer has room for. Returns the number of bytes sent.
+
+        Never waits. Raises ClientGone.
+        """
         assert self._socket is not None
         try:
             return self._socket.send(data, socket.MSG_DONTWAIT)
@@ -101,14 +109,14 @@ class Client:
             raise ClientGone from None
 
     def num_untaken(self) -> int:
-        """Bytes on their way that the other end has not acknowledged. 0 where nobody can tell."""
+        """Bytes sent that the other end has not acknowledged. 0 if the system can't tell."""
         if sys.platform != "linux" or self._socket is None:
             return 0
         data = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
         return int.from_bytes(data, sys.byteorder)
 
     def cut_off(self) -> None:
-        """Have the connection reset as soon as the server closes it, whatever is on its way."""
+        """Let the server's close reset the connection and drop data still on its way."""
         assert self._socket is not None
         with contextlib.suppress(OSError):  # gone already
             now = struct.pack("ii", 1, 0)
@@ -117,12 +125,12 @@ class Client:
 
     @contextlib.contextmanager
     def receiving(self, seconds: float) -> Iterator[None]:
-        """Let reads inside end after so many seconds in all. Raises BodyTimeout then.
+        """Limits all reads inside to `seconds` together. Raises BodyTimeout after that.
 
-        A socket's own timeout is for each read, and one byte a second would never meet it.
+        A socket's own timeout limits each read: a client that sends a byte a second never meets it.
         """
         if self._socket is None:
-            yield  # a server like waitress has read all before it calls us
+            yield  # a server like waitress has read the body before it calls the application
             return
         is_over = threading.Event()
         alarm = engine.ALARMS.set(seconds, lambda: self._stop_receiving(is_over))
@@ -139,6 +147,6 @@ class Client:
     def _stop_receiving(self, is_over: threading.Event) -> None:
         is_over.set()
         with contextlib.suppress(OSError):  # gone already
-            # As if the client had sent its end of file. Not the method of a TLS socket, which
-            # would go on in the clear.
+            # As if the client had sent its end of file. Not the TLS socket's own method: after it
+            # the connection would go on in the clear.
             socket.socket.shutdown(self._socket, socket.SHUT_RD)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Forms and query strings, to what JSON would have in their place."""
+"""Forms and query strings, converted to the values that JSON would have in their place."""
 
 import io
 import json
@@ -21,19 +21,19 @@ FALSE = frozenset(("false", "off", "no"))
 
 
 def parse_form(kind: type[Parameters], data: bytes) -> dict[str, Any]:
-    """Of the current request's body. Raises BadRequest."""
+    """The values of a form in the current request's body, by parameter. Raises BadRequest."""
     if flask.request.mimetype == "multipart/form-data":
         return _values(kind, _parts(data, flask.request.mimetype_params.get("boundary", "")))
     return _values(kind, _pairs(data, "invalid_body"))
 
 
 def read_query(kind: type[Parameters]) -> dict[str, Any]:
-    """The query string of the current request. Raises BadRequest."""
+    """The values of the current request's query string, by parameter. Raises BadRequest."""
     return _values(kind, _pairs(flask.request.query_string, "invalid_query"))
 
 
 class _Fields(MultiPartParser):
-    """Not flask.request.form, which has stored files on a disk before it tells of them."""
+    """Refuses files. flask.request.form would store a file on disk before the check."""
 
     def start_file_streaming(self, event: File, total_content_length: int | None) -> Any:
         name = event.name or "a part without a name"
@@ -55,7 +55,7 @@ def _parts(data: bytes, boundary: str) -> list[tuple[str, str]]:
 
 def _pairs(data: bytes, code: str) -> list[tuple[str, str]]:
     try:
-        # Not werkzeug's, which puts a question mark for what isn't UTF-8, and takes any number.
+        # Not werkzeug's parser: it replaces bytes that aren't UTF-8, and has no limit of fields.
         return urllib.parse.parse_qsl(
             data.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_NAMES
         )
@@ -64,7 +64,7 @@ def _pairs(data: bytes, code: str) -> list[tuple[str, str]]:
 
 
 def _values(kind: type[Parameters], pairs: list[tuple[str, str]]) -> dict[str, Any]:
-    """What a form leaves empty is not given."""
+    """The values of `pairs` by name. An empty field counts as not given."""
     fields = {name: kind.model_fields[field] for field, name in kind.names_of_fields().items()}
     values: dict[str, Any] = {}
     for name, text in pairs:
@@ -82,7 +82,7 @@ def _values(kind: type[Parameters], pairs: list[tuple[str, str]]) -> dict[str, A
 
 
 def _read(text: str) -> Any:
-    """What it would be in JSON; itself if it is none, for the validation to refuse."""
+    """The JSON value of a text. A text that is no JSON stays as it is; validation refuses it."""
     if text.lower() in TRUE | FALSE:
         return text.lower() in TRUE
     if text.count(",") > MAX_VALUES:
@@ -98,7 +98,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Whether strings stand for themselves, alone or as items of a list."""
+    """Whether the type takes strings, alone or as items of a list: no JSON is read from them."""
     for kind in _kinds(annotation):
         items = typing.get_args(kind)
         is_choice = typing.get_origin(kind) is Literal and isinstance(items[0], str)
@@ -109,7 +109,7 @@ def _is_text(annotation: Any) -> bool:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The alternatives of a type."""
+    """The members of a union; any other type alone."""
     origin, items = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _kinds(items[0])

@@ -1,16 +1,16 @@
-"""What large inputs pass before they are parsed, checked, tokenized and compiled. Request threads.
+"""The gate: admission of large inputs to parsing, validation, tokenizing and compiling.
+Request threads.
 
-All of that takes the GIL from the engine thread, and memory, with the length of the input. So of
-what is large two are inside at most, with 1 MiB together; a larger one is inside alone. The others
-wait in the order in which they came, each on an event of its own, and what leaves admits the next:
-at once, or while jobs are served after as long a rest as it was inside, so that what is large has
-half of the time at most.
-Four times a second what waits looks whether there is still somebody to wait for. Small inputs pass
-by, without any lock: there are no more of them than request threads, for a millisecond each.
+This work takes the GIL from the engine thread, and memory, in proportion to the input. The gate
+admits two large inputs at a time, of 1 MiB together; a larger input is inside alone. The others
+wait in order of arrival, each on an event of its own. An input that leaves admits the next. While
+jobs run, the next waits as long again as the last was inside: large inputs take at most half of the
+time. A waiting thread checks four times a second whether its client is still there. Small inputs
+pass without a lock: each request thread has at most one, for a millisecond.
 
-While anything is inside, threads give the GIL up ten times as often: the engine thread takes it
-some hundred times a step, and would wait 5 ms for it each time. At other times that would cost more
-than it brings, since hundreds of readers take turns then.
+While an input is inside, threads give up the GIL ten times as often. The engine thread takes the
+GIL about a hundred times a step, and would wait 5 ms for it each time. At other times shorter turns
+cost more than they bring, since hundreds of readers switch then.
 """
 
 import sys
@@ -23,17 +23,17 @@ from typing import Self
 
 from switchyard import engine
 
-LARGE = 16 * 1024  # bytes of an input that has to pass
+LARGE = 16 * 1024  # bytes; a smaller input passes at once
 MAX_INSIDE = 2
-MAX_BYTES = 1 << 20  # of those inside together
+MAX_BYTES = 1 << 20  # of the inputs inside together
 SWITCH_INTERVAL = 0.0005  # seconds that a thread may keep the GIL while others want it
-LOOK = 0.25  # seconds from one look to the next
-QUIET = 10.0  # seconds after the last has left until its memory goes back to the system
-RETRY = 5.0  # seconds, in which most that wait have been inside
+LOOK = 0.25  # seconds between a waiting thread's checks of its client
+QUIET = 10.0  # seconds after the last input has left, before memory goes back to the system
+RETRY = 5.0  # seconds; most waiting inputs are through by then
 
 
 class _ShortTurns:
-    """Of the interpreter's threads, while any of this process's gates has something inside."""
+    """A shorter switch interval of the interpreter while a gate of this process has an input."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
@@ -58,12 +58,12 @@ _SHORT_TURNS = _ShortTurns()
 
 
 class Place:
-    """Of one input, from its arrival until it leaves."""
+    """The place of one input at the gate, from arrival until it leaves."""
 
     __slots__ = ("_gate", "admitted", "begun", "since", "size")
 
     def __init__(self, gate: "Gate | None", size: int) -> None:
-        """`gate`: None for an input that is small."""
+        """`size`: bytes. `gate`: None for a small input."""
         self.since = time.monotonic()
         self.begun = 0.0  # when it was admitted
         self.size = size
@@ -71,7 +71,7 @@ class Place:
         self._gate = gate
 
     def leave(self) -> None:
-        """Harmless when called again."""
+        """Idempotent."""
         gate, self._gate = self._gate, None
         if gate is not None:
             gate.leave(self)
@@ -89,11 +89,11 @@ class Place:
 
 
 class Gate:
-    """Of one application."""
+    """The gate of one application."""
 
     def __init__(self, max_waiting: int, max_busy: int, num_busy: Callable[[], int]) -> None:
-        """At most `max_waiting` wait, and no more than `max_busy` together with the jobs that
-        `num_busy` tells: each has a request thread, and some must be left.
+        """At most `max_waiting` inputs wait. With the running jobs, whose number `num_busy` tells,
+        they are at most `max_busy`: each holds a request thread, and some threads must stay free.
         """
         self._max_waiting = max_waiting
         self._max_busy = max_busy
@@ -115,8 +115,10 @@ class Gate:
         return len(self._waiting)
 
     def enter(self, size: int, check: Callable[[], None]) -> Place:
-        """A place inside for so many bytes; leave it in the end. Waits for it until `check` raises.
-        Raises Full where too many wait.
+        """A place inside for an input of `size` bytes, which the caller leaves in the end.
+
+        Waits, and calls `check` meanwhile: its exception ends the wait. Raises Full if too many
+        inputs wait.
         """
         if size < LARGE:
             return Place(None, size)
@@ -136,7 +138,7 @@ class Gate:
         return place
 
     def leave(self, place: Place) -> None:
-        """Called by the place."""
+        """Frees a place, waiting or inside. `Place.leave` alone calls this."""
         with self._lock:
             if place.admitted.is_set():
                 self._inside.remove(place)
@@ -166,7 +168,7 @@ class Gate:
     # Under the lock
 
     def _is_full(self) -> bool:
-        """Whether the last that has come to wait is one too many."""
+        """Whether the newest waiting input is one too many."""
         num_waiting = len(self._waiting)
         return num_waiting > self._max_waiting or num_waiting + self._num_busy() > self._max_busy
 

@@ -1,5 +1,5 @@
-"""Who a request is from: whose share it takes, whose its answer is, and whether an operator sends
-it. Keys are checked elsewhere, where the server has a file of them; `CALLER` is what that found.
+"""The identity of a request: the client it counts for, the owner of its answer, and whether an
+operator sent it. `operations` checks API keys and leaves the result in the environ as `CALLER`.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
 
 # In the environ of a request
-CALLER = "switchyard.caller"  # whose key was checked
+CALLER = "switchyard.caller"  # the name and role of a checked key
 ADDRESS = "switchyard.address"  # of the client, behind trusted proxies
 
-HOST = "key:host"  # what the host application asks for by itself, where there are keys
+HOST = "key:host"  # the client of the host application's own jobs, if the server has keys
 
 
 class Caller(NamedTuple):
-    """The API key of a request, once it is known to be valid."""
+    """The name and role of a request's API key, after the check."""
 
     name: str
     role: str
@@ -40,17 +40,19 @@ def address_of(request: flask.Request) -> str:
 
 
 def share_of(request: flask.Request) -> str:
-    """Whose share a request takes: its key's, if that is checked, else its address's. Other keys
-    can be made up, and would be new shares.
+    """The client for shares and limits: the checked API key, else the address.
+
+    An unchecked key does not count: a client could invent keys, and so gain shares.
     """
     caller = caller_of(request)
     return f"address:{address_of(request)}" if caller is None else f"key:{caller.name}"
 
 
 def owner_of(request: flask.Request) -> str:
-    """Whose a request's answer is: its key's, if that is checked. Else those of the same API key,
-    or none, and the same address. The clients of one proxy may have both in common: ask for what
-    only one of them knows as well.
+    """The owner of a request's answer: the checked API key, else unchecked key and address.
+
+    Clients behind one proxy may share key and address. A caller that grants access by owner must
+    also ask for something that only one client knows.
     """
     if caller_of(request) is not None:
         return key_of(request)
@@ -58,8 +60,9 @@ def owner_of(request: flask.Request) -> str:
 
 
 def key_of(request: flask.Request) -> str:
-    """The API key of a request: its name, if it is checked, else its hash, since keys belong in no
-    log; empty without one.
+    """The API key of a request: the name of a checked key, else a hash; empty without a key.
+
+    A hash, because a key must not get into a log.
     """
     if (caller := caller_of(request)) is not None:
         return f"key:{caller.name}"
@@ -69,8 +72,10 @@ def key_of(request: flask.Request) -> str:
 
 
 def is_operator(request: flask.Request) -> bool:
-    """Whether its key is an admin's; without keys, whether it is from a process of the server's own
-    machine: neither passed on by a proxy, nor what a web page has a browser of this machine do.
+    """Whether a request has an operator's rights.
+
+    With API keys: the key's role is admin. Without: the request comes from a process on the
+    server's own machine. A proxy's headers, or a browser's `Origin`, make it a foreign request.
     """
     if (caller := caller_of(request)) is not None:
         return caller.is_admin

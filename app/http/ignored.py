@@ -1,4 +1,6 @@
-"""The header that names what a request asked for nothing by. Request threads."""
+"""The header `X-Switchyard-Ignored`: parameters of a request that had no effect.
+Request threads.
+"""
 
 import functools
 
@@ -10,8 +12,9 @@ HEADER = "X-Switchyard-Ignored"
 
 
 def register(target: flask.Flask | flask.Blueprint, takes_unknown: bool) -> None:
-    """Have all answers of an application, or of one blueprint, say it. `takes_unknown`: also of
-    fields that nobody knows, instead of a refusal.
+    """Adds the header to all answers of an application or blueprint.
+
+    `takes_unknown`: an unknown parameter is named there, too, instead of refused.
     """
     target.before_request(functools.partial(neutral.begin, takes_unknown))
     target.after_request(_say)

@@ -1,4 +1,6 @@
-"""Which web pages may have browsers use the server: those of its own origin, and those named."""
+"""Checks of `Origin` and `Host`: pages of the server's own origin, and of origins in the settings,
+may let a browser use the server.
+"""
 
 import functools
 import re
@@ -29,33 +31,36 @@ EXPOSED = (
 
 
 def register(target: flask.Flask | flask.Blueprint, allowed: Collection[str]) -> None:
-    """Let pages of the origins `allowed` read the answers of an application, or a blueprint."""
+    """Lets pages of the origins `allowed` read answers of an application or blueprint (CORS)."""
     if allowed:
         target.after_request(functools.partial(_allow, allowed))
 
 
 def check(allowed: Collection[str]) -> None:
-    """Raises Forbidden if the current request is another page's doing, for routes that a browser
-    would send it to without asking.
+    """Raises Forbidden if a page of another origin caused the current request (CSRF).
+
+    For routes that a browser requests without a CORS preflight.
     """
     headers = flask.request.headers
     origin = headers.get("Origin")
     # A proxy may have taken TLS off, so the scheme is not compared.
     is_foreign = origin is not None and origin.partition("://")[2] != flask.request.host
-    # Not all that a page sends has an origin: its images don't, nor do its links.
+    # A browser sends no Origin for a page's images and links.
     is_foreign = is_foreign or (origin is None and headers.get("Sec-Fetch-Site") == "cross-site")
     if is_foreign and not _is_one_of(origin, allowed):
         raise werkzeug.exceptions.Forbidden("pages of another origin need the setting cors_origins")
 
 
 def check_host(allowed: Collection[str]) -> None:
-    """Raises Forbidden if the current request's `Host` is none of `allowed`. A page whose name is
-    resolved to this server's address once it is loaded (DNS rebinding) is of the server's own
-    origin by all but that header. Empty: as the setting says.
+    """Raises Forbidden if the current request's `Host` is none of `allowed`.
+
+    It stops DNS rebinding: an attacker's page resolves its own name to this server's address.
+    `Host` alone then differs from the server's own pages. Empty `allowed`: the loopback names if
+    the server listens on a loopback address, else any.
     """
     environ = flask.request.environ
     host = environ.get("HTTP_HOST")
-    if host is None or is_unix(environ):  # no browser's
+    if host is None or is_unix(environ):  # not from a browser
         return
     name = PORT.sub("", host.lower())
     names = allowed or (LOOPBACK if _is_loopback(environ["SERVER_NAME"]) else (ANY,))
@@ -66,7 +71,7 @@ def check_host(allowed: Collection[str]) -> None:
 
 
 def _is_loopback(name: str) -> bool:
-    """Of the address that the server listens on. Not every server tells it."""
+    """Whether the server listens on a loopback address. Not every WSGI server tells it."""
     return name in ("localhost", "::1") or name.startswith("127.")
 
 

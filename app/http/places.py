@@ -1,4 +1,4 @@
-"""Places for WebSockets, of which no client may take all. Any thread."""
+"""Limits the number of open WebSockets, in all and for each client. Any thread."""
 
 import threading
 from collections import Counter
@@ -7,7 +7,7 @@ from collections import Counter
 class Places:
     def __init__(self, number: int) -> None:
         self.number = number
-        self.most = -(-number // 2)  # of one client
+        self.most = -(-number // 2)  # for one client
         self._lock = threading.Lock()  # guards what follows
         self._taken: Counter[str] = Counter()  # by client
 
@@ -17,7 +17,7 @@ class Places:
             return self._taken.total()
 
     def take(self, client: str) -> str | None:
-        """Give it back later. Else why there is none."""
+        """Takes a place; None then, and `give_back` is due. Without a place: the reason."""
         with self._lock:
             if self._taken.total() >= self.number:
                 return f"{self.number} WebSockets are open, as many as this server takes"

@@ -1,4 +1,4 @@
-"""The address of a client behind proxies, as far as those are trusted."""
+"""The address of a client behind trusted proxies."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -12,15 +12,17 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Proxies:
-    """Those of the setting `trusted_proxies`."""
+    """The proxies of the setting `trusted_proxies`."""
 
     def __init__(self, trusted: Sequence[str]) -> None:
         self._trusts_unix = UNIX in trusted
         self._networks = [ipaddress.ip_network(name) for name in trusted if name != UNIX]
 
     def client_of(self, request: flask.Request) -> str:
-        """The rightmost address that is no trusted proxy's. What stands left of it, or in a request
-        that none of them has passed on, anybody can write.
+        """The rightmost address of `X-Forwarded-For` that is no trusted proxy's.
+
+        A client can forge all addresses left of it, and the whole header of a request that came
+        past the proxies.
         """
         peer = _address(request.remote_addr or "")
         is_trusted = self._trusts_unix if is_unix(request.environ) else self._trusts(peer)
@@ -29,7 +31,7 @@ class Proxies:
             return client
         for name in reversed(request.headers.get("X-Forwarded-For", "").split(",")):
             address = _address(name.strip())
-            if address is None:  # no proxy of ours writes that
+            if address is None:  # a trusted proxy writes addresses only
                 return client
             client = str(address)
             if not self._trusts(address):
@@ -41,7 +43,7 @@ class Proxies:
 
 
 def _address(name: str) -> Address | None:
-    """Without a port. An IPv4 address that is written as IPv6 is one."""
+    """The address without its port, or None. An IPv4-mapped IPv6 address becomes IPv4."""
     if name.startswith("["):
         name = name[1:].partition("]")[0]
     elif name.count(":") == 1:

@@ -1,4 +1,4 @@
-"""What a request is called, in its answer and in the logs. Request threads."""
+"""The request id, in answers and logs. Request threads."""
 
 import re
 import uuid
@@ -8,12 +8,13 @@ import flask
 HEADER = "X-Request-Id"
 KEY = "switchyard.request_id"  # in the environ of the request
 
-_SANE = re.compile(r"[\w.:/+=@~-]{1,128}", re.ASCII)  # of UUIDs, traces, hashes; safe in a log line
+_SANE = re.compile(r"[\w.:/+=@~-]{1,128}", re.ASCII)  # UUIDs, traces, hashes; safe in a log line
 
 
 def request_id() -> str:
-    """Of the current request: what its client calls it, if that is sane, else one of our own; ""
-    outside of a request. Clients repeat theirs, so nothing is found by it.
+    """The id of the current request: the client's `X-Request-Id` if it is sane, else a new one.
+
+    Empty outside a request. Clients repeat their ids, so an id is no key of any table.
     """
     if not flask.has_request_context():
         return ""
@@ -25,12 +26,12 @@ def request_id() -> str:
 
 
 def register(target: flask.Flask | flask.Blueprint) -> None:
-    """Have all answers of an application, or of one blueprint, say it."""
+    """Adds the header `X-Request-Id` to all answers of an application or blueprint."""
     target.after_request(_say)
 
 
 def _say(response: flask.Response) -> flask.Response:
     response.headers[HEADER] = request_id()
     if "anthropic-version" in flask.request.headers:
-        response.headers["request-id"] = request_id()  # where Anthropic's clients look
+        response.headers["request-id"] = request_id()  # Anthropic's clients read this one
     return response

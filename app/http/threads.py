@@ -1,15 +1,15 @@
-"""Request threads, of a server that tells how many it has, and lets connections do without."""
+"""The WSGI server's request threads: their number, and how to detach a connection from one."""
 
 from collections.abc import Callable
 
 
 class Threads:
-    """What the server sets, once it has loaded the application.
+    """Hooks of the WSGI server, which sets them after it has loaded the application.
 
-    `count`: busy ones, and all; None where the server doesn't tell. `detach`: on a request thread,
-    takes the current request's connection from the server: neither reads it nor closes it behind
-    the answer, until what is returned is called, by any thread. `max_detached`: how many there may
-    be at a time.
+    `count` returns the number of busy request threads, and of all; None if the server can't tell.
+    `detach` runs on a request thread, and takes the current request's connection from the server.
+    The server then neither reads nor closes it until any thread calls the function that `detach`
+    returned. `max_detached` limits detached connections.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Who may ask for how much, and what is told of it: keys, limits, logs."""
+"""Operations: API keys, roles, limits, accounts, and logs."""

@@ -21,14 +21,14 @@ MAX_AGENT = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class AccessLine:
-    """Formatted where it is written, by the listener's thread."""
+    """One line of the access log. The log listener's thread formats it."""
 
     fields: dict[str, Any]
     protocol: str
-    time: float  # of the end, by the wall clock
+    time: float  # the request's end, by the wall clock
 
     def __str__(self) -> str:
-        """nginx's combined format, and all else behind it."""
+        """nginx's combined format, with the other fields behind it as `name=value`."""
         told = self.fields
         when = time.strftime("%d/%b/%Y:%H:%M:%S %z", time.localtime(self.time))
         head = ("remote", "key", "method", "route", "status", "bytes", "user_agent")
@@ -45,8 +45,9 @@ class AccessLine:
 
 
 def said(request: flask.Request, status: int) -> dict[str, Any]:
-    """What is told of a request beside its account. The route, not the path: there is no telling
-    what clients have in that.
+    """The fields of a request for logs and metrics, beside those of its account.
+
+    The route, not the path: a client may put anything into a path.
     """
     caller, trace = caller_of(request), parse_trace(request.headers.get("traceparent"))
     return {
@@ -64,7 +65,7 @@ def said(request: flask.Request, status: int) -> dict[str, Any]:
 
 
 class AccessLog:
-    """A line of each request that has ended."""
+    """A recorder that writes a line for each request that has ended."""
 
     def begin(self, account: Account) -> None:
         pass

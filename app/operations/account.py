@@ -1,4 +1,4 @@
-"""One request's account: which key pays for it, what its jobs have used, and when it is over."""
+"""The account of a request: the key that pays for it, the tokens of its jobs, and its end."""
 
 import threading
 import time
@@ -12,46 +12,50 @@ from switchyard.app.operations.limits import Quota
 
 Phase = Literal["pending", "prefill", "decode"]
 
-# What requests count for that no key pays for
+# The payer of requests without an API key: the host application, or none
 HOST, NO_KEY = "host", "none"
 
 ACCOUNT = "switchyard.account"  # in the environ of its request
 
 
 def account_of(environ: Mapping[str, Any]) -> "Account | None":
-    """Of the current request, if requests have accounts here at all."""
+    """The account of the request of an environ. None if the application keeps no accounts."""
     account: Account | None = environ.get(ACCOUNT)
     return account
 
 
 class Recorder(Protocol):
-    """What keeps something of each request that has an account."""
+    """Records accounts: the access log, metrics, the ledger."""
 
     def begin(self, account: "Account") -> None:
-        """Its jobs have been submitted. Request thread."""
+        """The jobs of the account were submitted. Request thread."""
 
     def end(self, account: "Account") -> None:
-        """It is closed. Request thread or alarms'."""
+        """The account is closed. Request thread or alarms' thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """Of all jobs of a request, as its answer tells it. None where nothing is known. Seconds."""
+    """Times and tokens of all jobs of a request, as its answer tells them. Times in seconds.
 
-    queue: float | None = None  # the longest
-    first_token: float | None = None  # until the first of all, from the submission on
-    prompt_tokens: int | None = None  # the prompt of several choices counts once
-    cached_tokens: int | None = None  # of them
+    None: unknown.
+    """
+
+    queue: float | None = None  # the longest wait of a job
+    first_token: float | None = None  # from the submission to the first token of any job
+    prompt_tokens: int | None = None  # each prompt once, whatever its number of choices
+    cached_tokens: int | None = None  # of the prompt tokens
     new_tokens: int | None = None
-    finish_reason: str | None = None  # with commas between those of several choices
+    finish_reason: str | None = None  # of several choices, joined by commas
 
 
 UNKNOWN = Consumption()
 
 
 class Account:
-    """It is closed once the answer has ended and all jobs have, whichever comes last: those of a
-    client that has left end later.
+    """The account of one request.
+
+    It closes when the answer and all jobs have ended. After a client has left, its jobs end last.
     """
 
     __slots__ = (
@@ -84,23 +88,23 @@ class Account:
     def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
         self.begun = time.monotonic()
         self.ended = 0.0
-        self.has_response = False  # that will be closed
+        self.has_response = False  # whether there is a response whose closing ends the answer
         self.quota: Quota | None = None  # of its key
         self.model = ""
         self.is_streamed = False
         self.identifiers: Sequence[str] = ()  # of its jobs
         self.num_jobs = 1  # of each prompt
-        self.prompt_tokens = 0  # of its prompts, each once
-        self.tokens = 0  # used so far: of its prompts, and new ones
-        self.used: dict[str, engine.Used] = {}  # by job, the latest
-        self.consumption = UNKNOWN  # once it is closed
-        self.said: dict[str, Any] = {}  # of the request, for the recorders
-        self.is_quiet = False  # a probe, which nothing is told of
+        self.prompt_tokens = 0  # of all prompts, each counted once
+        self.tokens = 0  # used so far: prompt and new tokens
+        self.used: dict[str, engine.Used] = {}  # by job: the latest report of the engine
+        self.consumption = UNKNOWN  # set when the account closes
+        self.said: dict[str, Any] = {}  # the request's fields for the recorders
+        self.is_quiet = False  # a health probe, which logs and metrics leave out
         self.num_bytes = 0  # of the answer's body
-        self.gone: Phase | None = None  # what its jobs were at when its client left
+        self.gone: Phase | None = None  # the phase of its jobs when its client left
         self.is_generation = False  # by its route
-        self.is_host = False  # the host application's own
-        self._firsts: frozenset[str] = frozenset()  # of each prompt's jobs
+        self.is_host = False  # whether the host application itself generates
+        self._firsts: frozenset[str] = frozenset()  # the first job of each prompt
         self._recorders = recorders
         self._is_inside = False
         self._lock = threading.Lock()  # guards what follows
@@ -115,18 +119,19 @@ class Account:
 
     @property
     def payer(self) -> str:
-        """Whom it counts for, by name."""
+        """The name that the account counts for: a key's, HOST or NO_KEY."""
         if self.is_host:
             return HOST
         return NO_KEY if self.key is None else self.key.name
 
     def another(self) -> "Account":
-        """Of one generation of a connection that has several; its key is still to be found."""
+        """A new account for one of several generations on a connection. It has no quota yet."""
         return Account(self._recorders)
 
     def enter(self) -> None:
-        """Take a place among the requests of its key, which is given back in the end. Raises
-        LimitReached.
+        """Counts the request on its key's quota, and takes one of the key's concurrent places.
+
+        The account gives the place back when it closes. Raises LimitReached.
         """
         assert self.quota is not None
         self.quota.enter()
@@ -134,14 +139,14 @@ class Account:
         self.quota.count_request()
 
     def check_tokens(self) -> None:
-        """Raises LimitReached, BudgetSpent."""
+        """Raises LimitReached or BudgetSpent if the key has no tokens left."""
         if self._is_inside and self.quota is not None:
             self.quota.check_tokens()
 
     def expect(
         self, model: str, jobs: Sequence[engine.Job], num_jobs: int, is_streamed: bool
     ) -> None:
-        """Jobs, before they are submitted: `num_jobs` of each prompt, in a row."""
+        """Announces jobs before they are submitted: `num_jobs` of the first prompt, and so on."""
         identifiers = [job.identifier for job in jobs]
         self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs
         self.is_streamed = is_streamed
@@ -151,26 +156,26 @@ class Account:
             self._num_left += len(identifiers)
 
     def submitted(self) -> None:
-        """Those jobs, in fact."""
+        """The announced jobs were submitted."""
         for recorder in self._recorders:
             recorder.begin(self)
 
     def withdraw(self) -> None:
-        """They were refused."""
+        """The announced jobs were refused."""
         with self._lock:
             self._num_left -= len(self.identifiers)
         self.identifiers = ()
 
     def sent(self, num_bytes: int) -> None:
-        """Of the body."""
+        """Notes the bytes of the body that were sent."""
         self.num_bytes = num_bytes
 
     def leave(self, has_begun: bool) -> None:
-        """The client has, before the end. `has_begun`: the answer."""
+        """The client has left before the end. `has_begun`: whether the answer had text."""
         self.gone = "decode" if has_begun else "prefill" if self.used else "pending"
 
     def answered(self) -> None:
-        """Nothing more is written. Harmless when called again."""
+        """The answer has ended. Idempotent."""
         with self._lock:
             was_answered, self._is_answered = self._is_answered, True
             is_over = not (was_answered or self._num_left)
@@ -182,7 +187,7 @@ class Account:
     # Link's thread
 
     def note(self, used: engine.Used) -> None:
-        """Never waits for more than a few instructions of a request thread."""
+        """Notes a job's use of tokens. It may wait for a lock that is held for a moment only."""
         before = self.used.get(used.identifier)
         self.used[used.identifier] = used
         bucket = self.quota.tokens if self.quota is not None else None

@@ -1,4 +1,4 @@
-"""Where a request may have its API key: a header of whichever API its client speaks."""
+"""Reads the API key of a request from the headers of the APIs that clients speak."""
 
 import base64
 import binascii
@@ -14,12 +14,15 @@ HEADERS = (
     "x-admin-key",  # TabbyAPI's
     "x-goog-api-key",  # Google's
 )
-VARIABLES = tuple(f"HTTP_{name.upper().replace('-', '_')}" for name in HEADERS)  # of WSGI
-SUBPROTOCOL = "openai-insecure-api-key."  # of a browser's WebSocket, which can't set headers
+VARIABLES = tuple(f"HTTP_{name.upper().replace('-', '_')}" for name in HEADERS)  # in WSGI's environ
+SUBPROTOCOL = "openai-insecure-api-key."  # for browsers, which can't set headers of a WebSocket
 
 
 def given_key(request: flask.Request) -> bytes | None:
-    """Not one in a query string, which logs keep. Raises BadRequest for two that differ."""
+    """The API key of a request, or None. Raises BadRequest for two different keys.
+
+    A key in the query string doesn't count: logs of proxies would keep it.
+    """
     found = list(_keys(request))
     if any(key != found[0] for key in found):
         raise BadRequest("the request has two different API keys", None, "invalid_api_key")
@@ -43,12 +46,12 @@ def _keys(request: flask.Request) -> Iterator[bytes]:
 
 
 def _bytes(value: str) -> bytes:
-    """As they came: WSGI has them in Latin-1."""
+    """The bytes of a header as they came: WSGI decodes them as Latin-1."""
     return value.encode("latin-1", "replace")
 
 
 def _password(token: str) -> bytes:
-    """Of HTTP's Basic authentication, with any name of a user. Empty if there is none."""
+    """The password of HTTP's Basic authentication, with any user name. Empty without one."""
     try:
         return base64.b64decode(token, validate=True).partition(b":")[2]
     except (binascii.Error, ValueError):

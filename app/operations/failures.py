@@ -1,4 +1,4 @@
-"""Wrong keys by address, of which there may be few a minute: each costs a hash. Any thread."""
+"""Limits wrong API keys by address, since each costs a hash. Any thread."""
 
 import logging
 import math
@@ -12,7 +12,7 @@ from switchyard.app.exceptions import LimitReached
 
 audit = logging.getLogger("switchyard.audit")
 
-MOST = 20  # of one address in `PERIOD`, for which it is refused then
+MOST = 20  # wrong keys of an address in a PERIOD; it is then refused for a PERIOD
 PERIOD = 60.0  # seconds
 MAX_ADDRESSES = 10_000  # the oldest are forgotten
 
@@ -21,8 +21,8 @@ MAX_ADDRESSES = 10_000  # the oldest are forgotten
 class _Failed:
     since: float  # begin of the period
     count: int = 0
-    until: float = -math.inf  # the address is refused till then
-    untold: int = 0
+    until: float = -math.inf  # the end of its refusal
+    untold: int = 0  # wrong keys since the last line of the audit log
     told_at: float = -math.inf
 
 
@@ -33,7 +33,7 @@ class Failures:
         self._by_address: OrderedDict[str, _Failed] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Before any key of this address is looked at. Raises LimitReached."""
+        """Raises LimitReached while the address is refused. To be called before a key is hashed."""
         failed = self._by_address.get(address)
         left = 0.0 if failed is None else failed.until - self._clock()
         if left > 0:
@@ -44,7 +44,7 @@ class Failures:
             )
 
     def note(self, address: str) -> None:
-        """Of an address whose key was wrong."""
+        """Counts a wrong key of an address, and writes an audit line now and then."""
         now = self._clock()
         with self._lock:
             failed = self._by_address.setdefault(address, _Failed(now))

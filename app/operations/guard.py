@@ -1,4 +1,4 @@
-"""What stands before the routes: keys, roles, limits. Request threads."""
+"""The guard before the routes: API keys, roles, limits, accounts. Request threads."""
 
 import contextlib
 import math
@@ -31,7 +31,7 @@ from switchyard.app.operations.keyring import Keyring
 from switchyard.app.operations.keys import ApiKey, KeyTable, Role
 from switchyard.app.operations.limits import CheckBudget, Quota, Quotas
 
-# Which roles may, by what a route says. A route that says nothing is an admin's.
+# The roles that may use a route, by its `who`. A route without one is an admin's.
 ROLES: dict[Who, tuple[Role, ...]] = {
     "any": ("user", "metrics", "admin"),
     "metrics": ("metrics", "admin"),
@@ -41,12 +41,12 @@ ROLES: dict[Who, tuple[Role, ...]] = {
 }
 
 
-QUIET = ("switchyard_health", "switchyard_metrics")  # what names of probes' blueprints begin with
+QUIET = ("switchyard_health", "switchyard_metrics")  # prefixes of blueprints for probes
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Of one application that has a file of keys."""
+    """The checks of an application with API keys."""
 
     keyring: Keyring
     quotas: Quotas
@@ -54,7 +54,10 @@ class Checks:
 
 
 def open_checks(settings: Settings, check_budget: CheckBudget | None) -> Checks | None:
-    """None without a file of keys. `check_budget`: None without a ledger. Raises KeysError."""
+    """The checks by the settings; None without a file of keys. Raises KeysError.
+
+    `check_budget`: None without a ledger.
+    """
     if not settings.keys_file:
         return None
     quotas = Quotas(check_budget=check_budget)
@@ -67,7 +70,7 @@ def open_checks(settings: Settings, check_budget: CheckBudget | None) -> Checks 
 
 
 class Guard:
-    """Of one application: registers nothing where nothing is asked for."""
+    """The guard of one application. It registers only the hooks that the settings need."""
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Guard:
     def register(
         self, target: flask.Flask | flask.Blueprint, routes: flask.Flask | flask.Blueprint
     ) -> None:
-        """`target`: whose requests have accounts. `routes`: whose are guarded."""
+        """Requests to `target` get accounts. Requests to `routes` need a key, if there are keys."""
         if self._proxies is not None:
             target.before_request(self._note_address)
         if self._checks is not None or self._recorders:
@@ -94,9 +97,10 @@ class Guard:
 
     @contextlib.contextmanager
     def generation(self, environ: dict[str, Any]) -> Iterator[Account | None]:
-        """An account of its own for one of the generations of a connection, whose key must be valid
-        still; it ends with what is raised inside. None where there are no accounts. Raises
-        Unauthorized, LimitReached.
+        """An account for one generation on a connection with several, such as a WebSocket.
+
+        The connection's key is checked again. An error raised inside becomes the account's status.
+        None if the application keeps no accounts. Raises Unauthorized, LimitReached.
         """
         of_connection = account_of(environ)
         if of_connection is None:
@@ -120,7 +124,7 @@ class Guard:
             environ[ACCOUNT] = of_connection
 
     def of_host(self) -> Account | None:
-        """For one generation of the host application's own. None where nobody keeps any."""
+        """An account for a generation of the host application itself. None without recorders."""
         if not self._recorders:
             return None
         account = Account(self._recorders)
@@ -142,7 +146,10 @@ class Guard:
         flask.request.environ[ACCOUNT] = Account(self._recorders)
 
     def _check(self) -> None:
-        """Raises Unauthorized, NotPermitted, LimitReached, or BadRequest for two keys."""
+        """Checks key, role and limits of the current request.
+
+        Raises Unauthorized, NotPermitted, LimitReached, or BadRequest for two keys.
+        """
         request = _request()
         view = flask.current_app.view_functions.get(request.endpoint or "")
         who: Who = getattr(view, WHO, "admin")
@@ -191,7 +198,7 @@ class Guard:
         return response
 
     def _leave(self, error: BaseException | None) -> None:
-        """Where no response is written."""
+        """Ends the account of a request without a response to close."""
         account = account_of(flask.request.environ)
         if account is not None and not account.has_response:
             if error is not None and not account.said:
@@ -210,13 +217,13 @@ class Guard:
 
 
 def _request() -> flask.Request:
-    """The current one itself: Flask's stand-in costs a microsecond at each of dozens of looks."""
+    """The current request object itself. Flask's proxy costs a microsecond at each access."""
     request: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
     return request
 
 
 def _is_told(error: BaseException) -> TypeGuard[Exception]:
-    """Whether it is one that clients are told, and no fault of ours."""
+    """Whether an error's message is for clients, and not a bug's."""
     kinds = (BadRequest, BudgetSpent, LimitReached, TimedOut, Unauthorized, engine.EngineError)
     return isinstance(error, kinds)
 
@@ -226,13 +233,13 @@ def _is_websocket(request: flask.Request) -> bool:
 
 
 def _status(request: flask.Request, response: flask.Response) -> int:
-    """A WebSocket has sent its own, and gets a response for nobody."""
+    """The status for logs. A WebSocket has sent its own: its response is never written."""
     is_websocket = _is_websocket(request) and response.status_code < 400
     return 101 if is_websocket else response.status_code
 
 
 def _length(request: flask.Request, response: flask.Response) -> int:
-    """Of a body that is there in whole, in bytes."""
+    """The bytes of a body that isn't streamed."""
     if request.method == "HEAD":
         return 0
     if response.is_sequence:
@@ -241,9 +248,7 @@ def _length(request: flask.Request, response: flask.Response) -> int:
 
 
 def _told(quota: Quota, request: flask.Request) -> Iterator[tuple[str, str]]:
-    """Headers that tell how much a key may still use, as OpenAI's clients read them, or
-    Anthropic's.
-    """
+    """Rate-limit headers of a key, by OpenAI's names, and by Anthropic's for its clients."""
     is_anthropic = "anthropic-version" in request.headers or "/v1/messages" in request.path
     for name, level in quota.levels():
         yield f"x-ratelimit-limit-{name}", str(level.limit)
@@ -257,7 +262,7 @@ def _told(quota: Quota, request: flask.Request) -> Iterator[tuple[str, str]]:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI's headers have it: 12ms, 6.5s, 1m3s."""
+    """A duration in the format of OpenAI's headers: 12ms, 6.5s, 1m3s. Rounded up."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     if seconds < 60:

@@ -1,4 +1,4 @@
-"""The keys that are valid now: the file is looked at while the server runs. Any thread."""
+"""The valid API keys. The file of keys is read again when it changes. Any thread."""
 
 import hmac
 import logging
@@ -21,14 +21,14 @@ from switchyard.app.operations.keys import (
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("switchyard.audit")
 
-LOOK = 1.0  # seconds from one look at the file to the next, by requests
-WATCH = 2.0  # and while none come
+LOOK = 1.0  # seconds between two checks of the file, while requests come
+WATCH = 2.0  # the same while none come
 
-NOTHING = digest_of(b"")  # what a digest that is nobody's is compared with
+NOTHING = digest_of(b"")  # compared with an unknown digest, so that it takes the same time
 
 
 class Keyring:
-    """Of one application. `on_change` is called with each new table, the first one included."""
+    """The keys of one application. Each new table goes to `on_change`, the first included."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Keyring:
         self._on_change = on_change
         self._clock = clock
         self._table = read_keys(self._path, max_priority, has_ledger)
-        self._seen: object = self._table.signature  # of the latest reading, good or not
+        self._seen: object = self._table.signature  # of the file last read, valid or not
         self._reading = threading.Lock()  # held while the file is read
         self._next_look = clock() + LOOK
         self._is_closed = False
@@ -54,7 +54,7 @@ class Keyring:
         logger.info("%d API keys in %s", len(self._table.by_name), self._path)
 
     def find(self, key: bytes) -> ApiKey | None:
-        """The entry of a key that is valid now. Takes as long for one that isn't."""
+        """The entry of a valid key, or None. An invalid key takes as long as a valid one."""
         if self._clock() >= self._next_look:
             self.renew()
         digest = digest_of(key)
@@ -64,16 +64,16 @@ class Keyring:
         return entry if is_same and is_valid else None
 
     def find_again(self, entry: ApiKey) -> ApiKey | None:
-        """What it is by now, of a connection that goes on for long."""
+        """The present entry of a key that was valid before, for long connections. None: invalid."""
         if self._clock() >= self._next_look:
             self.renew()
         found = self._table.by_digest.get(entry.digest)
         return found if found is not None and found.is_valid(now()) else None
 
     def renew(self) -> None:
-        """Read the file if it has changed. One that is wrong changes nothing, and is told once."""
+        """Reads the file if it has changed. A wrong file changes nothing, and is logged once."""
         if not self._reading.acquire(blocking=False):
-            return  # another thread is at it; its result holds from the next request on
+            return  # another thread reads it; its result holds from the next request on
         try:
             self._next_look = self._clock() + LOOK
             self._renew()
@@ -81,7 +81,7 @@ class Keyring:
             self._reading.release()
 
     def watch(self) -> None:
-        """Look at the file also while no requests come, until `close`."""
+        """Also checks the file while no requests come, until `close`."""
         if not self._is_closed:
             self.renew()
             engine.ALARMS.set(WATCH, self.watch)

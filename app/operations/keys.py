@@ -19,20 +19,20 @@ BudgetPeriod = Literal["day", "month", "total"]
 
 MAX_BYTES = 64 << 20  # of a file
 OTHERS = 0o007  # may not even read it
-RESERVED = ("host", "none", "other")  # names that accounts have for what is no key's
+RESERVED = ("host", "none", "other")  # names of payers that are no key
 
 _BEGIN = re.compile(r"^(?=[ \t]*\[\[[ \t]*keys[ \t]*\]\])", re.MULTILINE)
 _MULTILINE = re.compile(r"'''|\"\"\"")
 
-Signature = tuple[int, int, int]  # by which a file is known to have changed
+Signature = tuple[int, int, int]  # of a file: it differs once the file has changed
 
 
 class KeysError(SettingsError):
-    """The file of keys can't be used; the message names it, and the entry at fault."""
+    """The file of keys can't be used. The message names the file and the wrong entry."""
 
 
 class ApiKey(pydantic.BaseModel):
-    """One entry. The key itself is nowhere."""
+    """One entry of the file. It has the key's hash, never the key."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -96,21 +96,21 @@ class ApiKey(pydantic.BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """The entries of one reading of a file."""
+    """The entries of a file, as read once."""
 
     signature: Signature
     by_digest: Mapping[str, ApiKey]
     by_name: Mapping[str, ApiKey]
-    by_text: Mapping[str, ApiKey] = field(repr=False)  # so that the same entry isn't read twice
+    by_text: Mapping[str, ApiKey] = field(repr=False)  # saves parsing unchanged entries again
 
 
 def digest_of(key: bytes) -> str:
-    """Plain SHA-256, not a slow hash: keys are random, of 256 bits, and checked at each request."""
+    """The SHA-256 of a key. No slow hash is needed: keys are random, of 256 bits."""
     return hashlib.sha256(key).hexdigest()
 
 
 def signature_of(path: str) -> Signature:
-    """Raises OSError."""
+    """The signature of a file. Raises OSError."""
     return _signature(os.stat(path))
 
 
@@ -125,9 +125,11 @@ def read_keys(
     before: KeyTable | None = None,
     may_be_empty: bool = False,
 ) -> KeyTable:
-    """`max_priority`: the server's own, within which those of keys are. `has_ledger`: so that keys
-    may have budgets. Entries that are as they were `before` are not read again. Raises KeysError,
-    also for a file without a key unless it `may_be_empty`: an editor or a disk may have emptied it.
+    """Reads a file of keys. Raises KeysError.
+
+    `max_priority`: the server's setting, the limit for keys. `has_ledger`: keys may have budgets.
+    `before`: the last table, whose unchanged entries are not parsed again. `may_be_empty`: else a
+    file without keys is an error, since an editor or a full disk may have emptied it.
     """
     try:
         with open(path, "rb") as file:
@@ -156,7 +158,7 @@ def parse_keys(
     signature: Signature = (0, 0, 0),
     before: KeyTable | None = None,
 ) -> KeyTable:
-    """Raises KeysError."""
+    """The table of a file's text, as `read_keys`. Raises KeysError."""
     entries = _entries(text, before.by_text if before is not None else {})
     by_name: dict[str, ApiKey] = {}
     by_digest: dict[str, ApiKey] = {}
@@ -177,15 +179,17 @@ def parse_keys(
 
 
 def blocks(text: str) -> list[str]:
-    """The head, and each entry's own text: from its `[[keys]]` up to the next. They are the file
-    when they are joined. A file with strings of several lines is one block.
+    """The text of a file in blocks: the head, then each entry from its `[[keys]]` to the next.
+
+    Joined, the blocks are the text. A file with multi-line strings is one block.
     """
     return [text] if _MULTILINE.search(text) else _BEGIN.split(text)
 
 
 def _entries(text: str, known: Mapping[str, ApiKey]) -> list[tuple[str, ApiKey]]:
-    """Each with its text. tomllib takes 20 us for an entry, which a large file would cost anew at
-    each change.
+    """The entries, each with its text. An entry whose text is in `known` is not parsed again.
+
+    tomllib takes 20 us for an entry, for each entry of a large file at each change.
     """
     head, *others = blocks(text)
     found = [("", _check(entry, i)) for i, entry in enumerate(_parse(head, text), 1)]
@@ -213,7 +217,7 @@ def _parse(part: str, text: str) -> list[Any]:
 
 
 def _reason(text: str) -> str:
-    """Why a file is no TOML, with the line in it."""
+    """The reason why a text is no TOML, with the line in the whole file. Empty if it is TOML."""
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as reason:

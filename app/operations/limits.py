@@ -1,4 +1,4 @@
-"""What each API key may still use: requests and tokens a minute, requests at once."""
+"""Limits of API keys: requests a minute, tokens a minute, concurrent requests."""
 
 import math
 import threading
@@ -12,7 +12,7 @@ from switchyard.app.operations.keys import ApiKey
 
 CheckBudget = Callable[[ApiKey], None]  # raises BudgetSpent
 
-RETRY_CONCURRENCY = 1.0  # seconds; nobody knows when one of the others ends
+RETRY_CONCURRENCY = 1.0  # seconds: a guess, since the end of a running request is unknown
 
 Clock = Callable[[], float]
 
@@ -20,16 +20,16 @@ Clock = Callable[[], float]
 class Level(NamedTuple):
     limit: int
     remaining: int
-    reset: float  # seconds until all is there again
+    reset: float  # seconds until the bucket is full again
 
 
 class Bucket:
-    """A token bucket of a minute's size. Its level may fall below 0, and recovers."""
+    """A token bucket that fills up in a minute. Its level may fall below 0, and recovers."""
 
     def __init__(self, size: int, clock: Clock) -> None:
         self.size = size
         self._clock = clock
-        self._debts: deque[tuple[float, float]] = deque()  # when, how much
+        self._debts: deque[tuple[float, float]] = deque()  # time, amount
         self._lock = threading.Lock()  # guards what follows
         self._level = float(size)
         self._time = clock()
@@ -37,11 +37,11 @@ class Bucket:
     # Any thread
 
     def owe(self, amount: float) -> None:
-        """Pay afterwards. Never waits: the link's thread calls it."""
+        """Takes an amount afterwards, below 0 if need be. Never waits: a link's thread calls it."""
         self._debts.append((self._clock(), amount))
 
     def take(self) -> float:
-        """One, if there is one. Else the seconds until there is."""
+        """Takes one if there is one, and returns 0. Else the seconds until there is."""
         with self._lock:
             self._settle()
             if self._level >= 1:
@@ -62,7 +62,7 @@ class Bucket:
             return Level(self.size, left, self._seconds(self.size - self._level))
 
     def resize(self, size: int) -> None:
-        """A change of the limit: what was used stays used."""
+        """Changes the limit. The used amount stays used."""
         with self._lock:
             self._settle()
             self._level = min(self._level + size - self.size, float(size))
@@ -87,7 +87,7 @@ class Bucket:
 
 
 class Quota:
-    """Of one key, for as long as the server runs, whatever becomes of its limits meanwhile."""
+    """The use of one key. It outlives changes of the key's limits while the server runs."""
 
     def __init__(
         self, key: ApiKey, clock: Clock = time.monotonic, check_budget: CheckBudget | None = None
@@ -101,13 +101,13 @@ class Quota:
         self.adapt(key)
 
     def adapt(self, key: ApiKey) -> None:
-        """The limits of the entry as it is now."""
+        """Takes over the limits of a changed entry."""
         self.key = key
         self.requests = self._resized(self.requests, key.rpm)
         self.tokens = self._resized(self.tokens, key.tpm)
 
     def enter(self) -> None:
-        """A request, which `leave`s in the end. Raises LimitReached."""
+        """Adds a concurrent request, until `leave`. Raises LimitReached."""
         most = self.key.concurrency
         with self._lock:
             if most is not None and self._num_requests >= most:
@@ -119,12 +119,14 @@ class Quota:
             self._num_requests -= 1
 
     def count_request(self) -> None:
-        """Raises LimitReached."""
+        """Counts a request of this minute. Raises LimitReached."""
         if self.requests is not None and (seconds := self.requests.take()):
             raise self._reached(f"{self.requests.size} requests a minute", seconds)
 
     def check_tokens(self) -> None:
-        """Before jobs are submitted. Raises LimitReached, BudgetSpent."""
+        """Raises LimitReached or BudgetSpent if no tokens are left. Call it before jobs are
+        submitted.
+        """
         if self.tokens is not None and (seconds := self.tokens.wait()):
             raise self._reached(f"{self.tokens.size} tokens a minute", seconds)
         if self._check_budget is not None:
@@ -153,7 +155,7 @@ class Quota:
 
 
 class Quotas:
-    """Of the keys that have come, by name. Any thread."""
+    """The quotas of all keys that were used, by name. Any thread."""
 
     def __init__(
         self, clock: Clock = time.monotonic, check_budget: CheckBudget | None = None
@@ -174,15 +176,16 @@ class Quotas:
             return quota
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget the others, whose keys are gone. Requests at work keep the quota they have."""
+        """Drops the quotas of all other keys. Running requests keep the quota that they have."""
         with self._lock:
             for name in self._by_name.keys() - set(names):
                 del self._by_name[name]
 
 
 def most_tokens(key: ApiKey, num_jobs: int) -> int | None:
-    """New tokens that each job of a request may have, all of which its key bounds together. Raises
-    BadRequest.
+    """The limit of new tokens for each job: the key's limit for a request, divided by the jobs.
+
+    None without a limit. Raises BadRequest if there are more jobs than tokens.
     """
     if key.max_tokens is None:
         return None
@@ -196,11 +199,11 @@ def most_tokens(key: ApiKey, num_jobs: int) -> int | None:
 
 
 def priority_of(key: ApiKey, asked: int | None) -> int:
-    """Of a request that asks for this, or for none. Raises BadRequest."""
+    """The priority of a request; `asked` None: the key's own. Raises BadRequest above its limit."""
     if asked is None:
         return key.priority
     most = key.max_priority
-    if most is None and key.priority < 0:  # made to yield to others
+    if most is None and key.priority < 0:  # a key made to yield may not rise above its priority
         most = key.priority
     if most is not None and asked > most:
         raise BadRequest(

@@ -1,5 +1,5 @@
-"""Where log records go, and how they look: from a thread of its own, since the engine thread must
-not wait for a terminal or a disk.
+"""Formats and destinations of logs. A thread of its own writes them: the engine thread must not
+wait for a terminal or a disk.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from switchyard.app.sources import SettingsError
 
 ACCESS = "switchyard.access"
 AUDIT = "switchyard.audit"
-PAUSE = 0.05  # seconds from one waking for access lines to the next
+PAUSE = 0.05  # seconds for which access lines gather before they are written
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 LogFormat = Literal["text", "json"]
@@ -58,7 +58,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _ToListener(logging.handlers.QueueHandler):
-    """Takes out of a record what the thread alone knows that has made it."""
+    """Completes a record on the thread that logs: message, request id, traceback."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         if isinstance(record.msg, AccessLine):
@@ -72,8 +72,8 @@ class _ToListener(logging.handlers.QueueHandler):
 
 
 class _Listener(logging.handlers.QueueListener):
-    """Lets access lines gather for a moment: a thread that is woken for each of them takes the GIL
-    from a request thread each time, which costs more than all else of a line.
+    """Lets access lines gather for a moment. A wake for each would take the GIL from a request
+    thread each time, which costs more than the line itself.
     """
 
     def dequeue(self, block: bool) -> logging.LogRecord:
@@ -87,7 +87,7 @@ class _Listener(logging.handlers.QueueListener):
 
 
 class _AccessFile(logging.handlers.WatchedFileHandler):
-    """Addresses and names of keys are not for everybody."""
+    """The access log's file, readable for owner and group: it has addresses and names of keys."""
 
     def _open(self) -> Any:
         return open(
@@ -96,8 +96,10 @@ class _AccessFile(logging.handlers.WatchedFileHandler):
 
 
 def listen(level: str, log_format: LogFormat, access_log: str) -> logging.handlers.QueueListener:
-    """Have the records of this process written, until it ends. Raises SettingsError for an access
-    log that can't be opened.
+    """Starts the thread that writes the records of this process, until the process ends.
+
+    `access_log`: a path; `-` for stderr; empty for none. Raises SettingsError if the access log
+    can't be opened.
     """
     formatter = make_formatter(log_format)
     stderr = logging.StreamHandler()
@@ -114,7 +116,7 @@ def listen(level: str, log_format: LogFormat, access_log: str) -> logging.handle
     logger.setLevel(level)
     logger.addHandler(to_listener)
     logger.propagate = False
-    # Whatever the level of all others.
+    # These two don't follow the level of the other logs.
     logging.getLogger(ACCESS).setLevel(logging.INFO)
     logging.getLogger(AUDIT).setLevel(logging.INFO)
     if log_format == "json":
@@ -129,18 +131,18 @@ def make_formatter(log_format: LogFormat) -> logging.Formatter:
 
 
 def say(message: str, log_format: LogFormat, is_error: bool = False) -> None:
-    """A line of the server's own, beside the logs: it may be its last."""
+    """Writes a line of the server itself at once, past the listener: it may be the last line."""
     if log_format == "json":
         level = logging.ERROR if is_error else logging.INFO
         record = logging.LogRecord("switchyard.server", level, "", 0, message, None, None)
         message = JsonFormatter().format(record)
     stream = sys.stderr if is_error else sys.stdout
-    stream.write(message + "\n")  # in one piece, or another thread's line comes before its end
+    stream.write(message + "\n")  # one write, or another thread's line could come in between
     stream.flush()
 
 
 def _file(path: str) -> logging.Handler:
-    """It may be renamed meanwhile: the next line opens another."""
+    """The access log's handler. After the file was renamed, the next line opens a new one."""
     try:
         handler = _AccessFile(path)
     except OSError as reason:
@@ -150,7 +152,7 @@ def _file(path: str) -> logging.Handler:
 
 
 def _catch_others(handler: logging.Handler) -> None:
-    """What libraries log and warn of, and what nobody catches."""
+    """Also takes log records and warnings of libraries, and uncaught exceptions."""
     logging.getLogger().addHandler(handler)
     logging.captureWarnings(True)
     logger = logging.getLogger("switchyard.uncaught")
@@ -167,6 +169,6 @@ def _catch_others(handler: logging.Handler) -> None:
 
 
 def _time(seconds: float) -> str:
-    """RFC 3339, in milliseconds."""
+    """A time by RFC 3339, in UTC, with milliseconds."""
     when = datetime.fromtimestamp(seconds, UTC)
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

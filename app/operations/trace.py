@@ -1,4 +1,4 @@
-"""W3C's `traceparent`: which trace a request belongs to. Pure."""
+"""The trace of a request, by W3C's header `traceparent`. Pure."""
 
 import re
 from typing import NamedTuple
@@ -12,7 +12,7 @@ class Trace(NamedTuple):
 
 
 def parse_trace(header: str | None) -> Trace | None:
-    """None for a header that is missing or that the specification has ignored."""
+    """The trace in a header. None without one, or if the specification says to ignore it."""
     match = _PARENT.fullmatch(header.strip()) if header else None
     if match is None:
         return None

@@ -1,1 +1,1 @@
-"""What a model writes, read: text, thoughts and calls of tools."""
+"""Parsers of model output: text, thoughts and tool calls."""

@@ -1,11 +1,15 @@
-"""The arguments of a call, as they stand in a text: where they are, and where they end. Pure."""
+"""Finds the arguments of a tool call in a text, and their end. Pure."""
 
 import json
 import re
 
 
 def whole_arguments(groups: dict[str, str | None]) -> str | None:
-    """Of a call that was matched with its arguments; "" if they follow, None if they are none."""
+    """The arguments in a match of a call, as JSON text.
+
+    Empty if they begin behind the match. None if they are no JSON object. `groups`: of a pattern of
+    `CallFormat`.
+    """
     if groups.get("begin"):
         return ""
     if groups.get("nothing"):
@@ -18,7 +22,7 @@ def whole_arguments(groups: dict[str, str | None]) -> str | None:
 
 
 class ObjectEnd:
-    """Finds where an object of JSON ends that comes in pieces."""
+    """Finds the end of a JSON object that comes in pieces."""
 
     _MARKS = re.compile(r'["\\{}]')
 
@@ -26,10 +30,10 @@ class ObjectEnd:
         self._seen = 0  # characters
         self._depth = 0
         self._is_string = False
-        self._escaped = -1  # the character behind the last backslash
+        self._escaped = -1  # position of the character behind the last backslash
 
     def find(self, text: str) -> int | None:
-        """Where in `text`, which follows what has been seen; None if it doesn't end in it."""
+        """The position in `text`, the next piece, behind the object's end. None: no end yet."""
         for match in self._MARKS.finditer(text):
             at = self._seen + match.start()
             if self._is_string:

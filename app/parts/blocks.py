@@ -1,4 +1,6 @@
-"""Parts of an answer to its blocks, for formats that tell where each begins and ends. Pure."""
+"""Groups the parts of an answer into blocks, for formats that tell each block's begin and end.
+Pure.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,7 +12,7 @@ Kind = Literal["text", "reasoning", "call"]
 
 @dataclass(slots=True)
 class Block:
-    """What stands together in an answer: text, thoughts, or one call and its arguments."""
+    """A run of parts of one kind: text, thoughts, or one call with its arguments."""
 
     index: int
     kind: Kind
@@ -25,7 +27,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockOpened:
-    """`block` is empty as yet, whatever it holds by the time that this is looked at."""
+    """A block has begun, empty. `block` grows afterwards, perhaps before a reader sees this."""
 
     block: Block
 
@@ -45,7 +47,7 @@ Step = BlockOpened | BlockGrown | BlockClosed
 
 
 class Blocks:
-    """The blocks of one answer as its parts come; only the last may be open."""
+    """The blocks of one answer, built as its parts come. At most one is open: the last."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
@@ -63,7 +65,7 @@ class Blocks:
                 return self._grow("call", text)
 
     def close(self) -> list[Step]:
-        """Nothing more comes for the block that is open, if one is."""
+        """Closes the open block, if there is one."""
         block, self.open = self.open, None
         return [] if block is None else [BlockClosed(block)]
 

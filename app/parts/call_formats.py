@@ -1,7 +1,7 @@
-"""How models write calls of tools. A format is a row of FORMATS, and nothing anywhere else.
+"""The syntax of tool calls in models' output. A format is one row of FORMATS, and nothing else.
 
-Patterns are of the `regex` module, which tells of a text that ends too early whether it may become
-a match: so they must match no text that is the beginning of a longer match.
+Patterns are for the module `regex`, for its partial matches: it tells whether more text could
+complete a match. A pattern must therefore match no text that is the beginning of a longer match.
 """
 
 import functools
@@ -17,17 +17,19 @@ import regex
 
 Schema = Mapping[str, Any]
 
-# An object of JSON, and of members that say nothing of a call.
+# JSON: a string, an object, and members of a call that carry neither name nor arguments.
 _STRING = r'"(?:[^"\\]++|\\.)*+"'
 _OBJECT = rf'(?P<object>\{{(?:[^{{}}"]++|{_STRING}|(?&object))*+\}})'
 _OTHER = rf'"(?:type|id)"\s*+:\s*+{_STRING}\s*+'
 _REST = rf"(?:\s*+,\s*+{_OTHER})*+\s*+\}}"
-_SPACE = r"(?<!\s)\s*+"  # before a call: not text of the answer
+_SPACE = r"(?<!\s)\s*+"  # white space before a call, which is no text of the answer
 
 
 def _call(key: str) -> str:
-    """An object with a name, and with the arguments as the member `key`: up to their first brace;
-    or, where they come first, are in a string or missing, all of it.
+    """A pattern for a JSON object with a name, and with arguments as the member `key`.
+
+    It matches up to the arguments' first brace. It matches the whole object if the arguments come
+    before the name, are inside a string, or are missing.
     """
     name = r'"name"\s*+:\s*+"(?P<name>[^"\\]++)"\s*+'
     key = rf'"{key}"\s*+:\s*+'
@@ -44,46 +46,48 @@ def _long_identifier() -> str:
 
 
 def _short_identifier() -> str:
-    """Mistral's templates refuse any others."""
+    """Nine letters or digits: Mistral's templates refuse any other identifier."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """In patterns: the group `name`, and one of `begin`, the first brace of arguments that follow,
-    `object` or `string`, which hold them, and `nothing`, if there are none. `NAME` stands for the
-    name in what a grammar writes.
+    """The syntax of tool calls in one family of models.
+
+    A pattern has the group `name` and one of four groups for the arguments. `begin` is their first
+    brace, if they follow; `object` and `string` hold them; `nothing` says that there are none.
+    In the texts for a grammar, `NAME` stands for the name of the tool.
     """
 
     name: str
-    marks: tuple[str, ...]  # all of which a chat template has that asks for this format
-    tags: tuple[str, ...]  # of which some models make special tokens
-    # As a grammar writes calls: what the first begins with, which is nowhere else, if there is
-    # such a thing; what is around all of them, around the arguments of one, between.
+    marks: tuple[str, ...]  # a chat template with all of these asks for this format
+    tags: tuple[str, ...]  # some models have special tokens for them
+    # For a grammar: the text that begins the first call and stands nowhere else, or ""; then the
+    # text before all calls, before and behind the arguments of one, between calls, behind all.
     trigger: str
     opening: str
     before: str
     behind: str
     separator: str
     closing: str
-    # As a parser finds calls: anywhere, at the beginning of an answer, right behind another call.
+    # For the parser: calls anywhere, at the beginning of an answer, right behind another call.
     anywhere: str
     first: str | None = None
     next: str | None = None
-    # What follows arguments that began with `begin`, and what a call that was matched whole.
+    # Patterns of the text behind arguments found by `begin`, and behind a call matched whole.
     rest: str = ""
     end: str = ""
     identifier: Callable[[], str] = _long_identifier
 
-    # As a grammar writes a call: a text, the schema of the JSON behind it, a text behind that.
+    # A call for a grammar: text, the schema of the JSON behind it, the text behind the JSON.
 
     def as_text(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
         return self.before.replace("NAME", name), schema, self.behind
 
     def as_json(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
-        """Of a format whose calls are JSON: all of it by one schema."""
+        """The whole call as one schema, for a format whose calls are JSON."""
         call = json.loads(f"{self.before.replace('NAME', name)}null{self.behind}")
-        within = {"$id": "arguments", **schema}  # its references are to what is in it
+        within = {"$id": "arguments", **schema}  # `$ref`s inside resolve within the arguments
         properties = {k: within if value is None else {"const": value} for k, value in call.items()}
         whole = {"type": "object", "properties": properties, "required": list(call)}
         return "", {**whole, "additionalProperties": False}, ""
@@ -114,7 +118,7 @@ _FORMATS = (
         separator="\n",
         closing="",
         anywhere=_SPACE + r"<tool_call>\s*+" + _call("arguments"),
-        # Small models count braces wrong, but set the tag.
+        # Small models miscount braces, but write the closing tag.
         rest=rf"(?:\s*+,\s*+{_OTHER})*+[\s}}]*+</tool_call>",
         end=r"[\s}]*+</tool_call>",
     ),
@@ -164,12 +168,12 @@ _FORMATS = (
     ),
 )
 
-# Marks of formats that aren't here, whose templates have marks of some that are: Qwen3-Coder's,
-# GLM 4.5's, with a tag around each argument.
+# Marks of unsupported formats, whose templates also have a supported format's marks: Qwen3-Coder
+# and GLM 4.5 put a tag around each argument.
 _OTHERS = ("<parameter=", "<arg_key>")
 
 FORMATS = {format.name: format for format in _FORMATS}
-GENERIC = FORMATS["hermes"]  # for models that know none
+GENERIC = FORMATS["hermes"]  # for models whose template has no format
 
 
 @functools.cache
@@ -178,7 +182,7 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
 
 
 def recognise(template: str) -> CallFormat | None:
-    """The format that a chat template asks its model for; the first whose marks it has."""
+    """The first format whose marks a chat template has; None if it has no known format."""
     if any(mark in template for mark in _OTHERS):
         return None
     return next((f for f in _FORMATS if all(mark in template for mark in f.marks)), None)

@@ -1,4 +1,4 @@
-"""One choice of an answer, and which of several are the best. Pure."""
+"""One choice of a whole answer, and the selection of the best choices. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,17 +6,17 @@ from switchyard import engine
 
 
 class Choice:
-    """As it comes in: its text so far and how it ended."""
+    """The events of one job, collected: text, logprobs, end."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.prompt_logprobs: tuple[engine.TokenLogprob | None, ...] = ()
-        self.logprobs: list[engine.TokenLogprob] = []  # of the tokens that are told
+        self.logprobs: list[engine.TokenLogprob] = []  # of the tokens in the answer
         self.finished: engine.Finished | None = None
 
     @property
     def mean_logprob(self) -> float:
-        """Of its tokens, the stop token among them."""
+        """The mean over all tokens of the choice, its stop token included."""
         logprobs = [token.logprob for token in self.logprobs]
         if self.finished is not None and self.finished.stop_token is not None:
             logprobs.append(self.finished.stop_token.logprob)
@@ -34,8 +34,9 @@ class Choice:
 
 
 def best_of(choices: Sequence[Choice], num_jobs: int, n: int) -> list[Choice]:
-    """Of each prompt's `num_jobs` choices, which follow each other, the `n` likeliest, the best
-    first.
+    """The `n` choices of each prompt with the highest mean logprob, best first.
+
+    `choices` holds `num_jobs` choices of the first prompt, then those of the next.
     """
     if num_jobs == n:
         return list(choices)

@@ -1,4 +1,4 @@
-"""The text of one answer, in whatever pieces it comes, to parts. Pure; one request thread."""
+"""Parses the text of one answer into parts, piece by piece. Pure; one request thread."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,18 +12,18 @@ from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCal
 
 
 class Tags(NamedTuple):
-    """What stands around the thoughts of a model."""
+    """The texts before and behind a model's thoughts."""
 
     start: str
     end: str
 
 
 class PartParser:
-    """Holds back only what may be the beginning of a tag or of a call.
+    """Streams parts: it holds back only text that may be the beginning of a tag or a call.
 
-    A call begins once its name is known to be one of `tools`, and its arguments go on as they come;
-    from there on it stays a call, also if its arguments turn out not to be JSON or never end. All
-    that looks like a call but isn't stays text. Space before a call or around thoughts is dropped.
+    A call begins as soon as its name is complete and one of `tools`. Its arguments then pass as
+    they come. It stays a call even if its arguments are no JSON or never end. Text that only looks
+    like a call stays text. White space before a call or around thoughts is dropped.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class PartParser:
         max_calls: int | None = None,
         calls_first: bool = False,
     ) -> None:
-        """`format` None: there are no calls. `tools`: as the model names them, and as the client
-        does. `tags` None: there are no thoughts. `is_reasoning`:
-        the prompt has opened them already. Text behind the last of `max_calls` is dropped.
-        `calls_first`: an answer that doesn't begin with a call has none.
+        """`format` None: the answer has no calls. `tools`: the client's name of each tool, by the
+        model's name. `tags` None: the answer has no thoughts. `is_reasoning`: the prompt ends with
+        the opening tag. Text behind call number `max_calls` is dropped. `calls_first`: an answer
+        that doesn't begin with a call has none.
         """
         self.num_calls = 0
         self._format = format
@@ -47,13 +47,13 @@ class PartParser:
         self._max_calls = max_calls
         self._calls_first = calls_first
         self._held = ""
-        self._wanted = 0  # characters to be held before it is worth another look
+        self._wanted = 0  # characters to hold before the next search
         self._parts: list[Part] = []
         self._object = ObjectEnd()
         self._thought_tokens = 0
         self._has_thoughts = is_reasoning and tags is not None
-        # What comes next. Each takes from the beginning of what is held, and tells whether another
-        # shall look at the rest. `is_last`: nothing follows.
+        # The state: a method that takes text from the beginning of `_held`, and returns whether the
+        # next state shall run on the rest. `is_last`: no more text follows.
         self._state: Callable[[bool], bool] = self._answer
         if tags is not None:
             self._state = self._space if is_reasoning else self._opening
@@ -61,33 +61,33 @@ class PartParser:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Of the pieces that lay in the thoughts, tags included."""
+        """The number of tokens in the thoughts, tags included."""
         return self._thought_tokens if self._has_thoughts else 0
 
     @property
     def is_over(self) -> bool:
-        """Whether the last of `max_calls` is complete."""
+        """Whether call number `max_calls` is complete: all further text is dropped."""
         return self._state == self._nothing
 
     @property
     def is_plain(self) -> bool:
-        """Whether all that follows is text as it comes: thoughts are over, calls there are none."""
+        """Whether all further text is plain: thoughts are over, and the answer has no calls."""
         return self._format is None and self._state == self._content
 
     @property
     def is_in_call(self) -> bool:
-        """Whether arguments have begun that haven't ended."""
+        """Whether the arguments of a call have begun and not ended."""
         return self._state == self._arguments
 
     def push(self, text: str, num_tokens: int = 0) -> list[Part]:
-        """`num_tokens`: of which the text consists."""
+        """The parts that are complete with this piece of text. `num_tokens`: its tokens."""
         if self._state in (self._opening, self._thoughts) or self._is_before_thoughts:
             self._thought_tokens += num_tokens
         self._held += text
         return self._run(is_last=False)
 
     def finish(self) -> list[Part]:
-        """The parts of what was held back, since no text follows."""
+        """The parts of the text still held back. No text follows."""
         return self._run(is_last=True)
 
     @property
@@ -103,8 +103,10 @@ class PartParser:
         return self._parts
 
     def _wait(self) -> None:
-        """What is held may become a call. If it is long, look again once there is a tenth more: to
-        look at all of it for each piece would take the square of its length.
+        """Waits for more text, since the held text may become a call.
+
+        A long text is searched again only when it has grown by a tenth. A search for each piece
+        would take quadratic time.
         """
         if len(self._held) > 1000:
             self._wanted = len(self._held) * 11 // 10
@@ -119,7 +121,7 @@ class PartParser:
                 self._parts.append(part)
 
     def _opening(self, is_last: bool) -> bool:
-        """Thoughts come first or not at all: later a tag may be what the answer is about."""
+        """The start of an answer. Thoughts come first or not at all: a later tag may be content."""
         assert self._tags is not None
         text = self._held.lstrip()
         if text.startswith(self._tags.start):
@@ -149,7 +151,7 @@ class PartParser:
         return True
 
     def _answer(self, is_last: bool) -> bool:
-        """The first of it."""
+        """The first text behind the thoughts, where some formats have calls without a mark."""
         self._state = self._content
         if self._format is None or self._format.first is None:
             return True
@@ -176,7 +178,7 @@ class PartParser:
     def _search(
         self, pattern: str, kind: type[Text] | type[Reasoning], is_last: bool
     ) -> "regex.Match[str] | None":
-        """The first match. What is before it, or before what may become one, is told."""
+        """The first match. Text before it, or before a possible match, becomes a part."""
         match = compiled(pattern).search(self._held, partial=not is_last)
         start = len(self._held) if match is None else match.start()
         self._tell(kind(self._held[:start]))
@@ -187,7 +189,7 @@ class PartParser:
         return compiled(pattern).match(self._held)
 
     def _call_here(self, pattern: str, state: Callable[[bool], bool], is_last: bool) -> bool:
-        """A call at the beginning of what is held, or content; `state` until that is clear."""
+        """A call at the beginning of the held text, or content. `state` stays until it is clear."""
         match = compiled(pattern).match(self._held, partial=not is_last)
         if match is None:
             self._state = self._content
@@ -207,7 +209,7 @@ class PartParser:
         groups = call.groupdict()
         name, arguments = groups["name"], whole_arguments(groups)
         if name not in self._tools or arguments is None:
-            # No call can begin in what is before the name.
+            # No call can begin in the text before the name.
             self._tell(Text(self._held[: call.start("name")]))
             self._held = self._held[call.start("name") :]
             self._state = self._content
@@ -243,7 +245,7 @@ class PartParser:
         return self._markup(self._format.end, is_last)
 
     def _markup(self, pattern: str, is_last: bool) -> bool:
-        """What a call ends with; or, if it doesn't, braces."""
+        """Drops the end of a call. If another text stands there, superfluous braces."""
         match = compiled(pattern).match(self._held, partial=True)
         if match is None:
             self._state = self._braces

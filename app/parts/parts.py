@@ -1,4 +1,4 @@
-"""What an answer consists of, in the order in which it comes."""
+"""The parts of an answer: text, thoughts, tool calls and their arguments."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Thoughts before the answer, without the tags around them."""
+    """A piece of the thoughts, without the tags around them."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call begins, of the function `name`. The first of an answer has index 0."""
+    """The beginning of a call of the function `name`. `index` counts calls of one choice from 0."""
 
     index: int
     identifier: str
@@ -26,7 +26,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of the arguments of call `index`, which are JSON, as the model has written it."""
+    """A piece of the arguments of call `index`: the model's JSON, unchanged."""
 
     index: int
     text: str

@@ -1,1 +1,1 @@
-"""What a request may ask for, whatever its wire format."""
+"""The parameters of requests, common to all wire formats: names, validation, jobs."""

@@ -1,6 +1,4 @@
-"""What a request can ask of the form of its output, under all the names that clients have for it.
-Pure.
-"""
+"""Parameters for structured output, by the names of OpenAI, vLLM and llama.cpp. Pure."""
 
 import functools
 import json
@@ -15,7 +13,7 @@ from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Finite, Parameters, without_nulls
 
 Schema = dict[str, Any]
-SchemaOrText = Schema | Annotated[str, Field(min_length=1)]  # the text of one, as vLLM takes it
+SchemaOrText = Schema | Annotated[str, Field(min_length=1)]  # a schema's JSON text, as vLLM takes
 Text = Annotated[str, Field(min_length=1)]
 Choices = Annotated[list[Text], Field(min_length=1, max_length=10_000, fail_fast=True)]
 
@@ -25,12 +23,12 @@ class NamedSchema(BaseModel):
 
     name: str | None = Field(None, max_length=64)
     description: str | None = None
-    strict: bool | None = None  # it always is
+    strict: bool | None = None  # without effect: every schema is strict
     schema_: Schema | None = Field(None, alias="schema")
 
 
 class ResponseFormat(BaseModel):
-    """OpenAI's, and with `schema` llama.cpp's."""
+    """OpenAI's `response_format`; the member `schema` is llama.cpp's."""
 
     model_config = Finite
 
@@ -40,7 +38,7 @@ class ResponseFormat(BaseModel):
 
 
 class StructuredOutputs(BaseModel):
-    """vLLM's. One only."""
+    """vLLM's `structured_outputs`. Exactly one member is set."""
 
     model_config = Finite
 
@@ -95,7 +93,10 @@ class Constrained(Parameters):
 
     @functools.cached_property
     def constraint(self) -> engine.Constraint | None:
-        """The same under two names is one. Raises BadRequest."""
+        """The constraint of the request. Two parameters may give the same one.
+
+        Raises BadRequest if two parameters give different constraints, or one is invalid.
+        """
         wanted = [*_of_format(self.response_format), *_of_vllm(self.structured_outputs)]
         for name, kind in _KINDS.items():
             if (value := getattr(self, name)) is not None:
@@ -110,16 +111,16 @@ class Constrained(Parameters):
 
     @property
     def name_of_constraint(self) -> str:
-        """The parameter that a constraint is from, which is the one that is set."""
+        """The parameter that sets the constraint, for error messages."""
         names = ("response_format", "structured_outputs", *_KINDS)
         return next((name for name in names if name in self.model_fields_set), "constraint")
 
 
-Wanted = tuple[str, str, Any]  # a parameter, what kind of constraint, of what
+Wanted = tuple[str, str, Any]  # parameter, kind of constraint, value
 
 
 def _made(name: str, kind: str, value: Any) -> engine.Constraint:
-    """Raises BadRequest."""
+    """The constraint of one parameter. Raises BadRequest, which names the parameter."""
     try:
         return _MAKE[kind](value)
     except engine.InvalidJob as error:

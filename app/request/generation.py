@@ -1,4 +1,4 @@
-"""What a request can ask of a generation, whatever its wire format. Pure."""
+"""Parameters of a generation that all wire formats share. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from switchyard.app.request.neutral import OPENAI, Table
 from switchyard.app.request.sampling import Sampled, TokenId
 from switchyard.app.request.validation import MAX_SHOWN, Finite, Off, without_nulls
 
-MAX_LOGPROBS = 20  # likeliest tokens to show beside each: OpenAI's
+MAX_LOGPROBS = 20  # most alternatives shown for each token: OpenAI's limit
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
@@ -42,7 +42,7 @@ class StreamOptions(BaseModel):
 
 
 class Generation(Constrained, Sampled):
-    """What all requests for text have in common."""
+    """The parameters that all requests for text share."""
 
     default_max_tokens: ClassVar[int | None] = None
     neutral: ClassVar[Table] = OPENAI
@@ -68,8 +68,8 @@ class Generation(Constrained, Sampled):
     stop: Annotated[StopStrings, Called(kobold="stop_sequence", textgen="stopping_strings")] = (
         Field(
             default=[],
-            description="The text ends before the one that begins first in it, however it falls"
-            " into tokens.",
+            description="Strings that end the text: it ends before the first occurrence of any of"
+            " them, which may begin or end inside a token.",
         )
     )
     stop_token_ids: list[TokenId] = Field(
@@ -110,25 +110,26 @@ class Generation(Constrained, Sampled):
     )
     return_progress: bool = Field(
         False,
-        description="Have a stream tell how far the prompt is, see Progress. Refused without"
-        " `stream`, and for bare text.",
+        description="The stream tells how many tokens of the prompt are computed, see Progress."
+        " Refused without `stream`, and for bare text.",
     )
     timings: bool = Field(
         False,
-        description="Have the answer tell how long it took for what, see Timings. Refused for"
-        " streams of bare text.",
+        description="The answer tells the time of each stage, see Timings. Refused for streams of"
+        " bare text.",
     )
     preset: str | None = Field(
         None,
-        description="Name of a preset of the server's configuration: what it says of sampling"
-        " holds where the request says nothing. Refused if there is none of that name.",
+        description="Name of a preset of the server's configuration: its sampling parameters are"
+        " the defaults of this request. Refused if there is none of that name.",
     )
     priority: int = Field(
         0,
         ge=-(2**31),
         lt=2**31,
-        description="What waits with a higher one starts first (with vLLM it is the lower), but for"
-        " a part of the work that goes to lower ones. Refused above the setting `max_priority`.",
+        description="Waiting jobs of a higher priority start first (vLLM: of a lower). A part of"
+        " the work goes to lower priorities all the same. Refused above the setting"
+        " `max_priority`.",
     )
     timeout: float | None = Field(
         None,
@@ -137,9 +138,9 @@ class Generation(Constrained, Sampled):
         description="Seconds that the request may take in all. Refused above the setting"
         " `total_timeout`, which is the default.",
     )
-    user: str | None = Field(None, description="Who it is for, in the server's log at level DEBUG.")
+    user: str | None = Field(None, description="The end user, for the server's log at level DEBUG.")
 
-    # The formats that have other names for these take the fields out: hence `check_fields`.
+    # `check_fields`: formats with other names for these fields leave them out.
     @field_validator(
         "stop",
         mode="before",
@@ -165,7 +166,10 @@ class Generation(Constrained, Sampled):
             raise BadRequest("return_progress needs stream: true", "return_progress")
 
     def with_preset(self, presets: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Raises BadRequest."""
+        """The request with the parameters of its preset. A parameter of its own takes precedence.
+
+        Raises BadRequest if there is no such preset, or its parameters don't fit the others.
+        """
         if self.preset is None:
             return self
         if self.preset not in presets:
@@ -178,37 +182,39 @@ class Generation(Constrained, Sampled):
 
     @property
     def asked_tokens(self) -> int | None:
-        """New tokens asked for; None leaves it to the server."""
+        """Most new tokens by the request; None leaves the limit to the server."""
         return self.default_max_tokens if self.max_tokens is None else self.max_tokens
 
     @property
     def is_agents(self) -> bool:
-        """Whether its answer, without a limit, may be as long as a part of the context."""
+        """Whether the request is an agent's: its default limit of tokens is then a part of the
+        context.
+        """
         return False
 
     @property
     def asked_logprobs(self) -> int | None:
-        """How many of the likeliest tokens to show beside each; None: show no logprobs."""
+        """The number of alternatives to show for each token; None: no logprobs in the answer."""
         return None
 
     @property
     def num_logprobs(self) -> int | None:
-        """The same, of what the engine has to tell."""
+        """The number of alternatives that the engine computes for each token; None: no logprobs."""
         return self.asked_logprobs
 
     @property
     def prompt_logprobs(self) -> int | None:
-        """The same, of the prompt's tokens."""
+        """The number of alternatives for each token of the prompt; None: no logprobs of it."""
         return None
 
     @property
     def num_jobs(self) -> int:
-        """Of each prompt."""
+        """The number of jobs for each prompt."""
         return self.n
 
     @property
     def names(self) -> dict[str, str]:
-        """What this request calls the parameters that the engine has other names for."""
+        """The request's names of parameters, by the engine's names, where they differ."""
         return {
             "max_new_tokens": "max_tokens",
             "min_new_tokens": "min_tokens",
@@ -218,7 +224,7 @@ class Generation(Constrained, Sampled):
 
     @property
     def asked_priority(self) -> int | None:
-        """None if the request doesn't say."""
+        """The priority in the request; None if it sets none."""
         return self.priority if "priority" in self.model_fields_set else None
 
     @property
@@ -232,7 +238,7 @@ class Generation(Constrained, Sampled):
 
     @property
     def max_context(self) -> tuple[int, str] | None:
-        """Most tokens of prompt and completion that the request wants, and its name for that."""
+        """The request's own limit of prompt and new tokens, and the parameter that sets it."""
         return None
 
     def job(
@@ -246,9 +252,7 @@ class Generation(Constrained, Sampled):
         owner: str,
         request_id: str,
     ) -> engine.Job:
-        """The job of one choice; with a seed each choice of a prompt has its own. `config` has what
-        the request doesn't say.
-        """
+        """The job of one choice. With a seed, choice k has seed + k. `config` has the defaults."""
         return engine.Job(
             identifier=identifier,
             prompt=prompt,
@@ -273,7 +277,7 @@ class Generation(Constrained, Sampled):
 
 
 class Scored(Generation):
-    """What requests have in common whose answers have room for logprobs."""
+    """A request whose answer can hold logprobs."""
 
     return_tokens_as_token_ids: bool = Field(
         False,

@@ -1,4 +1,4 @@
-"""Prompts with a gap, as families of models were trained to fill it. Pure."""
+"""Fill-in-the-middle prompts, by the model's family. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -7,12 +7,14 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.infill_forms import FAMILIES, FORMS, Extra, Form, Gap
 from switchyard.app.request.prompt_tokens import PromptTokens, limited
 
-MARK = "\u263a"  # of one token at least, with which no other text makes one
+MARK = "\u263a"  # one token or more, which never merge with the tokens of another text
 
 
 def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -> PromptTokens:
-    """`param`: what the request calls the suffix. Raises BadRequest for a model of another family,
-    PromptTooLong.
+    """The tokens of a prompt with a gap, and the tokens that end its middle.
+
+    `max_tokens`: most tokens of the prompt. `param`: the request's name of the suffix. Raises
+    BadRequest for a model of an unknown family, and PromptTooLong.
     """
     form = next((form for form in FORMS if _has(tokenizer, form.tokens)), None)
     if form is None:
@@ -25,7 +27,7 @@ def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -
         return tokenizer.encode(text, max_tokens, add_bos=False) if text else ()
 
     def go_on(text: str) -> tuple[int, ...]:
-        """Without the space that some tokenizers put before each text."""
+        """The tokens of `text`, without the space that some tokenizers put before each text."""
         first = read(MARK)
         if not text or not tokenizer.piece(first[0]).startswith(b" "):
             return read(text)
@@ -36,7 +38,7 @@ def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -
     prefix, suffix = read(gap.prefix), go_on(gap.suffix)
     first, second = (suffix, prefix) if form.suffix_first else (prefix, suffix)
     token_ids = [
-        *tokenizer.encode("", max_tokens),  # what begins a prompt of this model
+        *tokenizer.encode("", max_tokens),  # the tokens that begin each prompt of this model
         *_files(tokenizer, form, gap.extras, go_on),
         *(before, *first, between, *second, *behind),
         *go_on(gap.begin),
@@ -56,8 +58,9 @@ def _files(
     extras: Sequence[Extra],
     read: Callable[[str], tuple[int, ...]],
 ) -> Iterator[int | None]:
-    """Files as a repository, by llama.cpp's names for what it is not told; of a model that knows
-    none, one text behind the other.
+    """The tokens of other files, as a repository with llama.cpp's placeholder names.
+
+    A model without tokens for files gets their texts, one after another.
     """
     if not extras:
         return

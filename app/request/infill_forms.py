@@ -1,6 +1,6 @@
-"""Gaps, and the tokens by which families of models were trained to fill them. Pure.
+"""Gaps, and the tokens that each family of models was trained with to fill them. Pure.
 
-Tokens and orders are of the models' own papers, tokenizers and examples: StarCoder
+Tokens and their order come from the models' own papers, tokenizers and examples: StarCoder
 (arXiv:2305.06161), CodeLlama (arXiv:2308.12950), DeepSeek-Coder (arXiv:2401.14196), Qwen2.5-Coder
 (arXiv:2409.12186), and mistral-common for Codestral.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """A file that the model shall know beside the one with the gap."""
+    """Another file, as context for the file with the gap."""
 
     filename: str
     text: str
@@ -21,15 +21,18 @@ class Extra:
 class Gap:
     prefix: str
     suffix: str
-    begin: str = ""  # of what fills it
+    begin: str = ""  # the first text of the middle, which the model continues
     extras: Sequence[Extra] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`tokens` stand before prefix and suffix, or before the suffix and the prefix where that is
-    `suffix_first`; a third one behind both. `ends`: tokens that end the middle, beside the model's
-    own. `files`: before a repository's name, and before each file.
+    """The tokens of one family.
+
+    `tokens`: the first stands before the prefix, the second before the suffix, a third after both.
+    With `suffix_first`: the first before the suffix, the second before the prefix. `ends`: tokens
+    that end the middle, beside the model's own. `files`: the token before a repository's name, and
+    the token before each file.
     """
 
     family: str

@@ -1,4 +1,4 @@
-"""What other servers call the fields of requests. Pure."""
+"""Names of parameters in other servers' APIs. Pure."""
 
 import functools
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ Server = Literal["kobold", "textgen", "llamacpp"]
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Stands in the annotation of a field that another server has by another name."""
+    """Other servers' names for a parameter. Stands in the annotation of its field."""
 
     kobold: str | None = None  # KoboldAI and KoboldCpp
     textgen: str | None = None  # text-generation-webui
@@ -21,7 +21,7 @@ class Called:
 
 
 def names_of(kind: type[BaseModel], server: Server) -> dict[str, str]:
-    """Of its fields, where they are others."""
+    """The names that `server` has for fields of `kind`, by field, where they differ."""
     called = {
         field: getattr(one, server)
         for field, info in kind.model_fields.items()
@@ -33,9 +33,9 @@ def names_of(kind: type[BaseModel], server: Server) -> dict[str, str]:
 
 @functools.cache
 def all_names_of(kind: type[BaseModel]) -> Mapping[str, str]:
-    """That other servers have for its fields, each to what the field is called here."""
+    """All names that other servers have for fields of `kind`, each with the name used here."""
     names: dict[str, str] = {}
-    for base in kind.__mro__:  # a field may be said anew, without its names
+    for base in kind.__mro__:  # a subclass may declare a field again without its other names
         for field, info in getattr(base, "model_fields", {}).items():
             own = kind.model_fields[field].alias or field
             for one in info.metadata:

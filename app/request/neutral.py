@@ -1,6 +1,7 @@
-"""What a request asks for that asks for nothing: taken, and told. One context for each request.
+"""Parameters without effect: accepted, and named in the answer. One context for each request.
 
-The tables are by whose clients send the fields; each wire format's requests say which they take.
+A neutral value asks for nothing, such as 0 for a penalty that this server doesn't have.
+The tables group fields by the clients that send them. Each wire format chooses its tables.
 """
 
 import re
@@ -11,13 +12,13 @@ from typing import Any
 
 MAX_TOLD = 1000  # characters
 
-Values = tuple[Any, ...]  # of a field that ask for nothing
+Values = tuple[Any, ...]  # the neutral values of a field
 Table = Mapping[str, Values]
 
-ANY: Values = (...,)  # all of them: what a client keeps for itself, or a hint
+ANY: Values = (...,)  # every value is neutral: the field is a hint, or a client's own note
 OFF, ON, ZERO, ONE = (False,), (True,), (0, 0.0), (1, 1.0)
 
-# OpenAI's API has them, or servers and libraries that speak it.
+# Fields of OpenAI's API, and of servers and libraries that speak it.
 OPENAI: Table = {
     "cache_salt": ANY,
     "metadata": ANY,
@@ -32,7 +33,7 @@ OPENAI: Table = {
     "verbosity": ANY,
 }
 
-# vLLM, SGLang, llama.cpp and OpenRouter have them beside those.
+# Further fields of vLLM, SGLang, llama.cpp and OpenRouter.
 SERVERS: Table = {
     "add_bos_token": ON,
     "bad_words": ([],),
@@ -52,8 +53,8 @@ SERVERS: Table = {
     "usage": ({"include": True}, {"include": False}, {}),
 }
 
-# Samplers, and what belongs to them, of servers for the clients of which one set of fields is for
-# all: SillyTavern, KoboldAI Lite.
+# Fields of other servers' samplers. SillyTavern and KoboldAI Lite send one set of fields to all
+# servers.
 FRONT_ENDS: Table = {
     "adaptive_decay": ANY,
     "adaptive_target": (-1, -1.0, -0.01, 0, 0.0),
@@ -65,7 +66,7 @@ FRONT_ENDS: Table = {
     "encoder_repetition_penalty": ONE,
     "epsilon_cutoff": ZERO,
     "eta_cutoff": ZERO,
-    "include_reasoning": ON,  # bare completions split no thoughts off
+    "include_reasoning": ON,  # completions never split off reasoning
     "legacy_api": (False, True),
     "max_tokens_second": ZERO,
     "min_keep": (0, 0.0, 1, 1.0),
@@ -82,7 +83,7 @@ FRONT_ENDS: Table = {
     "truncation_length": ANY,
 }
 
-# Values by which the same clients leave a parameter to the server.
+# Values with which the same clients leave a parameter to the server.
 NO_TEXT: Table = {
     "banned_strings": ("",),
     "grammar": ("",),
@@ -103,44 +104,44 @@ _told: ContextVar[_Told | None] = ContextVar("told", default=None)
 
 
 def but(table: Table, *names: str) -> Table:
-    """Without these, which are honoured."""
+    """`table` without `names`: the server supports these parameters."""
     return {name: values for name, values in table.items() if name not in names}
 
 
 def begin(takes_unknown: bool = False) -> None:
-    """A request of which nothing has been read."""
+    """Starts the context of a request, before its body is read."""
     _told.set(_Told(takes_unknown))
 
 
 def end() -> None:
-    """What follows on this thread is no request's, or another's."""
+    """Ends the context of this thread's request."""
     _told.set(None)
 
 
 def is_telling() -> bool:
-    """Whether there is an answer to tell it."""
+    """Whether the thread has a request, whose answer will name the parameters."""
     return _told.get() is not None
 
 
 def note(name: str) -> None:
-    """Of a field, as its documentation has it, or of one that a client has made up."""
+    """Adds a field to the names in the answer. A name that is unsafe in a header becomes `?`."""
     if (of_request := _told.get()) is not None:
         of_request.names[name if _NAME.fullmatch(name) else "?"] = None
 
 
 def takes_unknown() -> bool:
-    """Whether fields that nobody knows are told instead of refused."""
+    """Whether unknown parameters are named in the answer instead of refused."""
     of_request = _told.get()
     return of_request is not None and of_request.takes_unknown
 
 
 def told() -> str:
-    """The names, with commas between them; of very many, the first."""
+    """The names, joined by commas, in at most MAX_TOLD characters."""
     of_request = _told.get()
     text = ",".join(of_request.names) if of_request is not None else ""
     return text if len(text) <= MAX_TOLD else text[: text.rindex(",", 0, MAX_TOLD - 4)] + ",..."
 
 
 def asks_for_nothing(value: Any, values: Values) -> bool:
-    """By type too: to Python, 0 is False."""
+    """Whether `value` is one of `values`, type included: in Python 0 equals False."""
     return values is ANY or any(type(value) is type(other) and value == other for other in values)

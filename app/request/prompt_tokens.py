@@ -8,14 +8,14 @@ from switchyard import engine
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """A prompt, and tokens that end what is generated for it, beside the model's own."""
+    """A prompt, and tokens that end its generation, beside the model's own."""
 
     token_ids: tuple[int, ...]
     ends: tuple[int, ...] = ()
 
 
 def limited(token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
-    """A prompt. Raises PromptTooLong."""
+    """The prompt as a tuple. Raises PromptTooLong above `max_tokens`."""
     if len(token_ids) > max_tokens:
         raise engine.PromptTooLong(
             f"the prompt has {len(token_ids)} tokens, more than the {max_tokens} of the context",
@@ -27,5 +27,5 @@ def limited(token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
 
 
 def ended_by(job: engine.Job, ends: tuple[int, ...]) -> engine.Job:
-    """The job, also ended by these tokens."""
+    """The job with `ends` as further stop tokens."""
     return replace(job, stop_token_ids=(*job.stop_token_ids, *ends)) if ends else job

@@ -1,7 +1,7 @@
-"""What a request can ask of how its tokens are drawn. Pure.
+"""Sampler parameters of requests. Pure.
 
-Defaults, ranges and texts are those of the engine's table, `engine.PARAMETERS`. Here stands what a
-request says otherwise than the engine has it.
+Defaults, ranges and texts come from the engine's table, `engine.PARAMETERS`. A field here says
+only what requests have otherwise than the engine.
 """
 
 import json
@@ -12,10 +12,11 @@ from pydantic import Field, field_validator
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.request import neutral
 from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
 
-MAX_BREAKERS = 10_000  # characters of a list that is a string
+MAX_BREAKERS = 10_000  # characters of a list that is given as JSON text
 MAX_BIASED = 1024  # tokens of one request
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -24,9 +25,9 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 BannedText = Annotated[str, Field(min_length=1, max_length=200)]
 Breaker = Annotated[str, Field(min_length=1, max_length=100)]
 
-DRY_BREAKERS = ["\n", ":", '"', "*"]  # the author's
+DRY_BREAKERS = ["\n", ":", '"', "*"]  # by the author of DRY
 
-# Parameters that a setting has a default for, which holds where a request says nothing.
+# Parameters whose default is a setting, `default_` before its name.
 _DEFAULT = "default_"
 _DEFAULTED = {
     one.name.removeprefix(_DEFAULT)
@@ -36,8 +37,10 @@ _DEFAULTED = {
 
 
 def _parameter(name: str, more: str = "", **otherwise: Any) -> Any:
-    """A field for the engine's parameter of that name. `more` is added to its text; `otherwise`,
-    pydantic's arguments, come in place of its own.
+    """A field for the engine's parameter `name`.
+
+    `more` is added to the parameter's text. `otherwise`: pydantic's arguments, which replace the
+    parameter's own.
     """
     own = engine.PARAMETERS[name]
     default, texts = own.default, [own.doc, more]
@@ -77,8 +80,8 @@ class Sampled(Parameters):
     typical_p: Annotated[float, Called(kobold="typical")] = _parameter("typical_p")
     mirostat_mode: Annotated[Literal[0, 2], Called(kobold="mirostat", llamacpp="mirostat")] = Field(
         0,
-        description="2: keep the surprise near `mirostat_tau`, in place of filters. Refused:"
-        " version 1, filters beside it, and greedy.",
+        description="2: keep the surprise near `mirostat_tau`. It takes the place of filters, such"
+        " as `top_p`, which are told. Version 1 is refused, and so is mirostat with greedy.",
     )
     mirostat_tau: float = _parameter("mirostat_tau")
     mirostat_eta: float = _parameter("mirostat_eta")
@@ -148,7 +151,7 @@ class Sampled(Parameters):
     )
     @classmethod
     def _list_of_breakers(cls, value: Any) -> Any:
-        """As text-generation-webui has it, in a string."""
+        """Also takes a list as JSON text, as text-generation-webui does."""
         if not isinstance(value, str):
             return value
         try:
@@ -159,7 +162,7 @@ class Sampled(Parameters):
     @field_validator("logit_bias", mode="before", json_schema_input_type=dict[TokenKey, Bias])
     @classmethod
     def _few(cls, value: Any) -> Any:
-        """Before each of very many is looked at."""
+        """Refuses a long table before pydantic checks each entry."""
         if isinstance(value, dict) and len(value) > MAX_BIASED:
             raise ValueError("too many")
         return value
@@ -179,25 +182,30 @@ class Sampled(Parameters):
             self._check_mirostat()
 
     def _check_mirostat(self) -> None:
-        for name, own in engine.PARAMETERS.items():
-            if own.stage in ("filter", "filter row") and own.part_of is None:
-                off = (own.default, -1) if name == "top_k" else (own.default,)
-                if getattr(self, name) not in off:
+        """Front ends send their filters beside it: these are told, where there is an answer."""
+        for name in _FILTERS:
+            default = engine.PARAMETERS[name].default
+            off = (default, -1) if name == "top_k" else (default,)
+            if getattr(self, name) not in off:
+                if not neutral.is_telling():
                     raise BadRequest(f"{name}: mirostat takes the place of it", name)
+                neutral.note(name)
         if self.temperature < 0.01 and self.dynatemp_high is None:
             raise BadRequest("temperature: mirostat can't be greedy", "temperature")
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
-        """What needs no tokenizer. `config` has what the request doesn't say."""
+        """The parameters that need no tokenizer. `config` has the defaults."""
         said = {name: getattr(self, name) for name in _AS_IT_IS}
         for name in _DEFAULTED:
             if said[name] is None:
                 said[name] = getattr(config, f"{_DEFAULT}{name}")
+        if self.mirostat_mode:
+            said |= {name: engine.PARAMETERS[name].default for name in _FILTERS if name in said}
         return engine.Sampling(
             **said,
             dynatemp_low=self.dynatemp_low or 0.0,
             dynatemp_high=self.dynatemp_high or 0.0,
-            top_k=max(self.top_k, 0),
+            top_k=0 if self.mirostat_mode else max(self.top_k, 0),
             mirostat=self.mirostat_mode == 2,
             repetition_range=self.repetition_penalty_range or -1,
             dry_range=max(self.dry_range, 0),
@@ -207,8 +215,9 @@ class Sampled(Parameters):
         )
 
     def tokenized(self, job: engine.Job, tokenizer: engine.Tokenizer, limit: int) -> engine.Job:
-        """`job`, with what takes a tokenizer to tell. `limit`: most tokens of a prompt. Raises
-        Rejected.
+        """`job` with the parameters that need a tokenizer, such as `banned_strings`.
+
+        `limit`: most tokens of the negative prompt. Raises Rejected, which names the parameter.
         """
         more: dict[str, Any] = {}
         if self.dry_multiplier:
@@ -234,8 +243,15 @@ class Sampled(Parameters):
         return job
 
 
-# The engine's parameters that a request says as they are. The others stand above: in `sampling`,
-# in `tokenized`, and the seed, of which each choice has its own, in `Generation.job`.
+# Which tokens are left. Mirostat takes their place.
+_FILTERS = tuple(
+    name
+    for name, own in engine.PARAMETERS.items()
+    if own.stage in ("filter", "filter row") and own.part_of is None
+)
+
+# The engine's parameters that a request has unchanged. `sampling` and `tokenized` convert the
+# others; `Generation.job` sets the seed, which differs by choice.
 _AS_IT_IS = engine.PARAMETERS.keys() - {
     *("dynatemp_low", "dynatemp_high", "top_k", "mirostat", "repetition_range", "dry_range"),
     *("logit_bias", "banned_token_ids", "allowed_token_ids"),

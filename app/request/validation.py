@@ -1,4 +1,4 @@
-"""JSON objects to pydantic models, with errors in words of the API. Pure."""
+"""Validation of JSON objects by pydantic models, with errors in the API's words. Pure."""
 
 import contextlib
 import difflib
@@ -15,11 +15,11 @@ from switchyard.app.request import neutral
 from switchyard.app.request.neutral import Table, Values
 
 MAX_SHOWN = 100  # characters of a name that a client made up
-SIMILAR = 0.75  # a share of equal letters, from which on a name may have been meant
-MAX_NAMES = 100  # more than any object here knows, so at least one is wrong
-MAX_GIVEN = 300  # likewise, of a body, whose fields may have other names
+SIMILAR = 0.75  # similarity of two names, from which on an error suggests the known one
+MAX_NAMES = 100  # of an object: more than any has fields, so at least one is unknown
+MAX_GIVEN = 300  # of a body, whose fields may also have other servers' names
 
-NEUTRAL = "Not supported, but for these values, which ask for nothing."  # says a schema
+NEUTRAL = "Not supported, but for these values, which ask for nothing."  # in the JSON schema
 
 TOLD = "Without effect, whatever it is: taken, and told."
 
@@ -27,12 +27,14 @@ SETTLED = "Not supported, but for these values, which other parameters or the ro
 
 OTHER = "Another name of"
 
-TAG = "\0"  # begins a discriminator's tag, which isn't a step on the way to a value
+TAG = "\0"  # begins a discriminator's tag, which is no part of a parameter's path
 
 
 def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
-    """Have the JSON schema of a model admit what is taken out of objects before the model sees
-    them: nulls, by any name, and values that ask for nothing.
+    """Completes the JSON schema of a model.
+
+    Nulls and neutral values are taken out of an object before pydantic sees it, and other names
+    replaced. The schema must admit them all the same.
     """
     for name in getattr(kind, "withheld", ()):
         del schema["properties"][kind.model_fields[name].alias or name]
@@ -56,18 +58,18 @@ def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
     schema["additionalProperties"] = {"type": "null"}
 
 
-# Of an object whose nulls are taken out before (`without_nulls`).
+# For objects whose nulls `without_nulls` has taken out.
 Finite = ConfigDict(
     strict=True, extra="forbid", frozen=True, allow_inf_nan=False, json_schema_extra=_admit
 )
 
 
 class Object(BaseModel):
-    """A part of a body that may be given with nulls, and with `neutral` values, as `Parameters`."""
+    """An object inside a body. As in `Parameters`, members may be null or `neutral`."""
 
     model_config = Finite
 
-    place: ClassVar[str] = ""  # what the body calls the list of such parts
+    place: ClassVar[str] = ""  # the parameter that holds such objects
     neutral: ClassVar[Table] = {}
 
     @model_validator(mode="before")
@@ -84,7 +86,7 @@ class Object(BaseModel):
 
 
 def _off(value: Any) -> Any:
-    if value is not False:  # which 0 equals
+    if value is not False:  # 0 == False
         raise ValueError("must be false")
     return value
 
@@ -93,56 +95,55 @@ Off = Annotated[Literal[False], BeforeValidator(_off)]
 
 
 class Parameters(BaseModel):
-    """The body of a request. Strict: a number in a string is none."""
+    """The body of a request. Strict: a string is no number."""
 
     model_config = Finite
 
-    # Parameters that the API knows and this server doesn't have, with the values that ask for
-    # nothing: those are taken and told, all others refused.
+    # Parameters of the API that this server lacks, with their neutral values. The answer names a
+    # neutral value; any other value is refused.
     neutral: ClassVar[Table] = {}
 
-    # The same, where the values ask for what is done anyway: other parameters say it, or the route.
+    # Parameters with values that the route, or another parameter, implies. Any other is refused.
     settled: ClassVar[Table] = {}
 
     # Values that leave a field to the server, as null does.
     unset: ClassVar[Table] = {}
 
-    # Fields of a base class that aren't to be asked for here: they have other names, or no place in
+    # Fields of a base class that this body doesn't take: they have other names here, or no place in
     # the answer. They keep their defaults.
     withheld: ClassVar[frozenset[str]] = frozenset()
 
-    # Why, or what to use instead, where it isn't plain.
+    # For the error of an unsupported parameter: the reason, or the parameter to use instead.
     reasons: ClassVar[dict[str, str]] = {}
 
-    # What an error says of a parameter that may have several types, each of which would have its
-    # say.
+    # The error of a parameter with several types. pydantic has an error for each type.
     kinds: ClassVar[dict[str, str]] = {}
 
     @classmethod
     def names_of_fields(cls) -> dict[str, str]:
-        """What clients call each field that they may give."""
+        """The API's names of the fields that a client may give, by field."""
         fields = cls.model_fields.items()
         return {name: field.alias or name for name, field in fields if name not in cls.withheld}
 
     @classmethod
     def other_names(cls) -> Mapping[str, str]:
-        """Names beside those, and which each stands for."""
+        """Further names that the body takes, each with the API's name."""
         return {}
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given, by the names of the API, as it is to be read."""
+        """A hook that rewrites the given parameters before validation. By the API's names."""
         return given
 
     def check(self) -> None:
-        """Raises BadRequest where parameters contradict each other."""
+        """Raises BadRequest if parameters contradict each other."""
 
 
 Request = TypeVar("Request", bound=Parameters)
 
 
 def validate(kind: type[Request], body: dict[str, Any]) -> Request:
-    """Raises BadRequest, which names the parameter."""
+    """The request of a body. Raises BadRequest, which names the parameter."""
     given, said = _known(kind, without_nulls(body, MAX_GIVEN))
     with renaming(said):
         given = kind.settle(given)
@@ -167,8 +168,9 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
 
 
 def _known(kind: type[Parameters], body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """What is given, by the names of the API, and of those what the client has called otherwise.
-    Raises BadRequest where a parameter stands under two names with two values.
+    """The given parameters by the API's names, and the client's names where they differ.
+
+    Raises BadRequest if two names give one parameter different values.
     """
     others, fields = kind.other_names(), kind.names_of_fields()
     unset = {fields.get(field, field): values for field, values in kind.unset.items()}
@@ -187,7 +189,7 @@ def _known(kind: type[Parameters], body: dict[str, Any]) -> tuple[dict[str, Any]
 
 
 def _read(kind: type[Request], given: dict[str, Any]) -> Request:
-    """Raises BadRequest."""
+    """The validated request. Raises BadRequest."""
     try:
         with engine.panics_as(BadRequest, "the body can't be read"):
             return kind.model_validate(given)
@@ -201,7 +203,7 @@ def _read(kind: type[Request], given: dict[str, Any]) -> Request:
 
 
 def _leave_out_unknown(error: ValidationError, given: dict[str, Any]) -> bool:
-    """Whether there are fields inside `given` that nobody knows; they are told."""
+    """Takes unknown members out of objects in `given`, and notes them. Whether there were any."""
     found = False
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         if fault["type"] == "extra_forbidden":
@@ -218,7 +220,7 @@ def _leave_out_unknown(error: ValidationError, given: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def renaming(names: Mapping[str, str]) -> Iterator[None]:
-    """Have errors call parameters by other names, as the request did that they were made of."""
+    """Errors raised inside call a parameter by the name that the client used."""
     try:
         yield
     except BadRequest as error:
@@ -242,7 +244,7 @@ def _unknown(name: str, known: Iterable[str]) -> BadRequest:
 
 
 def _as_called(error: BadRequest, names: Mapping[str, str]) -> BadRequest:
-    """The error of a field by the name that clients have for it."""
+    """The error with the client's name of the field."""
     field, dot, rest = (error.param or "").partition(".")
     name = names.get(field, field)
     if name == field:
@@ -254,21 +256,21 @@ def _as_called(error: BadRequest, names: Mapping[str, str]) -> BadRequest:
 
 
 def without_nulls(value: dict[str, Any], most: int = MAX_NAMES) -> dict[str, Any]:
-    """null is how many clients say that they don't give a parameter.
+    """The members that are not null. Many clients send null for a parameter that they don't give.
 
-    Of very many, the first: pydantic would list all that are wrong.
+    At most `most` members: pydantic would list each wrong one.
     """
     given = ((name, item) for name, item in value.items() if item is not None)
     return dict(itertools.islice(given, most))
 
 
 def _explain(error: ValidationError, given: dict[str, Any], kinds: dict[str, str]) -> BadRequest:
-    """The first thing that is wrong, in words of the API."""
+    """The first error, in the API's words."""
     errors = error.errors(include_url=False, include_context=False)
-    # What is missing may have been among very many names that are wrong.
+    # Missing parameters come last: `without_nulls` may have cut them off behind unknown ones.
     first = min(errors, key=lambda fault: fault["type"] == "missing")
     steps = tuple(step for step in first["loc"] if not str(step).startswith(TAG))
-    if isinstance(given.get(str(steps[0])), str):  # which was made a list of one
+    if isinstance(given.get(str(steps[0])), str):  # a validator made it a list of one
         steps = steps[:1]
     where = ".".join(str(step)[:MAX_SHOWN] for step in steps)
     match first["type"]:

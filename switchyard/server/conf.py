@@ -95,7 +95,8 @@ def on_starting(server: Any) -> None:
         _stop("switchyard: no preload: threads and CUDA do not survive a fork")
     is_inherited = "LISTEN_FDS" in os.environ  # by systemd: gunicorn binds nothing
     for bind in () if is_inherited else server.cfg.bind:
-        if reason := address.refusal(bind):  # gunicorn tries for six seconds, two lines each
+        # gunicorn tries for six seconds, two lines each.
+        if reason := address.refusal_after(bind, settings.bind_wait, server.log.info):
             _stop(f"switchyard: {reason}")
     open_to_all = [place for place in server.cfg.address if not _is_private(place)]
     if open_to_all and not settings.keys_file:

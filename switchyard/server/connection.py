@@ -162,8 +162,12 @@ class _Request(Request):  # type: ignore[misc]
         connection.body = self.body
 
     def should_close(self) -> bool:
-        """Also behind an answer that has not read its body: the next head may be far."""
-        if self.body is not None and not self.body.skip():
+        """Also behind an answer that has not read its body: the next head may be far; and behind
+        what a page of a browser posts. Of an answer that is given up Chromium reads on for up to 5
+        seconds (its HttpResponseBodyDrainer) where the connection may be used again.
+        """
+        is_of_page = self.method == "POST" and any(name == "ORIGIN" for name, _ in self.headers)
+        if is_of_page or (self.body is not None and not self.body.skip()):
             self.force_close()
         return bool(super().should_close())
 

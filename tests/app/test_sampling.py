@@ -116,8 +116,6 @@ def test_what_a_request_says_is_of_the_engines_types():
     ("body", "param"),
     [
         ({"mirostat_mode": 1}, "mirostat_mode"),
-        ({"mirostat_mode": 2, "top_k": 40}, "top_k"),
-        ({"mirostat_mode": 2, "skew": 0.5}, "skew"),
         ({"mirostat_mode": 2, "temperature": 0}, "temperature"),
         ({"dynatemp_low": 0.5}, "dynatemp_low"),
         ({"dynatemp_low": 2, "dynatemp_high": 1}, "dynatemp_low"),
@@ -265,7 +263,8 @@ def test_a_preset_holds_where_the_request_says_nothing(make_client):
     [job] = backend.enqueued
     assert (job.sampling.temperature, job.sampling.top_p) == (0.3, 0.9)
     body = {"prompt": "x", "preset": "calm", "mirostat_mode": 2}
-    assert client.post(URL, json=body).json["error"]["param"] == "top_p"
+    assert client.post(URL, json=body).headers["x-switchyard-ignored"] == "top_p"
+    assert backend.enqueued[1].sampling.top_p == 1
 
 
 @pytest.mark.parametrize(
@@ -281,6 +280,24 @@ def test_a_wrong_preset_is_named_at_start(tmp_path, monkeypatch, preset, message
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match=f"presets in switchyard.toml: mine: .*{message}"):
         read_settings()
+
+
+FILTERS = {"top_k": 100, "top_p": 0.92, "typical_p": 0.9, "tfs": 0.9, "top_a": 0.1, "min_p": 0.1}
+FILTERS |= {"skew": 0.5, "xtc_probability": 0.5}
+
+
+@pytest.mark.parametrize("url", ["/v1/completions", "/v1/chat/completions"])
+def test_mirostat_takes_the_place_of_filters_and_tells_them(make_client, url):
+    """As KoboldAI Lite and SillyTavern send them, whatever their user has chosen."""
+    backend = ScriptedBackend()
+    asked = {"messages": [{"role": "user", "content": "x"}]} if "chat" in url else {"prompt": "x"}
+    client = make_client(backend)
+    for more in ({}, FILTERS):
+        response = client.post(url, json={**asked, "mirostat_mode": 2, "seed": 5, **more})
+        told = response.headers.get("x-switchyard-ignored", "")
+        assert set(filter(None, told.split(","))) == more.keys()
+    plain, filtered = (job.sampling for job in backend.enqueued)
+    assert plain == filtered and filtered.mirostat
 
 
 def test_mirostat_may_have_a_dynamic_temperature_in_place_of_one(make_client):

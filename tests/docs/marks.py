@@ -1,7 +1,7 @@
 """How a fenced block of the documentation is run, as its language or its mark says.
 
 A mark is a comment above the block: `<!-- not run: REASON -->`, or `<!-- run: KIND; A=B; … -->`,
-where A of the text becomes B. DIR in B is the page's own directory.
+where A of the text becomes B. DIR in B is the page's own directory, ROOT the clone.
 """
 
 from typing import NamedTuple

@@ -23,6 +23,12 @@ from switchyard import Switchyard, engine
 app = flask.Flask(__name__)
 app.jinja_loader = jinja2.DictLoader({"summary.html": "{{ text }}"})
 """
+HOST_FIXTURE = """
+import pytest
+@pytest.fixture(name="app")
+def fixture_app():
+    return app
+"""
 READ_SETTINGS = "from switchyard.app import read_settings; read_settings().served()"
 READ_KEYS = "import sys; from switchyard.app.operations.keys import read_keys; "
 READ_KEYS += "read_keys(sys.argv[1], 0, True)"
@@ -42,7 +48,8 @@ class Page:
     def run(self, block: Block, way: Way) -> None:
         text = block.text
         for old, new in way.changes:
-            text = text.replace(old, new.replace("DIR", str(self._directory)))
+            new = new.replace("DIR", str(self._directory)).replace("ROOT", str(self._clone.root))
+            text = text.replace(old, new)
         if self._key:
             text = text.replace("sk-sy-…", self._key)
         match way.kind:
@@ -64,7 +71,7 @@ class Page:
                 self._run_module("alone.py", HOST + text)
             case "host test":
                 path = self._directory / "test_host.py"
-                path.write_text(f"{self._host}\n{text}")
+                path.write_text(f"{self._host}{HOST_FIXTURE}{text}")
                 self._python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(path))
             case "python":
                 self._run_module("block.py", text)

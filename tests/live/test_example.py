@@ -13,7 +13,7 @@ from tests.live.conftest import ROOT, Server, free_port
 def helpdesk(tmp_path_factory):
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "--pythonpath", "../..", "--threads", "32"]
-    command += ["--bind", f"127.0.0.1:{port}", "helpdesk:app"]
+    command += ["--keep-alive", "0", "--bind", f"127.0.0.1:{port}", "helpdesk:app"]
     log = tmp_path_factory.mktemp("helpdesk")
     server = Server(command, log, port, cwd=ROOT / "examples" / "helpdesk")
     server.wait_until_answers("/login")

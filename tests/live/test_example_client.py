@@ -1,12 +1,17 @@
 """examples/helpdesk with four processes, and one server behind them."""
 
+import os
+import re
+import signal
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
 
-from tests.faults.conftest import SCRIPTED
+from tests.faults.conftest import SCRIPTED, worker_of
 from tests.live.conftest import ROOT, Server, free_port
 
 STORY = {"question": "Count from 1 to 2000."}
@@ -17,7 +22,8 @@ def helpdesk(tmp_path_factory):
     """Four processes, and where their server will be. No test leaves anything in them."""
     address, port = free_port(), free_port()
     command = [sys.executable, "-m", "gunicorn", "--pythonpath", "../..", "--workers", "4"]
-    command += ["--threads", "8", "--bind", f"127.0.0.1:{port}", "helpdesk:app"]
+    command += ["--threads", "8", "--keep-alive", "0", "--bind", f"127.0.0.1:{port}"]
+    command += ["--access-logfile", "-", "--access-logformat", "%(p)s %(U)s %(s)s", "helpdesk:app"]
     cwd = ROOT / "examples" / "helpdesk"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SECRET_KEY", "of all processes")
@@ -30,7 +36,7 @@ def helpdesk(tmp_path_factory):
 
 @pytest.fixture
 def server(start, helpdesk):
-    settings = {"port": helpdesk.asks, "default_max_tokens": 1500, "grace": 0}
+    settings = {"port": helpdesk.asks, "default_max_tokens": 1900, "grace": 0}
     return start(SCRIPTED, **settings).wait_until_ready()
 
 
@@ -73,3 +79,33 @@ def test_a_server_that_starts_anew_costs_an_error_and_no_more(helpdesk, server, 
         assert (refused.status_code, "can't be reached" in refused.text) == (503, True)
         start(port=server.port).wait_until_ready()
         assert user.post(f"{helpdesk.url}/title", data=STORY, timeout=60).status_code == 200
+
+
+def workers_of(helpdesk, line):
+    """That have answered so, by their access log."""
+    return set(re.findall(rf"^(<\d+>) {line}", helpdesk.output, re.MULTILINE))
+
+
+def read_until_it_breaks(helpdesk, user, has_begun):
+    with ask(helpdesk, user, stream=True) as answer:
+        pieces = answer.iter_content(8)
+        assert next(pieces)
+        has_begun.release()
+        with pytest.raises(requests.RequestException):
+            list(pieces)
+        return time.monotonic()
+
+
+def test_a_server_s_worker_that_is_killed_ends_all_reads_and_each_process_goes_on(helpdesk, server):
+    has_begun = threading.Semaphore(0)
+    with log_in(helpdesk) as user, ThreadPoolExecutor(16) as pool:
+        arguments = read_until_it_breaks, helpdesk, user, has_begun
+        reads = [pool.submit(*arguments) for _ in range(16)]
+        assert all(has_begun.acquire(timeout=60) for _ in reads)
+        os.kill(worker_of(server), signal.SIGKILL)
+        killed = time.monotonic()
+        assert max(read.result(timeout=60) for read in reads) - killed < 10
+        deadline = time.monotonic() + 60
+        while len(workers_of(helpdesk, "/title 200")) < 4:
+            assert time.monotonic() < deadline
+            user.post(f"{helpdesk.url}/title", data=STORY, timeout=60)

@@ -71,7 +71,13 @@ def test_a_taken_port_is_told_before_anything_is_installed(checkout):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         bind = f"127.0.0.1:{listener.getsockname()[1]}"
         done = run_script(checkout, SWITCHYARD_BIND=bind)
+        waits = subprocess.run(
+            [sys.executable, "-IB", checkout / "scripts" / "preflight.py"],
+            env={"SWITCHYARD_BIND": bind, "SWITCHYARD_BIND_WAIT": "9"},
+            cwd=checkout,
+        )
     assert done.returncode == 3 and f"{bind} is taken by another program" in done.stderr
+    assert waits.returncode == 0
     done = run_script(checkout, SWITCHYARD_BIND="192.0.2.1:80")
     assert done.returncode == 3 and "can't be listened on" in done.stderr
     assert not (checkout / ".venv").exists()

@@ -163,6 +163,13 @@ def test_an_http_1_1_client_gets_chunks(server):
     assert body.endswith(b"0\r\n\r\n")
 
 
+def test_what_a_page_has_posted_for_is_given_up_with_its_connection(server):
+    """Which Chromium would else read on from, for up to 5 seconds."""
+    origin = f"Origin: {server.url}"
+    head, _ = raw_request(server, "1.1", greedy("x", 3, stream=True), origin)
+    assert "200 ok" in head and "connection: close" in head
+
+
 def test_bare_text_has_its_status_line_while_the_job_waits(start):
     server = start(SCRIPTED, max_batch_size=1, heartbeat=0.1).wait_until_ready()
     minutes = greedy("x", 1900, stream=True, ignore_eos=True, n=60)

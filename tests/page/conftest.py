@@ -2,15 +2,18 @@
 
 import os
 import sys
+import time
 
 import pytest
+import requests
 
 from tests.conftest import ROOT
+from tests.hosts.conftest import wait_for
 from tests.live.conftest import GUNICORN, Server, free_port
 from tests.llamacpp.model import make
 
 TIMEOUT = 60_000  # milliseconds that a page may take for what a test waits for
-
+DRAINING = 4.0  # seconds, and less than chromium reads on for behind an answer that was given up
 
 told = []
 
@@ -26,18 +29,58 @@ def measured(request):
     return lambda seconds: told.append(f"{request.node.name}: {seconds:.2f} s")
 
 
+class Jobs:
+    """Of the server, or of the application's own process, as its visitor may see them."""
+
+    def __init__(self, url, session=None):
+        self._session = session or requests.Session()
+        self._url = url
+
+    def now(self):
+        answer = self._session.get(f"{self._url}/v1/requests", timeout=30)
+        return answer.json()["data"]
+
+    def wait_until_ahead(self):
+        """Of what a slow line has brought to the page."""
+        wait_for(lambda: self.now()[0]["completion_tokens"] > 500)
+
+    def cancelled(self):
+        lines = self._session.get(f"{self._url}/metrics", timeout=30).text.splitlines()
+        counts = [line for line in lines if 'finished_reason="abort"' in line]
+        return sum(float(x.split()[-1]) for x in counts if "request_success_total" in x)
+
+    def seconds_until_cancelled(self, before, at_most=30):
+        begin = time.monotonic()
+        wait_for(lambda: not self.now() and self.cancelled() == before + 1, at_most)
+        return time.monotonic() - begin
+
+
+def slow_down(page):
+    """Its line, for what it asks from now on. Then chromium holds something that it has not passed
+    on to the page; and of an answer that is given up it reads the rest, for 5 seconds at most, if
+    the connection may be used again.
+    """
+    conditions = {"offline": False, "latency": 0, "downloadThroughput": 100, "uploadThroughput": -1}
+    line = page.context.new_cdp_session(page)
+    line.send("Network.emulateNetworkConditions", conditions)
+
+
 @pytest.fixture(scope="session")
 def browser():
     from playwright.sync_api import sync_playwright  # scripts/test-page installs it
 
     with sync_playwright() as playwright:
-        # Without a sandbox, which a container's root has none of; the pages are our own.
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium",
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
-        )
+        browser = launch(playwright)
         yield browser
         browser.close()
+
+
+def launch(playwright):
+    """Without a sandbox, which a container's root has none of; the pages are our own."""
+    return playwright.chromium.launch(
+        executable_path="/usr/bin/chromium",
+        args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+    )
 
 
 @pytest.fixture
@@ -73,6 +116,7 @@ def helpdesk(request, endless, tmp_path):
     """examples/helpdesk with a model in its process, or four processes that ask a server."""
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "--pythonpath", "../..", "--threads", "8"]
+    command += ["--keep-alive", "0"]
     settings = endless
     if request.param == "client mode":
         server = request.getfixturevalue("switchyard")

@@ -1,41 +1,18 @@
 """The page of examples/helpdesk: what its visitor sees, and what the server does meanwhile."""
 
-import time
-
 import pytest
 import requests
 
-from tests.hosts.conftest import wait_for
+from tests.page.conftest import DRAINING, Jobs, slow_down
 
 pytestmark = pytest.mark.page
 
 
-class Jobs:
-    """Of the server, or of the application's own process, as its visitor may see them."""
-
-    def __init__(self, helpdesk):
-        self._session = requests.Session()
-        self._url = f"{helpdesk.url}/llm"
-        self._session.post(f"{helpdesk.url}/login", data={"password": "demo"}).raise_for_status()
-
-    def now(self):
-        answer = self._session.get(f"{self._url}/v1/requests", timeout=30)
-        return answer.json()["data"]
-
-    def cancelled(self):
-        lines = self._session.get(f"{self._url}/metrics", timeout=30).text.splitlines()
-        counts = [line for line in lines if 'finished_reason="abort"' in line]
-        return sum(float(x.split()[-1]) for x in counts if "request_success_total" in x)
-
-    def seconds_until_cancelled(self, before):
-        begin = time.monotonic()
-        wait_for(lambda: not self.now() and self.cancelled() == before + 1)
-        return time.monotonic() - begin
-
-
 @pytest.fixture
 def jobs(helpdesk):
-    return Jobs(helpdesk)
+    session = requests.Session()
+    session.post(f"{helpdesk.url}/login", data={"password": "demo"}).raise_for_status()
+    return Jobs(f"{helpdesk.url}/llm", session)
 
 
 @pytest.fixture
@@ -85,6 +62,16 @@ def test_stop_ends_the_job_keeps_what_came_and_the_page_can_ask_again(home, jobs
     ask(home, "Hello!")
     has(home, "answer.textContent.length > 20")
     assert text_of(home, "problem") == "" and len(jobs.now()) == 1
+
+
+def test_stop_ends_the_job_at_once_on_a_slow_line(home, jobs, measured):
+    before = jobs.cancelled()
+    slow_down(home)
+    ask(home, "Tell me all.")
+    has(home, "answer.textContent.length > 20")
+    jobs.wait_until_ahead()
+    home.locator("#stop").click()
+    measured(jobs.seconds_until_cancelled(before, DRAINING))
 
 
 def test_a_visitor_who_goes_to_another_page_ends_the_job(home, jobs, helpdesk, measured):

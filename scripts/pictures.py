@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Draws docs/pictures anew: the page, and the board's panels, of a server under traffic.
+
+    scripts/test-page -k narrow   # installs chromium and Playwright
+    .venv/page/bin/python scripts/pictures.py --prometheus PROGRAM [--seconds 60]
+
+A real Prometheus scrapes the server and evaluates the queries of deploy/grafana/switchyard.json.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import matplotlib
+import requests
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+matplotlib.use("Agg")
+
+from matplotlib import pyplot  # noqa: E402
+
+from tests.live.conftest import GUNICORN, Server, free_port  # noqa: E402
+from tests.page.conftest import launch  # noqa: E402
+
+OUT = ROOT / "docs" / "pictures"
+BOARD = ROOT / "deploy" / "grafana" / "switchyard.json"
+VARIABLES = {"$__rate_interval": "10s", "$model": ".*", "$key": ".*"}
+QUESTIONS = (
+    "Hello! What can you do?",
+    "Tell me a story about a fox.",
+    "Write a list of five animals.",
+)
+
+
+@contextlib.contextmanager
+def prometheus(program, server, directory):
+    """Its address."""
+    port = free_port()
+    config = directory / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 1s}\nscrape_configs:\n  - job_name: switchyard\n"
+        f'    static_configs: [{{targets: ["127.0.0.1:{server.port}"]}}]\n'
+    )
+    process = subprocess.Popen(
+        [
+            program,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@contextlib.contextmanager
+def traffic(server):
+    """Waves of one to six requests at a time."""
+    is_over = threading.Event()
+
+    def ask(number):
+        wave = 0
+        while not is_over.wait(number if wave == 0 else 0.05):
+            wave += 1
+            body = {
+                "messages": [{"role": "user", "content": QUESTIONS[wave % len(QUESTIONS)]}],
+                "max_tokens": 24,
+                "stream": wave % 2 == 0,
+            }
+            server.post("/v1/chat/completions", body)
+            is_over.wait(number * (time.time() % 20 > 12))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+def draw_board(url, seconds):
+    """Every panel of lines, by its own queries; those without a value say so."""
+    panels = [p for p in json.loads(BOARD.read_text())["panels"] if p["type"] == "timeseries"]
+    rows = -(-len(panels) // 4)
+    figure, axes = pyplot.subplots(rows, 4, figsize=(14, 2.1 * rows), layout="constrained")
+    end = time.time()
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        axis.set_title(panel["title"], fontsize=9)
+        axis.tick_params(labelsize=7)
+        axis.set_xlim(-seconds, 0)
+        for target in panel["targets"]:
+            query = target["expr"]
+            for name, value in VARIABLES.items():
+                query = query.replace(name, value)
+            span = {"query": query, "start": end - seconds, "end": end, "step": 1}
+            answer = requests.get(f"{url}/api/v1/query_range", params=span, timeout=20).json()
+            assert answer["status"] == "success", (query, answer)
+            for series in answer["data"]["result"]:
+                times, values = zip(*series["values"], strict=True)
+                label = target.get("legendFormat", "")
+                for name, value in series["metric"].items():
+                    label = label.replace(f"{{{{{name}}}}}", value)
+                axis.plot([t - end for t in times], [float(v) for v in values], label=label[:28])
+        if axis.lines:
+            axis.set_ylim(0, 1.4 * axis.get_ylim()[1])  # with room for the names
+            axis.legend(fontsize=6, loc="upper left")
+        else:
+            axis.text(0.5, 0.5, "no data", transform=axis.transAxes, ha="center")
+    figure.savefig(OUT / "board.png", dpi=66)
+
+
+def draw_page(url):
+    from playwright.sync_api import sync_playwright
+
+    views = {"page-dark": ("dark", 1400, 760), "page-narrow": ("light", 320, 640)}
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        for name, (scheme, width, height) in views.items():
+            size = {"width": width, "height": height}
+            page = browser.new_page(color_scheme=scheme, viewport=size)
+            page.goto(url)
+            for number, question in enumerate(QUESTIONS if width > 1000 else QUESTIONS[:1], 1):
+                if number > 1:
+                    page.get_by_role("button", name="New conversation").click()
+                page.locator(f"#ask-{number}").fill(question)
+                page.locator(f"#ask-{number}").press("Enter")
+            page.wait_for_timeout(6000)  # some seconds of answers, and of the line of tokens
+            page.screenshot(path=OUT / f"{name}.png")
+            page.close()
+        browser.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prometheus", required=True, help="the program")
+    parser.add_argument("--seconds", type=int, default=60)
+    args = parser.parse_args()
+    OUT.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        server = Server(GUNICORN, directory).wait_until_ready()
+        try:
+            with prometheus(args.prometheus, server, directory) as url, traffic(server):
+                time.sleep(args.seconds)
+                draw_page(server.url)
+                draw_board(url, args.seconds)
+        finally:
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""What gunicorn calls at its events: switchyard/server/conf.py, without a server."""
+
+import logging
+import os
+import signal
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from switchyard.server.worker import BOOT_ERROR, RELEASE
+from tests.app.test_server_conf import configure
+
+__all__ = ["configure"]
+
+
+class Said(list):
+    """Calls of any method: name and arguments."""
+
+    def __getattr__(self, name):
+        return lambda *args, **more: self.append((name, *args, *more.values()))
+
+
+@pytest.fixture
+def handlers():
+    """Of signals, as they were."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGRTMIN)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_drains_and_the_next_end(configure, handlers, first, second):
+    values = configure(grace=33)
+    hooks = values["when_ready"].__globals__
+    hooks["notifier"] = told = Said()
+    sent, errors = [], []
+    server = SimpleNamespace(
+        signal=lambda number, frame: sent.append(number),
+        log=SimpleNamespace(error_log=logging.Logger("g"), error=errors.append),
+        murder_workers=lambda: None,
+    )
+    values["when_ready"](server)
+    signal.getsignal(signal.SIGRTMIN)(signal.SIGRTMIN, None)  # /admin/drain
+    assert sent == [signal.SIGTERM]
+    for number in (first, second, second):
+        signal.getsignal(number)(number, None)
+    assert sent[1:] == [signal.SIGTERM, signal.SIGQUIT, signal.SIGQUIT]
+    assert told == 2 * [("tell_end", values["graceful_timeout"])]  # none at those that end it now
+    for hook, name in ((server.handle_hup, "SIGHUP"), (server.handle_usr2, "SIGUSR2")):
+        hook()
+        assert errors.pop().startswith(f"{name} is refused")
+    assert sent[4:] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "args", "is_told"),
+    [
+        ("Worker (pid:%s) exited with code %s", (7, BOOT_ERROR), False),
+        ("Worker (pid:%s) exited with code %s", (7, 1), True),
+        ("Worker (pid:%s) was sent SIG%s!", (7, "KILL"), True),
+        ("Reason: %s", ("Worker failed to boot.",), False),
+        ("Reason: %s", ("App failed to load.",), True),
+    ],
+)
+def test_that_a_model_could_not_load_is_said_once(configure, message, args, is_told):
+    record = logging.LogRecord("gunicorn.error", logging.ERROR, "", 0, message, args, None)
+    assert configure()["_is_news"](record) is is_told
+
+
+def test_what_systemd_listens_on_is_not_tried(configure, monkeypatch):
+    values = configure()
+    hooks = values["on_starting"].__globals__
+    tried = []
+    hooks["address"] = SimpleNamespace(refusal=lambda bind: tried.append(bind))
+    cfg = SimpleNamespace(
+        workers=1,
+        worker_class=values["worker_class"],
+        preload_app=False,
+        bind=["127.0.0.1:1", "[::1]:2"],
+        address=[],
+        worker_connections=1,
+    )
+    server = SimpleNamespace(cfg=cfg, log=Said())
+    values["on_starting"](server)
+    assert tried == cfg.bind
+    monkeypatch.setenv("LISTEN_FDS", "1")
+    values["on_starting"](server)
+    assert tried == cfg.bind
+
+
+class Listener(str):
+    FAMILY = 2  # AF_INET
+
+
+class Path(Listener):
+    FAMILY = 1  # AF_UNIX
+
+
+def test_the_line_to_try_is_one_for_a_shell(configure):
+    where = configure()["_address"]
+    assert where(Listener("http://127.0.0.1:8000")) == 2 * ("http://127.0.0.1:8000",)
+    assert where(Path("unix:/run/my own/s")) == (
+        "unix:/run/my own/s",
+        "--unix-socket '/run/my own/s' http://localhost",
+    )
+
+
+@pytest.mark.parametrize(("hook", "seconds"), [("worker_int", 1), ("worker_exit", RELEASE)])
+def test_models_are_given_so_long_to_end(configure, monkeypatch, hook, seconds):
+    values, models = configure(), Said()
+    call = values[hook]
+    monkeypatch.setitem(sys.modules, "switchyard.server.wsgi", SimpleNamespace(models=models))
+    call(*[None] * (1 + (hook == "worker_exit")))
+    assert models == [("close", seconds)]
+    monkeypatch.delitem(sys.modules, "switchyard.server.wsgi")  # in the master
+    call(*[None] * (1 + (hook == "worker_exit")))
+
+
+class Ended(Exception):
+    """The process."""
+
+
+@pytest.mark.parametrize(
+    ("is_loaded", "lost", "status"),
+    [
+        (True, [None], 1),  # lost for good: another worker is started
+        (True, ["stopped", None], 1),
+        (False, [None], BOOT_ERROR),  # and none for a model that can't load
+        (True, ["stopped"], None),
+    ],
+)
+def test_a_worker_whose_engine_is_lost_makes_room(
+    configure, monkeypatch, capsys, is_loaded, lost, status
+):
+    values = configure()
+    hooks = values["_watch"].__globals__
+    hooks["notifier"] = told = Said()
+    engines = iter([SimpleNamespace(error=None if one else Ended()) for one in lost])
+    models = SimpleNamespace(
+        names=["a", "b"],
+        wait_until_loaded=lambda: is_loaded,
+        wait_until_stopped=lambda: next(engines, None),
+    )
+    worker, logs = Said(), Said()
+
+    def end(number):
+        raise Ended(number)
+
+    monkeypatch.setattr(os, "_exit", end)
+    wsgi = SimpleNamespace(models=models, logs=logs)
+    if status is None:
+        values["_watch"](worker, wsgi, "here", "there")
+        assert logs == []
+    else:
+        with pytest.raises(Ended) as caught:
+            values["_watch"](worker, wsgi, "here", "there")
+        assert caught.value.args == (status,)
+        assert logs == [("stop",)]  # with the last line written
+    assert worker == ([("make_room", 1)] if is_loaded and status else [])
+    assert told == ([("tell", "READY=1")] if is_loaded else [])
+    said = capsys.readouterr().out
+    assert ("Switchyard serves a, b at here" in said and "curl -N there/v1" in said) is is_loaded
+    assert "Authorization" not in said
+
+
+def test_the_line_to_try_names_the_key_where_one_is_needed(configure, tmp_path, capsys):
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[[keys]]\nname = "ann"\nhash = "sha256:{64 * "0"}"\n')
+    keys.chmod(0o600)
+    watch = configure(keys_file=keys)["_watch"]
+    watch.__globals__["notifier"] = Said()
+    models = SimpleNamespace(
+        names=["a"], wait_until_loaded=lambda: True, wait_until_stopped=lambda: None
+    )
+    watch(None, SimpleNamespace(models=models), "here", "there")
+    assert "-H 'Authorization: Bearer KEY' " in capsys.readouterr().out
