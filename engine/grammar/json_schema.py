@@ -214,7 +214,7 @@ def _check_min_properties(where: str, schema: Schema) -> None:
     """A name outside `properties` may come twice, and counts once."""
     least = schema.get("minProperties")
     if isinstance(least, int) and least > len(_required(schema)) + 1:
-        raise _refuse(where, "minProperties may be one more than what is required, at the most")
+        raise _refuse(where, "minProperties may exceed the required properties by one at most")
 
 
 def _check_names(where: str, schema: Schema) -> None:

@@ -81,7 +81,7 @@ def check_gpus(config: ModelConfig) -> None:
     if not config.gpus or config.at:  # of a shared engine, they are not this process's to check
         return
     if is_for_cpu(config.device):
-        raise ModelError("gpus is for GPUs, and there is none that NVML tells of", "gpus")
+        raise ModelError("gpus is for GPUs, and NVML finds none", "gpus")
     told = _told()
     number = len(visible())
     if not gpus():  # NVML is hidden
