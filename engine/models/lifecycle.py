@@ -258,9 +258,9 @@ class Lifecycle:
             try:
                 self._start(again, load)
             except EngineError as reason:
-                message = f"{error}; and what was there before can't be loaded again: {reason}"
+                message = f"{error}; and the former model can't be loaded again: {reason}"
                 raise ModelError(message) from reason
-            raise type(error)(f"{error}; what was there before is loaded again") from error
+            raise type(error)(f"{error}; the former model is loaded again") from error
 
     # Helpers of these threads
 
