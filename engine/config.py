@@ -60,12 +60,12 @@ class ModelConfig:
     )
     engine_key_file: str | None = _option(
         None,
-        "File with the key of shared engines, 32 bytes or more, which servers show and ask for."
-        " Needed for `HOST:PORT`. A holder of the key may run code there.",
+        "File with the key of shared engines, 32 bytes or more. Server and engine each prove that"
+        " they have it. Needed for `HOST:PORT`. A holder of the key may run code there.",
     )
     gpus: tuple[int, ...] = _option(
         (),
-        "Numbers of the GPUs that the model may use, of those that this process sees. Empty: all.",
+        "Numbers of the GPUs that the model may use, as this process sees them. Empty: all.",
     )
     replicas: int = _option(
         1,
@@ -102,7 +102,7 @@ class ModelConfig:
         " filled before the next.",
     )
     tensor_parallel: bool = _option(
-        False, "Spread each layer over all GPUs, instead of the layers."
+        False, "Split each layer over all GPUs, instead of giving each GPU whole layers."
     )
     loras: tuple[Lora, ...] = _option(
         (),
@@ -111,11 +111,13 @@ class ModelConfig:
     )
     draft_model: str | None = _option(
         None,
-        "Directory of a smaller draft model with the same tokens, which guesses the text of"
+        "Directory of a smaller draft model with the same tokens, which guesses the next tokens of"
         " `model`. Default: none.",
     )
-    ngram_draft: bool = _option(False, "Guess by n-grams of prompt and text instead.")
-    num_draft_tokens: int = _option(4, "Tokens that are guessed at once, where any are: 1 to 7.")
+    ngram_draft: bool = _option(False, "Guess by n-grams of prompt and text, not by a draft model.")
+    num_draft_tokens: int = _option(
+        4, "Tokens that a draft model or n-grams guess in one step: 1 to 7."
+    )
     max_batch_size: int = _option(32, "Most jobs that generate at the same time.")
     max_pending: int = _option(
         64, "Most jobs that wait for a place in the batch; the next is refused with 429."
@@ -132,9 +134,9 @@ class ModelConfig:
     )
     fair_wait_factor: float = _option(
         4.0,
-        "How long shorter jobs of a client may overtake a waiting one: until it has waited this"
-        " times its fair wait, the client's work that waited when it came. 1: first come, first"
-        " served. Waiting lower priorities together get one part in this + 1 of the work.",
+        "Bounds how long shorter jobs of a client overtake a waiting one: this times its fair wait,"
+        " which is the client's waiting work at its arrival. 1: first come, first served. Waiting"
+        " lower priorities together get one part in this + 1 of the work.",
     )
     silence_timeout: float = _option(
         5.0,

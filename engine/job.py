@@ -8,8 +8,7 @@ from switchyard.engine.sampling import Sampling
 @dataclass(frozen=True, slots=True)
 class Healing:
     """Token healing: the prompt ended in the token `text`, which was taken back. The first new
-    token is one of `token_ids`, all of which begin with `text`; the completion shows it without
-    `text`.
+    token is one of `token_ids`, which all begin with `text`; the completion omits that part.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""What an engine thread may drive. Nothing heavy is imported before `make_backend` is called."""
+"""Backends that an engine thread drives. `make_backend` makes all heavy imports."""
 
 import warnings
 from collections.abc import Callable
@@ -23,8 +23,8 @@ def make_backend(
     tell_progress: Callable[[float], None] | None = None,
 ) -> Backend:
     """The backend for the device that `config` asks for. Called on the engine thread: it imports
-    torch and exllamav2, which takes seconds. `grammars`: the model's, if there are any already.
-    `tell_progress` is called with the share of the model that is loaded. Raises ModelError.
+    torch and exllamav2, which takes seconds. `grammars`: the model's, if they exist.
+    `tell_progress` gets the progress of a load, from 0 to 1. Raises ModelError.
     """
     device = _device(config)
     if device == "cpu":
@@ -41,13 +41,13 @@ def make_backend(
 
 
 def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
-    """Raises ModelError where there is a GPU that torch can't use: a model on the CPU would be a
-    hundred times as slow, without a word.
+    """Raises ModelError for a GPU that torch can't use: on the CPU a model would be a hundred times
+    as slow, silently.
     """
     import torch
 
     if is_for_cpu(config.device):
-        # A torch with CUDA, asked, warns that it finds no driver.
+        # torch with CUDA warns if it finds no driver.
         warnings.filterwarnings("ignore", "CUDA initialization", UserWarning)
     if config.device == "cpu":
         return "cpu"
@@ -68,7 +68,7 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
 
 
 def refuse_gpu_settings(config: ModelConfig) -> None:
-    """What the CPU backend would have to ignore. Raises ModelError."""
+    """Raises ModelError for settings that the CPU backend would ignore."""
     for field in fields(config):
         if field.name in GPU_SETTINGS and getattr(config, field.name) != field.default:
             raise ModelError(f"{field.name} is for GPUs, and the device is cpu", field.name)

@@ -1,4 +1,4 @@
-"""What the engine thread drives."""
+"""The protocol of backends."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,30 +9,29 @@ from switchyard.engine.stats import Occupancy, Work
 
 
 class Backend(Protocol):
-    """A generator with its model. One thread makes all calls, from `open` to `close`.
+    """A generator with its model. One thread makes all calls, from `open` to `close`. `work` counts
+    what it has done since it was made.
 
-    `work` is what it has done since it was made.
-
-    A failure that concerns one job is an event of that job; what is raised concerns all of them:
-    DeviceLost if only another process can go on, OutOfMemory if fewer jobs might.
+    A failure of one job is an event of that job. An exception concerns all jobs: DeviceLost if only
+    another process can go on, OutOfMemory if fewer jobs might.
     """
 
     work: Work
 
     def open(self) -> ModelInfo:
-        """Load and warm up. Raises ModelError, or whatever the libraries do."""
+        """Load and warm up. Raises ModelError, or any error of the libraries."""
 
     def has_room(self, job: Job) -> bool:
-        """Whether `job` can start now. If nothing is active, that is as good as it gets."""
+        """Whether `job` can start now. False with no active job means that it never can."""
 
     def enqueue(self, job: Job) -> None:
-        """Start `job` in the next iteration; only if `has_room`. Raises Rejected for its own fault,
-        OutOfMemory if it may be tried again, JobFailed; DeviceLost for all jobs.
+        """Start `job` in the next iteration; only after `has_room`. Raises Rejected or JobFailed
+        for this job alone, OutOfMemory if it may be tried again, DeviceLost for all jobs.
         """
 
     def cancel(self, identifier: str) -> list[JobEvent]:
-        """Forget the job, release its pages. Its last events: what it has not told, its end. None
-        of a job that it doesn't have.
+        """Forget the job and release its pages. Returns its last events: untold text and its end;
+        none for an unknown job.
         """
 
     def iterate(self) -> list[JobEvent]:
@@ -40,24 +39,26 @@ class Backend(Protocol):
 
     @property
     def num_jobs(self) -> int:
-        """How many it works on. Cheap: asked after every iteration."""
+        """Number of jobs in the generator. Cheap: read after every iteration."""
 
     def occupancy(self) -> Occupancy:
-        """What it holds now. Takes up to a millisecond."""
+        """Memory and pages in use. Takes up to a millisecond."""
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
-        """Forget all jobs but `known`, how many they were; and those of `known` that it hasn't."""
+        """Forget all jobs but `known`. Returns the number of forgotten jobs, and those of `known`
+        that the generator does not have.
+        """
 
     def reset(self) -> None:
-        """After a call raised: forget all jobs and all that was cached. This and the next two raise
-        if the generator then doesn't generate.
+        """Recover from an exception: forget all jobs and all cached pages. The three recoveries
+        raise if the generator then fails to generate.
         """
 
     def rebuild(self) -> None:
-        """Where `reset` didn't help: another generator over the same model."""
+        """Stronger than `reset`: another generator over the same model."""
 
     def reload(self) -> None:
-        """Where `rebuild` didn't help: the model is loaded anew. Raises as `open` does."""
+        """Stronger than `rebuild`: load the model again. Raises as `open` does."""
 
     def close(self) -> None:
         """Release the model. Not called if `open` failed."""

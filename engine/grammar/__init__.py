@@ -1,1 +1,1 @@
-"""Schemas, regular expressions and grammars to constraints, and these compiled."""
+"""Makes constraints from schemas, regular expressions and grammars, and compiles them."""

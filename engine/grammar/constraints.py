@@ -1,5 +1,5 @@
-"""Constraints from what clients write: JSON schemas, regular expressions, lists, grammars. Pure;
-whether a grammar can be honoured shows when `Grammars` compiles it. On request threads.
+"""Makes constraints from clients' JSON schemas, regular expressions, lists and grammars. Pure; on
+request threads. `Grammars` compiles a constraint, and may still refuse it.
 """
 
 import json
@@ -18,7 +18,7 @@ from switchyard.engine.job import Constraint
 MAX_LENGTH = 64 * 1024  # characters of a regular expression or a grammar
 MAX_SCHEMA_LENGTH = 128 * 1024  # characters of a schema
 
-# Between the tokens of JSON. Bounded, or a model in doubt goes on with spaces until its limit.
+# Between the tokens of JSON. Bounded: a model in doubt would write spaces up to its limit.
 WHITESPACE = r"( |\n[ \t]{0,20})"
 OPTIONS = {
     "whitespace_pattern": WHITESPACE,
@@ -27,7 +27,7 @@ OPTIONS = {
 }
 
 
-# A text, the schema of the JSON that follows it, and a text behind that.
+# The text before some JSON, the JSON's schema, the text after it.
 Alternative = tuple[str, Mapping[str, Any] | bool, str]
 
 
@@ -37,15 +37,15 @@ def json_object() -> Constraint:
 
 
 def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
-    """JSON that is valid by `schema`, draft 2020-12 or older. Its properties come in their order,
-    with spaces as in `WHITESPACE`. Raises InvalidJob.
+    """JSON that is valid by `schema`, draft 2020-12 or older. Its properties come in the schema's
+    order, with spaces as in `WHITESPACE`. Raises InvalidJob.
     """
     seconds_to_compile(schema)
     return Constraint(json.dumps({"grammars": [{"json_schema": _with_options(schema)}]}))
 
 
 def is_json(constraint: Constraint) -> bool:
-    """Whether it is by a schema alone."""
+    """Whether the constraint is a JSON schema alone."""
     return json.loads(constraint.grammar)["grammars"][0].get("json_schema") is not None
 
 
@@ -65,7 +65,7 @@ def choice(texts: Sequence[str]) -> Constraint:
     """One of `texts`. Raises InvalidJob."""
     if not texts or "" in texts:
         raise InvalidJob("there must be choices, none of them empty", "constraint")
-    # In capitals, so that it is one regular expression: of thousands, each step looks at one state.
+    # In capitals, it is one regular expression: thousands of texts cost one state a step.
     alternatives = " | ".join(map(_literal, dict.fromkeys(texts)))
     return _lark(f"start: CHOICE\nCHOICE: {alternatives}")
 
@@ -85,9 +85,9 @@ def template(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """JSON in a frame, such as calls of tools: `opening`, one of `alternatives`, each a text before
-    it, a schema and a text behind it; if there is a `separator`, it and one more, any number of
-    times; `closing`. Of the texts, what is in `special_ids` is that token. Raises InvalidJob.
+    """JSON in a frame, such as tool calls: `opening`, one of `alternatives`, `closing`. With a
+    `separator`, any number of further alternatives may follow, each behind a separator. A text of
+    `special_ids` stands for that token. Raises InvalidJob.
     """
     frame = _frame(alternatives, opening, separator, closing, special_ids)
     return _lark("\n".join(["start: frame", *frame]))
@@ -101,8 +101,8 @@ def template_or(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """A `template`, or what has the form, which must be one of JSON: of others the lexer might not
-    know whether they have begun. Raises InvalidJob.
+    """Either a `template`, or JSON of `form`. Only JSON: of other forms the lexer may not know
+    whether they have begun. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)
@@ -119,9 +119,11 @@ def template_in_text(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """Any text; but where `trigger` comes, with which `opening` begins or else each alternative,
-    a `template` must follow. Without a trigger the text is such a template from its beginning, or
-    does not begin with a brace or with space. Raises InvalidJob.
+    """Any text, in which each `trigger` begins a `template`. The trigger is the beginning of
+    `opening`, or, without one, of each alternative.
+
+    Without a trigger, the whole text is a template, or does not begin with a brace or a space.
+    Raises InvalidJob.
     """
     if not trigger:
         frame = _frame(alternatives, opening, separator, closing, special_ids)
@@ -134,7 +136,7 @@ def template_in_text(
         rest = _frame(first, "", None, closing, special_ids)
     if special_ids and trigger in special_ids:
         head = f"head: TEXT <[{special_ids[trigger]}]>"
-    else:  # the first one ends the text
+    else:  # lazy: the first trigger ends the text
         head = f"head[lazy]: TEXT {_literal(trigger)}"
     start = ["start: block* TEXT", "block: head frame", head, "TEXT: /(?s:.)*/"]
     return _lark("\n".join([*start, *rest]))
@@ -147,7 +149,7 @@ def _frame(
     closing: str,
     special_ids: Mapping[str, int] | None,
 ) -> list[str]:
-    """The rules of a template, which is `frame`."""
+    """The rules of a template. The first is named `frame`."""
     check_seconds(sum(seconds_to_compile(schema) for _, schema, _ in alternatives))
     rules, names = [], []
     for i, (before, schema, behind) in enumerate(alternatives):
@@ -161,7 +163,7 @@ def _frame(
 
 
 def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
-    """About so many. Raises InvalidJob for a schema that can't be honoured."""
+    """Estimated seconds of compilation. Raises InvalidJob for a schema that can't be honoured."""
     if schema is True:
         return 0.0
     if not isinstance(schema, Mapping):
@@ -184,7 +186,7 @@ def _lark(text: str) -> Constraint:
 
 
 def _text(text: str, special_ids: Mapping[str, int] | None) -> list[str]:
-    """`text` as parts of a rule: literals, and special tokens by their numbers."""
+    """`text` as parts of a rule: literals, and special tokens by their ids."""
     at, token = min(
         ((text.find(t), t) for t in special_ids or () if t in text), default=(len(text), "")
     )
@@ -200,6 +202,6 @@ def _literal(text: str) -> str:
 
 
 def check_length(text: str, limit: int = MAX_LENGTH) -> None:
-    """Before more is done with it. Raises InvalidJob."""
+    """Raises InvalidJob for a longer text, before further work."""
     if len(text) > limit:
         raise InvalidJob(f"it has more than {limit} characters", "constraint")

@@ -1,4 +1,4 @@
-"""Grammars compiled for one model's tokens, on request threads and the backend's own. No torch."""
+"""Compiles grammars for one model's tokens, on request threads and the backend's own. No torch."""
 
 import json
 import threading
@@ -14,19 +14,19 @@ from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
 from switchyard.engine.panics import panics_as
 from switchyard.engine.schedule.alarms import ALARMS
 
-# Of what is kept compiled. llguidance doesn't tell how large that is, and it grows with use: states
-# of its lexer are computed when they are needed, and stay. But to fill memory takes time: up to
-# 250 MB a second of a core were measured, and a core may be twice as fast.
+# Bound of the compiled grammars that are kept. llguidance doesn't tell their sizes, which grow with
+# use: it computes states of its lexer on demand, and keeps them. The size is estimated from the
+# time, at 500 MB a second of a core: twice the 250 MB that were measured at most.
 MAX_BYTES = 512 * 1024**2
-KEPT_BYTES = 16 * 1024**2  # of those that have not been used for QUIET seconds
+KEPT_BYTES = 16 * 1024**2  # of grammars not used for QUIET seconds
 QUIET = 5.0
 BYTES_PER_SECOND = 512 * 1024**2
-MIN_BYTES = 128 * 1024  # of the least
-MAX_GROWTH = 40 * 1024**2  # of one: `max_lexer_states` of 2 kB
+MIN_BYTES = 128 * 1024  # of the smallest grammar
+MAX_GROWTH = 40 * 1024**2  # growth of one grammar: `max_lexer_states` of 2 kB
 
-# What one grammar may cost, in units of llguidance: its own limits let a regex of ten characters
-# take five seconds. With these all that was tried, in tests/engine/test_rules.py, is refused within
-# about one.
+# What one grammar may cost, in units of llguidance. By its own limits a regex of ten characters
+# takes five seconds. With these, all grammars of tests/engine/test_rules.py that are too large are
+# refused within about one second.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=100_000,
@@ -38,20 +38,20 @@ LIMITS = LLParserLimits(
 )
 
 
-# Of the compiler, most of which it catches itself.
+# Panics of the compiler, which catches most of them itself.
 PANICS = panics_as(InvalidJob, "the constraint can't be honoured: it is too large", "constraint")
 
 
 @dataclass(slots=True)
 class _Compiled:
-    matcher: LLMatcher  # at the beginning; copies share what grows
-    size: int  # bytes, by the time that it has taken so far
+    matcher: LLMatcher  # at the beginning; copies share the states that grow
+    size: int  # bytes, estimated from the time used so far
     max_size: int
-    used: float  # when it was last, by the monotonic clock
+    used: float  # time of the last use, by the monotonic clock
 
 
 class Grammars:
-    """What a grammar makes of a model's tokens. Any thread; the GIL is free while it compiles."""
+    """The compiled grammars of a model. Any thread; compilation releases the GIL."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises ModelError."""
@@ -64,17 +64,17 @@ class Grammars:
         except BaseException as reason:  # ValueErrors, and panics of Rust, which are no Exceptions
             raise ModelError(f"tokenizer.json can't constrain outputs: {reason}") from None
         special = {token_id: text.encode() for text, token_id in tokenizer.special_ids.items()}
-        self.pieces = [  # what each token adds to a text
+        self.pieces = [  # the bytes that each token adds to a text
             special.get(i) or self.tokenizer.decode_bytes([i])
             for i in range(self.tokenizer.vocab_size)
         ]
-        self._lock = threading.Lock()  # guards all below
-        self._compiled: OrderedDict[str, _Compiled] = OrderedDict()  # the last used behind
-        self._size = 0  # bytes of all of them
+        self._lock = threading.Lock()  # guards the attributes below
+        self._compiled: OrderedDict[str, _Compiled] = OrderedDict()  # in order of use
+        self._size = 0  # bytes of all grammars together
         self._has_alarm = False
 
     def matcher(self, grammar: str) -> LLMatcher:
-        """A new matcher, at the beginning. Raises InvalidJob for what can't be honoured."""
+        """A new matcher, at the beginning. Raises InvalidJob for a grammar that is refused."""
         with self._lock:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
@@ -86,14 +86,14 @@ class Grammars:
             matcher = self._compile(grammar)
         size = MIN_BYTES + 2 * len(grammar) + _size(time.thread_time() - begin)
         with self._lock:
-            if grammar not in self._compiled:  # else another thread was faster
+            if grammar not in self._compiled:  # else another thread has compiled it meanwhile
                 now = time.monotonic()
                 self._compiled[grammar] = _Compiled(matcher, size, size + MAX_GROWTH, now)
                 self._grow(size)
         return matcher.deep_copy()
 
     def note_use(self, grammar: str, seconds: float) -> None:
-        """A copy of what `matcher` gave has been used for so many seconds of a core."""
+        """A copy of `matcher`'s result has been used for `seconds` of a core."""
         with self._lock:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
@@ -109,7 +109,7 @@ class Grammars:
         self._look_later()
 
     def _drop(self) -> None:
-        """The one that has not been used for the longest time. Under the lock."""
+        """Drop the least recently used grammar. Under the lock."""
         _, dropped = self._compiled.popitem(last=False)
         self._size -= dropped.size
 
@@ -133,7 +133,7 @@ class Grammars:
             give_memory_back()
 
     def overshooting(self, text: str) -> dict[int, list[int]]:
-        """Tokens that end behind `text` if so many bytes of it have come before them."""
+        """Tokens that end behind `text`, by the number of its bytes that come before the token."""
         whole = text.encode()
         found: dict[int, list[int]] = {}
         for token_id, piece in enumerate(self.pieces):
@@ -157,7 +157,7 @@ class Grammars:
         return compiled
 
     def _try_steps(self, matcher: LLMatcher) -> None:
-        """The first steps of a grammar that is too large often cost most: not in the batch."""
+        """Take the first steps here, not in the batch: in a too large grammar they cost most."""
         allowed = matcher.compute_logit_bias()
         check_matcher(matcher)
         if not any(allowed):
@@ -173,7 +173,7 @@ def _size(seconds: float) -> int:
     return int(seconds * BYTES_PER_SECOND)
 
 
-# What llguidance says of settings and states of its own, in words for who has written the grammar.
+# llguidance's messages about its own settings and states, reworded for a grammar's author.
 _SAID = {
     "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with"
     " anyOf": "of oneOf, no two may admit the same value as far as can be told; use anyOf",
@@ -183,18 +183,18 @@ _SAID = {
 
 
 def check_matcher(matcher: LLMatcher) -> None:
-    """Raises InvalidJob where it has met its end: also behind many tokens that it took."""
+    """Raises InvalidJob if a step, or many tokens together, exceeded the matcher's limits."""
     if matcher.is_error():
         message = matcher.get_error().removesuffix("<non-verbose/>").strip()
-        if message.startswith("panic: "):  # and where in its compiler
+        if message.startswith("panic: "):  # and a place in the compiler
             message = "it is too large"
         message = _SAID.get(message, message)
         raise InvalidJob(f"the constraint can't be honoured: {message[:1000]}", "constraint")
 
 
 def _hide_special(serialized: str) -> str:
-    """A tokenizer in which no text is a special token: a grammar's "<|im_end|>" is ten characters,
-    and would be the end of the turn if tokens were looked for in it.
+    """A tokenizer in which no text is a special token. A grammar's "<|im_end|>" is ten characters;
+    as a token it would end the turn.
     """
     tokenizer = json.loads(serialized)
     hidden = {
@@ -206,7 +206,7 @@ def _hide_special(serialized: str) -> str:
     vocabulary = tokenizer["model"]["vocab"]
     if isinstance(vocabulary, dict):
         vocabulary = {hidden.get(token, token): i for token, i in vocabulary.items()}
-    else:  # Unigram's: pairs of token and score
+    else:  # Unigram: pairs of token and score
         vocabulary = [[hidden.get(token, token), score] for token, score in vocabulary]
     tokenizer["model"]["vocab"] = vocabulary
     tokenizer["post_processor"] = None  # names special tokens, too

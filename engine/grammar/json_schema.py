@@ -1,4 +1,4 @@
-"""What of JSON Schema can't be honoured, and is refused though llguidance would take it."""
+"""Refuses what llguidance accepts of JSON Schema, and does not honour."""
 
 import math
 import re
@@ -13,8 +13,8 @@ from switchyard.engine.grammar.limits import (
     seconds_of_regex,
 )
 
-# By where a keyword has schemas in it. llguidance refuses what it knows of the standard and can't
-# do, but takes every word that it doesn't know.
+# Keywords by the place of schemas in their values. llguidance refuses the keywords of the standard
+# that it can't honour, and ignores unknown words.
 _SCHEMA = {"items", "additionalItems", "additionalProperties"}
 _SCHEMA_LIST = {"anyOf", "oneOf", "allOf", "prefixItems", "items"}
 _SCHEMA_MAP = {"properties", "patternProperties", "$defs", "definitions"}
@@ -30,7 +30,7 @@ _ANNOTATIONS = {
     *("writeOnly", "contentEncoding", "contentMediaType", "discriminator", "markdownDescription"),
 }
 _KNOWN = _SCHEMA | _SCHEMA_LIST | _SCHEMA_MAP | _VALUES | _BOUNDS | _OTHERS | _ANNOTATIONS
-# Refused by llguidance itself, in words of its own, where they are used.
+# Keywords that llguidance refuses in its own words, where they are used.
 _REFUSED = {
     *("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems"),
     *("dependencies", "dependentRequired", "dependentSchemas", "propertyNames", "contentSchema"),
@@ -40,27 +40,27 @@ _REFUSED = {
 _APART = {"$ref", "allOf", "$defs", "definitions", "$schema", "$id", "id", "$anchor", "$comment"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-# Whole numbers beyond are rounded on their way through llguidance: as values, as bounds.
+# llguidance rounds larger whole numbers, as values and as bounds.
 MAX_VALUE = 2**63
 MAX_BOUND = 2**53
-MAX_DEPTH = 128  # of JSON: llguidance's reader takes no more
+MAX_DEPTH = 128  # of JSON: the limit of llguidance's reader
 MAX_REFERENCE_DEPTH = 1500  # of nested definitions: the compiler's recursion must fit its stack
 MAX_PROPERTIES = 2000  # of one object
-MAX_MULTIPLE = 10_000  # that all `multipleOf` have in common: so many states are computed
-MAX_PASSES = 20  # over a schema that refers to itself, to find out whether its values can end
-MAX_SHOWN = 200  # characters of the way to a schema
+MAX_MULTIPLE = 10_000  # common multiple of all `multipleOf`: the number of states
+MAX_PASSES = 20  # over a recursive schema, to find values that can't end
+MAX_SHOWN = 200  # characters of a schema's path
 
 # Seconds to compile, for `limits`.
 _PER_PART = 3e-5  # a schema, or a value in an array or object of `enum` or `const`
 _PER_PAIR_OF_PROPERTIES = 1e-7
-_PER_PAIR_OF_PATTERNS = 5e-5  # of `patternProperties`: are they disjoint?
-_PER_PAIR_OF_OPTIONS = 3e-8  # of `oneOf`, likewise
+_PER_PAIR_OF_PATTERNS = 5e-5  # of `patternProperties`, to test that they are disjoint
+_PER_PAIR_OF_OPTIONS = 3e-8  # of `oneOf`, to test that they are disjoint
 
 Schema = Mapping[str, Any]
 
 
 def check_schema(root: Any) -> float:
-    """About how many seconds it takes to compile. Raises InvalidJob."""
+    """Returns the estimated seconds of compilation. Raises InvalidJob."""
     depths = _depths(root)
     if depths[id(root)] > MAX_DEPTH:
         raise InvalidJob("the schema is nested too deeply", "constraint")
@@ -89,7 +89,7 @@ def check_schema(root: Any) -> float:
 
 
 def _depths(root: Any) -> dict[int, int]:
-    """How deep each array and object is, and `root`; at most one more than is allowed."""
+    """Depth of each array and object, `root` included; at most one more than is allowed."""
     levels = [[root]]
     while levels[-1] and len(levels) <= MAX_DEPTH + 1:
         levels.append([item for node in levels[-1] for item in _items(node)])
@@ -105,7 +105,7 @@ def _items(node: Any) -> Collection[Any]:
 
 
 def _schemas(root: Schema) -> Iterator[tuple[str, Schema]]:
-    """All objects in it that are schemas, parents first, each with the path to it."""
+    """All schemas inside `root`, parents first, each with its path."""
     found: list[tuple[str, Any]] = [("", root)]
     while found:
         where, schema = found.pop()
@@ -125,7 +125,7 @@ def _schemas(root: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def _seconds(schema: Schema) -> float:
-    """Of this schema, without those in it."""
+    """Estimated seconds for this schema, without the schemas inside it."""
     patterns = _mapping(schema, "patternProperties")
     seconds = (
         _PER_PART
@@ -149,7 +149,7 @@ def _seconds(schema: Schema) -> float:
 
 
 def _check_conjunctions(schemas: Sequence[Schema]) -> None:
-    """Of many patterns, only few parts of the schema may hold together."""
+    """Few parts of a schema with many patterns may hold together."""
     forms = {str(s[k]) for s in schemas for k in ("pattern", "format") if k in s}
     number = 0
     for schema in schemas:
@@ -165,7 +165,7 @@ def _check_conjunctions(schemas: Sequence[Schema]) -> None:
 
 
 def _check_multiples(schemas: Sequence[Schema]) -> None:
-    """The compiler counts in whole units of the last digit, of all that may hold together."""
+    """The compiler counts in units of the last digit of all `multipleOf` together."""
     multiple = 1
     for value in {s["multipleOf"] for s in schemas if _is_number(s.get("multipleOf"))}:
         digits = Decimal(repr(value)).normalize().as_tuple().digits
@@ -185,7 +185,7 @@ def _check_keywords(where: str, schema: Schema) -> None:
 
 
 def _is_vendors(keyword: str) -> bool:
-    return keyword.startswith("x-") and keyword != "x-guidance"  # llguidance's own options
+    return keyword.startswith("x-") and keyword != "x-guidance"  # the options of llguidance
 
 
 def _check_numbers(where: str, schema: Schema) -> None:
@@ -211,14 +211,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_min_properties(where: str, schema: Schema) -> None:
-    """A name that isn't in `properties` may come twice, which counts but once."""
+    """A name outside `properties` may come twice, and counts once."""
     least = schema.get("minProperties")
     if isinstance(least, int) and least > len(_required(schema)) + 1:
-        raise _refuse(where, "minProperties may be one more than what is required, at the most")
+        raise _refuse(where, "minProperties may exceed the required properties by one at most")
 
 
 def _check_names(where: str, schema: Schema) -> None:
-    """JSON has several ways to spell a control character, so such a name could come again."""
+    """JSON spells a control character in several ways, so that such a name could come again."""
     if schema.get("additionalProperties") is False and not _mapping(schema, "patternProperties"):
         return
     for name in (*_mapping(schema, "properties"), *_required(schema)):
@@ -227,11 +227,13 @@ def _check_names(where: str, schema: Schema) -> None:
 
 
 def _check_ends(schemas: Sequence[tuple[str, Schema]], targets: Mapping[str, Any]) -> None:
-    """No value is valid that would have to hold one of its own kind. llguidance would begin it."""
+    """Refuses a schema whose values would each contain another value of it, without end. llguidance
+    would begin one.
+    """
     endless = {id(schema): where for where, schema in schemas}
     order = [schema for _, schema in schemas]
     for _ in range(MAX_PASSES):
-        order.reverse()  # children are behind their parents, definitions anywhere
+        order.reverse()  # children come after their parents, definitions anywhere
         ending = []
         for schema in order:
             if id(schema) in endless and _can_end(schema, targets, endless):
@@ -244,7 +246,7 @@ def _check_ends(schemas: Sequence[tuple[str, Schema]], targets: Mapping[str, Any
 
 
 def _can_end(schema: Schema, targets: Mapping[str, Any], endless: Mapping[int, str]) -> bool:
-    """Whether, if those in `endless` never do."""
+    """Whether a value can end, if no value of the schemas in `endless` can."""
     needed = [targets.get(schema["$ref"])] if isinstance(schema.get("$ref"), str) else []
     needed += _list(schema, "allOf")
     for options in (_list(schema, "anyOf"), _list(schema, "oneOf")):
@@ -283,7 +285,7 @@ def _list(schema: Schema, keyword: str) -> list[Any]:
 
 
 def _target(root: Schema, reference: str) -> Any:
-    """What a reference leads to; None where that isn't plain."""
+    """The target of a reference; None if it is not a plain path."""
     node: Any = root
     for step in reference.removeprefix("#").split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")

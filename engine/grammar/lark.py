@@ -1,7 +1,7 @@
-"""Grammars that clients write: GBNF to Lark, and what of Lark is refused.
+"""Translates clients' GBNF to Lark, and refuses parts of Lark.
 
-Each look at a text takes time in proportion to its length: patterns are possessive, and one for
-what has an end matches it without the end, too.
+Each pass takes linear time: patterns are possessive, and a pattern for a part with an end also
+matches the part without its end.
 """
 
 import json
@@ -17,7 +17,7 @@ from switchyard.engine.grammar.limits import MAX_CONJUNCTIONS, check_seconds, se
 # Rules and open brackets: the compiler's recursion must fit its stack.
 MAX_NESTING = 1500
 
-# What llguidance's lexer takes for more than the characters that it is. Regular expressions, unlike
+# The tokens of llguidance's lexer that are more than their characters. Regular expressions, unlike
 # strings, may have line breaks in them.
 _TEXT = re.compile(
     r"""
@@ -30,7 +30,7 @@ _TEXT = re.compile(
 )
 _ATTRIBUTE = re.compile(r"\b(temperature|max_tokens|stop|stop_capture)\s*+=")
 _IS_LARK = re.compile(r"(?m)^[^\S\n]*+(?:%llguidance\b|start\s*+:)")
-# Literals and classes of characters, in which `#` begins no comment, and comments.
+# Literals and character classes, in which `#` begins no comment; and comments.
 _GBNF = re.compile(
     r"""("(?:[^"\\]++|\\.)*+"?+ | \[(?:[^\]\\]++|\\.)*+\]?+) | \#[^\r\n]*+""",
     re.VERBOSE | re.DOTALL,
@@ -38,14 +38,14 @@ _GBNF = re.compile(
 
 
 def is_lark(text: str) -> bool:
-    """Whether it has Lark's first rule, or llguidance's options; else it is GBNF."""
+    """Whether the text has Lark's first rule, or llguidance's options; else it is GBNF."""
     return _IS_LARK.search(text) is not None
 
 
 def from_gbnf(text: str) -> str:
     """Raises InvalidJob."""
     try:
-        # The parser would copy all comments so far for each.
+        # For each comment, the parser would copy all comments so far.
         rules = GrammarParser().parse(_GBNF.sub(r"\1", text))
         in_order = list(rules.values())
         resolve({rule.name: rule for rule in _used_first(rules)})
@@ -57,8 +57,8 @@ def from_gbnf(text: str) -> str:
 
 
 def _used_first(rules: Mapping[str, RuleNode]) -> list[RuleNode]:
-    """Rules behind those that they refer to, as far as can be: `resolve` looks at all of them once
-    more for each that is a terminal because of one behind it.
+    """Orders rules behind the rules that they refer to, where possible. `resolve` takes a whole
+    pass for each terminal that comes before one that it refers to.
     """
     found: dict[str, RuleNode] = {}
     begun: set[str] = set()
@@ -87,7 +87,7 @@ def _references(rule: RuleNode) -> Iterator[str]:
 
 
 def check_lark(text: str) -> None:
-    """Raises InvalidJob for what llguidance would take, and not honour here."""
+    """Raises InvalidJob for parts of Lark that llguidance takes and that are not honoured here."""
     code, patterns, seconds = _parts(text)
     if "<" in code:
         raise InvalidJob("special tokens can't be in a grammar", "constraint")
@@ -101,8 +101,8 @@ def check_lark(text: str) -> None:
 
 
 def _parts(text: str) -> tuple[str, list[str], float]:
-    """`text` without strings, regular expressions, comments and schemas; the regular expressions;
-    and how many seconds the schemas take to compile. Raises InvalidJob.
+    """Returns `text` without strings, regular expressions, comments and schemas; the regular
+    expressions; and the estimated seconds of compilation of the schemas. Raises InvalidJob.
     """
     code, patterns, seconds, start = [], [], 0.0, 0
     while match := _TEXT.search(text, start):

@@ -1,1 +1,1 @@
-"""What fits: memory of this process, and its GPUs."""
+"""Estimates of memory: of this process, of the host, of GPUs."""

@@ -1,5 +1,5 @@
-"""How much memory of GPUs a model and its cache take, and which cache there is room for. Nothing
-but arithmetic: what ExLlamaV2 0.3.2 allocates, in bytes.
+"""Estimates the GPU memory of a model and its cache, and chooses a cache that fits. Only
+arithmetic: the bytes that ExLlamaV2 0.3.2 allocates.
 """
 
 from collections.abc import Sequence
@@ -9,24 +9,24 @@ from switchyard.engine.config import PAGE_SIZE, CacheMode, ModelConfig
 from switchyard.engine.errors import NoRoom
 
 GIB = 2**30
-CONTEXT = 5 * GIB // 8  # of a GPU, which CUDA takes before anything is loaded: 621 MiB of an H200
+CONTEXT = 5 * GIB // 8  # of a GPU, taken by CUDA before any load: 621 MiB of an H200
 MODES: tuple[CacheMode, ...] = ("float16", "Q8", "Q6", "Q4")  # the largest first
 BYTES: dict[CacheMode, float] = {"float16": 4, "Q8": 2, "Q6": 1.5, "Q4": 1}  # of a key and a value
-MAX_QUANTIZED = 2**31  # numbers in a layer: beyond it, positions in the kernels overflow
+MAX_QUANTIZED = 2**31  # numbers in a layer, beyond which the kernels' positions overflow
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Of one model."""
+    """The memory of one model, in bytes unless said otherwise."""
 
-    modules: tuple[tuple[int, bool], ...]  # in order: size of the weights, whether it has a cache
-    fixed: int  # on each GPU that has a part: work space, rotary embeddings, activations
+    modules: tuple[tuple[int, bool], ...]  # in order: size of the weights, whether there is a cache
+    fixed: int  # on each GPU in use: work space, rotary embeddings, activations
     num_kv_heads: int
     head_dim: int
 
     @property
     def kv_size(self) -> int:
-        """Numbers in the keys of a token, in one layer."""
+        """Numbers in the keys of one token, in one layer."""
         return self.num_kv_heads * self.head_dim
 
     @property
@@ -39,17 +39,19 @@ class Footprint:
         return int(tokens * (self.kv_size * BYTES[mode] + scales))
 
     def cache(self, mode: CacheMode, tokens: int) -> int:
-        """Of all layers."""
+        """Bytes of the cache, all layers together."""
         num_layers = sum(is_cached for _, is_cached in self.modules)
         return num_layers * self.layer_cache(mode, tokens)
 
     def beside(self, mode: CacheMode, tokens: int) -> int:
-        """On each GPU that has a part; with one layer's cache in float16, where it is quantized."""
+        """Bytes on each GPU in use besides weights and cache; with a float16 copy of one layer's
+        cache, if that is quantized.
+        """
         return self.fixed + (0 if mode == "float16" else tokens * self.kv_size * 4)
 
 
 class Memory:
-    """Of GPUs, for a model and perhaps its draft model."""
+    """The GPUs' memory, for a model and perhaps its draft model."""
 
     def __init__(
         self,
@@ -58,8 +60,8 @@ class Memory:
         free: Sequence[int],
         context: int,
     ) -> None:
-        """`footprints` in the order of loading, the model's last; `free` bytes of each GPU;
-        `context`: tokens of one whole sequence.
+        """`footprints`: in the order of loading, the model's last. `free`: bytes of each GPU.
+        `context`: tokens of one full sequence.
         """
         self._config = config
         self._footprints = footprints
@@ -68,14 +70,14 @@ class Memory:
         self._context = context
 
     def caches(self) -> list[tuple[CacheMode, int]]:
-        """Mode and tokens of what the configuration allows and has room, the best first. Raises
-        NoRoom, with what would fit, if that is none.
+        """The allowed caches that fit, as modes and tokens, the best first. Raises NoRoom, with
+        caches that would fit, if there is none.
         """
         tokens = self._config.cache_tokens
         if tokens == "auto":
             largest = [(mode, self.largest(mode)) for mode in self._config.cache_mode]
             whole = [cache for cache in largest if cache[1] >= self._context]
-            # None holds a whole context: then the one that comes closest.
+            # No cache holds a full context: take the largest.
             found = whole or [max(largest, key=lambda cache: cache[1])]
             found = [cache for cache in found if cache[1]]
         else:
@@ -85,7 +87,7 @@ class Memory:
         return found
 
     def place(self, mode: CacheMode, tokens: int) -> list[int]:
-        """Bytes on each GPU, or [] where there is no room for all."""
+        """Bytes used on each GPU; empty if the GPUs lack room."""
         used = [0] * len(self._room)
         for i, footprint in enumerate(self._footprints):
             if mode != "float16" and tokens * footprint.kv_size >= MAX_QUANTIZED:
@@ -107,8 +109,8 @@ class Memory:
         tokens: int,
         split: Sequence[float],
     ) -> bool:
-        """One GPU after the other, as ExLlamaV2 does: by all that they take, or by weights
-        and work space where a split is given.
+        """Fill one GPU after the other, as ExLlamaV2 does: by all memory, or, with a split, by
+        weights and work space.
         """
         gpu, weights_here = 0, 0
         layer_cache = footprint.layer_cache(mode, tokens)
@@ -131,8 +133,8 @@ class Memory:
         return True
 
     def _spread(self, used: list[int], footprint: Footprint, mode: CacheMode, tokens: int) -> None:
-        """A part of each layer on each GPU, as ExLlamaV2 shares them out: the key/value heads,
-        which are whole, by the room that there is, and the rest by the room that they leave.
+        """Put a part of each layer on each GPU, as ExLlamaV2 does: whole key/value heads in
+        proportion to the free memory, the rest in proportion to the memory then left.
         """
         split = [int(size * GIB) for size in self._config.gpu_split] or self._room
         rooms = [*split, *[0] * len(used)][: len(used)]
@@ -146,10 +148,10 @@ class Memory:
             used[i] += size + footprint.beside(mode, tokens) if size else 0
 
     def largest(self, mode: CacheMode) -> int:
-        """Tokens: no more than all places of the batch can use, 0 if there is no room at all."""
+        """Most tokens that fit, and that a full batch can use; 0 without any room."""
         most = self._config.max_batch_size * -(-self._context // PAGE_SIZE)
         fewest = 0
-        while fewest < most:  # pages
+        while fewest < most:  # binary search over pages
             middle = (fewest + most + 1) // 2
             if self.place(mode, middle * PAGE_SIZE):
                 fewest = middle
@@ -178,7 +180,7 @@ class Memory:
 
 
 def _whole_parts(total: int, sizes: Sequence[int]) -> list[int]:
-    """In the ratio of the sizes; what is left over goes to those that lack most."""
+    """Whole numbers in the ratio of the sizes; the remainder goes to the largest fractions."""
     sizes = sizes if any(sizes) else [1] * len(sizes)
     parts = [total * size // sum(sizes) for size in sizes]
     lacking = sorted(range(len(sizes)), key=lambda i: -(total * sizes[i] % sum(sizes)))

@@ -1,4 +1,4 @@
-"""Which GPUs are there? Without torch, whose import takes seconds."""
+"""Lists the GPUs of this machine. Without torch, whose import takes seconds."""
 
 import contextlib
 import ctypes
@@ -14,12 +14,12 @@ NEEDED_DRIVER = 525  # of CUDA 12, whatever its minor version
 AMPERE = (8, 0)  # flash-attn's oldest
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # CUDA's variable: numbers or UUIDs
-NAME = 96  # bytes that any of its texts may have
+NAME = 96  # bytes of the longest text of NVML
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """As NVIDIA's management library (NVML) tells it. Memory in bytes."""
+    """One GPU, as NVIDIA's management library (NVML) tells it. Memory in bytes."""
 
     name: str
     capability: tuple[int, int]
@@ -39,9 +39,7 @@ class _Memory(ctypes.Structure):
 
 
 def has_gpu() -> bool:
-    """Asked of NVML: once CUDA itself has been asked, no fork of this process could use it any
-    more.
-    """
+    """By NVML, not by CUDA: after a call of CUDA, no fork of this process could use it."""
     if os.environ.get(VISIBLE) in ("", "-1"):
         return False
     with _nvml() as (_, number):
@@ -49,19 +47,19 @@ def has_gpu() -> bool:
 
 
 def is_for_cpu(device: str) -> bool:
-    """Whether a model with this setting is served without a GPU, as far as NVML tells."""
+    """Whether a model with this `device` is served on the CPU, as far as NVML tells."""
     return device == "cpu" or (device == "auto" and not has_gpu())
 
 
 def gpus() -> list[Gpu]:
-    """All that the driver knows; none where there is no driver."""
+    """All GPUs that the driver knows; empty without a driver."""
     with _nvml() as (nvml, number):
         return [_gpu(nvml, _device(nvml, i)) for i in range(number)]
 
 
 def visible() -> list[Gpu]:
-    """Those that CUDA would give to this process, in the order in which CUDA_VISIBLE_DEVICES has
-    them, or in PCI's. As CUDA does, it reads that up to the first which isn't there.
+    """The GPUs that CUDA would give to this process: in the order of CUDA_VISIBLE_DEVICES, else of
+    the PCI bus. As in CUDA, the list ends at the first entry without a GPU.
     """
     told = _told()
     if told is None:
@@ -77,13 +75,13 @@ def visible() -> list[Gpu]:
 
 
 def check_gpus(config: ModelConfig) -> None:
-    """Raises ModelError if one of the configuration's `gpus` isn't there, as far as NVML tells, or
-    else CUDA_VISIBLE_DEVICES.
+    """Raises ModelError if one of the configuration's `gpus` does not exist, by NVML or else by
+    CUDA_VISIBLE_DEVICES.
     """
-    if not config.gpus or config.at:  # those of an engine that another process runs
+    if not config.gpus or config.at:  # of a shared engine, they are not this process's to check
         return
     if is_for_cpu(config.device):
-        raise ModelError("gpus is for GPUs, and there is none that NVML tells of", "gpus")
+        raise ModelError("gpus is for GPUs, and NVML finds none", "gpus")
     told = _told()
     number = len(visible())
     if not gpus():  # NVML is hidden
@@ -110,14 +108,14 @@ def shares(config: ModelConfig) -> list[tuple[int, ...]]:
 
 
 def chosen(config: ModelConfig) -> dict[int, Gpu]:
-    """Those that the model may use, by their numbers."""
+    """The GPUs that the model may use, by number."""
     there = dict(enumerate(visible()))
     return {i: there[i] for i in config.gpus if i in there} if config.gpus else there
 
 
 def environment(numbers: Sequence[int]) -> dict[str, str]:
-    """Variables of a process that is to see these of our GPUs alone; none: all. The numbers of NVML
-    are those of the PCI bus; CUDA's own would begin with the fastest.
+    """Environment variables of a process that shall see only these GPUs; none: all. The numbers are
+    NVML's, in PCI order; CUDA's own order begins with the fastest.
     """
     if not numbers:
         return {}
@@ -127,14 +125,14 @@ def environment(numbers: Sequence[int]) -> dict[str, str]:
 
 
 def _told() -> list[str] | None:
-    """What CUDA_VISIBLE_DEVICES names; None where it doesn't exist."""
+    """The entries of CUDA_VISIBLE_DEVICES; None if it is not set."""
     told = os.environ.get(VISIBLE)
     return None if told is None else [part.strip() for part in told.split(",") if part.strip()]
 
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[tuple[Any, int]]:
-    """The library, and how many GPUs it knows."""
+    """Yields the library, and its number of GPUs."""
     number = ctypes.c_uint()
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -158,7 +156,7 @@ def _device(nvml: Any, index: int) -> ctypes.c_void_p:
 
 
 def _find(nvml: Any, identifier: str, number: int) -> ctypes.c_void_p | None:
-    """By its number, or by its UUID or the beginning of that."""
+    """A GPU by its number, its UUID or the beginning of its UUID."""
     if not number:
         return None
     if identifier.isdecimal():
@@ -175,7 +173,7 @@ def _find(nvml: Any, identifier: str, number: int) -> ctypes.c_void_p | None:
 
 
 def _gpu(nvml: Any, device: ctypes.c_void_p) -> Gpu:
-    """What a call that fails would tell is empty."""
+    """The fields of calls that fail are empty."""
     memory = _Memory()
     major, minor = ctypes.c_int(), ctypes.c_int()
     name, driver = ctypes.create_string_buffer(NAME), ctypes.create_string_buffer(NAME)

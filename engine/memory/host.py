@@ -1,4 +1,4 @@
-"""How much of the host's memory is left for this process? By Linux's own files."""
+"""The host memory that is left for this process, by Linux's files."""
 
 import contextlib
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CGROUPS = Path("sys/fs/cgroup")
-# Limit, what is used of it, and in what of `memory.stat` lie pages of files, which give way.
+# Files with the limit and the use, and the entries of `memory.stat` with reclaimable file pages.
 V2 = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 V1 = (
     "memory.limit_in_bytes",
@@ -16,8 +16,8 @@ V1 = (
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes: the least of what the kernel calls available and what control groups leave; more than
-    there can be where nothing tells. `root`: where `proc` and `sys` are.
+    """Free bytes: the least of the kernel's available memory and of what control groups leave. A
+    very large number if no file tells. `root`: the folder of `proc` and `sys`.
     """
     return max(min([*_available(root), *_left(root)], default=sys.maxsize), 0)
 
@@ -30,7 +30,7 @@ def _available(root: Path) -> Iterator[int]:
 
 
 def _left(root: Path) -> Iterator[int]:
-    """Of the limit of each group that this process is in."""
+    """Bytes left by each control group of this process."""
     groups: list[str] = []
     with contextlib.suppress(OSError):
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -43,7 +43,7 @@ def _left(root: Path) -> Iterator[int]:
         else:
             continue
         own = Path(path.strip("/"))
-        # A container may not see the upper ones, or call its own the root.
+        # A container may not see the upper groups, or calls its own the root.
         for folder in (own, *own.parents):
             with contextlib.suppress(OSError, ValueError):  # "max" is no number
                 yield _left_in(mount / folder, *names)

@@ -1,39 +1,39 @@
-"""How many tokens a loaded model is made ready for: its work space follows from them."""
+"""The lengths in tokens that a model is loaded for; its work space follows from them."""
 
 from dataclasses import dataclass
 
 from switchyard.engine.config import PAGE_SIZE, ModelConfig
 from switchyard.engine.errors import ModelError
 
-# Tokens of a prompt at once, by device: what keeps the gaps of running streams under three times
-# what they are without newcomers (benchmarks/prefill.py).
+# Tokens of a prompt in one pass, by device. They keep the gaps of running streams under three times
+# the gaps without new prompts (benchmarks/prefill.py).
 CHUNK_SIZES = {"cpu": 64, "cuda": 512}
-LONE_CHUNK_SIZE = 512  # at least, while nobody decodes who would have to wait; none above is more
-MAX_STEP = 8  # tokens of a job in one step; more than one where some are guessed
+LONE_CHUNK_SIZE = 512  # at least, while no job decodes; larger chunks bring no more
+MAX_STEP = 8  # tokens of a job in one step, drafts included
 
-# Tokens: texts up to these have graphs of their own, with less work in attention, which is divided
-# by how long the longest may be.
+# Tokens. Texts up to these lengths have graphs of their own, which divide attention by the longest
+# possible text, and so do less work.
 SHORT_CONTEXTS = (512, 2048)
-# Rows that graphs are tried for, and then every 64; a smaller batch is filled up, to the size that
-# was measured to be the fastest. From 33 on or so exllamav2 unpacks the weights first, which takes
-# the same time for any number.
+# Batch sizes that graphs are tried for, then every 64 rows. A smaller batch is padded to the size
+# that was measured to be the fastest. From about 33 rows exllamav2 unpacks the weights first, in
+# the same time for any number of rows.
 GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 MORE_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Of exllamav2's configuration, and by its names."""
+    """Lengths for exllamav2's configuration, under its names."""
 
     max_seq_len: int
     max_input_len: int
-    max_batch_size: int  # inputs of that length: each place in the batch takes a few tokens
+    max_batch_size: int  # inputs of `max_input_len`; each job adds a few tokens a step
     max_output_len: int | None = None
-    num_kept_logits: int = 0  # rows, by graphs of decode steps, if all that are tried are used
+    num_kept_logits: int = 0  # rows of logits in decode graphs, if all tried sizes are used
 
 
 def lengths(config: ModelConfig, native: int, vocab_size: int) -> Lengths:
-    """`native`: tokens of context that the model was made for. Raises ModelError."""
+    """`native`: the model's own context, in tokens. Raises ModelError."""
     is_scaled = (config.rope_scale or 1.0) > 1.0 or (config.rope_alpha or 1.0) > 1.0
     asked = config.max_seq_len
     if asked is not None and asked > native and not is_scaled:
@@ -44,15 +44,15 @@ def lengths(config: ModelConfig, native: int, vocab_size: int) -> Lengths:
         )
     if (asked or native) < PAGE_SIZE:
         raise ModelError(f"a context of {native} tokens is less than a page of {PAGE_SIZE}")
-    # Whole pages: the loader cuts the longest input to this, and that must be whole pages.
+    # Whole pages: the loader cuts the longest input to this length, and inputs must be whole pages.
     max_seq_len = (asked or native) // PAGE_SIZE * PAGE_SIZE
     chunk_size = max(config.max_chunk_size or 0, LONE_CHUNK_SIZE)
     max_input_len = min(_whole_pages(chunk_size), max_seq_len)
     max_output_len = None
-    if config.tensor_parallel:  # its buffers have no room for more rows than that
+    if config.tensor_parallel:  # its buffers have no more rows than `max_input_len`
         num_rows = config.max_batch_size * (1 + config.num_draft_tokens * config.has_draft)
         max_input_len = max(max_input_len, _whole_pages(num_rows))
-        # Of this and the vocabulary is its buffer of logits, whose rows are multiples of 32 wide.
+        # The size of its buffer of logits, whose rows are multiples of 32 wide.
         padded = vocab_size + -vocab_size % 32
         max_output_len = -(-max_input_len * padded // vocab_size)
     max_batch_size = -(-MAX_STEP * config.max_batch_size // max_input_len)
@@ -61,7 +61,7 @@ def lengths(config: ModelConfig, native: int, vocab_size: int) -> Lengths:
 
 
 def graph_rows(max_rows: int) -> list[int]:
-    """Of the batches that are tried: up to `max_rows`, that, and one more, which may be faster."""
+    """The batch sizes to try: some below `max_rows`, itself, and one above, perhaps faster."""
     sizes = (*GRAPH_ROWS, *range(2 * MORE_ROWS, max_rows + 2 * MORE_ROWS, MORE_ROWS))
     above = next(rows for rows in sizes if rows > max_rows)
     return sorted({max_rows, above, *(rows for rows in sizes if rows < max_rows)})

@@ -1,4 +1,4 @@
-"""How this process gets its memory, and gives it back."""
+"""How this process allocates memory, and returns it to the system."""
 
 import contextlib
 import ctypes
@@ -9,21 +9,22 @@ MALLOC = {-8: 1, -3: 1 << 20, -1: 4 << 20}
 
 
 def give_memory_back() -> None:
-    """What has been freed in the middle of the heap, too. Holds all others' malloc up, for some
-    milliseconds a hundred MiB.
+    """Return freed memory, also from the middle of the heap. It blocks malloc of all threads, for
+    some milliseconds a hundred MiB.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_memory_small() -> None:
-    """Large tensors come and go. glibc would serve them from heaps, up to eight a core, that fall
-    into pieces and never shrink: a process that needs as much as before, and holds more by the
-    hour. So one heap for all threads; what is large is mapped by itself and returned when freed.
-    To be called before there are threads.
+    """Keep glibc from fragmenting memory. It would serve large tensors from up to eight heaps a
+    core, which fragment and never shrink: the process would grow by the hour. So all threads share
+    one heap, and large blocks are mapped one by one and returned when freed.
+
+    Call it before other threads start.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
-        return  # the operator's own choice
+        return  # the operator has chosen
     with contextlib.suppress(OSError, AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
         for option, value in MALLOC.items():

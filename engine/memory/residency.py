@@ -1,5 +1,5 @@
-"""Which models fit into memory at once, and which must go for another. Nothing but arithmetic,
-except `free`, and `needed`, whose answer depends on where there is room now.
+"""Which models fit into memory together, and which to evict for another. Pure, except `free`, and
+`needed`, which looks for room on the GPUs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,10 +16,10 @@ from switchyard.engine.model.loadable import check_loadable
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.shape import read_shape
 
-# A GPU's number, of those that this process sees, in PCI order; or the host's memory.
+# The number of a GPU that this process sees, in PCI order; or the host's memory.
 Place = int | Literal["host"]
 
-LIBRARIES = 300 * 2**20  # bytes that a process takes which has torch, before it has a model
+LIBRARIES = 300 * 2**20  # bytes of a process with torch, before a load
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,17 @@ class Resident:
     """A model that is loaded."""
 
     name: str
-    taken: Mapping[Place, int]  # bytes, as `needed` told when it was loaded
-    used: float  # when last, by the monotonic clock; while it is at work: since when it is loaded
+    taken: Mapping[Place, int]  # bytes, as estimated by `needed` at its load
+    used: float  # last use, by the monotonic clock; of a busy model the time of its load
     is_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HostNeed:
-    """Bytes that a model takes of the host's memory, where that serves it."""
+    """Bytes of the host's memory that a model takes on the CPU."""
 
     weights: int
-    token: int  # of the cache
+    token: int  # a token of the cache
     beside: int
 
     def total(self, tokens: int) -> int:
@@ -54,9 +54,9 @@ def victims(
     loaded: Sequence[Resident],
     excess: int = 0,
 ) -> list[str] | None:
-    """Which of `loaded` to unload, idle ones and the least recently used first, for `needed` to
-    fit and at least `excess` models to go. None could be spared of them. None at all: even all of
-    them would not do.
+    """The models of `loaded` to evict so that `needed` fits and at least `excess` models go: idle
+    ones first, the least recently used first. The list is minimal. None if even all of them would
+    not suffice.
     """
 
     def suffices(gone: Sequence[Resident]) -> bool:
@@ -77,7 +77,7 @@ def victims(
 
 
 def free(places: Collection[Place]) -> dict[Place, int]:
-    """Bytes of each that is there."""
+    """Free bytes of each place that exists."""
     found: dict[Place, int] = {i: gpu.free for i, gpu in enumerate(gpus.visible())}
     if "host" in places:
         found["host"] = host.free_memory()
@@ -85,9 +85,8 @@ def free(places: Collection[Place]) -> dict[Place, int]:
 
 
 def needed(config: ModelConfig) -> dict[Place, int]:
-    """Bytes that a model will take where, and of GPUs those that its loader leaves free. Of an
-    `auto` cache one context, which is the least that it shall have. Nothing where the engine is
-    another's. Raises ModelError.
+    """Bytes that a model will take, by place, with the reserve of its loader on GPUs. An `auto`
+    cache counts as one context, its minimum. Empty for a shared engine. Raises ModelError.
     """
     if config.at:
         return {}
@@ -104,7 +103,7 @@ def check_host(config: ModelConfig) -> None:
     need, tokens = host_need(config), _tokens(config)
     left = host.free_memory()
     if need.total(tokens) > left:
-        give_memory_back()  # of a model before
+        give_memory_back()  # freed by an earlier model
         left = host.free_memory()
     if need.total(tokens) <= left:
         return
@@ -119,12 +118,12 @@ def check_host(config: ModelConfig) -> None:
 
 
 def _tokens(config: ModelConfig) -> int:
-    """Of the cache. The CPU backend knows no `auto`, and refuses it later."""
+    """Tokens of the cache. The CPU backend refuses `auto` later."""
     return PAGE_SIZE if config.cache_tokens == "auto" else config.cache_tokens
 
 
 def host_need(config: ModelConfig) -> HostNeed:
-    """As the CPU backend has it: all in float32, and the head a matrix of its own also where it is
+    """The need of the CPU backend: all in float32. The head is a matrix of its own, even if it is
     tied to the embedding.
     """
     footprints, found = measure(config)
@@ -146,8 +145,8 @@ def host_need(config: ModelConfig) -> HostNeed:
 
 
 def _of_gpus(config: ModelConfig) -> dict[Place, int]:
-    """Where there is room for it now; else as if it had the GPUs for itself. Nothing is known of
-    GPUs that NVML doesn't tell.
+    """Bytes on the GPUs with room now; without room, as if the GPUs were empty. Empty if NVML does
+    not tell the GPUs.
     """
     footprints, found = measure(config)
     there = gpus.chosen(config)
@@ -161,7 +160,7 @@ def _of_gpus(config: ModelConfig) -> dict[Place, int]:
         config, alone, config.cache_mode[::-1], found.max_seq_len
     )
     if not used:
-        now.caches()  # refuses it by what is free
+        now.caches()  # raises NoRoom by the free memory
     reserve = int(config.gpu_reserve * GIB)
     return {
         place: CONTEXT + (size + reserve if size else 0)
@@ -172,7 +171,7 @@ def _of_gpus(config: ModelConfig) -> dict[Place, int]:
 def _least(
     config: ModelConfig, memory: Memory, modes: Sequence[CacheMode], context: int
 ) -> list[int]:
-    """Bytes on each GPU with the first of the modes that has room, or []."""
+    """Bytes on each GPU with the first of the modes that fits; empty if none does."""
     for mode in modes:
         asked = config.cache_tokens
         tokens = min(context, memory.largest(mode)) if asked == "auto" else asked

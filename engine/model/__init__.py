@@ -1,1 +1,1 @@
-"""What a model directory says of its model, without torch."""
+"""Reads a model directory, without torch."""

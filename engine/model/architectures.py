@@ -1,5 +1,5 @@
-"""Which model families ExLlamaV2 0.3.2 can compute, and which of their variants it can't: by
-config.json alone. It would load most of the others as a Llama, or ignore what makes them differ.
+"""Which architectures, and variants of them, ExLlamaV2 0.3.2 computes: by config.json alone. It
+would load most others as a Llama, or ignore the difference.
 """
 
 from typing import Any
@@ -7,10 +7,10 @@ from typing import Any
 from switchyard.engine.errors import ModelError
 
 SILU = ("silu", "swish")
-GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # one function, by tanh
-OLD_GELU = (*GELU, "gelu")  # Gemma's config.json says gelu, and means the other
+GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function, by tanh
+OLD_GELU = (*GELU, "gelu")  # Gemma's config.json says gelu for this function
 
-# The activation of each family's feed-forward layers, which is fixed there.
+# The fixed activation of each family's feed-forward layers.
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Cohere2ForCausalLM": SILU,
     "CohereForCausalLM": SILU,
@@ -43,7 +43,7 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 }
 PIXTRAL = ("LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration")
 
-# What else is fixed: names in config.json, the value where it is absent, and those computed.
+# Other fixed values: names in config.json, the default, the values that are computed.
 _Fixed = tuple[tuple[str, ...], object, tuple[object, ...]]
 FIXED: dict[str, tuple[_Fixed, ...]] = {
     "DbrxForCausalLM": (
@@ -74,7 +74,9 @@ FIXED: dict[str, tuple[_Fixed, ...]] = {
 
 
 def check_architecture(model_config: dict[str, Any]) -> str:
-    """Returns its name. Raises ModelError for one that isn't known, or differs from what is."""
+    """Returns the architecture. Raises ModelError for an unknown one, or a variant that ExLlamaV2
+    would compute wrongly.
+    """
     named = model_config["architectures"]
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         raise ModelError(f"config.json: architectures must name one, and is {named!r}")
@@ -96,7 +98,9 @@ def check_architecture(model_config: dict[str, Any]) -> str:
 
 
 def text_config(model_config: dict[str, Any]) -> dict[str, Any]:
-    """Of the language model of one that also sees: what lies in `text_config`, and beside it."""
+    """The language model's configuration. Of a vision model it lies in `text_config`, and beside
+    it.
+    """
     inner = model_config.get("text_config")
     return {**model_config, **inner} if isinstance(inner, dict) else model_config
 

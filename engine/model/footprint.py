@@ -1,4 +1,4 @@
-"""What a model takes of a GPU's memory, by config.json and the sizes of its tensors: no torch."""
+"""Estimates a model's GPU memory from config.json and the sizes of its tensors: no torch."""
 
 import re
 from collections import defaultdict
@@ -13,21 +13,21 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.shape import Shape, read_shape
 from switchyard.engine.model.tensors import read_sizes
 
-# How the families call their tensors.
+# Names of the families' tensors.
 VISION = re.compile(r"(?:^|\.)(?:vision_\w+|visual|multi_modal_\w+)\.")
 LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.*)")
 ATTENTION = re.compile(r"(?:^|[._])(?:attn|attention)\.")
 EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|tok_embeddings|wte)\.")
 HEAD = re.compile(r"(?:^|\.)(?:lm_head|output)\.")
 
-MAX_UNPACKED = 2**29  # numbers of a matrix that exllamav2 unpacks at once
-BUFFER = 128  # bytes that it adds to each of its buffers
-# Bytes that torch keeps for each stream on which matrices were multiplied: an H200's, the most.
+MAX_UNPACKED = 2**29  # numbers of a matrix that exllamav2 unpacks in one go
+BUFFER = 128  # bytes that exllamav2 adds to each of its buffers
+# Bytes that torch keeps for each stream with matrix products: an H200's, the largest.
 WORKSPACE = 32 * 2**20
 
 
 def measure(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
-    """Of the model, and before it of its draft model if there is one, in the order of loading.
+    """The footprints in the order of loading: a draft model's, if there is one, and the model's.
     Raises ModelError.
     """
     model_dir = ModelDir.read(config.path)
@@ -80,7 +80,7 @@ def _modules(root: Path, shape: Shape, sizes: Mapping[str, int]) -> tuple[tuple[
 
 
 def _fixed(shape: Shape, found: Lengths) -> int:
-    """Work space as exllamav2 and torch allocate it, tables of sine and cosine, activations,
+    """Bytes of work space, as exllamav2 and torch allocate it: sine and cosine tables, activations,
     logits.
     """
     rows = found.max_input_len * found.max_batch_size
@@ -97,14 +97,13 @@ def _fixed(shape: Shape, found: Lengths) -> int:
     activations = 2 * rows * (4 * hidden + queries + 2 * keys)
     if shape.num_experts:
         feed_forward += buffers(hidden, hidden, inner, inner, shape.num_experts)
-        activations += 2 * rows * 4 * inner  # one expert may get all
+        activations += 2 * rows * 4 * inner  # one expert may get all rows
     else:
         feed_forward += buffers(hidden, max(hidden, inner), max(hidden, inner))
     rotary = 2 * 2 * found.max_seq_len * shape.head_dim * shape.num_tables
     logits = 2 * max(found.max_input_len, found.num_kept_logits) * shape.vocab_size
     work_space = max(attention, feed_forward, _unpacked(hidden, shape.vocab_size))
-    # Graphs are captured on one stream, and passes without run on another; experts of long prompts
-    # on a third.
+    # One stream captures graphs, one runs other passes, a third runs experts of long prompts.
     num_streams = 3 if shape.num_experts else 2
     return work_space + num_streams * WORKSPACE + rotary + activations + logits
 

@@ -1,5 +1,5 @@
-"""How far back each layer of a model sees, and whether it rotates: by config.json, as transformers
-reads it. ExLlamaV2 looks at some of it, for some families.
+"""The attention window of each layer, and whether it has rotary embeddings: by config.json, as
+transformers reads it. ExLlamaV2 reads some of it, for some families.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from switchyard.engine.model.architectures import text_config
 
 ABSENT = object()
 
-# Where no window is told: what transformers takes.
+# The windows that transformers takes by default.
 WINDOWS = {
     "Cohere2ForCausalLM": 4096,
     "Gemma2ForCausalLM": 4096,
@@ -22,25 +22,25 @@ WINDOWS = {
     "Phi3ForCausalLM": None,
     "Starcoder2ForCausalLM": None,
 }
-# Every how many layers one sees all, where `layer_types` doesn't tell.
+# Period of layers without a window, by default.
 PATTERNS = {"Cohere2ForCausalLM": 4, "Gemma2ForCausalLM": 2, "Gemma3ForConditionalGeneration": 6}
 QWEN = (
     *("Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
     *("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
 )
-FIRST_WITH_WINDOW = 28  # of Qwen's layers, where max_window_layers doesn't tell; VL: 80
+FIRST_WITH_WINDOW = 28  # Qwen's default of max_window_layers; Qwen-VL's is 80
 KINDS = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    window: int | None  # keys that a token sees, itself among them; None: all
+    window: int | None  # keys that a token sees, itself included; None: all
     is_rotated: bool = True
-    is_local: bool = False  # of the kind that has a window, be it as long as any text
+    is_local: bool = False  # of the windowed kind, however long the window
 
 
 def read_layers(model_config: dict[str, Any], num_layers: int) -> list[Layer]:
-    """Of an architecture that is known. Raises ModelError."""
+    """The layers of a known architecture. Raises ModelError."""
     [name] = model_config["architectures"]
     text = text_config(model_config)
     window, is_local = _window(name, text), _local(name, text, num_layers)
@@ -63,7 +63,7 @@ def _window(name: str, text: dict[str, Any]) -> Any:
 
 
 def _local(name: str, text: dict[str, Any], num_layers: int) -> list[bool]:
-    """Of each layer, whether it has the window."""
+    """For each layer, whether it has the window."""
     told = text.get("layer_types")
     if told is not None and (name in PATTERNS or (name in QWEN and name != "Qwen3MoeForCausalLM")):
         if len(told) != num_layers or not set(told) <= set(KINDS):

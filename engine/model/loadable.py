@@ -1,4 +1,4 @@
-"""Could this machine load a model? By config.json, names and sizes of tensors alone: no torch."""
+"""Whether this machine could load a model: by config.json, tensors' names and sizes: no torch."""
 
 from collections.abc import Iterable
 from typing import Any

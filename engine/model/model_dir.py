@@ -1,4 +1,4 @@
-"""A model directory in Hugging Face layout, as far as JSON tells: read without torch."""
+"""Reads the JSON of a model directory in Hugging Face layout, without torch."""
 
 import hashlib
 import json
@@ -12,8 +12,8 @@ from switchyard.engine.model.architectures import check_architecture
 from switchyard.engine.model.rope import read_rope
 from switchyard.engine.model.weights import check_files, check_format
 
-SUFFIXES = (".json", ".jinja", ".model", ".safetensors")  # of files that are read
-MOST = 2**24  # of anything that config.json counts
+SUFFIXES = (".json", ".jinja", ".model", ".safetensors")  # of the files that a model is read from
+MOST = 2**24  # upper limit of all counts in config.json
 COUNTS = (
     *("hidden_size", "d_model", "n_embd", "vocab_size", "head_dim"),
     *("intermediate_size", "moe_intermediate_size", "n_inner"),
@@ -26,7 +26,7 @@ MEASURES = (
     *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     *("rope_theta", "factor"),
 )
-PARTS = ("text_config", "rope_parameters", "rope_scaling")  # of config.json, that have some of them
+PARTS = ("text_config", "rope_parameters", "rope_scaling")  # of config.json, with counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class ModelDir:
     eos_token_ids: tuple[int, ...]  # of config.json and generation_config.json together
     chat_template: str | None  # Jinja source
     created: int  # Unix seconds
-    fingerprint: str  # another one where weights, or what they are read with, are others
+    fingerprint: str  # changes with the weights' files and config.json
 
     @classmethod
     def read(cls, path: str) -> "ModelDir":
-        """Raises ModelError, in one line, for a directory that is missing or incomplete, and for a
-        model that ExLlamaV2 can't read, or would read wrongly, as far as JSON tells.
+        """Raises ModelError, with one line, for a missing or incomplete directory. Also, as far as
+        JSON tells, for a model that ExLlamaV2 can't read, or would read wrongly.
         """
         try:
             return cls._read(Path(path))
@@ -53,7 +53,7 @@ class ModelDir:
     def _read(cls, root: Path) -> "ModelDir":
         path = str(root)
         for file in sorted(root.iterdir()) if root.is_dir() else ():
-            # A pipe would be waited for, without a word.
+            # Reading a pipe would block silently.
             if file.suffix in SUFFIXES and file.exists() and not file.is_file():
                 raise ModelError(f"{file} is no regular file")
         check_files(root)
@@ -86,13 +86,13 @@ class ModelDir:
 
     @property
     def max_seq_len(self) -> int | None:
-        """Tokens of prompt and completion that the model was made for, if config.json says so."""
+        """The model's own context in tokens, if config.json has it."""
         length = self.config.get("max_position_embeddings")
         return length if isinstance(length, int) and length > 0 else None
 
     @property
     def format(self) -> str:
-        """Of the weights, with the bits of each on average where config.json tells them."""
+        """Format of the weights, with the mean number of bits if config.json has it."""
         told = self.config.get("quantization_config")
         quantization = told if isinstance(told, dict) else {}
         method = quantization.get("quant_method")
@@ -122,9 +122,7 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def _check_numbers(path: Path, config: dict[str, Any]) -> None:
-    """Raises ModelError for what no model can have. Other types than numbers, and what is missing,
-    are for the loader to judge.
-    """
+    """Raises ModelError for impossible numbers. The loader checks other types and gaps."""
     for part in (config, *(config.get(name) for name in PARTS)):
         if not isinstance(part, dict):
             continue
@@ -142,8 +140,8 @@ def _check_numbers(path: Path, config: dict[str, Any]) -> None:
 
 
 def _fingerprint(root: Path) -> str:
-    """By what config.json says, and names, sizes and times of the other files that a model is read
-    from: reading the weights themselves would take as long as a load.
+    """A hash of config.json, and of names, sizes and times of the model's other files: reading the
+    weights would take as long as a load.
     """
     files = [path for path in sorted(root.iterdir()) if path.suffix in SUFFIXES]
     digest = hashlib.sha256((root / "config.json").read_bytes())
@@ -161,7 +159,7 @@ def _token_ids(config: dict[str, Any]) -> list[int]:
 
 
 def _chat_template(root: Path, tokenizer_config: dict[str, Any]) -> str | None:
-    """From chat_template.jinja, where newer models keep it, else from tokenizer_config.json."""
+    """From chat_template.jinja, as newer models have it, else from tokenizer_config.json."""
     file = root / "chat_template.jinja"
     if file.is_file():
         try:
@@ -169,7 +167,7 @@ def _chat_template(root: Path, tokenizer_config: dict[str, Any]) -> str | None:
         except ValueError as reason:
             raise ModelError(f"{file} can't be read: {reason}") from None
     template = tokenizer_config.get("chat_template")
-    if isinstance(template, list):  # several by name
+    if isinstance(template, list):  # several templates, by name
         named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
         template = named.get("default")
     return template if isinstance(template, str) else None

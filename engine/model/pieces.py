@@ -1,4 +1,4 @@
-"""What each token of a vocabulary adds to a text, in bytes: a character may take several tokens."""
+"""The bytes that each token of a vocabulary adds to a text: a character may take several tokens."""
 
 import json
 import re
@@ -6,11 +6,11 @@ from typing import Any
 
 import tokenizers
 
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # as vocabularies with byte fallback name a byte
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in vocabularies with byte fallback
 
 
 def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
-    """By token id; nothing for special tokens, which are no text, and for ids without a token."""
+    """By token id. Empty for special tokens, which are no text, and for ids without a token."""
     decoders = _decoders(json.loads(tokenizer.to_str()).get("decoder"))
     kinds = {decoder["type"] for decoder in decoders}
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -39,8 +39,8 @@ def _decoders(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _byte_level(token: str) -> bytes:
-    """As the tokenizers library decodes it: whole, or, where a character stands for no byte, as
-    the text that it is.
+    """As the tokenizers library decodes: each character as its byte; if one stands for no byte, the
+    whole token as plain text.
     """
     try:
         return bytes(_BYTE_OF[character] for character in token)
@@ -58,7 +58,7 @@ def _spaced(token: str, decoders: list[dict[str, Any]]) -> str:
 
 
 def _bytes_of_characters() -> dict[str, int]:
-    """GPT-2's names of the bytes: printable ones are themselves, the others follow from U+0100."""
+    """GPT-2's characters for bytes: printable bytes stand for themselves, others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {

@@ -1,4 +1,4 @@
-"""The rotary embedding that a config.json asks for."""
+"""Reads the rotary embedding of a config.json."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 from switchyard.engine.errors import ModelError
 from switchyard.engine.model.architectures import text_config
 
-# The kinds that are known, and what each can't do without.
+# The known kinds, and the settings that each requires.
 REQUIRED: dict[str, tuple[str, ...]] = {
     "default": (),
-    "mrope": (),  # of several axes, which for a text are one
+    "mrope": (),  # several axes, equal for text
     "dynamic": ("factor",),
     "linear": ("factor",),
     "llama3": (
@@ -23,15 +23,15 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    kind: str  # of REQUIRED
-    is_hidden: bool  # in `rope_parameters`, where ExLlamaV2 doesn't look
-    theta: float | None  # told there
+    kind: str  # a key of REQUIRED
+    is_hidden: bool  # given in `rope_parameters`, which ExLlamaV2 does not read
+    theta: float | None  # as given there
     settings: dict[str, Any]
 
 
 def read_rope(model_config: dict[str, Any]) -> Rope:
-    """Of `rope_parameters`, which transformers 5 writes, else of `rope_scaling`. Raises ModelError
-    for one that isn't known or not complete.
+    """From `rope_parameters`, as transformers 5 writes it, else from `rope_scaling`. Raises
+    ModelError for an unknown or incomplete one.
     """
     text = text_config(model_config)
     named = text.get("rope_parameters") or {}
@@ -63,7 +63,7 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
             " doesn't look: write it beside them"
         )
     for name in ("original_max_position_embeddings", "max_position_embeddings"):
-        if text.get(name) is not None:  # counts more than a value inside
+        if text.get(name) is not None:  # takes precedence over a value inside
             settings[name] = text[name]
     missing = [name for name in REQUIRED[kind] if settings.get(name) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""How large a model's layers are: by config.json, as ExLlamaV2 0.3.2 reads it."""
+"""The sizes of a model's layers: by config.json, as ExLlamaV2 0.3.2 reads it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,15 +8,15 @@ from switchyard.engine.model.architectures import text_config
 from switchyard.engine.model.layers import read_layers
 from switchyard.engine.model.rope import read_rope
 
-# Families whose feed-forward layers are mixtures of experts; that have attention and these side by
-# side, as one module; and that have one key/value head for all.
+# Families with mixtures of experts; with attention and feed-forward as one parallel module; with
+# one key/value head for all queries.
 MIXTURES = (
     *("MixtralForCausalLM", "GemmoeForCausalLM"),
     *("DbrxForCausalLM", "Qwen3MoeForCausalLM"),
 )
 PARALLEL = ("CohereForCausalLM", "Cohere2ForCausalLM")
 MULTI_QUERY = ("GPTBigCodeForCausalLM",)
-# What a config.json need not tell, and is otherwise taken from its other numbers.
+# Optional entries of config.json, and how they follow from others.
 DEFAULTS = {
     "Gemma3ForConditionalGeneration": {
         "vocab_size": 262208,
@@ -36,20 +36,20 @@ CONTEXTS = (
 @dataclass(frozen=True, slots=True)
 class Shape:
     hidden_size: int
-    inner_size: int  # of a feed-forward layer, or of each expert in one
+    inner_size: int  # of a feed-forward layer, or of each expert
     num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     vocab_size: int
-    max_seq_len: int  # tokens that the model was made for
+    max_seq_len: int  # the model's own context, in tokens
     num_experts: int = 0
     is_parallel: bool = False  # attention and feed-forward are one module
-    num_tables: int = 1  # of sine and cosine
+    num_tables: int = 1  # sine and cosine tables
 
 
 def read_shape(model_config: dict[str, Any]) -> Shape:
-    """Of an architecture that is known. Raises ModelError for a number that is missing."""
+    """The shape of a known architecture. Raises ModelError for a missing number."""
     [name] = model_config["architectures"]
     text = {**DEFAULTS.get(name, {}), **_told(text_config(model_config))}
     hidden_size = _count(text, "hidden_size", "d_model", "n_embd")
@@ -83,14 +83,14 @@ def _told(config: dict[str, Any]) -> dict[str, Any]:
 def _context(model_config: dict[str, Any], text: dict[str, Any]) -> int:
     context = _count(text, *CONTEXTS, or_=DEFAULT_CONTEXT)
     rope = read_rope(model_config)
-    if rope.kind == "yarn":  # which is there to reach that far
+    if rope.kind == "yarn":  # YaRN serves the stretched length
         original = rope.settings["original_max_position_embeddings"]
         context = max(context, int(rope.settings["factor"] * original))
     return context
 
 
 def _count(text: dict[str, Any], *names: str, or_: int | None = None) -> int:
-    """The first that is there; `a.b` is b inside a."""
+    """The first of the names with a value; `a.b` is b inside a."""
     for name in names:
         outer, _, inner = name.rpartition(".")
         part = text.get(outer) if outer else text

@@ -1,4 +1,4 @@
-"""Which tensors a model's files have, by the headers of the .safetensors alone."""
+"""Reads names and sizes of a model's tensors from the headers of its .safetensors files."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of a number that is 
 
 
 def read_sizes(root: Path) -> dict[str, int]:
-    """Bytes that each tensor takes once it is loaded. Raises ModelError for a damaged file."""
+    """Bytes of each loaded tensor, by name. Raises ModelError for a damaged file."""
     sizes: dict[str, int] = {}
     for file in sorted(root.glob("*.safetensors")):
         try:
@@ -21,7 +21,7 @@ def read_sizes(root: Path) -> dict[str, int]:
 
 
 def _read(file: Path) -> dict[str, int]:
-    """Raises what a file that is none brings about."""
+    """Raises various errors for a file that is no .safetensors."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         if not 2 <= length <= LONGEST_HEADER:

@@ -14,16 +14,14 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.pieces import read_pieces
 from switchyard.engine.model.vocabulary import Vocabulary
 
-ESCAPE = "\ufdd0"  # a noncharacter: no text is allowed to hold it
-USUAL_LENGTH = 6  # characters a token, at most, of what is encoded without a look at its length
-CUT_TOKENS = 16  # more than a cut through a text adds to its tokens
+ESCAPE = "\ufdd0"  # a noncharacter, refused in any text
+USUAL_LENGTH = 6  # characters a token: shorter texts are encoded without a length check
+CUT_TOKENS = 16  # more tokens than a cut through a text can add
 
 
 class Tokenizer:
-    """A model's tokenizer.json. Safe from any number of threads.
-
-    Encodes by `encode_batch`, also a single text: `encode` holds the GIL, and with it the engine
-    thread, for as long as the text is long.
+    """A model's tokenizer.json. Any number of threads. It encodes by `encode_batch`, even a single
+    text: `encode` would hold the GIL for the whole text, and so delay the engine thread.
     """
 
     def __init__(self, model_dir: ModelDir) -> None:
@@ -34,31 +32,30 @@ class Tokenizer:
             self._literal = tokenizers.Tokenizer.from_file(path)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as reason:  # plain Exceptions, and panics of Rust, which are none
+        except BaseException as reason:  # Exceptions, and panics of Rust, which are none
             raise ModelError(f"{path} can't be read: {reason}") from None
-        for tokenizer in (self._special, self._literal):  # what the file says is for training
+        for tokenizer in (self._special, self._literal):  # the file's settings are for training
             tokenizer.no_truncation()
             tokenizer.no_padding()
             if isinstance(tokenizer.model, BPE):
-                # Each thread would keep up to 10,000 words, some 3.5 MB, even when this is gone;
-                # without them a text takes a fifth longer.
+                # Each thread would cache up to 10,000 words, some 3.5 MB, beyond the tokenizer's
+                # life. Without the cache a text takes a fifth longer.
                 tokenizer.model._resize_cache(0)
-        # An attribute of the whole tokenizer, not of a call: hence two of them.
+        # A property of the whole tokenizer, not of a call: hence two tokenizers.
         self._literal.encode_special_tokens = True
-        # Stands for a special token of a template, which so counts as one also for what is done
-        # to the text around it.
+        # Stands for a special token of a template, with its effect on the text around it.
         self._literal.add_tokens([tokenizers.AddedToken(ESCAPE, normalized=False)])
         self._place_id = self._literal.token_to_id(ESCAPE)
         added = self._special.get_added_tokens_decoder()
         self._special_ids = {t.content: token_id for token_id, t in added.items() if t.special}
         self._special_tokens = {token_id: t for token_id, t in added.items() if t.special}
-        # Those are found in the text as the tokenizer's normalizer leaves it.
+        # Such tokens are matched in the normalized text.
         self._is_normalized = any(t.normalized for t in self._special_tokens.values())
         longest_first = sorted(self._special_ids, key=len, reverse=True)
         alternatives = "|".join(map(re.escape, longest_first)) or r"(?!)"
         self._first_character = re.compile(f"(?s:(?={alternatives})(.))")
         self._unescaped_pattern = re.compile(f"(?:{alternatives})(?!{ESCAPE})")
-        unknown = model_dir.special_token("unk_token")  # the one that any text may need
+        unknown = model_dir.special_token("unk_token")  # any text may need the unknown token
         self._forbidden_ids = {i for t, i in self._special_ids.items() if t != unknown}
         self._bos_ids = self._find_bos(model_dir)
         self.special_ids: Mapping[str, int] = self._special_ids
@@ -66,7 +63,7 @@ class Tokenizer:
 
     @property
     def serialized(self) -> str:
-        """A tokenizer.json, as read but for padding and truncation."""
+        """The tokenizer.json, without padding and truncation."""
         text: str = self._special.to_str()
         return text
 
@@ -77,10 +74,9 @@ class Tokenizer:
         add_bos: bool = True,
         parse_special: bool = False,
     ) -> tuple[int, ...]:
-        """Token ids of a plain prompt: BOS, if the model wants one and the text doesn't begin with
-        it, then the text, in which nothing counts as a special token unless `parse_special`.
-
-        Raises PromptTooLong for more than `max_tokens`.
+        """Token ids of a plain prompt: BOS, if the model wants one and the text lacks it, then the
+        text. Special tokens in the text count only if `parse_special`. Raises PromptTooLong for
+        more than `max_tokens`.
         """
         _check(text)
         encode = partial(self._batch, self._special) if parse_special else self._ordinary
@@ -102,11 +98,11 @@ class Tokenizer:
         return self._limited(encode, text, max_tokens)
 
     def check_length(self, text: str, max_tokens: int) -> None:
-        """Raises PromptTooLong for a text that is clearly too long, before more work is done."""
+        """Raises PromptTooLong for a text that is clearly too long, before further work."""
         _check_length(self._ordinary, text, max_tokens)
 
     def escape(self, text: str) -> str:
-        """A user's text for a chat template: what looks like a special token in it won't be one."""
+        """A user's text for a chat template, in which special tokens become ordinary text."""
         _check(text)
         if not any(token in text for token in self._special_ids):  # faster than the pattern
             return text
@@ -134,7 +130,9 @@ class Tokenizer:
         return Vocabulary(self.pieces)
 
     def heal(self, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], Healing]:
-        """A prompt without its last token, and what brings that back. Raises InvalidJob."""
+        """Returns the prompt without its last token, and the rule to restore that token's text.
+        Raises InvalidJob.
+        """
         *_, last = prompt
         try:
             text = self.piece(last).decode()
@@ -145,7 +143,7 @@ class Tokenizer:
         return prompt[:-1], Healing(text, self.vocabulary.beginning_with(text.encode()))
 
     def breakers(self, texts: Sequence[str]) -> tuple[int, ...]:
-        """Tokens that contain one of `texts`; where none does, the last token of the text."""
+        """Tokens that contain one of `texts`; for a text in no token, its last token."""
         token_ids: set[int] = set()
         for text in texts:
             found = self.vocabulary.containing(text.encode())
@@ -153,7 +151,9 @@ class Tokenizer:
         return tuple(sorted(token_ids))
 
     def piece(self, token_id: int) -> bytes:
-        """What a token adds to the text: nothing for a special token, or an id without a token."""
+        """The bytes that a token adds to a text; empty for a special token, or an id without a
+        token.
+        """
         return self.pieces[token_id] if token_id < len(self.pieces) else b""
 
     def token(self, token_id: int) -> str:
@@ -161,13 +161,13 @@ class Tokenizer:
         return self._special.id_to_token(token_id) or ""
 
     def token_id(self, token: str) -> int | None:
-        """Of what the vocabulary spells so."""
+        """The id of a token that the vocabulary spells so."""
         found: int | None = self._special.token_to_id(token)
         return found
 
     @cached_property
     def pieces(self) -> Sequence[bytes]:
-        """What each token adds to the text, by its id."""
+        """The bytes that each token adds to a text, by its id."""
         return read_pieces(self._special)
 
     def _limited(
@@ -180,7 +180,7 @@ class Tokenizer:
         return tuple(token_ids)
 
     def _encode_escaped(self, text: str) -> list[int]:
-        """What is unescaped of the special tokens counts, all else is ordinary text."""
+        """Unescaped special tokens count; all else is ordinary text."""
         parts: list[str] = []
         places: list[int] = []
         start = 0
@@ -204,7 +204,7 @@ class Tokenizer:
         token_ids = self._batch(self._literal, text)
         if self._forbidden_ids.isdisjoint(token_ids):
             return token_ids
-        # The vocabulary has a special token's text as an ordinary piece, too: take it apart.
+        # The vocabulary also has a special token's text as an ordinary piece: split it.
         return [
             part
             for i in token_ids
@@ -215,8 +215,8 @@ class Tokenizer:
         """The characters of a special token, one by one."""
         token_ids: list[int] = []
         for character in self._special_tokens[token_id].content:
-            # Printable ASCII stands for itself in every vocabulary, and a lone text might get a
-            # space before it.
+            # Printable ASCII stands for itself in every vocabulary; encoded alone it might get a
+            # space.
             known = self._literal.token_to_id(character) if "!" <= character <= "~" else None
             if known is None:
                 token_ids += self._batch(self._literal, character)
@@ -231,13 +231,13 @@ class Tokenizer:
         return ids
 
     def _find_eos(self, model_dir: ModelDir) -> tuple[int, ...]:
-        """What tokenizer_config.json names, for a model whose other files don't."""
+        """The end token of tokenizer_config.json, for a model whose other files name none."""
         eos = model_dir.special_token("eos_token")
         eos_id = self._special.token_to_id(eos) if eos else None
         return () if eos_id is None else (eos_id,)
 
     def _find_bos(self, model_dir: ModelDir) -> list[int]:
-        """What the model's own post-processor, or tokenizer_config.json, puts before a prompt."""
+        """The tokens that the post-processor, or tokenizer_config.json, puts before a prompt."""
         if model_dir.tokenizer_config.get("add_bos_token") is False:
             return []
         ids: list[int] = self._special.encode("", add_special_tokens=True).ids
@@ -251,8 +251,8 @@ class Tokenizer:
 
 @contextlib.contextmanager
 def _blaming(what: str, param: str) -> Iterator[None]:
-    """Raises InvalidJob for what the library fails at, by a plain Exception or a panic of Rust,
-    which is none: a word without a token, a regular expression that would try for ever.
+    """Raises InvalidJob for a failure of the library, an Exception or a panic of Rust: a word
+    without a token, a regular expression that would backtrack forever.
     """
     try:
         yield
@@ -269,8 +269,8 @@ def _check(text: str) -> None:
 
 
 def _check_length(encode: Callable[[str], list[int]], text: str, max_tokens: int) -> None:
-    """Raises PromptTooLong as soon as pieces of a long text have too many tokens together: one far
-    too long must not hold up its refusal.
+    """Raises PromptTooLong as soon as the pieces so far have too many tokens together: a refusal
+    must not wait for a text that is far too long.
     """
     if len(text) <= USUAL_LENGTH * max_tokens:
         return

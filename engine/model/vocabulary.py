@@ -1,4 +1,4 @@
-"""What a vocabulary's tokens are as text, and which have to do with a string. Any thread."""
+"""Searches the texts of a vocabulary's tokens. Any thread."""
 
 import bisect
 import itertools
@@ -10,13 +10,14 @@ from switchyard.engine.sampling import BannedString
 
 class Vocabulary:
     def __init__(self, pieces: Sequence[bytes]) -> None:
-        """`pieces`: what each token adds to a text."""
+        """`pieces`: the bytes that each token adds to a text."""
         self.pieces = pieces
         self._sorted = sorted((piece, i) for i, piece in enumerate(pieces) if piece)
         self._joined = b"".join(piece for piece, _ in self._sorted)
         lengths = (len(piece) for piece, _ in self._sorted)
-        self._starts = list(itertools.accumulate(lengths, initial=0))  # in that, and its end
-        # Of a string that many requests send alike, searched once.
+        # Where each piece starts there, and where the last one ends
+        self._starts = list(itertools.accumulate(lengths, initial=0))
+        # Many requests send the same strings: each is searched once.
         self.ban = lru_cache(maxsize=1024)(self._ban)
         self.containing = lru_cache(maxsize=1024)(self._containing)
 
@@ -31,12 +32,14 @@ class Vocabulary:
         return tuple(i for _, i in self._sorted[start:end])
 
     def _containing(self, data: bytes) -> tuple[int, ...]:
-        """Tokens with all of `data` in their text. Each looked into takes far longer."""
+        """Tokens that contain all of `data`. One search of the joined bytes; a look into each piece
+        takes far longer.
+        """
         found, at = [], self._joined.find(data)
         while 0 <= at < len(self._joined):
             index = bisect.bisect_right(self._starts, at) - 1
             end = self._starts[index + 1]
-            if at + len(data) <= end:  # else it goes on in the next token's
+            if at + len(data) <= end:  # else it reaches into the next token
                 found.append(self._sorted[index][1])
             at = self._joined.find(data, end)
         return tuple(found)

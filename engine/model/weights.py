@@ -1,5 +1,5 @@
-"""In which format a model's weights are, as far as names and first bytes tell, and what to do about
-those that ExLlamaV2 can't read.
+"""Detects the format of a model's weights, by names and first bytes, and explains formats that
+ExLlamaV2 can't read.
 """
 
 import re
@@ -13,7 +13,7 @@ INSTEAD = "take the model in one of these, or the original and quantize that"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # owner/model
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
-# By the quant_method that config.json tells: how the format is called, and whose it is.
+# By config.json's quant_method: the format's name, and its author.
 FORMATS = {
     "awq": "AWQ",
     "bitsandbytes": "bitsandbytes' format",
@@ -25,7 +25,7 @@ FORMATS = {
     "modelopt": "ModelOpt's FP8 or FP4",
     "mxfp4": "MXFP4",
 }
-# What is there in place of .safetensors files.
+# Other files of weights than .safetensors.
 OTHER_FILES = {
     "*.gguf": FORMATS["gguf"],
     "*.ggml": "GGML, llama.cpp's old format",
@@ -36,7 +36,7 @@ OTHER_FILES = {
 
 
 def check_files(root: Path) -> None:
-    """Raises ModelError where there are no weights that could be read."""
+    """Raises ModelError if no weights could be read."""
     if not root.is_dir():
         raise _no_directory(root)
     if not (root / "config.json").exists() and (inside := _models_in(root)):
@@ -57,14 +57,14 @@ def check_files(root: Path) -> None:
 
 
 def check_format(root: Path, model_config: dict[str, Any]) -> None:
-    """By config.json. Raises ModelError."""
+    """Checks the format by config.json. Raises ModelError."""
     told = model_config.get("quantization_config")
     quantization = told if isinstance(told, dict) else {}
     method = quantization.get("quant_method")
     if method is None and "_load_in_4bit" in quantization:
         method = "bitsandbytes"
     if method is None and not quantization and isinstance(model_config.get("quantization"), dict):
-        raise _refusal(root, "MLX's format")  # where MLX tells groups and bits
+        raise _refusal(root, "MLX's format")  # MLX's place of groups and bits
     if method not in (None, "exl2", "gptq"):
         raise _refusal(root, FORMATS.get(method, f"{method}, by config.json"))
     if method == "gptq" and quantization.get("bits") != 4:
@@ -74,7 +74,7 @@ def check_format(root: Path, model_config: dict[str, Any]) -> None:
 
 
 def _no_directory(path: Path) -> ModelError:
-    """Why it is none, and what to give instead."""
+    """The error for a path that is no directory, with a remedy."""
     if path.is_file():
         if path.suffix == ".gguf":
             return _refusal(path, FORMATS["gguf"])
@@ -88,7 +88,7 @@ def _no_directory(path: Path) -> ModelError:
 
 
 def _models_in(root: Path) -> list[Path]:
-    """Directories below, one or two steps down, as a hub's cache and collections have them."""
+    """Model directories one or two levels below, as in a hub's cache and in collections."""
     found = (*root.glob("*/config.json"), *root.glob("*/*/config.json"))
     return sorted(file.parent for file in found)
 

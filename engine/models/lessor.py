@@ -49,7 +49,7 @@ class Lessor:
 
     @contextlib.contextmanager
     def _waiting(self, entry: Entry) -> Iterator[None]:
-        """Counts waiting requests, each of which holds a request thread. Raises Full."""
+        """Counts waiting requests: each holds a request thread. Raises Full."""
         with self._changed:
             number, most = entry.num_waiting, max(entry.instance.served.config.max_pending, 1)
             if number >= most:

@@ -217,7 +217,11 @@ class Lifecycle:
         old, new = entry.instance, self._make(entry, served)
         if not old.is_loaded:
             self._point(entry, new)
-            self._load_with_room(entry, new, load)
+            try:
+                self._load_with_room(entry, new, load)
+            except BaseException:  # a later load is of what was there before
+                self._point(entry, self._make(entry, old.served))
+                raise
             return
         theirs, own = old.served.config.gpus, served.config.gpus
         with self._turns.take((*theirs, *own) if theirs and own else ()):
@@ -258,9 +262,9 @@ class Lifecycle:
             try:
                 self._start(again, load)
             except EngineError as reason:
-                message = f"{error}; and what was there before can't be loaded again: {reason}"
+                message = f"{error}; and the former model can't be loaded again: {reason}"
                 raise ModelError(message) from reason
-            raise type(error)(f"{error}; what was there before is loaded again") from error
+            raise type(error)(f"{error}; the former model is loaded again") from error
 
     # Helpers of these threads
 

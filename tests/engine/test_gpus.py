@@ -137,7 +137,7 @@ def test_gpus_that_are_there_are_taken(there, model_path):
         ("auto", (4, 1, "2"), (1,), "gpus has 1, and this process sees 1"),
         ("cuda", (4, 0, ""), (0,), "gpus has 0, and this process sees 0"),
         ("cuda", (0, 0, "0,1"), (2,), "gpus has 2, and this process sees 2"),
-        ("auto", (0,), (0,), "gpus is for GPUs, and there is none"),
+        ("auto", (0,), (0,), "gpus is for GPUs, and NVML finds none"),
     ],
 )
 def test_gpus_that_are_not_there_end_the_start(there, model_path, device, found, wrong, says):

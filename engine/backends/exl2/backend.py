@@ -36,13 +36,13 @@ from switchyard.engine.stats import Occupancy, Work
 logger = logging.getLogger(__name__)
 
 WARM_UP = 32  # tokens
-MAX_RETRIES = 2  # of an iteration that raised, before all active jobs are given up
+MAX_RETRIES = 2  # of a failed iteration, before all active jobs fail
 
 Load = Callable[[ModelConfig, ExLlamaV2Config, Callback], LoadedModel]
 
 
 class Exl2Backend:
-    """Keeps the generator's own queue empty: `has_room` says what it can start at once."""
+    """Keeps the generator's own queue empty: `has_room` admits only jobs that can start at once."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Exl2Backend:
         try:
             return self._open()
         except BaseException:
-            self.close()  # what there is of it
+            self.close()  # release what has been made
             raise
 
     def _open(self) -> ModelInfo:
@@ -83,7 +83,7 @@ class Exl2Backend:
             loaded = self._loaded = self._load(self._config, exl2_config, progress)
         loaded.warn_of_a_small_cache(exl2_config.max_seq_len)
         self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
-        self._tokenizer.get_id_to_piece_list(True)  # a table that the first job would wait for
+        self._tokenizer.get_id_to_piece_list(True)  # else the first job would wait for this table
         self._pieces = read_pieces(self._tokenizer.tokenizer_model.hf_tokenizer)
         self._newline_ids = [i for i, piece in enumerate(self._pieces) if piece == b"\n"]
         self._eos_token_ids = model_dir.eos_token_ids
@@ -105,10 +105,11 @@ class Exl2Backend:
         )
 
     def has_room(self, job: Job) -> bool:
-        """A place in the batch, free pages for all that `job` may need, and no long prefill: a
-        chunk of every unfinished prompt is computed before anybody gets a token. So one newcomer
-        is in prefill at a time, or several whose prompts are one chunk together. Chunks are
-        larger while nobody decodes.
+        """A place in the batch, free pages for the whole job, and no long prefill.
+
+        Each iteration computes a chunk of every unfinished prompt before the decode step. So one
+        new job is in prefill at a time, or several whose prompts fit into one chunk together.
+        Chunks are larger while no job decodes.
         """
         generator = self._generator
         pending, active = generator.pending_jobs, generator.active_jobs
@@ -134,7 +135,7 @@ class Exl2Backend:
         try:
             exl2_job = self._make_job(job)
             self._generator.enqueue(exl2_job)
-        except AssertionError as error:  # the generator's: it has not taken the job then
+        except AssertionError as error:  # raised before the generator took the job
             raise InvalidJob(f"{type(error).__name__}: {error}") from error
         except BaseException as error:
             raise events.explained(error) from error
@@ -144,7 +145,7 @@ class Exl2Backend:
         return [] if (job := self._release(identifier)) is None else events.cancelled(job)
 
     def iterate(self) -> list[JobEvent]:
-        """One step. If it raises, it is tried again, twice, before the error goes on."""
+        """One step. A failed step is tried again, twice, before the error is raised."""
         try:
             told: list[results.Result] = self._generator.iterate()
         except BaseException as error:  # see Exl2Job
@@ -158,9 +159,9 @@ class Exl2Backend:
             self.work.retries += 1
             logger.warning("iteration failed, trying again", exc_info=True)
             if isinstance(fault, OutOfMemory):
-                torch.cuda.empty_cache()  # it may have been in pieces only
+                torch.cuda.empty_cache()  # memory may only be fragmented
             return self._lost_events()
-        if any(type(result) is results.TokenTold for result in told):  # others prove no step
+        if any(type(result) is results.TokenTold for result in told):  # only a token proves a step
             self._num_failures = 0
         return [event for result in told for event in self._events(result)]
 
@@ -184,7 +185,7 @@ class Exl2Backend:
     def reset(self) -> None:
         self._begin_recovery()
         self._generator.clear_queue()
-        self._generator.reset_page_table()  # no cached page is trusted any more
+        self._generator.reset_page_table()  # no cached page is reused
         self._prove()
 
     def rebuild(self) -> None:
@@ -211,16 +212,16 @@ class Exl2Backend:
 
     def _begin_recovery(self) -> None:
         self._jobs.clear()
-        self._num_failures = MAX_RETRIES  # no more retries before a step has succeeded
+        self._num_failures = MAX_RETRIES  # no retries until a step succeeds
 
     def _prove(self) -> None:
-        """Generate something, so that no job has to find out. Leaves the page table empty."""
+        """Generate some tokens, before any job depends on it. Leaves the page table empty."""
         job = Job("warm-up", tuple(range(WARM_UP)), WARM_UP, ignore_eos=True)
         sampler = Sampler(job, (), self._pieces, ())
         self._generator.prove(Exl2Job(job, (), sampler, self._tokenizer, self._chunk_size))
 
     def _make_generator(self) -> Any:
-        loaded: Any = self._loaded  # by now
+        loaded: Any = self._loaded  # loaded by now
         make = SpeculativeGenerator if self._config.has_draft else Generator
         generator = make(
             device=torch.device(self._device),
@@ -256,15 +257,15 @@ class Exl2Backend:
         return Exl2Job(job, stops, sampler, self._tokenizer, self._chunk_size, num_drafts)
 
     def _release(self, identifier: str) -> Exl2Job | None:
-        """The job, if there is one."""
+        """Returns the job, if it exists."""
         job = self._jobs.pop(identifier, None)
         if job is not None:
             self._generator.cancel(job)
         return job
 
     def _lost_events(self) -> list[JobEvent]:
-        """What became of jobs whose results went down with an iteration that raised: a failure of
-        their own, or a token that was sampled and never told.
+        """Events of jobs whose results a failed iteration lost: a failure of their own, or a token
+        that was sampled and not told.
         """
         jobs = self._jobs.values()
         lost = [j for j in jobs if j.error is not None or j.num_sampled != j.num_told]
@@ -292,5 +293,5 @@ class Exl2Backend:
                     self._release(identifier)
                 return events.scored(job, result)
             case results.JobBroken(_, error):
-                self._release(identifier)  # the generator may have let go of it already: harmless
+                self._release(identifier)  # idempotent: the generator may have released it
                 return [events.failed(identifier, error)]

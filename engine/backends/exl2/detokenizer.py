@@ -1,7 +1,7 @@
-"""The text of a completion as its tokens come: whole characters, cut at stop strings.
+"""Turns a job's tokens into text, piece by piece: whole characters, cut at stop strings.
 
-The generator's own way loses text at a stop token and at the limit, tells characters of several
-tokens wrong, and lets the order of a set decide between stop strings.
+The generator's own code loses text at a stop token and at the limit, decodes characters of several
+tokens wrongly, and chooses between stop strings by the order of a set.
 """
 
 from collections import deque
@@ -9,23 +9,23 @@ from typing import Any
 
 from switchyard.engine.job import Job
 
-INCOMPLETE = "\ufffd"  # what bytes that are no character decode to; perhaps only not yet
-MAX_INCOMPLETE = 3  # tokens at the end that may lack the rest of a character of four bytes
+INCOMPLETE = "\ufffd"  # decoded from bytes that are no character, or not yet
+MAX_INCOMPLETE = 3  # last tokens that may be part of a four-byte character
 
 Told = tuple[str, tuple[int, ...]]  # text and its tokens
 
 
 class Detokenizer:
-    """Takes the tokens of one job, tells its text. Engine thread.
+    """Takes the tokens of one job, returns its text. Engine thread.
 
-    The stop string that begins first in the text ends it, however the text falls into tokens: so a
-    complete one waits for another that may have begun before it. One that was complete before
-    `min_new_tokens` is ordinary text.
+    The stop string that begins first in the text ends it, however the tokens divide the text. So a
+    complete stop string waits for another that may have begun before it. A stop string that was
+    complete before `min_new_tokens` is ordinary text.
     """
 
     def __init__(self, tokenizer: Any, job: Job) -> None:
         """`tokenizer`: an ExLlamaV2Tokenizer."""
-        self.stop_string: str | None = None  # that has ended the text
+        self.stop_string: str | None = None  # the one that has ended the text
         self._pieces: list[str] = tokenizer.get_id_to_piece_list()
         self._hf_tokenizer: Any = tokenizer.tokenizer_model.hf_tokenizer
         self._shown = {i: self._hf_tokenizer.id_to_token(i) for i in job.shown_token_ids}
@@ -33,20 +33,20 @@ class Detokenizer:
         self._includes_stop = job.include_stop
         self._min_tokens = job.min_new_tokens
         self._num_tokens = 0
-        self._incomplete: list[int] = []  # tokens whose text may depend on what follows
-        self._healed = job.healing.text if job.healing is not None else ""  # told already
-        self._held: deque[tuple[str, list[int]]] = deque()  # told once no stop string can be in it
-        self._text = ""  # of `_held`
-        self._free = 0  # characters of `_text` before whose end no stop string counts
+        self._incomplete: list[int] = []  # tokens whose text may depend on later ones
+        self._healed = job.healing.text if job.healing is not None else ""  # text of the prompt
+        self._held: deque[tuple[str, list[int]]] = deque()  # text that may contain a stop string
+        self._text = ""  # the text of `_held`
+        self._free = 0  # stop strings that end within these first characters don't count
 
     def push(self, token_id: int, is_last: bool = False) -> Told:
-        """What can be told after one more token."""
+        """Returns the text that is certain after one more token."""
         self._num_tokens += 1
         self._incomplete.append(token_id)
         return self._tell(is_last)
 
     def flush(self) -> Told:
-        """All that is left, since no token follows."""
+        """Returns all remaining text, since no token follows."""
         return self._tell(is_last=True)
 
     def _tell(self, is_last: bool) -> Told:
@@ -70,9 +70,8 @@ class Detokenizer:
     def _decode(self, is_last: bool) -> tuple[str, list[int]]:
         """Text that no later token can change, of tokens that leave `_incomplete`.
 
-        A character of several tokens is whole only if they are decoded together; but nothing else
-        with them, since some decoders take a space away from the beginning. Once text follows
-        bytes that are no character, there is nothing to wait for.
+        The tokens of one character are decoded together, and without others: some decoders strip a
+        space at the beginning. Bytes that are no character, with text behind them, are final.
         """
         token_ids = self._incomplete
         if token_ids and token_ids[-1] in self._shown:
@@ -91,11 +90,11 @@ class Detokenizer:
         return text, token_ids
 
     def _find(self, stop_string: str) -> int:
-        """Where the first that counts begins, or -1."""
+        """Index of the first occurrence that counts, or -1."""
         return self._text.find(stop_string, max(self._free - len(stop_string) + 1, 0))
 
     def _find_begun(self) -> int:
-        """Where the first stop string begins of which the text ends in a part; else its end."""
+        """Index where the text may end in the beginning of a stop string; else the text's end."""
         first = len(self._text)
         for stop_string in self._stop_strings:
             start = max(len(self._text) - len(stop_string) + 1, 0)
@@ -106,7 +105,7 @@ class Detokenizer:
         return first
 
     def _release(self, end: int) -> Told:
-        """The tokens whose text lies before `end`."""
+        """Returns the tokens whose text lies before `end`."""
         text, token_ids = "", []
         while self._held and len(text) + len(self._held[0][0]) <= end:
             piece, ids = self._held.popleft()

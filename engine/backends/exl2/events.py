@@ -1,4 +1,4 @@
-"""The generator's results of a job as the engine's events. Engine thread only."""
+"""Turns the generator's results into events. Engine thread only."""
 
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.faults import explain
@@ -20,14 +20,14 @@ def prefill(job: Exl2Job, result: PromptComputed, page_size: int) -> Prefill:
 
 
 def scored(job: Exl2Job, result: PromptScored) -> list[JobEvent]:
-    """Of a prompt, with the job's end if it asked for nothing else."""
+    """The logprobs of a prompt, and the job's end if nothing is to be generated."""
     identifier, prompt_tokens = result.identifier, len(job.job.prompt)
     end = [Finished(identifier, "length", prompt_tokens, 0, 0)] if result.is_end else []
     return [PromptLogprobs(identifier, tuple(job.prompt_logprobs)), *end]
 
 
 def told(job: Exl2Job, result: TokenTold) -> list[JobEvent]:
-    """Of a token, with the job's end if it is the last."""
+    """The text of a token, and the job's end if it is the last."""
     events: list[JobEvent] = [result.chunk] if result.chunk.token_ids else []
     if (end := result.end) is not None:
         finished = Finished(
@@ -46,7 +46,7 @@ def told(job: Exl2Job, result: TokenTold) -> list[JobEvent]:
 
 
 def cancelled(job: Exl2Job) -> list[JobEvent]:
-    """What it had not told yet, and its end."""
+    """The untold text of a job, and its end."""
     finished = Finished(
         job.job.identifier,
         "cancelled",
@@ -64,7 +64,7 @@ def cancelled(job: Exl2Job) -> list[JobEvent]:
 
 
 def failed(identifier: str, error: BaseException | None) -> Failed:
-    """Raises DeviceLost, if that is what it was."""
+    """The job's failure. Raises DeviceLost, if that is the error."""
     if error is None:
         return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
     fault = explained(error)
@@ -74,7 +74,7 @@ def failed(identifier: str, error: BaseException | None) -> Failed:
 
 
 def explained(error: BaseException) -> EngineError:
-    """What it means for a job; DeviceLost if for all of them."""
+    """The error of a job; DeviceLost if it concerns all jobs."""
     fault = explain(error)
     if isinstance(fault, Failure | InvalidJob | DeviceLost):
         return fault

@@ -1,7 +1,7 @@
 """The library's generator with a decode step of its own: the same results with less host work.
 
-What the library does job by job, with tensor operations for each token, is done here for all jobs
-at once, on the device, or with plain integers. exllamav2 is pinned, see requirements.txt.
+The library works job by job, with tensor operations for each token. This step works on all jobs at
+once, on the device or with plain integers. exllamav2 is pinned, see requirements.txt.
 """
 
 import collections
@@ -22,24 +22,24 @@ from switchyard.engine.stats import Work
 
 
 class _Step(NamedTuple):
-    """A forward pass that is under way, or done."""
+    """A forward pass, launched or done."""
 
     jobs: list[Exl2Job]
-    logits: torch.Tensor  # (jobs and then the negative prompts of pairs, padded vocabulary)
+    logits: torch.Tensor  # (jobs, then negative prompts of pairs; padded vocabulary)
 
 
 class _Input(NamedTuple):
     job: Exl2Job
     token_id: int
-    ahead: int  # tokens that the job has not accepted yet, this one among them
+    ahead: int  # tokens not accepted by the job yet, this one included
 
 
 class Generator(PromptGenerator):
-    """Of `Exl2Job`s only.
+    """For `Exl2Job`s only.
 
-    Where the device works by itself, the next pass is launched before the host does its work on a
-    step's tokens, and as a rule before it knows them: a job that turns out to have ended has then
-    a row in that pass for nothing. Speculation, and the mode without pages, are the library's.
+    If the device works asynchronously, the next pass is launched before the host handles a step's
+    tokens, and usually before it knows them. A job that turns out to have ended wastes a row of
+    that pass. Speculation, and the mode without pages, use the library's step.
     """
 
     def __init__(
@@ -50,20 +50,18 @@ class Generator(PromptGenerator):
         work: Work,
         **settings: Any,
     ) -> None:
-        """`vocab_size`: of the tokenizer; `work`: what is done is added there; `settings`: the
-        library's.
-        """
+        """`vocab_size`: of the tokenizer; `work`: counters to add to; `settings`: the library's."""
         super().__init__(device, passes, **settings)
         self._work = work
         self._is_plain = self.paged and not self.num_draft_tokens
-        # The library's own step hands out logits on the host.
+        # The library's own step returns logits on the host.
         draws_on = device if self._is_plain else torch.device("cpu")
         self.draw = Draw(vocab_size, draws_on, self.model.config.vocab_size)
-        self._step: _Step | None = None  # launched, and its tokens not drawn yet
+        self._step: _Step | None = None  # launched; its tokens are not drawn yet
         max_pages = -(-self.max_seq_len // self.page_size)
         num_rows = self.max_batch_size
         self._table = np.zeros((num_rows, max_pages), dtype=np.int32)  # pages of each row's job
-        self._rows: list[Exl2Job | None] = [None] * num_rows  # whose pages these are
+        self._rows: list[Exl2Job | None] = [None] * num_rows  # the job of each row of `_table`
 
     def iterate(self) -> list[Result]:
         if not self._is_plain:
@@ -75,7 +73,7 @@ class Generator(PromptGenerator):
             with torch.inference_mode():
                 return self._iterate()
         except BaseException:
-            self._step = None  # it may be behind tokens that no job has
+            self._step = None  # it may follow tokens that no job has
             raise
 
     def clear_queue(self) -> None:
@@ -83,7 +81,7 @@ class Generator(PromptGenerator):
         super().clear_queue()
 
     def prove(self, job: Exl2Job) -> None:
-        """Generate something, alone. Leaves the page table empty. Raises what went wrong."""
+        """Run one job alone. Leaves the page table empty. Raises any failure."""
         self.enqueue(job)
         try:
             while self.num_remaining_jobs():
@@ -95,10 +93,11 @@ class Generator(PromptGenerator):
         self.reset_page_table()
 
     def repair(self) -> None:
-        """Take back what a failed decode step noted as written.
+        """Undo the page updates of a failed decode step.
 
-        The generator moves a page's `kv_position` on before the forward pass that fills it. Left
-        so, it would hang at the next page border, or reuse keys that were never computed.
+        The generator advances a page's `kv_position` before the forward pass that fills the page.
+        Without the repair it would hang at the next page border, or reuse keys that were never
+        computed.
         """
         for job in self.active_jobs:
             for sequence in job.sequences:
@@ -127,25 +126,25 @@ class Generator(PromptGenerator):
         return results
 
     def _start_draw(self, step: _Step) -> Drawing | None:
-        """None where one of them asks for what can't be done."""
+        """None if one of the jobs fails; then they are drawn one by one."""
         try:
             return self._start_rows(step)
         except BaseException as error:
-            if explain(error) is not error:  # not the fault of one of them
+            if explain(error) is not error:  # the failure concerns all jobs
                 raise
         return None
 
     def _start_rows(self, step: _Step) -> Drawing:
         num_jobs = len(step.jobs)
-        logits = step.logits.to(self._device)  # from whichever GPU it is on, or the host
+        logits = step.logits.to(self._device)  # from another GPU, or the host
         negative = logits[num_jobs:] if len(logits) > num_jobs else None
         return self.draw.start([job.sampler for job in step.jobs], logits[:num_jobs], negative)
 
     def _draw_one_by_one(self, jobs: Sequence[Exl2Job]) -> Drawn:
-        """So that the one that asks for what can't be done fails alone."""
+        """Draws for each job alone, so that only the faulty one fails."""
         drawn = Drawn([], [])
         for job in jobs:
-            if not job.is_active:  # its pages may be another's
+            if not job.is_active:  # its pages may belong to another job
                 drawn.token_ids.append(NOT_NUMBERS)
                 drawn.logprobs.append(None)
                 continue
@@ -164,7 +163,7 @@ class Generator(PromptGenerator):
         ended = [
             job
             for job, token_id, logprob in zip(step.jobs, *drawn, strict=True)
-            if job.is_active and job.accept(token_id, logprob, results)  # else it was cancelled
+            if job.is_active and job.accept(token_id, logprob, results)  # else cancelled
         ]
         for job in ended:
             job.deallocate_pages()
@@ -173,7 +172,7 @@ class Generator(PromptGenerator):
             self.defrag_cache()
 
     def _launch_behind(self, step: _Step, token_ids: torch.Tensor) -> _Step | None:
-        """The pass behind tokens that the host doesn't know yet: of `step`, on the device."""
+        """The pass after `step`, whose tokens are on the device and unknown to the host."""
         decoding = self._decoding()
         if not self._takes_from_device() or any(job.sampler.is_pair for job in decoding):
             return None
@@ -197,7 +196,7 @@ class Generator(PromptGenerator):
         return self._pass([one.job for one in inputs], found, self._positions(inputs))
 
     def _launch_ahead(self, step: _Step, token_ids: Sequence[int]) -> _Step | None:
-        """The pass behind tokens that their jobs have not accepted yet."""
+        """The pass after tokens that their jobs have not accepted yet."""
         drawn = dict(zip(step.jobs, token_ids, strict=True))
         inputs: list[_Input] = []
         for job in self._decoding():
@@ -209,10 +208,10 @@ class Generator(PromptGenerator):
         return self._launch(inputs)
 
     def _positions(self, inputs: Sequence[_Input]) -> list[int]:
-        """Where their keys and values will be written."""
+        """Positions of the inputs' keys and values."""
         positions = [one.job.position() + one.ahead for one in inputs]
         for one, position in zip(inputs, positions, strict=True):
-            if position % self.page_size == 0:  # else something of the page has been, already
+            if position % self.page_size == 0:  # else the page is in use already
                 one.job.will_write(position, position + 1)
         return positions
 
@@ -220,7 +219,7 @@ class Generator(PromptGenerator):
         return [job for job in self.active_jobs if job.is_decoding]
 
     def _launch(self, inputs: Sequence[_Input]) -> _Step | None:
-        """A forward pass of one token each."""
+        """A forward pass with one token of each job."""
         if not inputs:
             return None
         inputs = self._in_rows(inputs)
@@ -239,14 +238,14 @@ class Generator(PromptGenerator):
     def _pass(
         self, jobs: list[Exl2Job], token_ids: torch.Tensor, positions: Sequence[int]
     ) -> _Step:
-        """`token_ids`, (rows,), wherever they are."""
+        """`token_ids`: (rows,), on the host or the device."""
         num_rows, width = len(positions), max(positions) // self.page_size + 1
         logits = self._forward(token_ids, positions, self._table[:num_rows, :width])
         self._work.note_pass(num_rows, self._graphs.num_rows if self._graphs else num_rows)
         return _Step(jobs, logits[:, 0])
 
     def _takes_from_device(self) -> bool:
-        """Whether a pass can find the embeddings of tokens that are on the device."""
+        """Whether a pass can embed tokens that are on the device."""
         return self._device.type == "cpu" or self._graphs is not None
 
     def _forward(
@@ -270,7 +269,7 @@ class Generator(PromptGenerator):
         return logits
 
     def _in_rows(self, inputs: Sequence[_Input]) -> list[_Input]:
-        """In an order in which jobs keep their rows of the table, as far as they can."""
+        """Order the inputs so that jobs keep their rows of the table where possible."""
         ordered: list[_Input | None] = [None] * len(inputs)
         others: collections.deque[_Input] = collections.deque()
         for one in inputs:
@@ -283,7 +282,7 @@ class Generator(PromptGenerator):
                 others.append(one)
         for row, taken in enumerate(ordered):
             if taken is None:
-                # In order: of a request's choices the first is told first.
+                # In order: a request's first choice gets its text first.
                 ordered[row] = one = others.popleft()
                 self._take_row(row, one.job)
         return [one for one in ordered if one is not None]

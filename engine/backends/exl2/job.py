@@ -1,6 +1,6 @@
-"""A job of the dynamic generator whose failures stay its own, and which samples by itself.
+"""A job of the dynamic generator that contains its failures, and samples by itself.
 
-Methods other than the constructor run inside `generator.iterate()`.
+All methods but the constructor run inside `generator.iterate()`.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,9 @@ from switchyard.engine.messages import Chunk, TokenLogprob
 
 
 class Exl2Job(PromptJob):
-    """Contains its errors: what raises out of `iterate()` would cost all jobs their results. They
-    may be panics of libraries written in Rust, which are no `Exception`s.
-
-    A failed job puts a `JobBroken` into the results.
+    """Contains its errors: an exception from `iterate()` would cost all jobs their results. Errors
+    include panics of Rust libraries, which are no `Exception`s. A failed job puts a `JobBroken`
+    into the results.
     """
 
     def __init__(
@@ -35,51 +34,53 @@ class Exl2Job(PromptJob):
         chunk_size: int,
         num_draft_tokens: int = 0,
     ) -> None:
-        """`chunk_size`: as PromptJob's. By `num_draft_tokens` the library ends it sooner."""
+        """`chunk_size`: as PromptJob's. The library ends a job `num_draft_tokens` tokens early."""
         super().__init__(job, stop_token_ids, sampler, chunk_size, num_draft_tokens)
-        self.stop_strings_utf32_offsets = None  # there are none: don't look for them
+        self.stop_strings_utf32_offsets = None  # no search for stop strings in the library
         self.num_sampled = 0
-        self.num_told = 0  # of them, how many have come out of `iterate()` as a result
-        self.is_active = False  # it has pages
-        self.is_moved = False  # other pages hold its sequences than those of its row
-        self.row = 0  # in the generator's table of pages, if it is there
-        self._unnoted: list[int] = []  # tokens that sequences and pages don't know of yet
-        self._num_until_border = 0  # of a page, in tokens
-        self._logprob: TokenLogprob | None = None  # of the token that was drawn
+        self.num_told = 0  # sampled tokens that `iterate()` has returned in a result
+        self.is_active = False  # whether it has pages
+        self.is_moved = False  # whether its pages differ from those of its row
+        self.row = 0  # its row in the generator's table of pages, if it has one
+        self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
+        self._num_until_border = 0  # tokens until the current page is full
+        self._logprob: TokenLogprob | None = None  # of the drawn token
         self._detokenizer = Detokenizer(tokenizer, job)
-        self._logprobs: list[TokenLogprob] = []  # of tokens that have not been told
+        self._logprobs: list[TokenLogprob] = []  # of untold tokens
 
     def flush(self) -> list[Chunk]:
-        """What was held back, since the job goes no further."""
+        """Text that was held back; the job has ended."""
         text, token_ids = self._detokenizer.flush()
         return [self._chunk(text, token_ids)] if token_ids else []
 
     # Decoding, by a `Generator`
 
     def last_id(self, sequence: int = 0) -> int:
-        """The newest token of a sequence, whose keys and values have not been computed."""
+        """The newest token of a sequence; its keys and values have not been computed."""
         if self._unnoted:
             return self._unnoted[-1]
         ids = self.sequences[sequence].sequence_ids
         return int(ids.torch_slice(len(ids) - 1, None).item())
 
     def position(self, sequence: int = 0) -> int:
-        """Of that token."""
+        """Position of the newest token of a sequence."""
         position: int = self.sequences[sequence].kv_position
         return position + len(self._unnoted)
 
     def ends_with(self, token_id: int) -> bool:
-        """Whether it is plain that a token ends the job. If not, it may still do so."""
+        """Whether this token certainly ends the job. Another token may end it, too."""
         return token_id < 0 or token_id in self.stop_tokens or self.is_at_last
 
     @property
     def is_at_last(self) -> bool:
-        """Whether the next token ends the job, whichever it is."""
+        """Whether any next token ends the job."""
         is_at_last: bool = self.num_sampled + 1 >= self.max_new_tokens
         return is_at_last
 
     def accept(self, token_id: int, logprob: TokenLogprob | None, results: list[Result]) -> bool:
-        """The next token, or below 0 why there is none; whether the job has ended."""
+        """Take the next token; below 0 it is a code of `draw` for a failed draw. Returns whether
+        the job has ended.
+        """
         try:
             if self.sampler.error is not None:
                 raise self.sampler.error
@@ -104,9 +105,9 @@ class Exl2Job(PromptJob):
         super().allocate_pages()
         self.is_active = True
 
-    @torch.inference_mode()  # not only from `iterate`, where its tensors have been made
+    @torch.inference_mode()  # also outside `iterate`, which made its tensors
     def deallocate_pages(self) -> None:
-        """Once: what has been computed can be found by others."""
+        """Idempotent. Other jobs can then find the computed pages."""
         if self.is_active:
             self.is_active = False
             self._note_tokens()
@@ -116,14 +117,13 @@ class Exl2Job(PromptJob):
         self._find_border()
 
     def _find_border(self) -> None:
-        """How many more tokens there are until a page is full."""
+        """Set the number of tokens until the current page is full."""
         size = self.generator.page_size
         self._num_until_border = min(size - s.kv_position % size for s in self.sequences)
 
     def _note_tokens(self) -> None:
-        """Let sequences and pages know of new tokens: seldom, since it takes tensor operations.
-
-        They never reach beyond a page's border.
+        """Add new tokens to sequences and pages. It takes tensor operations, so it runs rarely; the
+        tokens never reach beyond the border of a page.
         """
         if not self._unnoted:
             return
@@ -140,8 +140,8 @@ class Exl2Job(PromptJob):
         self._find_border()
 
     def _share_page(self, sequence: Any, index: int) -> None:
-        """A page is full: it can be found by its hash; one that was there before takes its place.
-        As ExLlamaV2DynamicJob.receive_sample does.
+        """A full page can be found by its hash; an equal page that was there before replaces it. As
+        ExLlamaV2DynamicJob.receive_sample does.
         """
         pages, generator = sequence.allocated_pages, self.generator
         page, size = pages[index], generator.page_size
@@ -152,7 +152,7 @@ class Exl2Job(PromptJob):
             if phash in generator.unreferenced_pages:
                 generator.unreferenced_pages[phash].clear()
             page.update_hash(phash)
-        elif other.kv_position == size:  # else its own job is still at it, and may never be done
+        elif other.kv_position == size:  # else its own job is still filling it
             serial = page.access_serial
             page.sub_ref()
             pages[index] = other
@@ -162,7 +162,7 @@ class Exl2Job(PromptJob):
         pages[index + 1].prev_hash = pages[index].phash
         pages[index + 1].can_revert = False
 
-    # Decoding, by the library's generator: where it guesses ahead, or has no pages
+    # Decoding, by the library's generator: for speculation, or without pages
 
     def receive_logits(self, logits: torch.Tensor) -> Any:
         """Draw from `logits`, (sequences, 1, padded vocabulary)."""
@@ -178,7 +178,7 @@ class Exl2Job(PromptJob):
     def receive_sample(
         self, logits: torch.Tensor, next_token: torch.Tensor, *rest: Any
     ) -> tuple[bool, torch.Tensor]:
-        """Accept a token; (whether the job has ended, the token)."""
+        """Accept a token. Returns whether the job has ended, and the token."""
         *others, results, is_first = rest
         told: list[dict[str, Any]] = []
         try:
@@ -190,17 +190,17 @@ class Exl2Job(PromptJob):
             token: torch.Tensor = super().receive_sample(
                 logits, next_token, *others, told, is_first
             )[1]
-            self.held_text = ""  # ours is another
+            self.held_text = ""  # the text is held in the detokenizer
             self.held_tokens.clear()
             result = self._tell(token_id, self._logprob, told[-1].get("eos_reason"))
         except BaseException as error:
             self.fail(error, results)
-            return True, next_token  # as at a stop: the generator frees the pages
+            return True, next_token  # like a stop token: the generator frees the pages
         results.append(result)
         return result.end is not None, token
 
     def _tell(self, token_id: int, logprob: TokenLogprob | None, end: str | None) -> TokenTold:
-        """What a token brings. `end`: the library's word for why it ends the job, if it does."""
+        """The text of a token. `end`: the library's reason if the token ends the job."""
         is_stop_token = end == "stop_token"
         stop_reason: str | int | None = None
         self.sampler.accept(token_id)

@@ -1,4 +1,4 @@
-"""A job of the dynamic generator, as far as its prompt goes. Runs inside `generator.iterate()`."""
+"""The prompt phase of a dynamic generator's job. Runs inside `generator.iterate()`."""
 
 import time
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.job import Job
 from switchyard.engine.messages import TokenLogprob
 
-# Tokens of a page that begins like another, or all that it has: to copy fewer takes longer than to
-# compute them with the rest.
+# Least number of common tokens for a copy, or the whole page: computing fewer with the rest is
+# faster than copying them.
 MIN_ALIKE = 32
 
 
 class _Beginning:
-    """Of the ids of a sequence: its first `length` tokens."""
+    """The first `length` tokens of a sequence's ids."""
 
     def __init__(self, whole: Any, length: int) -> None:
         self.torch_slice = whole.torch_slice
@@ -36,13 +36,13 @@ class _Beginning:
 
 
 class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untyped
-    """Computes its prompt in chunks, or lets the generator do so together with those of others."""
+    """Computes its prompt in chunks, or lets the generator compute it together with others'."""
 
     def __init__(
         self, job: Job, stop_token_ids: Sequence[int], sampler: Sampler, chunk_size: int, room: int
     ) -> None:
-        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode. `room`: of
-        its pages, for tokens beyond those that it may generate.
+        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode. `room`:
+        tokens of its pages beyond those that it may generate.
         """
         self.job = job
         self.sampler = sampler
@@ -55,29 +55,29 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             identifier=job.identifier,
         )
         self.sequences: list[Any]
-        self.is_decoding = False  # its prompt has been computed
+        self.is_decoding = False  # whether its prompt has been computed
         self.prompt_logprobs: list[TokenLogprob | None] = [None]  # nothing precedes the first
-        self.is_scored = job.prompt_logprobs is None  # or its prompt's logprobs have been told
+        self.is_scored = job.prompt_logprobs is None  # or after its prompt's logprobs
         self.num_next = 0
         self._chunk_size = chunk_size
 
     @property
     def num_cached(self) -> int:
-        """Tokens of the prompt that the cache had; of a pair, on average."""
+        """Tokens of the prompt found in the cache; of a pair, the mean."""
         num_cached: int = self.cached_pages * self.generator.page_size + self.cached_tokens
         return num_cached // len(self.sequences)
 
     def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
         super().prepare_for_queue(generator, serial_number)
         if self.job.prompt_logprobs is not None:
-            # Pages of its own: no logits come with cached ones.
+            # Pages of its own: cached pages have no logits.
             for sequence in self.sequences:
                 sequence.new_unique_pages += len(sequence.page_hashes)
                 sequence.page_hashes = []
             self.all_unique_hashes: list[bytes] = []
 
     def is_prefill_done(self) -> bool:
-        """Whether the generator may decode. Never if there is nothing to generate."""
+        """Whether the generator may decode. Always False if nothing is to be generated."""
         return self.job.max_new_tokens > 0 and bool(super().is_prefill_done())
 
     def prefill(self, results: list[Result]) -> None:
@@ -89,8 +89,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
                 size = self._chunk_size if is_anybody_decoding else self.generator.max_chunk_size
                 self._score_chunk(size, results)
             elif is_anybody_decoding:
-                # Not before its rules are compiled: those that decode would wait for them, too. A
-                # prompt of one token has no prefill to put off.
+                # Only once its rules are compiled: decoding jobs would wait for them, too. A prompt
+                # of one token has no prefill to delay.
                 if self.is_prefill_done() or all(rule.is_ready for rule in self.sampler.rules):
                     self._prefill_chunk(self._chunk_size, results)
             else:
@@ -105,13 +105,13 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             self.begin_decoding()
 
     def begin_decoding(self) -> None:
-        """The prompt is computed."""
+        """Called once the prompt is computed."""
 
-    # In a pass that the generator computes, perhaps for several jobs at once.
+    # In a pass of the generator, perhaps for several jobs at once
 
     def plan(self, is_anybody_decoding: bool) -> bool:
-        """Take what other pages have. Whether a chunk can be computed then, of `num_next` tokens
-        from `start` on.
+        """Take over cached pages. Returns whether a chunk of `num_next` tokens from `start` on can
+        then be computed in a common pass.
         """
         is_ready = not is_anybody_decoding or all(rule.is_ready for rule in self.sampler.rules)
         if self.error is not None or self.is_decoding or not self.is_scored or not is_ready:
@@ -121,7 +121,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         for page in sequence.allocated_pages[sequence.kv_position // size : last // size]:
             if sequence.kv_position % size or page.kv_position < size:
                 break
-            sequence.kv_position += size  # another job has computed it meanwhile
+            sequence.kv_position += size  # another job has computed the page meanwhile
             page.can_revert = False
             self.cached_pages += 1
         if others:
@@ -145,37 +145,37 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     @property
     def start(self) -> int:
-        """Of what is left, in tokens."""
+        """First token that is not computed."""
         start: int = self.sequences[0].kv_position
         return start
 
     def row_start(self, length: int) -> int | None:
-        """Where a row of `length` tokens with the chunk begins, so that nobody else looks at what
-        it has behind that: at `start`, or before it on the same page. None if there is no room.
+        """Start of a row of `length` tokens that contains the chunk, such that no other job reads
+        the padding: `start`, or a place before it on the same page. None if there is no room.
         """
         [sequence] = self.sequences
         size, end = int(self.generator.page_size), self.start + self.num_next
-        is_last = end == len(sequence.sequence_ids) - 1  # then the pages that follow are its own
+        is_last = end == len(sequence.sequence_ids) - 1  # then all later pages are its own
         limit = len(sequence.allocated_pages) * size if is_last else end
         start = min(self.start, max(self.start // size * size, limit - length))
         return start if start + length <= limit else None
 
     def ids_from(self, start: int) -> torch.Tensor:
-        """(1, tokens), to the end of the chunk."""
+        """Token ids from `start` to the end of the chunk, (1, tokens)."""
         end = self.start + self.num_next
         ids: torch.Tensor = self.sequences[0].sequence_ids.torch_slice(start, end)
         return ids
 
     def will_write(self, start: int, end: int, sequence: int = 0) -> None:
-        """Before a pass: keys and values at `start` up to `end`, wherever the job ends. What pages
-        have held before must not come back when they are let go unused.
+        """Announce a write of keys and values from `start` to `end`. Pages that a pass may write to
+        lose their cached content before the pass.
         """
         size = self.generator.page_size
         for page in self.sequences[sequence].allocated_pages[start // size : -(-end // size)]:
             page.can_revert = False
 
     def note_chunk(self, results: list[Result]) -> None:
-        """It has been computed."""
+        """The chunk has been computed."""
         [sequence] = self.sequences
         pages, size = sequence.allocated_pages, self.generator.page_size
         end = self.start + self.num_next
@@ -187,13 +187,13 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self._begin_if_done()
 
     def _copy_alike(self, sequence: Any, index: int) -> None:
-        """Copy keys and values of the page that begins most like this one, as
+        """Copy keys and values of the page with the longest common beginning, as
         ExLlamaV2DynamicJob.prefill does.
         """
         pages, size = sequence.allocated_pages, self.generator.page_size
         pages[index].prev_hash = pages[index - 1].phash if index else None
         ids = sequence.sequence_ids.torch_slice(index * size, len(sequence.sequence_ids) - 1)
-        if ids.shape[-1] < 2:  # one token isn't worth it
+        if ids.shape[-1] < 2:  # not worth it for one token
             return
         best, length = None, max(min(MIN_ALIKE, ids.shape[-1]) - 1, 1)
         for page in self.generator.pages_beginning_with(*ids[0, :2].tolist()):
@@ -213,7 +213,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self._note_computed(sequence, index * size + length)
 
     def _note_computed(self, sequence: Any, end: int) -> None:
-        """Keys and values are there up to `end`."""
+        """Keys and values are computed up to `end`."""
         size, start = self.generator.page_size, sequence.kv_position
         for i in range(start // size, -(-end // size)):
             page = sequence.allocated_pages[i]
@@ -226,7 +226,9 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         sequence.kv_position = end
 
     def _score_chunk(self, size: int, results: list[Result]) -> None:
-        """A chunk of the prompt with its logprobs; these once it is done, until they are told."""
+        """Compute a chunk of the prompt with its logprobs. After the last chunk they are put into
+        the results, until they are told.
+        """
         [sequence] = self.sequences
         start, last = sequence.kv_position, len(sequence.sequence_ids) - 1
         if start == 0:
@@ -247,12 +249,12 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             results.append(PromptScored(self.identifier, self.job.max_new_tokens == 0))
 
     def _prefill_chunk(self, size: int | None, results: list[Result]) -> None:
-        """Compute a chunk of one sequence, no more than `size` tokens.
+        """Compute a chunk of one sequence, at most `size` tokens.
 
-        The generator goes by whole pages, so it is shown a prompt that ends sooner. It counts the
-        progress of a pair together and so never ends a long one: it is shown one of them.
+        The library's prefill works on whole pages, so it is given a shortened prompt. It counts the
+        progress of a pair in sum, and so never ends a long one: it is given one sequence.
         """
-        pair, told = self.sequences, list[dict[str, Any]]()  # by the library
+        pair, told = self.sequences, list[dict[str, Any]]()  # the library's results
         left = [s for s in pair if s.kv_position < len(s.sequence_ids) - 1]
         if not left:
             super().prefill(told)
@@ -260,7 +262,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             return
         sequence = left[0]
         whole = sequence.sequence_ids
-        if self.generator.paged:  # it may fail half-way
+        if self.generator.paged:  # the pass may fail half-way
             start = sequence.kv_position
             end = min(start + (size or self.generator.max_chunk_size), len(whole) - 1)
             self.will_write(start, end, pair.index(sequence))
@@ -276,7 +278,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self._note_progress(told, results)
 
     def _note_progress(self, told: list[dict[str, Any]], results: list[Result]) -> None:
-        """Of all its prompts, if the library has told of any."""
+        """Add the progress of all prompts of the job, if the library has returned some."""
         if told:
             done = sum(s.kv_position for s in self.sequences)
             total = sum(len(s.sequence_ids) - 1 for s in self.sequences)

@@ -1,4 +1,4 @@
-"""The library's generator with a way of its own to the prompts of its jobs: several in one pass."""
+"""The library's generator, with the prompts of several jobs in one pass."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from switchyard.engine.backends.exl2.results import Result
 
 
 class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 is untyped
-    """Of `PromptJob`s only."""
+    """For `PromptJob`s only."""
 
     def __init__(self, device: torch.device, passes: Passes | None, **settings: Any) -> None:
         """`settings`: the library's."""
         super().__init__(**settings, max_sampling_threads=1, filter_background_eval=False)
-        self.is_overlapping = device.type != "cpu"  # it works by itself
+        self.is_overlapping = device.type != "cpu"  # the device works asynchronously
         self._device = device
         self._passes = passes
         if passes is not None:
@@ -27,19 +27,19 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
 
     def reset_page_table(self) -> None:
         super().reset_page_table()
-        # What the pages hold in one tensor, so that all are looked through at once.
+        # The token ids of all pages in one tensor, for one search over all.
         ids = torch.zeros((len(self.all_pages), self.page_size), dtype=torch.long)
         self._page_ids = ids.numpy()
         for i, page in enumerate(self.all_pages):
             page.sequence = ids[i : i + 1]
 
     def pages_beginning_with(self, first: int, second: int) -> list[Any]:
-        """Those whose first two tokens are, or were, these."""
+        """Pages whose first two tokens are, or were, these."""
         begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
         return [self.all_pages[i] for i in np.flatnonzero(begins)]
 
     def _prefill(self, results: list[Result]) -> None:
-        """A chunk of every prompt that isn't computed yet."""
+        """Compute a chunk of every unfinished prompt."""
         newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
         computed: set[PromptJob] = set()
         if self.is_overlapping:
@@ -61,8 +61,8 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
     def _compute_prompts(
         self, rows: Mapping[PromptJob, int], length: int, results: list[Result]
     ) -> set[PromptJob]:
-        """The next chunk of each in one pass of rows of `length` tokens, from the given starts on:
-        what fills them up is overwritten in time. Which of them it was done for.
+        """Compute the next chunk of each job in one pass, in rows of `length` tokens from the given
+        starts on. Later passes overwrite the padding. Returns the jobs for which it was done.
         """
         jobs, starts = list(rows), list(rows.values())
         token_ids = torch.zeros((len(jobs), length), dtype=torch.long)
@@ -82,7 +82,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
                 return set(jobs)
             if explain(error) is not error:
                 raise
-            return set()  # one of them is at fault: each is computed alone then
+            return set()  # one job is at fault: each is then computed alone
         for job in jobs:
             job.note_chunk(results)
         return set(jobs)

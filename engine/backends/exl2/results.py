@@ -1,4 +1,4 @@
-"""What an iteration has brought for a job: from `Exl2Job`, or the library, to `Exl2Backend`."""
+"""The results of an iteration for a job, from `Exl2Job` or the library to `Exl2Backend`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ class JobBegun:
 
 @dataclass(frozen=True, slots=True)
 class PromptComputed:
-    """As far as `done_tokens`; of a pair, of both prompts."""
+    """The prompt is computed up to `done_tokens`; of a pair, both prompts."""
 
     identifier: str
     done_tokens: int
@@ -23,7 +23,7 @@ class PromptComputed:
 @dataclass(frozen=True, slots=True)
 class PromptScored:
     identifier: str
-    is_end: bool  # nothing is to be generated
+    is_end: bool  # whether nothing is to be generated
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class JobEnd:
 @dataclass(frozen=True, slots=True)
 class TokenTold:
     identifier: str
-    chunk: Chunk  # empty, while its text is held back
+    chunk: Chunk  # empty while its text is held back
     end: JobEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobBroken:
-    """Its own failure. After one in `prefill` it stays active and must be cancelled; otherwise the
-    generator lets go of it by itself.
+    """A failure of the job alone. After a failure in `prefill` the job stays active and must be
+    cancelled; otherwise the generator releases it.
     """
 
     identifier: str
@@ -56,5 +56,5 @@ Result = JobBegun | PromptComputed | PromptScored | TokenTold | JobBroken
 
 
 def of_library(result: dict[str, Any] | Result) -> Result:
-    """The library's own are those of jobs that start; it has put ours among them."""
+    """The library's own results are those of started jobs; all others are ours."""
     return JobBegun(result["identifier"]) if isinstance(result, dict) else result

@@ -1,5 +1,5 @@
-"""Guessed tokens: several of a job in one step, of which those that it would have drawn anyway
-are kept. Engine thread.
+"""Speculative decoding: a step checks several draft tokens of a job, and keeps those that the job
+would have drawn anyway. Engine thread.
 """
 
 from typing import Any
@@ -10,10 +10,10 @@ from switchyard.engine.backends.exl2.generator import Generator
 
 
 class SpeculativeGenerator(Generator):
-    """Guesses only while each job that decodes can take guesses.
+    """Drafts only while each decoding job can take drafts.
 
-    The generator pairs rows of guesses with jobs, not with their sequences, so a job of two would
-    get its neighbour's; and it looks for n-grams in prompts that are shorter than one.
+    The library's generator pairs rows of drafts with jobs, not with their sequences: a job of two
+    would get its neighbour's. It also looks for n-grams in prompts that are shorter than one.
     """
 
     def iterate_ngram_gen(self, results: list[dict[str, Any]]) -> torch.Tensor | None:
@@ -32,7 +32,7 @@ class SpeculativeGenerator(Generator):
             self._follow(sequences)
             return None
         guesses: torch.Tensor = super().iterate_draftmodel_gen(results)
-        self._work.drafts += len(sequences)  # the library's buffer has rows for more
+        self._work.drafts += len(sequences)  # without the unused rows of the library's buffer
         # A draft model may have more rows of logits than the model has tokens.
         return guesses.clamp_(0, self.model.config.vocab_size - 1)
 
@@ -44,7 +44,7 @@ class SpeculativeGenerator(Generator):
         )
 
     def _follow(self, sequences: list[Any]) -> None:
-        """A step of the draft model without a guess, so that its cache has no holes."""
+        """A step of the draft model without a draft, so that its cache has no gaps."""
         tables = [
             torch.tensor([page.page_index for page in s.allocated_pages], dtype=torch.int32)
             for s in sequences

@@ -1,1 +1,1 @@
-"""How the next tokens are drawn. torch alone, for all jobs of a batch at once."""
+"""Draws the next tokens, for all jobs of a batch at once. torch alone."""

@@ -1,4 +1,4 @@
-"""Draws of rows that keep few of their tokens: on the likeliest, not on the whole vocabulary."""
+"""Draws for rows that keep few tokens: among the most probable, not the whole vocabulary."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ import torch
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.backends.sampling.transfer import upload
 
-NUM_CANDIDATES = 128  # more than MAX_FEW: some may equal the last that is kept. Sorts fast
-LEAST_TOP_P = 1e-9  # keeps the likeliest, which 0 must
-BELOW_1 = 1 - 1e-12  # so that rounding can't carry a point beyond the last candidate
+NUM_CANDIDATES = 128  # more than MAX_FEW, for ties with the last kept one. Sorts fast
+LEAST_TOP_P = 1e-9  # a top_p of 0 keeps the most probable token
+BELOW_1 = 1 - 1e-12  # keeps rounding from carrying a point beyond the last candidate
 
 
 class _Settings(NamedTuple):
@@ -23,9 +23,9 @@ class _Settings(NamedTuple):
 
 
 def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of samplers that are `is_few`: tokens and each row's highest logit, (rows,). As the filters
-    of the same names and `filters.draw` do; of tokens that are equal to the last kept, no more than
-    that there are NUM_CANDIDATES.
+    """Tokens and each row's highest logit, (rows,), for samplers that are `is_few`. As the filters
+    of the same names and `filters.draw` do. Ties with the last kept token stay, as far as
+    NUM_CANDIDATES goes.
     """
     size = min(NUM_CANDIDATES, logits.shape[-1])
     settings = [
@@ -46,11 +46,11 @@ def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tenso
     probs = values.softmax(-1)
     before = probs.cumsum(-1) - probs
     is_kept = (before < top_p) & (probs >= min_p * probs[:, :1])
-    # Equal ones stay together.
+    # Ties are kept or dropped together.
     least = probs.masked_fill(~is_kept, math.inf).amin(-1, keepdim=True)
     probs.masked_fill_(probs < least, 0.0)
-    token_ids, order = best.indices.int().sort(-1)  # in which order equal ones are found can vary
+    token_ids, order = best.indices.int().sort(-1)  # topk's order of ties varies
     sums = probs.gather(-1, order).cumsum(-1)
     places = torch.searchsorted(sums, points * sums[:, -1:], right=True)
-    places.clamp_(max=size - 1)  # where the logits are not numbers
+    places.clamp_(max=size - 1)  # for logits that are NaN
     return token_ids.gather(-1, places)[:, 0].long(), best.values[:, 0]

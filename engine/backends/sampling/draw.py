@@ -1,8 +1,8 @@
-"""The next tokens of all jobs of a batch: what each one's Sampling asks for, on the rows of their
-logits, wherever these are. Engine thread.
+"""The next tokens of all jobs of a batch, by each job's Sampling, on their rows of logits. Engine
+thread.
 
-What most jobs ask for takes one operation for all rows; the rest takes them row by row. Either way
-a row's token depends on nothing but its own logits, settings, and random numbers.
+Common parameters take one operation for all rows, the others work row by row. Either way a row's
+token depends only on its own logits, settings and random numbers.
 """
 
 import math
@@ -21,24 +21,24 @@ from switchyard.engine.backends.sampling.transfer import Download, column, uploa
 from switchyard.engine.errors import InvalidJob, JobFailed
 from switchyard.engine.messages import TokenLogprob
 
-# In place of a token id
+# Codes in place of a token id
 NONE_LEFT = -1
 NOT_NUMBERS = -2
 
 
-# Tokens of some rows, and their highest logits
+# Returns the tokens of some rows, and their highest logits
 _Way = Callable[[Sequence[Sampler], torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Drawn(NamedTuple):
-    """Of each row."""
+    """One entry for each row."""
 
-    token_ids: list[int]  # below 0: why there is none
-    logprobs: list[TokenLogprob | None]  # where the job asked
+    token_ids: list[int]  # below 0: a code for no token
+    logprobs: list[TokenLogprob | None]  # None unless the job asked
 
 
 class Drawing:
-    """Under way on the device."""
+    """A draw that is under way on the device."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Drawing:
         rows: Sequence[int],
         logits: torch.Tensor | None,
     ) -> None:
-        """`logits`: the model's own, of `rows`, of which logprobs are asked for."""
+        """`logits`: the model's raw logits of `rows`, whose logprobs are asked for."""
         self.token_ids = token_ids  # (rows,), on the device
         self._num_top = [samplers[i].num_logprobs or 0 for i in rows]
         self._rows = rows
@@ -58,7 +58,7 @@ class Drawing:
         self._download = Download([token_ids, *measured])
 
     def take(self) -> Drawn:
-        """Waits until it is done, and for nothing that was launched after it."""
+        """Waits for the draw, and for no later work of the device."""
         drawn, *measured = self._download.take()
         token_ids: list[int] = drawn.tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(token_ids)
@@ -70,7 +70,7 @@ class Drawing:
 
 
 def check(token_id: int) -> None:
-    """Raises JobFailed, or InvalidJob where what a job asks for leaves no token."""
+    """Raises JobFailed, or InvalidJob if the job's settings leave no token."""
     if token_id == NONE_LEFT:
         raise InvalidJob("no token is left to choose from: all are banned")
     if token_id == NOT_NUMBERS:
@@ -81,8 +81,8 @@ class Draw:
     def __init__(
         self, vocab_size: int, device: torch.device, model_vocab_size: int | None = None
     ) -> None:
-        """`vocab_size`: of the tokenizer; logits beyond it are of no token. `model_vocab_size`: of
-        the model, if that is another, over which probabilities are told.
+        """`vocab_size`: of the tokenizer; logits beyond it belong to no token. `model_vocab_size`:
+        of the model, if it differs; logprobs are over all of it.
         """
         self._vocab_size = vocab_size
         self._model_vocab_size = model_vocab_size or vocab_size
@@ -92,14 +92,14 @@ class Draw:
     def __call__(
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawn:
-        """As `start`, and waits."""
+        """`start`, then wait."""
         return self.start(samplers, logits, negative).take()
 
     def start(
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawing:
-        """`logits`: (samplers, padded vocabulary), which may be changed; `negative`: likewise of
-        the negative prompts of those that are pairs, in their order.
+        """`logits`: (samplers, padded vocabulary), may be changed. `negative`: likewise, behind the
+        negative prompts of the pairs among them, in order.
         """
         told, raw = _raw(samplers, logits, self._model_vocab_size)
         if not all(_is_taken_as_it_is(sampler) for sampler in samplers):
@@ -117,7 +117,7 @@ class Draw:
         return Drawing(token_ids, samplers, told, raw)
 
     def _limit(self, samplers: Sequence[Sampler], logits: torch.Tensor) -> None:
-        """What rules say. One that raises leaves its error with its sampler."""
+        """Apply the rules. A failed rule leaves its error in its sampler."""
         among: list[tuple[int, torch.Tensor]] = []
         others: list[tuple[int, Only | Without]] = []
         for i, sampler in enumerate(samplers):
@@ -234,7 +234,7 @@ class Draw:
 
 
 def _is_taken_as_it_is(sampler: Sampler) -> bool:
-    """Whether nothing is computed with its whole row of logits."""
+    """Whether no computation uses the sampler's whole row of logits."""
     is_changed = sampler.is_penalized or sampler.is_masked or sampler.is_pair or sampler.rules
     return not is_changed and (sampler.is_few or not sampler.is_filtered)
 
@@ -253,7 +253,7 @@ def _likeliest(_: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor
 def _raw(
     samplers: Sequence[Sampler], logits: torch.Tensor, vocab_size: int
 ) -> tuple[list[int], torch.Tensor | None]:
-    """Rows of which logprobs are asked for, and their logits before anything is done to them."""
+    """The rows whose logprobs are asked for, and their raw logits."""
     rows = [i for i, s in enumerate(samplers) if s.num_logprobs is not None]
     if not rows:
         return rows, None

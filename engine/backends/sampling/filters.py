@@ -1,9 +1,11 @@
-"""Which tokens may be drawn, as published: on rows of logits, (rows, vocabulary), float32.
+"""Truncation filters by their published definitions, on rows of logits, (rows, vocabulary),
+float32.
 
-Each sets what it excludes to -inf, in place; ties at a border are kept, and never is everything
-excluded. Where it says so, a parameter may be a column, (rows, 1). Not the library's own, whose
-top_p drops the token that crosses the limit and keeps less likely ones, and whose min_p and top_a
-let a stale candidate back in.
+Each sets excluded logits to -inf, in place. Ties at a border are kept; at least one token is kept.
+A parameter may be a column, (rows, 1), where a docstring says so.
+
+They replace the library's: its top_p drops the token that crosses the limit and keeps less probable
+ones, its min_p and top_a let a stale candidate back in.
 """
 
 import math
@@ -11,14 +13,16 @@ import math
 import torch
 import torch.nn.functional as F
 
-# What is kept is rarely more than the first, hardly ever more than the second. To find that many is
-# cheaper than to sort.
+# Filters rarely keep more tokens than the first number, hardly ever more than the second. A topk of
+# that size is cheaper than a sort.
 CANDIDATES = (256, 4096)
-NEGLIGIBLE = 1e-10  # a probability that may be left out of a sort
+NEGLIGIBLE = 1e-10  # probabilities below are left out of a sort
 
 
 def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None = None) -> None:
-    """`count`: as a column, with `max_count`, the highest of it; 0: all."""
+    """Keep the `count` tokens with the highest logits; 0: all. `count`: may be a column, with its
+    maximum as `max_count`.
+    """
     most = min(max_count if max_count is not None else int(count), logits.shape[-1])
     if most == logits.shape[-1] and not isinstance(count, torch.Tensor):
         return
@@ -29,14 +33,15 @@ def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None
 
 
 def top_p(logits: torch.Tensor, limit: float | torch.Tensor) -> None:
-    """The smallest set of the likeliest tokens with at least that much probability (Holtzman et al.
-    2020, "The Curious Case of Neural Text Degeneration"). `limit`: as a column, inf: all.
+    """Keep the smallest set of most probable tokens with at least this probability mass (Holtzman
+    et al. 2020, "The Curious Case of Neural Text Degeneration"). `limit`: may be a column, inf:
+    all.
     """
     limits = torch.as_tensor(limit, device=logits.device).expand(len(logits), 1)
     log_total = logits.logsumexp(-1, keepdim=True)
     first, *more = _counts(logits.shape[-1])
     border, is_open = _border(logits, log_total, limits, first)
-    # As a rule each limit is reached by now. More is looked at only for the rows where it is not.
+    # Usually each limit is reached by now. Only the other rows need more candidates.
     if more and is_open.any():
         rows = is_open.nonzero()[:, 0]
         for count in more:
@@ -48,24 +53,26 @@ def top_p(logits: torch.Tensor, limit: float | torch.Tensor) -> None:
 
 
 def top_a(logits: torch.Tensor, factor: float) -> None:
-    """At least `factor` times the square of the highest probability (BlinkDL 2022, RWKV-LM)."""
+    """Keep tokens with probability >= `factor` times the square of the highest (BlinkDL 2022,
+    RWKV-LM).
+    """
     top = logits.amax(-1, keepdim=True)
     log_total = logits.logsumexp(-1, keepdim=True)
     _exclude_below(logits, torch.minimum(2 * top - log_total + math.log(factor), top))
 
 
 def min_p(logits: torch.Tensor, factor: float | torch.Tensor) -> None:
-    """At least that share of the highest probability (Nguyen et al. 2024, "Min-p Sampling").
-    `factor`: as a column, 0: all.
+    """Keep tokens with probability >= `factor` times the highest (Nguyen et al. 2024, "Min-p
+    Sampling"). `factor`: may be a column, 0: all.
     """
     factors = torch.as_tensor(factor, dtype=logits.dtype, device=logits.device)
     _exclude_below(logits, logits.amax(-1, keepdim=True) + factors.log())
 
 
 def tail_free(logits: torch.Tensor, limit: float) -> None:
-    """Up to where the second differences of the sorted probabilities, by their size, sum to that
-    share (Phenix and Egan 2019, "Tail Free Sampling"). The likeliest is always kept, the least
-    likely never, as in the authors' code.
+    """Keep tokens until the absolute second differences of the sorted probabilities reach this
+    share of their sum (Phenix and Egan 2019, "Tail Free Sampling"). As in the authors' code, the
+    most probable token is always kept, the least probable never.
     """
     values, probs, _ = _sorted(logits)
     if probs.shape[-1] < 3:
@@ -77,8 +84,8 @@ def tail_free(logits: torch.Tensor, limit: float) -> None:
 
 
 def typical(logits: torch.Tensor, limit: float) -> None:
-    """The smallest set of the tokens whose surprise is nearest to the expected one with at least
-    that much probability (Meister et al. 2022, "Locally Typical Sampling").
+    """Keep the smallest set of the tokens nearest to the expected surprise with at least this
+    probability mass (Meister et al. 2022, "Locally Typical Sampling").
     """
     logprobs = logits.log_softmax(-1)
     probs = logprobs.exp()
@@ -94,7 +101,7 @@ def typical(logits: torch.Tensor, limit: float) -> None:
 
 
 def mirostat(logits: torch.Tensor, max_surprise: float) -> None:
-    """No more than that many bits of surprise (Basu et al. 2021, "Mirostat", version 2)."""
+    """Keep tokens with at most this surprise, in bits (Basu et al. 2021, "Mirostat", version 2)."""
     border = logits.logsumexp(-1, keepdim=True) - max_surprise * math.log(2)
     _exclude_below(logits, torch.minimum(border, logits.amax(-1, keepdim=True)))
 
@@ -102,24 +109,24 @@ def mirostat(logits: torch.Tensor, max_surprise: float) -> None:
 def exclude_top_choices(
     logits: torch.Tensor, threshold: float, protected: torch.Tensor | None
 ) -> None:
-    """XTC, once it is decided that it shall be done: of the tokens of at least `threshold`, all but
-    the least likely; nothing if one of `protected`, token ids, would go (Weidmann 2024, pull
-    request 6335 of text-generation-webui).
+    """XTC, after its random decision: exclude all tokens with probability >= `threshold` but the
+    least probable one. Excludes none if one of `protected`, token ids, would go (Weidmann 2024,
+    pull request 6335 of text-generation-webui).
     """
     border = logits.logsumexp(-1, keepdim=True) + math.log(threshold)
     above = logits.masked_fill(logits < border, math.inf)
-    least = above.amin(-1, keepdim=True)  # inf: none is above
+    least = above.amin(-1, keepdim=True)  # inf without a token above
     excluded = (logits >= border) & (logits > least)
     if protected is not None:
         excluded &= ~excluded[:, protected].any(-1, keepdim=True)
     logits.masked_fill_(excluded, -math.inf)
 
 
-# What changes probabilities, and excludes nothing
+# Functions that change probabilities, and exclude nothing
 
 
 def smooth(logits: torch.Tensor, factor: float, curve: float) -> None:
-    """Quadratic sampling (kalomaze 2024), and its cubic part where `curve` is above 1: logits fall
+    """Quadratic sampling (kalomaze 2024), with its cubic part if `curve` is above 1: logits fall
     with the square of their distance from the highest.
     """
     top = logits.amax(-1, keepdim=True)
@@ -128,7 +135,7 @@ def smooth(logits: torch.Tensor, factor: float, curve: float) -> None:
     smoothed = (
         below.square() * (cubic * below - quadratic) if cubic else below.square() * -quadratic
     )
-    # An excluded token's distance is infinite, and 0 times that is not a number.
+    # An excluded token's distance is infinite, and 0 times infinity is NaN.
     logits.copy_((smoothed + top).masked_fill_(logits.isneginf(), -math.inf))
 
 
@@ -137,8 +144,8 @@ def heat(logits: torch.Tensor, temperature: float | torch.Tensor) -> None:
 
 
 def heat_by_entropy(logits: torch.Tensor, low: float, high: float, exponent: float) -> None:
-    """Dynamic temperature (kalomaze 2023): the higher, between the two, the nearer the entropy is
-    to the highest that so many candidates can have.
+    """Dynamic temperature (kalomaze 2023): between `low` and `high`, it grows with the ratio of the
+    entropy to its maximum for this number of candidates.
     """
     num_candidates = (~logits.isneginf()).sum(-1, keepdim=True)
     entropy = torch.special.entr(logits.softmax(-1)).sum(-1, keepdim=True)
@@ -147,11 +154,11 @@ def heat_by_entropy(logits: torch.Tensor, low: float, high: float, exponent: flo
 
 
 def draw(logits: torch.Tensor, points: torch.Tensor, skew: float = 0.0) -> torch.Tensor:
-    """The token of each row, (rows, 1), in whose part of the probability its point in [0, 1),
-    (rows, 1) float64, lies.
+    """The token of each row, (rows, 1), whose part of the probability mass contains the row's point
+    in [0, 1), (rows, 1) float64.
 
-    Without `skew` tokens lie in the order of their ids; with it by falling probability, and the
-    point is raised to exp(-skew): above 0 the less likely ones gain (exllamav2).
+    Without `skew` tokens are ordered by id. With it they are ordered by falling probability, and
+    the point is raised to exp(-skew): above 0 less probable tokens gain (exllamav2).
     """
     if skew:
         order = _sorted(logits)[2]
@@ -160,12 +167,14 @@ def draw(logits: torch.Tensor, points: torch.Tensor, skew: float = 0.0) -> torch
     return _find(logits.softmax(-1), points)
 
 
-BLOCK = 256  # tokens summed up together: the sums of a large vocabulary would take most of the time
-MAX_WHOLE = 16384  # tokens of a vocabulary up to which that doesn't pay
+BLOCK = 256  # tokens in a partial sum: sums of a large vocabulary would dominate the time
+MAX_WHOLE = 16384  # tokens of a vocabulary up to which partial sums don't pay
 
 
 def _find(probs: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """Index of the first whose cumulative probability exceeds the point. Never one of 0."""
+    """Index of the first token whose cumulative probability exceeds the point. Never a token of
+    probability 0.
+    """
     if probs.shape[-1] <= MAX_WHOLE:
         sums = probs.cumsum(-1, dtype=torch.float64)
         return torch.searchsorted(sums, _below_total(points * sums[:, -1:], sums), right=True)
@@ -182,21 +191,21 @@ def _find(probs: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
 
 
 def _below_total(points: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
-    """Rounding must not carry a point beyond the last candidate."""
+    """Keeps rounding from carrying a point beyond the last candidate."""
     total = sums[:, -1:]
     return torch.minimum(points, total.nextafter(torch.zeros_like(total)))
 
 
 def _counts(size: int) -> list[int]:
-    """Of candidates that are looked at, one after the other."""
+    """Numbers of candidates to try in turn."""
     return [*(count for count in CANDIDATES if count < size), size]
 
 
 def _border(
     logits: torch.Tensor, log_total: torch.Tensor, limits: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least logit that top_p keeps, (rows, 1), by the `count` likeliest; and in which rows,
-    (rows,), these don't reach a limit that there is.
+    """The least logit that top_p keeps among the `count` most probable, (rows, 1); and the rows,
+    (rows,), whose limit these do not reach.
     """
     highest = logits.topk(count).values
     is_kept = _before((highest - log_total).exp()) < limits
@@ -209,13 +218,13 @@ def _exclude_below(logits: torch.Tensor, border: torch.Tensor) -> None:
 
 
 def _before(probs: torch.Tensor) -> torch.Tensor:
-    """The probability of all that stand before each."""
+    """The probability mass before each candidate."""
     return F.pad(probs.cumsum(-1)[..., :-1], (1, 0))
 
 
 def _sorted(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(logits, probabilities, token ids) by falling probability, without what is negligible but
-    for two, whose differences from the last count.
+    """(logits, probabilities, token ids) by falling probability, without negligible ones except
+    two, for the last differences.
     """
     probs = logits.softmax(-1)
     count = int((probs > NEGLIGIBLE).sum(-1).max()) + 2

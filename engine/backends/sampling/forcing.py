@@ -1,11 +1,11 @@
-"""Tokens that must come where the model doesn't get to a text in time. Engine thread."""
+"""Forces tokens if the model has not written a text in time. Engine thread."""
 
 from switchyard.engine.backends.sampling.rules import Only
 from switchyard.engine.job import Forced
 
 
 class Forcing:
-    """Of one job: ends its thoughts, say, once they are as long as they may be."""
+    """The rule of one job: for example, it ends thoughts at their limit."""
 
     is_ready = True
     is_done = False
@@ -15,7 +15,7 @@ class Forcing:
         self._pieces = pieces
         self._watch = TextWatch(forced.unless_text)
         self._num_tokens = 0
-        self._next = 0  # of the forced tokens
+        self._next = 0  # index into the forced tokens
 
     def limit(self) -> Only | None:
         is_on = self._next or (
@@ -32,23 +32,21 @@ class Forcing:
 
 
 class TextWatch:
-    """Whether a text has come in a completion."""
+    """Watches for a text in a completion."""
 
     def __init__(self, text: str) -> None:
         self._text = text.encode()
-        self._tail = b""  # as much of the end as may be part of the text
+        self._tail = b""  # the end of the completion, which may be part of the text
         self.has_come = not text
 
     def add(self, piece: bytes) -> None:
-        """The bytes of one more token."""
+        """Add the bytes of one more token."""
         seen = self._tail + piece
         self.has_come = self.has_come or self._text in seen
         self._tail = seen[len(seen) - min(len(self._text) - 1, len(seen)) :] if self._text else b""
 
     @property
     def begun(self) -> list[int]:
-        """How much of the text may have come: the lengths, 0 among them, of its beginnings that
-        the completion ends in.
-        """
+        """Lengths, 0 included, of beginnings of the text in which the completion ends."""
         lengths = range(len(self._tail) + 1)
         return [length for length in lengths if self._tail.endswith(self._text[:length])]

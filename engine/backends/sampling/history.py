@@ -1,4 +1,4 @@
-"""The tokens of texts so far, as rows on the device, for penalties. Engine thread."""
+"""Token ids of the jobs' texts, as rows on the device, for penalties. Engine thread."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -7,17 +7,17 @@ import torch
 
 from switchyard.engine.backends.sampling.transfer import upload
 
-GROWTH = 256  # tokens; rows are so many longer than what is needed
+GROWTH = 256  # tokens by which rows are longer than needed
 
 
 class WrittenTokens(Protocol):
-    """Kept as long as it is asked for with each `rows`."""
+    """A text. It is kept as long as each call of `rows` asks for it."""
 
-    token_ids: list[int]  # of prompt and completion; it only grows
+    token_ids: list[int]  # of prompt and completion; only grows
 
 
 class History:
-    """A row for each text: written when it first comes, then longer by what was added."""
+    """A row for each text: written at first use, then extended by new tokens."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -27,8 +27,8 @@ class History:
         self._free: list[int] = []
 
     def rows(self, texts: Sequence[WrittenTokens]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(token ids, ages), (texts, tokens of the longest): an age is how many tokens came after;
-        below 0 where there is none.
+        """(token ids, ages), both (texts, tokens of the longest). An age is the number of later
+        tokens; below 0 in padding.
         """
         self._keep(texts)
         self._write(texts)
@@ -39,7 +39,7 @@ class History:
         return token_ids, ends - torch.arange(max(lengths), device=self._device)
 
     def _keep(self, texts: Sequence[WrittenTokens]) -> None:
-        """Places for all of them, and for no other."""
+        """Keep rows for these texts, and for no others."""
         if len(self._slots) > len(texts) or any(text not in self._slots for text in texts):
             present = set(texts)
             for gone in [text for text in self._slots if text not in present]:

@@ -1,4 +1,4 @@
-"""What tokens' probabilities are, by the model's own logits."""
+"""Log probabilities of tokens, by the model's raw logits."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,26 +8,26 @@ import torch
 from switchyard.engine.backends.sampling.transfer import upload
 from switchyard.engine.messages import TokenLogprob
 
-ROWS = 64  # turned to float32 at once: a chunk of a prompt by a large vocabulary would be much
+ROWS = 64  # rows converted to float32 at once: a whole chunk of a prompt would be large
 
 
 class Measured(NamedTuple):
-    """Of tokens, and of the likeliest in their places."""
+    """Logprobs of tokens, and of the most probable tokens in their places."""
 
     logprobs: torch.Tensor  # (tokens,)
-    top_ids: torch.Tensor  # (tokens, likeliest)
+    top_ids: torch.Tensor  # (tokens, most probable)
     top_logprobs: torch.Tensor  # likewise
 
 
 def measure(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Measured:
-    """`token_ids`: one for each row of `logits`, (rows, vocabulary). Waits for nothing."""
+    """`token_ids`: one for each row of `logits`, (rows, vocabulary). No wait for the device."""
     values = torch.log_softmax(logits.float(), dim=-1)
     best = values.topk(num_top)
     return Measured(values.gather(1, token_ids[:, None])[:, 0], best.indices, best.values)
 
 
 def tell(token_ids: Sequence[int], measured: Sequence[torch.Tensor]) -> list[TokenLogprob]:
-    """`measured`: the three of a Measured, on the host."""
+    """`measured`: the three tensors of a Measured, on the host."""
     logprobs, top_ids, top_logprobs = (tensor.tolist() for tensor in measured)
     tops = zip(top_ids, top_logprobs, strict=True)
     return [
@@ -39,18 +39,17 @@ def tell(token_ids: Sequence[int], measured: Sequence[torch.Tensor]) -> list[Tok
 def token_logprobs(
     logits: torch.Tensor, token_ids: Sequence[int], num_top: int
 ) -> list[TokenLogprob]:
-    """Of `token_ids`, one for each row of `logits`, (rows, vocabulary), and of the `num_top`
-    likeliest beside each.
+    """Logprobs of `token_ids`, one for each row of `logits`, (rows, vocabulary), with the `num_top`
+    most probable tokens beside each.
     """
     return tell(token_ids, measure(logits, upload(token_ids, torch.long, logits.device), num_top))
 
 
 def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: int) -> torch.Tensor:
-    """Compute the tokens of a prompt up to `end` and put them into the sequence's pages. Returns
-    the logits behind each of them, (tokens, padded vocabulary).
+    """Compute the tokens of a prompt up to `end`, into the sequence's pages. Returns the logits
+    behind each token, (tokens, padded vocabulary).
 
-    As ExLlamaV2DynamicJob.prefill does, but that this neither takes tokens from the cache nor
-    spares the logits.
+    As ExLlamaV2DynamicJob.prefill, but without cached tokens and with all logits.
     """
     start, page_size = sequence.kv_position, generator.page_size
     token_ids = sequence.sequence_ids.torch_slice(start, end)
@@ -72,7 +71,7 @@ def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: i
     )["logits"]
     sequence.kv_position = end
     previous = None
-    # Also the page after a full one: it is filled later, but what it follows must be known by then.
+    # Also the page after a full one: its predecessor must be known when it is filled.
     for i, page in enumerate(sequence.allocated_pages[: end // page_size + 1]):
         page.prev_hash, previous = previous, page.phash
         first, last = max(i * page_size, start), min((i + 1) * page_size, end)

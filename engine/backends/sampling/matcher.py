@@ -1,4 +1,4 @@
-"""The constraint of one job: which tokens may come next. Engine thread, but for the pool."""
+"""The constraint of one job, as masks of tokens. Engine thread, except its pool."""
 
 import threading
 import time
@@ -12,15 +12,15 @@ from switchyard.engine.backends.sampling.rules import Among, Without
 from switchyard.engine.grammar.grammars import PANICS, Grammars, check_matcher
 from switchyard.engine.job import Constraint
 
-# Seconds that a batch waits for a job's mask. `Grammars` bounds what one takes; this is for a
-# machine that is far too busy.
+# Seconds that a batch waits for a job's mask. `Grammars` bounds the work for one; this bound is for
+# an overloaded machine.
 MASK_TIMEOUT = 2.0
-MASK_THREADS = 4  # of one model
-NOTE_AFTER = 0.001  # seconds of a core: some dozens of masks
+MASK_THREADS = 4  # for each model
+NOTE_AFTER = 0.001  # seconds of a core, the time of some dozens of masks
 
 
 def start_masks(name: str) -> ThreadPoolExecutor:
-    """The pool of a model, with all of its threads: none is left for a job to start."""
+    """The pool of a model, with all threads started: none is left for a job to start."""
     pool = ThreadPoolExecutor(MASK_THREADS, f"masks-{name}")
     barrier = threading.Barrier(MASK_THREADS)
     list(pool.map(lambda _: barrier.wait(), range(MASK_THREADS)))
@@ -28,33 +28,33 @@ def start_masks(name: str) -> ThreadPoolExecutor:
 
 
 class Matcher:
-    """Masks of one job. Each is computed in a pool, where llguidance releases the GIL, while the
-    model computes the logits that it is for.
+    """The masks of one job. A pool computes each mask, where llguidance releases the GIL, while the
+    model computes the logits for it.
 
-    Until `after` has come everything may, but an end, and tokens that begin in that text and end
-    behind it.
+    Until `after` has come, all tokens are allowed except end tokens, and tokens that contain the
+    end of `after` and more.
     """
 
     def __init__(
         self, constraint: Constraint, grammars: Grammars, pool: ThreadPoolExecutor
     ) -> None:
-        self.is_done = False  # complete, and nothing may follow
+        self.is_done = False  # complete: no token may follow
         self._constraint = constraint
         self._grammars = grammars
         self._pool = pool
         self._watch = TextWatch(constraint.after)
         self._overshooting: dict[int, list[int]] = {}
         self._matcher: LLMatcher | None = None
-        self._seconds = 0.0  # of a core, for masks, since that was noted
+        self._seconds = 0.0  # core time for masks, not yet noted
         self._allowed: Future[torch.Tensor] = pool.submit(self._begin)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next mask can be had at once."""
+        """Whether the next mask is ready."""
         return self._allowed.done()
 
     def wait(self) -> None:
-        """Raises whatever came in the way of the mask."""
+        """Wait for the mask. Raises its error."""
         self._allowed.result(MASK_TIMEOUT)
 
     def limit(self) -> Among | Without:
@@ -65,8 +65,8 @@ class Matcher:
         return Without([*self._grammars.tokenizer.eos_tokens, *begun])
 
     def accept(self, token_id: int) -> None:
-        """The next token, which is no end. Raises ArithmeticError if it wasn't allowed, InvalidJob
-        where the constraint gets too large.
+        """Take the next token, not an end token. Raises ArithmeticError for a token that was not
+        allowed, InvalidJob if the constraint gets too large.
         """
         if not self._watch.has_come:
             self._watch.add(self._grammars.pieces[token_id])
@@ -76,14 +76,14 @@ class Matcher:
         with PANICS:
             is_taken = self._matcher.consume_token(token_id)
         if not is_taken:
-            if allowed[token_id // 8] >> token_id % 8 & 1:  # but takes too many steps
+            if allowed[token_id // 8] >> token_id % 8 & 1:  # allowed, at the cost of too many steps
                 check_matcher(self._matcher)
             raise ArithmeticError(f"token {token_id} breaks the constraint")
         self.is_done = self._matcher.is_stopped()
         if not self.is_done:
             self._allowed = self._pool.submit(self._compute)
 
-    # In the pool
+    # Threads of the pool
 
     def _begin(self) -> torch.Tensor:
         if not self._watch.has_come:

@@ -1,5 +1,5 @@
-"""What lowers or raises the logits of certain tokens before any filter: in place, on rows of
-logits, (rows, vocabulary), float32. Parameters are columns, (rows, 1), unless said otherwise.
+"""Penalties, before all filters: in place, on rows of logits, (rows, vocabulary), float32.
+Parameters are columns, (rows, 1), unless said otherwise.
 """
 
 import math
@@ -7,8 +7,8 @@ import math
 import numpy as np
 import torch
 
-MAX_MATCH = 50  # tokens; DRY's penalty grows no more beyond
-MAX_DRY = 1e30  # what float32 can still subtract
+MAX_MATCH = 50  # tokens; DRY's penalty grows no further
+MAX_DRY = 1e30  # float32 can still subtract it
 
 
 def penalize_repetition(
@@ -20,10 +20,11 @@ def penalize_repetition(
     decay: torch.Tensor,
 ) -> None:
     """Divide positive logits of tokens that occurred, multiply negative ones (Keskar et al. 2019,
-    "CTRL"). In full for the last `full` tokens, -1 for all; fading over `decay` before (exllamav2).
+    "CTRL"). In full for the last `full` tokens, -1: all; fading over the `decay` before
+    (exllamav2).
 
-    `token_ids`: of prompt and completion, (rows, tokens); `ages`: how many came after each, below
-    0 where there is none.
+    `token_ids`: of prompt and completion, (rows, tokens); `ages`: numbers of later tokens, below 0
+    in padding.
     """
     beyond = (ages - full).clamp(min=0)
     fading = (1 - beyond / decay.clamp(min=1)).clamp(min=0)
@@ -41,7 +42,7 @@ def penalize_frequency(
     frequency: torch.Tensor,
     presence: torch.Tensor,
 ) -> None:
-    """Take `presence` from tokens that occurred, and `frequency` for each time (OpenAI's API).
+    """Subtract `presence` from tokens that occurred, and `frequency` for each time (OpenAI's API).
     `token_ids`, `is_counted`: (rows, tokens).
     """
     lowered = logits.gather(-1, token_ids) - presence * is_counted
@@ -52,8 +53,8 @@ def penalize_frequency(
 def _keep_strongest(
     logits: torch.Tensor, token_ids: torch.Tensor, values: torch.Tensor, is_lowering: torch.Tensor
 ) -> None:
-    """Write `values` where the same token may stand several times: the lowest counts, or the
-    highest. That of a place which changes nothing is the token's own.
+    """Write `values` at places where a token may occur several times: the lowest value wins, or the
+    highest. A place without a change has the token's own value.
     """
     lowest = logits.scatter_reduce(-1, token_ids, values, "amin", include_self=False)
     highest = logits.scatter_reduce(-1, token_ids, values, "amax", include_self=False)
@@ -68,9 +69,10 @@ def penalize_continuations(
     base: float,
     allowed_length: int,
 ) -> None:
-    """DRY, of one row: take multiplier * base ** (length - allowed_length) from each token that
-    would go on a repetition of at least `allowed_length` tokens, by the longest such. Nothing is
-    repeated across a breaker (Weidmann 2024, pull request 5637 of text-generation-webui).
+    """DRY, for one row: subtract multiplier * base ** (length - allowed_length) from each token
+    that would continue a repetition of at least `allowed_length` tokens, by the longest such
+    repetition. No repetition extends across a breaker (Weidmann 2024, pull request 5637 of
+    text-generation-webui).
 
     `token_ids`: (tokens,); `is_breaker`: (vocabulary,).
     """
@@ -101,15 +103,15 @@ def penalize_continuations(
 
 
 def guide(logits: torch.Tensor, negative: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Classifier-free guidance (Sanchez et al. 2023, "Stay on topic"): logits behind the prompts
-    and behind the negative prompts, combined.
+    """Classifier-free guidance (Sanchez et al. 2023, "Stay on topic"): combines the logits behind
+    prompts and behind negative prompts.
     """
     wanted, unwanted = logits.log_softmax(-1), negative.log_softmax(-1)
     return unwanted + scale * (wanted - unwanted)
 
 
 def keep_only(logits: torch.Tensor, token_ids: torch.Tensor) -> None:
-    """`token_ids`: (tokens,), for all rows."""
+    """`token_ids`: (tokens,), the same for all rows."""
     kept = logits[:, token_ids]
     logits.fill_(-math.inf)
     logits[:, token_ids] = kept

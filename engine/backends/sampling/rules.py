@@ -1,4 +1,4 @@
-"""What a rule of a job says of its next token."""
+"""Rules: limits of a job's next token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,38 +9,38 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """This token, however unlikely."""
+    """Only this token, however improbable."""
 
     token_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """Any other than these."""
+    """All tokens but these."""
 
     token_ids: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Those whose bit is set: uint8, the lowest bit first."""
+    """The tokens whose bit is set: uint8, the lowest bit first."""
 
     bits: torch.Tensor
 
 
 class Rule(Protocol):
-    """Engine thread. What it raises ends its job."""
+    """A limit of one job's tokens. Engine thread. An exception ends the job."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether `limit` has its answer at once."""
+        """Whether `limit` returns at once."""
 
     @property
     def is_done(self) -> bool:
-        """No token may follow."""
+        """Whether no token may follow."""
 
     def limit(self) -> Only | Without | Among | None:
-        """None: whatever the model likes."""
+        """The limit of the next token; None: no limit."""
 
     def accept(self, token_id: int) -> None:
-        """The next token has come, and is no end."""
+        """Take the next token, not an end token."""

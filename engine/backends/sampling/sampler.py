@@ -1,6 +1,7 @@
-"""What the draws of one job depend on: what its Sampling asks for, and its tokens so far.
+"""The sampling state of one job: its Sampling, its random numbers, its tokens so far. Engine
+thread.
 
-Engine thread. `draw.Draw` makes the draws, for all jobs together.
+`draw.Draw` makes the draws, for all jobs together.
 """
 
 import math
@@ -13,14 +14,14 @@ from switchyard.engine.backends.sampling.rules import Rule
 from switchyard.engine.job import Job
 from switchyard.engine.sampling import BannedString, Stage
 
-GREEDY_BELOW = 0.01  # temperature; the library's own border
-BY_ROW: set[Stage] = {"shape", "filter row", "mirostat"}  # of a draw
-MAX_FEW = 100  # tokens that a row may keep, by top_k, to be drawn from its candidates
+GREEDY_BELOW = 0.01  # temperature; the library's border
+BY_ROW: set[Stage] = {"shape", "filter row", "mirostat"}  # stages that work row by row
+MAX_FEW = 100  # highest top_k of rows that are drawn by `candidates`
 
 
 class Sampler:
-    """One draw a token, from a generator of its own, so that the same seed gives the same text in
-    any company.
+    """One draw for each token, from a random generator of its own: the same seed gives the same
+    text beside any other jobs.
     """
 
     def __init__(
@@ -31,18 +32,18 @@ class Sampler:
         newline_ids: Sequence[int],
         rules: Sequence[Rule] = (),
     ) -> None:
-        """`newline_ids`: tokens that are a line's end. `rules` say which tokens may come, a later
-        one whatever those before it do.
+        """`newline_ids`: tokens that end a line. `rules` limit the next token; a later rule
+        overrides the earlier ones.
         """
         s = self.sampling = job.sampling
         self.rules = rules
         self.num_logprobs = job.num_logprobs
         self.is_pair = bool(job.negative_prompt)
         self.num_drawn = 0
-        self.error: BaseException | None = None  # that a rule has raised
+        self.error: BaseException | None = None  # the error of a rule
         self.is_heated = s.dynatemp_high > 0
         self.is_greedy = s.temperature < GREEDY_BELOW and not self.is_heated
-        # What can't change which token is the likeliest is left out where that one is taken.
+        # A greedy draw skips the filters, which can't change the most probable token.
         self.is_filtered = not self.is_greedy or bool(s.temperature_last and s.xtc_probability)
         self.is_penalized = "penalize" in s.stages
         self.is_masked = bool("mask" in s.stages or job.min_new_tokens or job.healing)
@@ -53,8 +54,8 @@ class Sampler:
             self.temperature = s.temperature
         self.protected = [*stop_token_ids, *newline_ids]
         self.max_surprise = 2 * s.mirostat_tau  # bits
-        self.is_excluding = False  # whether XTC is done this time
-        self.token_ids: list[int] = []  # prompt and completion, where they are asked for
+        self.is_excluding = False  # whether XTC applies to this draw
+        self.token_ids: list[int] = []  # prompt and completion, if a penalty needs them
         if self.is_penalized or s.dry_multiplier:
             self.token_ids += job.prompt
         self._min_tokens = job.min_new_tokens
@@ -66,14 +67,14 @@ class Sampler:
         self._is_breaker: np.ndarray | None = None
 
     def point(self) -> float:
-        """In [0, 1), for the next draw."""
+        """The random number of the next draw, in [0, 1)."""
         if self.sampling.xtc_probability:
             self.is_excluding = self._random.random() < self.sampling.xtc_probability
         return 0.0 if self.is_greedy else self._random.random()
 
     @property
     def banned(self) -> Iterator[Sequence[int]]:
-        """Tokens that may not come next."""
+        """Lists of tokens that may not come next."""
         yield self.sampling.banned_token_ids
         if self.num_drawn < self._min_tokens:
             yield self._stop_token_ids
@@ -82,26 +83,26 @@ class Sampler:
 
     @property
     def allowed(self) -> Iterator[Sequence[int]]:
-        """If any, no other may come next."""
+        """Lists of tokens; each excludes all others."""
         if self.sampling.allowed_token_ids:
             yield self.sampling.allowed_token_ids
         if self.num_drawn == 0 and self._first_ids:
             yield self._first_ids
 
     def is_breaker(self, vocab_size: int) -> np.ndarray:
-        """Of each token, whether DRY begins anew behind it."""
+        """For each token, whether it is a breaker of DRY."""
         if self._is_breaker is None:
             self._is_breaker = np.zeros(vocab_size, dtype=np.bool_)
             self._is_breaker[list(self.sampling.dry_breakers)] = True
         return self._is_breaker
 
     def note_logprob(self, logprob: float) -> None:
-        """Of the token drawn, among those that were left, in nats: for mirostat."""
+        """The drawn token's logprob among the remaining tokens, in nats: for mirostat."""
         surprise = -logprob / math.log(2)
         self.max_surprise -= self.sampling.mirostat_eta * (surprise - self.sampling.mirostat_tau)
 
     def accept(self, token_id: int) -> None:
-        """The next token. Not its rules': see `obey`."""
+        """Take the next token. The rules take it in `obey`."""
         self.num_drawn += 1
         if self.token_ids:
             self.token_ids.append(token_id)
@@ -109,21 +110,19 @@ class Sampler:
             self._bans.note(token_id)
 
     def obey(self, token_id: int) -> bool:
-        """Show the rules a token that is no end; whether none may follow."""
+        """Give a token to the rules, not an end token. Returns whether no token may follow."""
         for rule in self.rules:
             rule.accept(token_id)
         return any(rule.is_done for rule in self.rules)
 
 
 class _Bans:
-    """Strings that must not come to be: a token that would complete one is masked, so nothing that
-    was told is ever taken back.
-    """
+    """Masks tokens that would complete a banned string, so that no told text is ever taken back."""
 
     def __init__(self, banned: Sequence[BannedString], pieces: Sequence[bytes]) -> None:
         self._banned = banned
         self._pieces = pieces
-        self._tail = b""  # of the completion, as long as a banned string's beginning may be
+        self._tail = b""  # end of the completion, as long as a banned string's beginning can be
         self._max_tail = max(len(string.data) for string in banned) - 1
 
     def token_ids(self) -> Iterator[Sequence[int]]:

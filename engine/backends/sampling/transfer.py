@@ -1,4 +1,4 @@
-"""Numbers between host and device, without waiting for what the device is at. Engine thread."""
+"""Copies between host and device that do not wait for the device. Engine thread."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,22 +10,22 @@ import torch
 def upload(
     values: Sequence[Any] | np.ndarray, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """torch.tensor(..., device=...) would wait."""
+    """Unlike torch.tensor(..., device=...), it does not wait."""
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
 def column(
     values: Iterable[float], device: torch.device, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """One for each row, (rows, 1)."""
+    """One value for each row, (rows, 1)."""
     return upload(list(values), dtype, device)[:, None]
 
 
 class Download:
-    """Tensors on their way to the host. What is launched after them is not waited for."""
+    """Tensors on their way to the host. Later work of the device is not waited for."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        """All of one device."""
+        """`tensors`: all on one device."""
         self._tensors = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
         self._arrived: torch.cuda.Event | None = None
         if tensors[0].is_cuda:
@@ -33,7 +33,7 @@ class Download:
             self._arrived.record(torch.cuda.current_stream(tensors[0].device))
 
     def take(self) -> list[torch.Tensor]:
-        """Waits until they are there."""
+        """Waits for the tensors."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._tensors

@@ -1,6 +1,6 @@
-"""Draws from the whole vocabulary: filters in the order of their application, then the draw.
+"""Draws from the whole vocabulary: the filters in order, then the draw.
 
-What most jobs ask for takes one operation for all rows; the rest is done row by row.
+Common parameters take one operation for all rows; the others work row by row.
 """
 
 import math
@@ -73,11 +73,11 @@ def _filter_last(sampler: Sampler, row: torch.Tensor) -> None:
 def _choose_rare(
     sampler: Sampler, row: torch.Tensor, point: torch.Tensor, token: torch.Tensor
 ) -> None:
-    """Put right, in place, a `token` that isn't drawn as others are, and note what it tells."""
+    """Correct, in place, a `token` with a draw of its own kind, and note its logprob."""
     s = sampler.sampling
     if sampler.is_greedy:
         token.copy_(row.argmax(-1))
     elif s.skew:
         token.copy_(filters.draw(row, point, s.skew)[:, 0])
-    if s.mirostat:  # by the probability among those that were left, as llama.cpp
+    if s.mirostat:  # by the probability among the remaining tokens, as in llama.cpp
         sampler.note_logprob(row.log_softmax(-1)[0, token].item())

@@ -64,7 +64,7 @@ def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
     connection.sendall(_HELLO.pack(_MAGIC, PROTOCOL, own))
     magic, protocol, other = _HELLO.unpack(_receive(connection, _HELLO.size, until))
     if magic != _MAGIC:
-        raise Stranger("what is there is no Switchyard")
+        raise Stranger("the other end is no Switchyard")
     if protocol != PROTOCOL:
         raise Stranger(
             f"it speaks protocol {protocol}, and this one {PROTOCOL}: server and engine must be of"

@@ -1,8 +1,8 @@
-"""What exllamav2's compiled extension and CUDA model would be, on a machine without a GPU.
+"""Replaces exllamav2's compiled extension and CUDA model on a machine without a GPU.
 
 `install()` comes first: exllamav2/ext.py imports a module `exllamav2_ext` before it compiles one,
-and ours has to be there by then. The other modules of this package import exllamav2 themselves,
-so they are imported after it.
+and must find ours. The other modules of this package import exllamav2, so they are imported after
+`install()`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ EXLLAMAV2_VERSION = "0.3.2"
 
 
 class _Without(io.TextIOBase):
-    """stdout without what one thread prints: exllamav2, imported, warns of a torch without CUDA."""
+    """stdout without the output of one thread: exllamav2's import warns of a torch without CUDA."""
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
@@ -34,7 +34,7 @@ class _Without(io.TextIOBase):
 
 
 def install() -> None:
-    """Make `import exllamav2` work without a GPU. A second call does nothing. Raises ModelError."""
+    """Make `import exllamav2` work without a GPU. Idempotent. Raises ModelError."""
     extension_name = f"{__name__}.extension"
     installed = sys.modules.get("exllamav2_ext")
     if installed is not None and installed is sys.modules.get(extension_name):
@@ -55,11 +55,11 @@ def install() -> None:
         raise ModelError(
             "this machine has a CUDA device: hide it with CUDA_VISIBLE_DEVICES= to use the CPU"
         )
-    # Otherwise exllamav2 imports torch's compiler, half the time of start-up, for attention
-    # variants that only its own model uses.
+    # Otherwise exllamav2 imports torch's compiler, half of the start-up time, for attention
+    # variants of its own model only.
     os.environ.setdefault("EXLLAMA_NO_SDPA", "1")
     sys.modules["exllamav2_ext"] = importlib.import_module(extension_name)
     with contextlib.redirect_stdout(_Without(threading.get_ident())):
         attention: Any = importlib.import_module("exllamav2.attn")
-    # The generator asks for flash-attn because of its paged kernel; CpuLlama does the paging.
+    # The generator requires flash-attn for its paged kernel; CpuLlama does the paging.
     attention.has_flash_attn_with_paged = True

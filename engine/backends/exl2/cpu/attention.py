@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-# Up to here one padded copy of all sequences is faster than a call for each, beyond it the
-# copy no longer fits the processor's cache. Measured with 8 and 32 sequences.
+# Up to this length one padded copy of all sequences is faster than a call for each. Beyond it the
+# copy exceeds the processor's cache. Measured with 8 and 32 sequences.
 MAX_BATCHED_TOKENS = 256
 
 
@@ -18,16 +18,15 @@ class Read:
     first: int
     count: int
     length: int
-    start: int  # in the cache, if the tokens lie side by side there
-    slots: torch.Tensor | None  # else where each of them lies, (count * length)
+    start: int  # their place in the cache, if they are contiguous
+    slots: torch.Tensor | None  # else the slot of each, (count * length)
     mask: torch.Tensor | None  # added to the scores
     is_causal: bool
 
 
 class PagedAttention:
-    """Where the tokens of one forward pass go and what they attend to, the same in every layer.
-
-    A slot is a token's place in the cache: its page's place in it, and its own in the page.
+    """Attention of one forward pass over the paged cache, the same in every layer. A token's slot
+    is its place in the cache: its page's start plus its place in the page.
     """
 
     def __init__(self, params: Any, q_len: int) -> None:
@@ -52,12 +51,12 @@ class PagedAttention:
     ) -> torch.Tensor:
         """(batch * q_len, heads, head_dim) `queries` to (batch * q_len, heads * head_dim).
 
-        `state`: one layer of the cache, (tokens, 2 * kv_heads, head_dim). `keys` and `values`:
-        the same, as (1, kv_heads, tokens, head_dim).
+        `state`: one layer of the cache, (tokens, 2 * kv_heads, head_dim). `keys` and `values`: its
+        halves as (1, kv_heads, tokens, head_dim).
         """
         kv_heads, head_dim = keys.shape[1], keys.shape[3]
         if self._q_len == 1:
-            # The query heads of a group as rows of one matrix, which spares a copy of the keys.
+            # A group's query heads as rows of one matrix save a copy of the keys.
             queries = queries.view(queries.shape[0], kv_heads, -1, head_dim)
         else:
             queries = queries.view(-1, self._q_len, *queries.shape[1:]).transpose(1, 2)
@@ -86,13 +85,13 @@ class PagedAttention:
         return out.reshape(out.shape[0] * self._q_len, -1)
 
     def _room(self, state: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """For a copy, the same for all layers: it is large, and fresh memory costs more than it."""
+        """A buffer for copies, shared by all layers: fresh memory would cost more than the copy."""
         if self._copies is None or len(self._copies) < len(slots):
             self._copies = state.new_empty((len(slots), *state.shape[1:]))
         return self._copies[: len(slots)]
 
     def _read_batch(self, positions: torch.Tensor, length: int) -> Read:
-        """All sequences at once, padded to the longest."""
+        """All sequences in one read, padded to the longest."""
         tokens = torch.arange(length)
         pages = self._blocks[:, tokens // self._page_size]
         slots = (pages * self._page_size + tokens % self._page_size).view(-1)

@@ -14,17 +14,19 @@ class CpuCache(ExLlamaV2CacheBase):  # type: ignore[misc]  # exllamav2 is untype
     """
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
-        """`model`: with a `config`; its weights need not be loaded."""
+        """`model`: needs only its `config`, no weights."""
         super().__init__(model, 1, max_seq_len, torch.float32, 1, 1, False, fixed_device="cpu")
         heads = self.num_key_value_heads
         shape = (1, self.max_seq_len, 2 * heads, self.head_dim)
         self.states = [torch.zeros(shape) for _ in range(self.num_hidden_layers)]
         self.key_states = [state[:, :, :heads] for state in self.states]
         self.value_states = [state[:, :, heads:] for state in self.states]
-        # The same once more with heads before tokens, as attention reads them.
+        # Views with heads before tokens, for attention.
         self.key_heads = [state.transpose(1, 2) for state in self.key_states]
         self.value_heads = [state.transpose(1, 2) for state in self.value_states]
 
     def all_tensors(self) -> list[torch.Tensor]:
-        """What the generator moves pages in. A fresh list: it appends a draft cache's to it."""
+        """The tensors in which the generator moves pages. A fresh list: the generator appends a
+        draft cache's tensors to it.
+        """
         return list(self.states)

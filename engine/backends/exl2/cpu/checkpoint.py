@@ -18,8 +18,8 @@ class Checkpoint:
     """The tensors of all files of a model, by name."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
-        """`files`: for each tensor, the open file that has it. Raises ModelError for weights that
-        a plain Llama doesn't have.
+        """`files`: the open file of each tensor. Raises ModelError for tensors that a plain Llama
+        does not have.
         """
         self._files = files
         check_tensors(files)
@@ -28,7 +28,7 @@ class Checkpoint:
         return name in self._files
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
-        """A float32 copy of `name`. Raises ModelError if it is missing or not of that shape."""
+        """A float32 copy of `name`. Raises ModelError if it is missing or has another shape."""
         if name not in self._files:
             raise ModelError(f"the model has no tensor {name}: its files are incomplete")
         tensor: torch.Tensor = self._files[name].get_tensor(name)
@@ -40,7 +40,7 @@ class Checkpoint:
             raise ModelError(
                 f"{name} is {tuple(tensor.shape)}, by config.json it should be {shape}"
             )
-        # A copy even of float32, which would be a view of the file.
+        # Always a copy: float32 would be a view of the file.
         return tensor.to(torch.float32, copy=True)
 
 

@@ -1,7 +1,7 @@
-"""The module that stands in for `exllamav2_ext`: the functions of it that run on the host.
+"""The module in place of `exllamav2_ext`: its functions for the host.
 
-They do what exllamav2 0.3.2's C++ does, but for what each docstring names. The rest of the
-extension serves CUDA tensors and is absent: whoever asks for it gets an AttributeError.
+They do what exllamav2 0.3.2's C++ does, except as their docstrings say. The functions for CUDA
+tensors are absent: their use raises AttributeError.
 """
 
 from switchyard.engine.backends.exl2.cpu.logits import (

@@ -19,7 +19,7 @@ from switchyard.engine.model.rope import Rope, read_rope
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 
-# What ExLlamaV2Config reads from config.json beyond a plain Llama's shape, and its plain value.
+# Settings of ExLlamaV2Config beyond a plain Llama's shape, and their plain values.
 PLAIN: dict[str, object] = {
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
@@ -34,7 +34,7 @@ PLAIN: dict[str, object] = {
 
 
 class CpuLlama:
-    """What ExLlamaV2DynamicGenerator needs of a model: `config` and `forward_chunk`, paged."""
+    """The model interface of ExLlamaV2DynamicGenerator: `config` and `forward_chunk`, paged."""
 
     def __init__(self, config: ExLlamaV2Config) -> None:
         """Raises ModelError for a model that isn't a plain, unquantized Llama."""
@@ -46,7 +46,9 @@ class CpuLlama:
         self._weights: Weights | None = None
 
     def load(self, progress: Callback | None = None) -> None:
-        """Read the weights; `progress` gets layers done and layers in all. Raises ModelError."""
+        """Read the weights; `progress` gets the number of loaded layers, and of all. Raises
+        ModelError.
+        """
         self._weights = read_weights(self.config, progress)
 
     def unload(self) -> None:
@@ -62,11 +64,11 @@ class CpuLlama:
         loras: Any = None,
         indexed_embeddings: Any = None,
     ) -> dict[str, torch.Tensor]:
-        """Keys and values of (batch, q_len) `input_ids` go into `cache`. Returns "logits",
+        """Write keys and values of `input_ids`, (batch, q_len), into `cache`. Returns "logits",
         (batch, q_len, vocabulary padded to 32), unless `preprocess_only`.
 
-        `attn_params`: exllamav2's PagedParams. IndexError for a token id beyond the vocabulary
-        or a position beyond max_seq_len.
+        `attn_params`: exllamav2's PagedParams. Raises IndexError for a token id beyond the
+        vocabulary, or a position beyond max_seq_len.
         """
         if loras:
             raise ModelError("the CPU backend has no LoRA: serve the model on a CUDA device")
@@ -77,7 +79,7 @@ class CpuLlama:
         batch, q_len = input_ids.shape
         attention = PagedAttention(attn_params, q_len)
         rotations = self._rotations[attention.positions]
-        # As in exllamav2: a negative id is that of token 0.
+        # As in exllamav2, a negative id counts as token 0.
         x = F.embedding(input_ids.clamp(min=0).view(-1), weights.embedding)
         last = len(weights.layers) - 1
         for i, layer in enumerate(weights.layers):
@@ -147,7 +149,7 @@ def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
 
 
 def _rotations(config: ExLlamaV2Config, rope: Rope) -> torch.Tensor:
-    """Of each position, for each pair of a head's numbers: (positions, 1, head_dim / 2) complex.
+    """Complex rotation of each pair of a head's numbers, by position: (positions, 1, head_dim / 2).
     Raises ModelError.
     """
     theta = config.rotary_embedding_base

@@ -1,4 +1,4 @@
-"""Model and cache without a GPU. Import after `install()`."""
+"""Loads model and cache without a GPU. Import it after `install()`."""
 
 from exllamav2 import ExLlamaV2Config
 
@@ -12,7 +12,7 @@ from switchyard.engine.memory.residency import check_host
 
 
 def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> LoadedModel:
-    """The model and its float32 cache. Raises ModelError, NoRoom before it reads weights."""
+    """The model and its float32 cache. Raises ModelError, or NoRoom before it reads weights."""
     tokens = config.cache_tokens
     assert tokens != "auto", "make_backend refuses it"
     configs = [exl2_config]

@@ -14,17 +14,17 @@ def fast_fill_cpu_ones_bool(tensor: torch.Tensor) -> None:
 
 
 def fast_fadd_cpu(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Add `b` to `a`, repeated as often as it fits. RuntimeError if that is not a whole number."""
+    """Add `b`, repeated, to `a`. RuntimeError if the size of `a` is no multiple of that of `b`."""
     if a.dtype != torch.float32 or b.dtype != torch.float32:
         raise RuntimeError(f"a and b must be float32, not {a.dtype} and {b.dtype}")
     a.view(-1, b.numel()).add_(b.view(1, -1))
 
 
 def logit_filter_exclusive(filter: torch.Tensor, exclusive_lists: Sequence[Sequence[int]]) -> None:
-    """Clear all of each row of `filter`, (batch, vocabulary), but the token ids in its list.
+    """In each row of `filter`, (batch, vocabulary), keep only the token ids of its list.
 
-    The C++ needs sorted lists and writes past the row for an id beyond the vocabulary; this takes
-    any order, and raises IndexError for such an id or an empty list.
+    The C++ needs sorted lists, and writes past the row for an id beyond the vocabulary. This
+    function takes any order, and raises IndexError for such an id or an empty list.
     """
     if filter.shape[0] != len(exclusive_lists):
         raise RuntimeError(f"{len(exclusive_lists)} lists for a batch of {filter.shape[0]}")
@@ -48,9 +48,9 @@ def apply_rep_penalty(
 ) -> None:
     """Penalize the tokens of `sequence`, (batch, tokens), in `logits`, (batch, 1, vocabulary).
 
-    Each penalty holds in full for the last `sustain` tokens (-1: all), and fades to nothing over
-    the `decay` tokens before. A token gets the repetition penalty (a factor) and the presence
-    penalty once, as of its newest place; the frequency penalty for every place.
+    Each penalty applies in full to the last `sustain` tokens (-1: all), and fades to nothing over
+    the `decay` tokens before. The repetition penalty (a factor) and the presence penalty apply once
+    to a token, by its newest place. The frequency penalty applies for every place.
     """
     if sequence.shape[0] != logits.shape[0]:
         raise RuntimeError(f"{sequence.shape[0]} sequences for {logits.shape[0]} rows of logits")
@@ -61,7 +61,8 @@ def apply_rep_penalty(
     for tokens, row in zip(sequence.numpy(), logits.numpy().reshape(-1, vocab_size), strict=True):
         ids = tokens[start:]
         fade = _fade(ids.size, full, decay)
-        # Ids beyond the vocabulary stand for embeddings. As unsigned, negative ones are beyond too.
+        # Ids beyond the vocabulary stand for embeddings. As unsigned numbers, negative ids are
+        # beyond it, too.
         valid = ids.view(np.uint64) < vocab_size
         if not valid.all():
             ids, fade = ids[valid], fade if fade is None else fade[valid]
@@ -69,7 +70,7 @@ def apply_rep_penalty(
 
 
 def _fade(count: int, full: int, decay: int) -> Floats | None:
-    """How much of the penalties holds for each of the last `count` tokens; None: all of it."""
+    """Strength of the penalties for each of the last `count` tokens; None: full strength."""
     if decay == 0 or count <= full:
         return None
     age = np.arange(count - 1, -1, -1)
@@ -84,14 +85,14 @@ def _penalize(
     frequency: float,
     presence: float,
 ) -> None:
-    # No sort, and no pass over the vocabulary: this is done for every token of every job. Of equal
-    # indices the last assignment stays, that of the newest place.
+    # No sort, and no pass over the vocabulary: this runs for every token of every job. With equal
+    # indices the last assignment wins, which is the newest place.
     values = row[ids]
     strength = 1.0 if fade is None else fade
     factor = 1.0 + (repetition - 1.0) * strength
-    with np.errstate(divide="ignore", invalid="ignore"):  # of a penalty of 0
+    with np.errstate(divide="ignore", invalid="ignore"):  # for a penalty of 0
         values = np.where(values > 0, values / factor, values * factor)
     row[ids] = values - presence * strength
     if frequency != 0:
-        # Not a Python float: of float64 this is 30 times slower.
+        # A Python float would make it float64, 30 times slower.
         np.subtract.at(row, ids, np.float32(frequency) * np.float32(strength))

@@ -1,4 +1,4 @@
-"""Token sequences compared with cached pages, held text with stop strings."""
+"""Matches token sequences with cached pages, and held text with stop strings."""
 
 import functools
 import itertools
@@ -14,8 +14,8 @@ PARTIAL_MATCH = -2
 
 
 def count_match(a: torch.Tensor, b: torch.Tensor, max_a: int) -> int:
-    """Equal token ids at the start of two (1, n) tensors, at most `max_a`."""
-    # Called for every page of the cache, of which most are empty.
+    """Number of equal token ids at the start of two (1, n) tensors, at most `max_a`."""
+    # Called for every page of the cache; most pages are empty.
     length = min(max_a, a.shape[1], b.shape[1])
     if length <= 0:
         return 0
@@ -25,18 +25,18 @@ def count_match(a: torch.Tensor, b: torch.Tensor, max_a: int) -> int:
 
 
 def partial_strings_match(match: Buffer, offsets: Buffer, strings: Buffer) -> int:
-    """Index of the first of `strings` that `match` contains, -2 if it ends in the start of one,
-    else -1. The first string to match in full *or in part* decides.
+    """Index of the first of `strings` that `match` contains; -2 if it ends in the start of one;
+    else -1. The first string with a full *or partial* match decides.
 
-    All in UTF-32; `offsets` are int32, in bytes, one more than strings. Unlike the C++, which
-    reads past an empty string, this passes over it.
+    All in UTF-32; `offsets` are int32, in bytes, one more than strings. Empty strings are skipped;
+    the C++ reads past them.
     """
     text = bytes(match).decode("utf-32-le")
     for string in _unpack(bytes(offsets), bytes(strings)):
         index = text.find(string)
         if index >= 0:
             return index
-        # The longest overlap comes first in the text, but any has the same result.
+        # The longest overlap comes first in the text; any overlap gives the same result.
         for length in range(1, min(len(string), len(text) + 1)):
             if text.endswith(string[:length]):
                 return PARTIAL_MATCH
@@ -45,7 +45,7 @@ def partial_strings_match(match: Buffer, offsets: Buffer, strings: Buffer) -> in
 
 @functools.lru_cache(maxsize=256)
 def _unpack(offsets: bytes, strings: bytes) -> tuple[str, ...]:
-    """The same strings come with every token of a job."""
+    """Cached: a job sends the same strings with every token."""
     ends = np.frombuffer(offsets, dtype=np.int32).tolist()
     return tuple(
         strings[start:end].decode("utf-32-le")

@@ -1,4 +1,4 @@
-"""Pages of the cache moved within it, when the generator defragments."""
+"""Moves pages within the cache when the generator defragments."""
 
 import itertools
 
@@ -6,8 +6,7 @@ import torch
 
 
 def cache_rotate(cache: torch.Tensor, order: torch.Tensor, temp: torch.Tensor) -> None:
-    """Each page of `order` becomes what the next one was, the last what the first was.
-
+    """Copy each page of `order` over the page before it in `order`, and the first over the last.
     `cache`: (pages, elements of a page). `temp`: as large as one page.
     """
     pages = order.tolist()

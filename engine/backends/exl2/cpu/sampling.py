@@ -1,4 +1,4 @@
-"""One token drawn from a row of logits."""
+"""Draws one token from a row of logits."""
 
 import math
 import sys
@@ -16,10 +16,10 @@ Filter = Callable[[Floats], Indices]
 
 NO_LOGIT = -1e38  # a logit at or below this bans its token
 
-# What rounding may take from a sum of probabilities: a draw near 1 must not fall off its end.
+# Share of the probability mass that a draw uses: rounding must not carry it past the end.
 DRAW_SCALE = 0.9998
 
-BLOCK = 256  # candidates summed up together
+BLOCK = 256  # candidates in a partial sum
 
 
 def sample_basic(
@@ -53,16 +53,15 @@ def sample_basic(
 ) -> list[float]:
     """Draw a token for each row of `logits`, (batch, 1, vocabulary), with `random` in [0, 1).
 
-    Writes `output_tokens` and `output_probs`, (batch, 1), and, unless they are meta tensors,
-    `output_ktokens` and `output_kprobs`, (batch, 1, n): the n likeliest after all filters, filled
-    up with other ids at probability 0. Returns the new `mirostat_mu`. Filters apply in the order
-    logit_filter, temperature, top_k, top_p, top_a, min_p, tfs, typical, mirostat,
+    Writes `output_tokens` and `output_probs`, (batch, 1). Unless they are meta tensors, it also
+    writes `output_ktokens` and `output_kprobs`, (batch, 1, n): the n most probable tokens after all
+    filters, padded with other ids at probability 0. Returns the new `mirostat_mu`. Filters apply in
+    the order logit_filter, temperature, top_k, top_p, top_a, min_p, tfs, typical, mirostat,
     post_temperature, XTC.
 
-    Unlike the C++: a row with no finite logit, a NaN or an infinite one raises RuntimeError; a
-    token of probability 0 is never drawn; a post_temperature of 0 is greedy; XTC needs no sorted
-    candidates; smoothing is the same for each row; asking for the n likeliest doesn't alter the
-    draw.
+    Differences from the C++: RuntimeError for a row with NaN, an infinite logit, or no finite one;
+    a token of probability 0 is never drawn; a post_temperature of 0 is greedy; XTC needs no sorted
+    candidates; smoothing is the same for each row; the n most probable tokens don't alter the draw.
     """
     rows = logits.numpy().reshape(logits.shape[0], -1)
     tokens, token_probs = output_tokens.numpy(), output_probs.numpy()
@@ -75,7 +74,7 @@ def sample_basic(
         if not logit_filter.is_meta:
             row = np.where(logit_filter[i].numpy(), row, np.float32(-np.inf))
         top = _top(row)
-        ids: Indices | None = None  # None: all of the vocabulary
+        ids: Indices | None = None  # None: the whole vocabulary
         if is_greedy:
             ids, weights = np.array([top]), np.ones(1, dtype=np.float32)
         else:
@@ -114,7 +113,7 @@ def _filters(
     tfs: float,
     typical: float,
 ) -> list[Filter]:
-    """Those that are on, in the order of their application. Out of range is off, as in the C++."""
+    """The filters that are on, in order. A value out of range is off, as in the C++."""
     filters: list[Filter] = []
     if 0 < top_k < vocab_size:
         filters.append(partial(truncation.top_k, count=top_k))
@@ -133,17 +132,17 @@ def _filters(
 
 def _top(row: Floats) -> int:
     """Index of the largest logit, the first of equal ones."""
-    top = int(row.argmax())  # of a NaN, if there is one
+    top = int(row.argmax())  # of a NaN, if the row has one
     if not NO_LOGIT < row[top] < np.inf:
         raise RuntimeError(f"no token can be drawn: the largest logit is {row[top]}")
     return top
 
 
 def _weights(row: Floats, top: np.float32, temperature: float, smoothing_factor: float) -> Floats:
-    """Softmax, but for its division by the sum."""
+    """Softmax without the division by the sum."""
     weights = row - top
     if smoothing_factor > 0:
-        with np.errstate(over="ignore"):  # of a banned token's -1e30
+        with np.errstate(over="ignore"):  # for a banned token's -1e30
             weights *= -weights
         temperature /= smoothing_factor
     if temperature != 1.0:
@@ -153,7 +152,7 @@ def _weights(row: Floats, top: np.float32, temperature: float, smoothing_factor:
 
 
 def _truncate(weights: Floats, filters: list[Filter]) -> tuple[Indices, Floats]:
-    """The candidates that `filters` leave, in their order, and their probabilities."""
+    """The candidates that remain after `filters`, and their probabilities."""
     ids = np.arange(weights.size)
     probs = weights / weights.sum()
     for keep in filters:
@@ -167,15 +166,15 @@ def _truncate(weights: Floats, filters: list[Filter]) -> tuple[Indices, Floats]:
 def _reheat(
     weights: Floats, temperature: float, min_temp: float, max_temp: float, exponent: float
 ) -> Floats:
-    """Temperature applied after the filters; if `max_temp` > `min_temp`, one between the two, the
-    higher the more alike the candidates are.
+    """Temperature applied after the filters. If `max_temp` > `min_temp`, it is dynamic between the
+    two: the higher the entropy, the higher.
     """
     if max_temp > min_temp:
         probs = weights / weights.sum()
         probs = probs[probs > 0]
         entropy = max(0.0, -float((probs * np.log(probs)).sum()) / math.log(weights.size))
         temperature = min_temp + (max_temp - min_temp) * entropy**exponent
-    # Relative to the largest, so that not all powers vanish.
+    # Relative to the largest: otherwise all powers may underflow.
     heated: Floats = (weights / weights.max()) ** np.float32(1.0 / max(temperature, 1e-6))
     return heated
 
@@ -183,8 +182,8 @@ def _reheat(
 def _exclude_top(
     weights: Floats, mask: npt.NDArray[np.bool_], probability: float, threshold: float
 ) -> Floats:
-    """XTC without a draw of its own: each that it would exclude with `probability`, all candidates
-    over `threshold` but the least likely of them, is scaled down by that.
+    """XTC without a random draw: each candidate that XTC would exclude with `probability` is scaled
+    by its chance to stay. Those are all candidates above `threshold` but the least probable.
     """
     probs = weights / weights.sum()
     excluded = (probs >= threshold) & mask
@@ -211,25 +210,27 @@ def _write_likeliest(
 
 
 def _draw(weights: Floats, point: float) -> tuple[int, float]:
-    """Index of the candidate at `point` in [0, 1) of the cumulative weight; its probability."""
+    """Returns the index of the candidate at `point` in [0, 1) of the cumulative weight, and its
+    probability.
+    """
     if weights.size == 1:
         return 0, 1.0
-    # Sums of blocks first: a cumulative sum of a whole vocabulary would take most of the time.
+    # Sums of blocks first: a cumulative sum over the whole vocabulary would dominate the time.
     starts = np.arange(0, weights.size, BLOCK)
     sums = np.cumsum(np.add.reduceat(weights, starts), dtype=np.float64)
-    # Never 0, where the first candidate would be drawn whatever its weight.
+    # Above 0: at 0 the first candidate would be drawn, whatever its weight.
     target = max(point * float(sums[-1]), sys.float_info.min)
     block = int(sums.searchsorted(target))
     rest = target - float(sums[block - 1]) if block else target
     candidates = weights[block * BLOCK : (block + 1) * BLOCK]
     index = int(np.cumsum(candidates, dtype=np.float64).searchsorted(rest))
-    if index == candidates.size:  # the block's sum was rounded up
+    if index == candidates.size:  # rounding of the block's sum
         index = int(np.flatnonzero(candidates)[-1])
     return block * BLOCK + index, float(candidates[index] / sums[-1])
 
 
 def _next_random(random: float) -> float:
-    """The C++'s own, for the next row of a batch."""
+    """The C++'s generator, for the next row of a batch."""
     value = random
     for _ in range(10):
         value = (value + 1.337 + random) ** 2 % 1.0

@@ -1,5 +1,5 @@
-"""Which candidates stay in the draw: each function takes the probabilities of at least two, which
-sum to 1, and returns the indices of those that stay.
+"""Truncation filters: each takes the probabilities of two or more candidates, with sum 1, and
+returns the indices of those to keep.
 
 The rules are those of exllamav2's C++, which differ from the papers' in places.
 """
@@ -13,7 +13,7 @@ import torch
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 
-NEGLIGIBLE = 1e-8  # the C++ drops smaller ones wherever it sorts
+NEGLIGIBLE = 1e-8  # wherever it sorts, the C++ drops smaller ones
 
 
 def descending(probs: Floats) -> Indices:
@@ -22,15 +22,15 @@ def descending(probs: Floats) -> Indices:
 
 
 def top_k(probs: Floats, count: int) -> Indices:
-    # Torch's is several times faster than numpy's partition.
+    # torch's topk is several times faster than numpy's partition.
     best: Indices = torch.from_numpy(probs).topk(count).indices.numpy()
     return best
 
 
 def top_p(probs: Floats, limit: float) -> Indices:
-    """The likeliest that together stay within `limit`, found greedily: a candidate that would
-    exceed it is left out (unless alone) and less likely ones that still fit are kept. With equal
-    probabilities the result depends on the order of the candidates.
+    """Keep the most probable candidates with a sum within `limit`, chosen greedily: one that would
+    exceed it is skipped (unless alone), and less probable ones that still fit are kept. Equal
+    probabilities make the result depend on the order of candidates.
     """
     heap: list[tuple[float, int]] = []
     total = 0.0
@@ -46,7 +46,7 @@ def top_p(probs: Floats, limit: float) -> Indices:
 
 
 def top_a(probs: Floats, factor: float) -> Indices:
-    """Unlike the C++, never readmits one below the threshold. Likewise `min_p`."""
+    """Unlike the C++, never readmits a candidate below the threshold; nor does `min_p`."""
     top = float(probs.max())
     return np.flatnonzero(probs >= min(factor * top, 1.0) * top)
 
@@ -56,7 +56,9 @@ def min_p(probs: Floats, factor: float) -> Indices:
 
 
 def tail_free(probs: Floats, limit: float) -> Indices:
-    """Up to where the normalized second derivative of the sorted probabilities sums to `limit`."""
+    """Keep candidates until the second differences, normalized, of the probabilities sum to
+    `limit`.
+    """
     if probs.size < 3:
         return np.arange(probs.size)
     order = descending(probs)
@@ -70,7 +72,7 @@ def tail_free(probs: Floats, limit: float) -> Indices:
 
 
 def typical(probs: Floats, limit: float) -> Indices:
-    """Those whose surprise is nearest to the expected one, while they sum to less than `limit`."""
+    """Keep the candidates nearest to the expected surprise, while they sum to less than `limit`."""
     live = np.flatnonzero(probs >= NEGLIGIBLE)
     values = probs[live]
     surprise = values + np.log(values + 1e-10)
@@ -80,7 +82,7 @@ def typical(probs: Floats, limit: float) -> Indices:
 
 
 def mirostat(probs: Floats, mu: float) -> Indices:
-    """Those of no more than `mu` bits of surprise."""
+    """Keep the candidates with a surprise of at most `mu` bits."""
     order = descending(probs)
     within = int((probs[order] >= 2.0**-mu).sum())
     return order[: max(within, 1)]

@@ -1,4 +1,4 @@
-"""The weights of a Llama, as its forward pass wants them."""
+"""The weights of a Llama, in the layout of its forward pass."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ from switchyard.engine.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Matrices multiply from the right. Those with more outputs than inputs are turned round from
-    the checkpoint's (outputs, inputs), which for a few rows at a time is twice as fast.
+    """Matrices multiply from the right. A matrix with more outputs than inputs is transposed from
+    the checkpoint's (outputs, inputs): twice as fast for a few rows.
     """
 
     attention_norm: torch.Tensor
-    qkv: torch.Tensor  # query, key and value heads in this order
+    qkv: torch.Tensor  # query, key and value heads, in this order
     output: torch.Tensor
     mlp_norm: torch.Tensor
     gate_up: torch.Tensor
@@ -34,12 +34,12 @@ class Weights:
 
 
 def read_weights(config: ExLlamaV2Config, progress: Callback | None) -> Weights:
-    """From the .safetensors files of `config.model_dir`. Raises ModelError."""
+    """Read the .safetensors files of `config.model_dir`. Raises ModelError."""
     vocab_size, hidden, count = config.vocab_size, config.hidden_size, config.num_hidden_layers
     with open_checkpoint(config.model_dir) as checkpoint:
         embedding = checkpoint.tensor("model.embed_tokens.weight", vocab_size, hidden)
         head = embedding
-        if "lm_head.weight" in checkpoint:  # else it is tied to the embedding
+        if "lm_head.weight" in checkpoint:  # else tied to the embedding
             head = checkpoint.tensor("lm_head.weight", vocab_size, hidden)
         norm = checkpoint.tensor("model.norm.weight", hidden)
         if f"model.layers.{count}.input_layernorm.weight" in checkpoint:
@@ -70,8 +70,8 @@ def _read_layer(checkpoint: Checkpoint, config: ExLlamaV2Config, prefix: str) ->
         return checkpoint.tensor(f"{prefix}self_attn.{name}.weight", count * head_dim, hidden)
 
     def paired(weight: torch.Tensor) -> torch.Tensor:
-        # A checkpoint rotates number i of a head with i + head_dim / 2. Side by side they are
-        # complex numbers; the same order in queries and keys leaves their products as they are.
+        # A checkpoint rotates number i of a head with number i + head_dim / 2. Here the two are
+        # adjacent, as one complex number; the same order in queries and keys keeps their products.
         halves = weight.view(-1, 2, head_dim // 2, hidden)
         return halves.transpose(1, 2).reshape(-1, hidden)
 

@@ -1,4 +1,4 @@
-"""Embeddings in the host's memory, where ExLlamaV2 keeps them, for passes on a GPU."""
+"""A GPU's access to embeddings, which ExLlamaV2 keeps in the host's memory."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch.cuda import check_error
 
 
 class Embeddings:
-    """Those of a model, read by the GPU from the host's memory, where they stay."""
+    """The embeddings of a model; the GPU reads them from the host's memory."""
 
     def __init__(self, module: Any, device: torch.device) -> None:
         config, archparams = module.model.config, module.archparams
@@ -21,7 +21,7 @@ class Embeddings:
             self._table = torch.as_tensor(_Seen(self._weights), device=device)
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """As ExLlamaV2Embedding does; (tokens, hidden size)."""
+        """As ExLlamaV2Embedding; (tokens, hidden size)."""
         found = F.embedding(token_ids, self._table)
         if self._is_wide:
             found = found.float()
@@ -29,7 +29,7 @@ class Embeddings:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of embeddings."""
         return len(self._table)
 
     def close(self) -> None:
@@ -38,10 +38,12 @@ class Embeddings:
 
 
 def learned(module: Any, positions: torch.Tensor, length: int) -> torch.Tensor:
-    """What is learned of the positions of rows that begin there; (rows, length, hidden size)."""
+    """Learned position embeddings, (rows, length, hidden size). `positions`: of each row's first
+    token.
+    """
     places = positions[:, None] + torch.arange(length, device=positions.device)
     weight = module.embedding.weight
-    return F.embedding(places.clamp(max=len(weight) - 1), weight)  # rows that fill up go beyond
+    return F.embedding(places.clamp(max=len(weight) - 1), weight)  # padding rows exceed the table
 
 
 def _cuda() -> Any:
@@ -49,10 +51,10 @@ def _cuda() -> Any:
 
 
 class _Seen:
-    """Memory of the host, by the address at which a GPU sees it: the same."""
+    """Host memory under the address at which a GPU sees it, which is the same."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor  # keeps it
+        self._tensor = tensor  # a reference keeps the memory
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
-"""Mixtures of experts. ExLlamaV2 0.3.2 waits for the GPU once for each expert of a layer. Of 128
-experts it computes, for two to four tokens at once, only those that the first token has chosen.
+"""Mixtures of experts on a GPU.
+
+ExLlamaV2 0.3.2 waits for the GPU once for each expert of a layer. With 128 experts and two to four
+tokens at once it computes only the experts that the first token has chosen.
 """
 
 import functools
@@ -9,25 +11,25 @@ import torch
 import torch.nn.functional as F
 from exllamav2.moe_mlp import ExLlamaV2MoEMLP
 
-# Experts of a layer which all compute all tokens, in a pass of a few: to read their weights takes
-# the time, and the host need not know which were chosen.
+# Experts of a layer up to which each expert computes all tokens of a small pass. Reading the
+# weights dominates the time, and the host need not know the chosen experts.
 MAX_DENSE = 16
 MAX_DENSE_TOKENS = 128
-# Tokens of a pass that ExLlamaV2's kernels for 128 experts compute one after the other.
+# Tokens of a pass that ExLlamaV2's kernels for 128 experts compute one by one.
 MAX_SINGLE = 16
-MAX_FUSED = 4  # tokens of a pass that its kernels for few experts take
-FUSED = (4, 8, 16)  # experts that they are made for
+MAX_FUSED = 4  # most tokens of a pass in its kernels for few experts
+FUSED = (4, 8, 16)  # numbers of experts that these kernels support
 
 
 def take_over(model: Any) -> None:
-    """Compute the mixtures of experts of `model`, which need not be loaded, by this module."""
+    """Compute the mixtures of experts of `model` by this module. The model need not be loaded."""
     for module in model.modules:
         if isinstance(module, ExLlamaV2MoEMLP):
             module.forward = functools.partial(forward, module)
 
 
 def is_dense(module: Any) -> bool:
-    """Whether a pass of up to MAX_DENSE_TOKENS is the same whichever experts are chosen."""
+    """Whether a pass of up to MAX_DENSE_TOKENS is the same for any choice of experts."""
     return isinstance(module, ExLlamaV2MoEMLP) and module.num_experts <= MAX_DENSE
 
 
@@ -41,7 +43,7 @@ def forward(
     loras: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """As ExLlamaV2MoEMLP.forward does; (rows, tokens, hidden size), half."""
+    """As ExLlamaV2MoEMLP.forward; (rows, tokens, hidden size), half."""
     rows, length, size = hidden_states.shape
     num_tokens = rows * length
     if intermediates or loras:
@@ -65,7 +67,7 @@ def forward(
 
 
 def _choose(module: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weights of the experts of each token, and which these are; (tokens, experts of one)."""
+    """Weights and indices of each token's experts, both (tokens, experts of one token)."""
     shares = F.softmax(module.gate.forward(states), dim=-1, dtype=torch.float)
     weights, chosen = torch.topk(shares, module.num_experts_per_token, dim=-1)
     weights /= weights.sum(dim=-1, keepdim=True)
@@ -75,7 +77,7 @@ def _choose(module: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 def _compute_all(
     module: Any, states: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
 ) -> torch.Tensor:
-    """The host learns nothing, so that it can be captured."""
+    """All experts compute all tokens. The host learns nothing, so a graph can capture it."""
     shape = (len(states), module.num_experts)
     weight_of = torch.zeros(shape, dtype=states.dtype, device=states.device)
     weight_of.scatter_(1, chosen, weights)
@@ -83,7 +85,7 @@ def _compute_all(
     for i in range(module.num_experts):
         weight = weight_of[:, i, None]
         computed = _expert(module, i, states)
-        computed.masked_fill_(weight == 0, 0)  # whose numbers may have no end
+        computed.masked_fill_(weight == 0, 0)  # its output may be infinite
         mixed.addcmul_(computed, weight)
     return mixed
 
@@ -91,7 +93,7 @@ def _compute_all(
 def _compute_chosen(
     module: Any, states: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
 ) -> torch.Tensor:
-    """The host learns once how many tokens each expert has."""
+    """Chosen experts compute their tokens. The host waits once for the number of tokens of each."""
     of_expert = torch.arange(module.num_experts, device=states.device)
     counts = (chosen.flatten() == of_expert[:, None]).sum(1).tolist()
     order = chosen.flatten().argsort(stable=True)

@@ -9,8 +9,9 @@ T = TypeVar("T")
 
 
 def record(pool: Any, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-    """What `compute` launches on the current stream, and the tensors that it returns, which each
-    replay fills anew. Its other memory is of the `pool`, and another graph's, too.
+    """Capture what `compute` launches on the current stream. Returns the graph, and the tensors
+    that `compute` returns, which each replay fills anew. Other memory comes from `pool`, which
+    graphs share.
     """
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")

@@ -1,4 +1,4 @@
-"""Model and cache on GPUs, as far as there is room. Engine thread."""
+"""Loads model and cache on GPUs, as far as there is room. Engine thread."""
 
 import gc
 import logging
@@ -36,7 +36,7 @@ from switchyard.engine.model.footprint import measure
 
 logger = logging.getLogger(__name__)
 
-LIBRARIES = 0.25  # GiB that CUDA's take when they are first used: part of the reserve
+LIBRARIES = 0.25  # GiB that CUDA's libraries take at first use: part of the reserve
 
 CACHES: dict[CacheMode, Any] = {
     "float16": ExLlamaV2Cache,
@@ -47,7 +47,7 @@ CACHES: dict[CacheMode, Any] = {
 
 
 def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> LoadedModel:
-    """With the first cache that has room. Raises ModelError if none has."""
+    """The model with the first cache that fits. Raises ModelError if none fits."""
     _check_gpus(config, exl2_config)
     _check_loras(config)
     configs = [exl2_config]
@@ -75,7 +75,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
                 logger.warning("no room for a %s cache: it is %s", config.cache_mode[0], mode)
             loaded.loras = [_read_lora(loaded.model, lora) for lora in config.loras]
             return loaded
-        # Not in the handler: the frames there hold the GPUs' memory.
+        # Outside the handler, whose frames hold the GPUs' memory.
         gc.collect()
         torch.cuda.empty_cache()
     raise NoRoom(
@@ -85,7 +85,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
 
 
 def free_memory() -> list[int]:
-    """Bytes, of each GPU."""
+    """Free bytes of each GPU."""
     return [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
 
 
@@ -111,12 +111,12 @@ def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
 
 
 def has_pages(exl2_config: ExLlamaV2Config) -> bool:
-    """Whether jobs can share the cache, which is by flash-attn."""
+    """Whether jobs can share the cache, which needs flash-attn."""
     return attn.has_flash_attn_with_paged and not exl2_config.no_flash_attn
 
 
 def _check_loras(config: ModelConfig) -> None:
-    """Before the model is loaded, which takes longer."""
+    """Raises ModelError before the model is loaded, which is slow."""
     for lora in config.loras:
         if len(_adapters(lora)) < 2:
             raise ModelError(
@@ -127,9 +127,9 @@ def _check_loras(config: ModelConfig) -> None:
 
 
 def _adapters(lora: Lora) -> list[Path]:
-    """The configuration and the weights, as far as they are there."""
+    """The existing files of a LoRA: configuration and weights."""
     root = Path(lora.path)
-    weights = [root / "adapter_model.bin", root / "adapter_model.safetensors"]  # its own order
+    weights = [root / "adapter_model.bin", root / "adapter_model.safetensors"]  # exllamav2's order
     files = [root / "adapter_config.json", *[file for file in weights if file.is_file()][:1]]
     return [file for file in files if file.is_file()]
 
@@ -137,7 +137,7 @@ def _adapters(lora: Lora) -> list[Path]:
 def _read_lora(model: ExLlamaV2, lora: Lora) -> ExLlamaV2Lora:
     try:
         return ExLlamaV2Lora.from_directory(model, lora.path, lora.scaling)
-    except Exception as reason:  # it asserts, or raises what the files make it
+    except Exception as reason:  # exllamav2 asserts, or raises anything
         raise ModelError(
             f"LoRA {lora.name} can't be loaded: {type(reason).__name__}: {reason}", "loras"
         ) from reason
@@ -151,21 +151,22 @@ def _load(
     progress: Callback,
     has_room: bool,
 ) -> LoadedModel:
-    """`configs`: a draft model's, if there is one, and the model's. `has_room`: one GPU has, for
-    all.
+    """`configs`: a draft model's, if there is one, and the model's. `has_room`: whether one GPU has
+    room for all.
     """
     if not has_pages(configs[-1]):
-        configs[-1].no_sdpa = True  # exllamav2's way over it lets a prompt see what follows
+        configs[-1].no_sdpa = True  # with SDPA, exllamav2 lets a prompt see later tokens
     has_passes = has_pages(configs[-1]) and not (config.has_draft or config.loras)
     models = [ExLlamaV2(one) for one in configs]
-    # Graphs of single layers can't be part of our own. A model that has none of ours keeps them.
+    # exllamav2's graphs of single layers can't be part of our graphs. A model without ours keeps
+    # them.
     has_passes = has_passes and has_room and is_plain(models[-1])
     configs[-1].no_graphs = has_passes
     for model in models:
         set_windows(model)
         experts.take_over(model)
     if config.tensor_parallel:
-        # Without a split ExLlamaV2 would ask nvidia-smi, and leave nothing.
+        # Without a split ExLlamaV2 would ask nvidia-smi, and leave no reserve.
         split = config.gpu_split or [
             max(size / GIB - config.gpu_reserve, 0) for size in free_memory()
         ]
@@ -183,7 +184,7 @@ def _load(
             reserve = int(max(config.gpu_reserve - MIN_GPU_RESERVE - LIBRARIES, 0) * GIB)
             model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
         set_tables(model)
-    torch.cuda.empty_cache()  # what only loading needed, which graphs can't use
+    torch.cuda.empty_cache()  # free memory of the load, which graphs can't use
     model, cache = models[-1], caches[-1]
     loaded = LoadedModel(model, cache, mode, is_paged=has_pages(configs[-1]))
     if has_passes and can_capture(model):
@@ -194,6 +195,6 @@ def _load(
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    # What ExLlamaV2's two ways of splitting say, and torch.
+    # The messages of ExLlamaV2's two ways of splitting, and of torch.
     told = ("Insufficient VRAM", "Insufficient space in device allocation")
     return isinstance(explain(error), OutOfMemory) or any(text in str(error) for text in told)

@@ -1,6 +1,6 @@
-"""Forward passes on one GPU as CUDA graphs: of one token a sequence, and of short prompts.
+"""Forward passes on one GPU as CUDA graphs: decode steps, and short prompts.
 
-Such a pass takes the host longer to launch than the GPU to compute: some ten kernels for each
+The host needs longer to launch such a pass than the GPU to compute it: some ten kernels for each
 layer. A graph is launched as a whole. Engine thread.
 """
 
@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 
-NUM_TIMES, NUM_TIMED = 3, 5  # runs, and passes of each, by which sizes are compared
+NUM_TIMES, NUM_TIMED = 3, 5  # runs, and passes in a run, of a measurement of sizes
 
-MAX_TUNED = 4  # rows up to which exllamav2 measures
+MAX_TUNED = 4  # rows up to which exllamav2 tunes its kernels
 NUM_TUNED = 200
 
 PLAIN = (
@@ -51,14 +51,14 @@ PLAIN = (
 
 
 def can_capture(model: Any) -> bool:
-    """Whether what a pass does is the same each time: one device, no layers of other kinds."""
+    """Whether each pass is the same: one device, and only plain layers."""
     devices = {module.device_idx for module in model.modules[1:]}
     return is_plain(model) and len(devices) == 1 and not model.tp_context
 
 
 def is_plain(model: Any) -> bool:
-    """Whether it has no layers of other kinds: the host has to know which of many experts are
-    chosen. It need not be loaded.
+    """Whether the model has only plain layers. With many experts, the host has to know the chosen
+    ones. The model need not be loaded.
     """
     embedding, *modules = model.modules
     return isinstance(embedding, ExLlamaV2Embedding) and all(
@@ -73,17 +73,17 @@ def _have_rows(token_ids: torch.Tensor, size: int) -> bool:
 
 @functools.cache
 def _capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
-    """One stream for all captures on a GPU, each in its turn: for every stream that has multiplied
-    matrices torch keeps 32 MiB, for ever. Not exllamav2's, on which other models may be at work.
+    """The one stream and lock of all captures on a GPU: torch keeps 32 MiB forever for each stream
+    that multiplies matrices. It is not exllamav2's stream, on which other models may run.
     """
     return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
 
 
 class CapturedPasses:
-    """Of a model for which `can_capture` holds."""
+    """The graphs of a model for which `can_capture` holds."""
 
     def __init__(self, model: Any, cache: Any, page_size: int, max_rows: int) -> None:
-        """`max_rows`: sequences at once, at most."""
+        """`max_rows`: most sequences in a pass."""
         self._model = model
         self._cache = cache
         self._page_size = page_size
@@ -102,21 +102,21 @@ class CapturedPasses:
             width: torch.zeros((most, width), dtype=torch.int32, device=self._device)
             for width in self._widths
         }
-        self._known_positions: list[int] = []  # what the device has
-        self._known_pages: dict[int, np.ndarray] = {}  # by width
+        self._known_positions: list[int] = []  # as the device holds them
+        self._known_pages: dict[int, np.ndarray] = {}  # likewise, by width
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        self._sizes = Sizes({most: 0.0}, max_rows)  # until they are measured
+        self._sizes = Sizes({most: 0.0}, max_rows)  # until measured
         max_tokens = model.config.max_input_len
         if any(is_dense(module) for module in model.modules):
             max_tokens = min(max_tokens, MAX_DENSE_TOKENS)
         self._prompts = PromptPasses(
             self._compute, self._widths, page_size, max_tokens, self._device
         )
-        # Last: it is to be closed once it is there.
+        # Last: from here on the object must be closed.
         self._embeddings = Embeddings(model.modules[0], self._device)
 
     def capture(self) -> None:
-        """While nothing of the cache is in use: page 0 is written to."""
+        """Capture and measure the graphs. The cache must be unused: page 0 is overwritten."""
         stream, lock = _capturing(self._index)
         self._known_positions = []
         self._known_pages.clear()
@@ -148,12 +148,12 @@ class CapturedPasses:
         )
 
     def _record(self, pool: Any, width: int, sizes: Sequence[int]) -> None:
-        for rows in reversed(sizes):  # the largest first: others fit in its memory
+        for rows in reversed(sizes):  # the largest first: smaller graphs fit in its memory
             decode = functools.partial(self._decode, rows, self._pages[width][:rows])
             self._graphs[width, rows] = record(pool, decode)
 
     def _seconds(self, width: int, rows: int, position: int) -> float:
-        """Of a pass, the best of some. It writes to page 0."""
+        """Seconds of a pass, the best of NUM_TIMES. Overwrites page 0."""
         graph, _ = self._graphs[width, rows]
         times: list[float] = []
         for _ in range(NUM_TIMES):
@@ -171,7 +171,7 @@ class CapturedPasses:
         return min(times)
 
     def _seconds_a_token(self) -> float:
-        """That attention takes for each token that a row sees."""
+        """Seconds of attention for each token of a row's context."""
         short = SHORT_CONTEXTS[-1] // self._page_size
         width: int = max(w for w in self._widths if w == self._widths[0] or w <= short)
         rows, position = self._sizes.used[-1], width * self._page_size - NUM_TIMED
@@ -179,8 +179,8 @@ class CapturedPasses:
         return max(more, 0.0) / rows / position
 
     def _tune(self, rows: int) -> None:
-        """Compute until exllamav2 has chosen its kernels: it does so by taking the time of the
-        first 200 products of each shape, for which it waits, and that can't be captured.
+        """Compute until exllamav2 has chosen its kernels. It measures the first 200 products of
+        each shape, and waits for them, which a graph can't capture.
         """
         head, hidden_size = self._model.modules[-1], self._model.config.hidden_size
         hidden = torch.zeros((rows, 1, hidden_size), dtype=torch.half, device=self._device)
@@ -194,10 +194,11 @@ class CapturedPasses:
     def run(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `token_ids`,
-        (rows,), wherever they are; `positions`: of them; `pages`: of the cache, (rows, pages),
-        int32. Raises IndexError for tokens on the host that have no embedding; those on the device
-        were drawn there.
+        """Logits, (rows, 1, padded vocabulary), valid until the next run.
+
+        `token_ids`, (rows,), on the host or the device; `positions`: of these tokens; `pages`: of
+        the cache, (rows, pages), int32. Raises IndexError for tokens on the host without an
+        embedding; tokens on the device were drawn there.
         """
         if token_ids.device.type == "cpu" and not _have_rows(token_ids, self._embeddings.size):
             raise IndexError(f"a token id is beyond {self._embeddings.size} embeddings")
@@ -207,7 +208,7 @@ class CapturedPasses:
         shortest = positions.index(min(positions))
         size = self._sizes.fit(rows, positions[shortest])
         self.num_rows = size
-        fill = size - rows  # rows that fill it up do what the one with the shortest context does
+        fill = size - rows  # padding rows repeat the row with the shortest context
         self._token_ids[:rows].copy_(token_ids, non_blocking=True)
         if fill:
             self._token_ids[rows:size] = self._token_ids[shortest]
@@ -218,26 +219,27 @@ class CapturedPasses:
         return logits[:rows]
 
     def fit(self, length: int) -> int:
-        """Tokens in each row of the pass that computes at least `length` of prompts."""
+        """Tokens in each row of the prompt pass for at least `length` tokens."""
         return self._prompts.fit(length)
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Keys and values of `token_ids`, (rows, tokens), on the host; whether it could be done.
-        `starts`: where each row begins; `pages`: of the cache, (rows, pages), int32.
+        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether it
+        did. `starts`: position of each row's first token; `pages`: of the cache, (rows, pages),
+        int32.
         """
         if not _have_rows(token_ids, self._embeddings.size):
-            return False  # on the host that is an error, on a GPU the end
+            return False  # an error on the host; a lost device on the GPU
         set_device_streams()
         return self._prompts.run(token_ids, starts, pages)
 
     def close(self) -> None:
-        """The model can be unloaded then."""
+        """Release the graphs; then the model can be unloaded."""
         self._graphs.clear()
         self._prompts.close()
         self._embeddings.close()
 
     def _send_positions(self, positions: list[int]) -> None:
-        """Unless they are what the last pass has made of them."""
+        """Send positions, unless the last pass has left exactly these."""
         if positions != self._known_positions:
             sent = torch.tensor(positions, dtype=torch.int32)
             self._positions[: len(positions)].copy_(sent, non_blocking=True)
@@ -262,7 +264,7 @@ class CapturedPasses:
         padding = self._model.modules[-1].padding
         if padding > 0:
             x[:, :, -padding:] = PADDING_LOGIT
-        self._positions[:rows] += 1  # for the next pass, as a rule
+        self._positions[:rows] += 1  # usually right for the next pass
         return x
 
     def _compute(
@@ -272,16 +274,17 @@ class CapturedPasses:
         pages: torch.Tensor,
         is_last: bool = False,
     ) -> torch.Tensor:
-        """As ExLlamaV2.forward_chunk does, with all inputs on the device: as many of `token_ids`
-        to each of `positions`. To the end if `is_last`, else as far as keys and values need it.
+        """As ExLlamaV2.forward_chunk, with all inputs on the device. Each row of `positions` has an
+        equal part of `token_ids`. Computes all layers if `is_last`, else as far as keys and values
+        need it.
         """
         rows = len(positions)
         length = len(token_ids) // rows
         params = ExLlamaV2Attention.PagedParams(
             batch_size=rows,
-            block_index=torch.zeros((2, 1), dtype=torch.int32),  # of two: never one piece of cache
+            block_index=torch.zeros((2, 1), dtype=torch.int32),  # two columns: never contiguous
             cache_seqlens=torch.zeros(rows, dtype=torch.int32),
-            max_cache_seqlen=1,  # that a quantized cache is read; how far, the GPU knows
+            max_cache_seqlen=1,  # makes it read a quantized cache; the GPU knows the length
             page_size=self._page_size,
             q_len=length,
         )
@@ -290,7 +293,7 @@ class CapturedPasses:
         x = self._embeddings(token_ids).view(rows, length, -1)
         end = None if is_last else self._model.last_kv_layer_idx + 1
         for module in self._model.modules[1:end]:
-            if isinstance(module, ExLlamaV2PosEmbedding):  # whose own way asks the host
+            if isinstance(module, ExLlamaV2PosEmbedding):  # its own code asks the host
                 x = x + learned(module, positions, length)
             else:
                 x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)

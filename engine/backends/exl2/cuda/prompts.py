@@ -1,4 +1,4 @@
-"""Forward passes of short prompts, or chunks of them, as CUDA graphs. Engine thread."""
+"""Forward passes of short prompts, or of chunks, as CUDA graphs. Engine thread."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -9,18 +9,18 @@ import torch
 
 from switchyard.engine.backends.exl2.cuda.graphs import record
 
-# Rows, and tokens in each, that are captured, up to a number of tokens in all. Unpacking the
-# weights takes most of the time, so that a few more for nothing don't matter.
+# Captured numbers of rows, and of tokens in a row, up to a number of tokens in all. Unpacking the
+# weights dominates the time, so some padding does not matter.
 ROWS = (1, 2, 4, 8, 16)
 LENGTHS = (32, 64, 128, 256, 384, 512)
 MAX_TOKENS = 512
-MAX_SEVERAL = 2048  # tokens, with those before: longer prompts are computed one by one
+MAX_SEVERAL = 2048  # tokens with their context: longer prompts are computed one by one
 
 Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class PromptPasses:
-    """`compute`: of token ids, the rows' starts and their pages, all on the device."""
+    """`compute`: called with token ids, the rows' starts and their pages, all on the device."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class PromptPasses:
         max_tokens: int,
         device: torch.device,
     ) -> None:
-        """`widths`: for how many pages a row there are graphs; `max_tokens`: of the model, in one
+        """`widths`: numbers of pages in a row that have graphs. `max_tokens`: most tokens in one
         pass.
         """
         self._max_tokens = min(MAX_TOKENS, max_tokens)
@@ -46,8 +46,8 @@ class PromptPasses:
         self._graphs: dict[tuple[int, int, int], torch.cuda.CUDAGraph] = {}
 
     def capture(self, pool: Any) -> int:
-        """How many."""
-        self._starts.zero_()  # a later one's are what the last prompt has left
+        """Returns the number of graphs."""
+        self._starts.zero_()  # a later capture finds the last prompt's starts
         for pages in self._pages.values():
             pages.zero_()
         for width, rows, length in self._shapes():
@@ -57,12 +57,12 @@ class PromptPasses:
                 self._starts[:rows],
                 self._pages[width][:rows],
             )
-            compute()  # what is loaded at first use can't be captured
+            compute()  # a first use loads kernels, which can't be captured
             self._graphs[width, rows, length], _ = record(pool, compute)
         return len(self._graphs)
 
     def _shapes(self) -> list[tuple[int, int, int]]:
-        """The largest first: others fit in its memory."""
+        """The largest first: smaller graphs fit in its memory."""
         return [
             (width, rows, length)
             for width in self._widths
@@ -74,12 +74,13 @@ class PromptPasses:
         ]
 
     def fit(self, length: int) -> int:
-        """Tokens in each row of the pass that computes at least `length`."""
+        """Tokens in each row of the pass for at least `length` tokens."""
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 
     def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Keys and values of `token_ids`, (rows, tokens), on the host; whether there is such a
-        graph. `starts`: where each row begins; `pages`: of the cache, (rows, pages), int32.
+        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether a
+        graph fits. `starts`: position of each row's first token; `pages`: of the cache, (rows,
+        pages), int32.
         """
         num_rows, length = token_ids.shape
         rows = next((rows for rows in ROWS if rows >= num_rows), 0)
@@ -87,7 +88,7 @@ class PromptPasses:
         graph = self._graphs.get((width, rows, length))
         if graph is None:
             return False
-        order = [*range(num_rows), *[0] * (rows - num_rows)]  # to fill it up: the first again
+        order = [*range(num_rows), *[0] * (rows - num_rows)]  # padding repeats the first row
         table = np.zeros((rows, width), dtype=np.int32)
         table[:, : pages.shape[1]] = pages[order]
         begins = torch.tensor([starts[i] for i in order], dtype=torch.int32)

@@ -1,32 +1,30 @@
-"""Which captured size of a batch computes so many rows the soonest. Nothing but arithmetic."""
+"""Chooses the captured batch size with the shortest time. Only arithmetic."""
 
 from collections.abc import Mapping
 
-NOISE = 0.02  # of a time: a larger size must be that much faster to be taken
+NOISE = 0.02  # relative: a larger size must be faster by this much
 
 
 class Sizes:
-    """Of batches, by the time that a pass of each takes. A smaller batch is filled up, and a larger
-    size may be the faster: beyond some number of rows exllamav2 computes otherwise.
+    """Batch sizes and the time of a pass of each. A smaller batch is padded. A larger size may be
+    faster: beyond some number of rows exllamav2 computes in another way.
     """
 
     def __init__(self, seconds: Mapping[int, float], max_rows: int) -> None:
-        """`seconds`: of a pass of each size, without context. There is a size of at least
-        `max_rows`.
-        """
+        """`seconds`: time of a pass by size, without context; one size is at least `max_rows`."""
         self._seconds = dict(sorted(seconds.items()))
-        # For each number of rows: the smallest, and those larger ones that are faster than all
+        # By number of rows: the smallest sufficient size, and larger sizes that are faster than all
         # smaller ones.
         self._faster = [self._candidates(rows) for rows in range(max_rows + 1)]
-        self.seconds_a_token = 0.0  # that attention takes for a token of context, in a row
+        self.seconds_a_token = 0.0  # of attention, for a token of a row's context
 
     @property
     def used(self) -> list[int]:
-        """Those that are ever taken."""
+        """The sizes that `fit` can return."""
         return sorted({size for sizes in self._faster[1:] for size in sizes})
 
     def fit(self, rows: int, context: int) -> int:
-        """`context`: tokens that each row sees which only fills up."""
+        """The fastest size for `rows`. `context`: tokens of context of each padding row."""
         sizes = self._faster[rows]
         if len(sizes) == 1:
             return sizes[0]

@@ -1,7 +1,7 @@
-"""Each layer on all GPUs: what exllamav2 0.3.2 can do of that, and how it is loaded. Engine thread.
+"""Tensor parallelism, as far as exllamav2 0.3.2 has it. Engine thread.
 
-What it can't it does not refuse: it asserts in the midst of loading, or in each step, leaves out
-what its kernels do not know, or ends the process.
+exllamav2 does not refuse what it can't do: it asserts while loading or in each step, leaves out
+parts unknown to its kernels, or ends the process.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from switchyard.engine.errors import ModelError
 
 
 def check(model: ExLlamaV2, num_gpus: int) -> None:
-    """Raises ModelError if a model, which need not be loaded, can't be spread over so many."""
+    """Raises ModelError if a model can't be spread over `num_gpus`. It need not be loaded."""
     if num_gpus < 2:
         raise ModelError("tensor_parallel needs two GPUs or more", "tensor_parallel")
     config, obstacle = model.config, _obstacle(model)
@@ -41,13 +41,13 @@ def check(model: ExLlamaV2, num_gpus: int) -> None:
 def load(
     model: ExLlamaV2, split: Sequence[float], cache: Any, tokens: int, progress: Callback
 ) -> ExLlamaV2Cache_TP:
-    """`split`: GiB of each GPU. `cache`: the class of each GPU's. Raises ModelError."""
+    """`split`: GiB of each GPU. `cache`: the class of each GPU's cache. Raises ModelError."""
     shares = list(split)
     try:
         context = TPContext(model, shares, tokens, cache)
-    except ZeroDivisionError:  # of what the cache leaves
+    except ZeroDivisionError:  # the cache leaves no memory
         raise _too_small(shares) from None
-    if context.id_split_devs != context.rs_split_devs:  # it would read beyond a list, and crash
+    if context.id_split_devs != context.rs_split_devs:  # else it reads beyond a list, and crashes
         raise _too_small(shares)
     model.load_tp(shares, callback=progress, expect_cache_tokens=tokens, expect_cache_base=cache)
     return ExLlamaV2Cache_TP(model, base=cache, max_seq_len=tokens)
@@ -63,7 +63,7 @@ def _too_small(shares: Sequence[float]) -> ModelError:
 
 
 def _obstacle(model: ExLlamaV2) -> str | None:
-    """What of it the kernels do not know."""
+    """A part of the model that the kernels do not know; None without one."""
     config = model.config
     if not config.arch.lm.supports_tp:
         return "not this architecture"

@@ -1,1 +1,1 @@
-"""From a model directory to a loaded model: configuration, refusals, progress."""
+"""Turns a model directory into a loaded model: configuration, refusals, progress."""

@@ -1,5 +1,5 @@
-"""What ExLlamaV2's attention is told otherwise than ExLlamaV2 reads it: windows, and the tables of
-sine and cosine. Engine thread.
+"""Corrects what ExLlamaV2 reads wrongly of attention: windows, and sine and cosine tables. Engine
+thread.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from switchyard.engine.model.rope import read_rope
 
 
 def check_windows(config: ExLlamaV2Config) -> None:
-    """Where attention has no windows. Raises ModelError if a text could be longer than one."""
+    """For attention without windows. Raises ModelError if a text could exceed a window."""
     windows = [layer.window for layer in _layers(config) if layer.window is not None]
     shortest = min(windows, default=config.max_seq_len)
     if config.max_seq_len > shortest:
@@ -31,18 +31,18 @@ def check_windows(config: ExLlamaV2Config) -> None:
 
 
 def set_windows(model: ExLlamaV2) -> None:
-    """Of a model that is not loaded yet."""
+    """Set the windows of a model that is not loaded yet."""
     has_local_table = bool(model.config.rotary_embedding_base_alt)
     for attention, layer in zip(_attentions(model), _layers(model.config), strict=True):
         is_limiting = layer.window is not None and layer.window < model.config.max_seq_len
-        # For flash-attn it is the keys before a token's own.
+        # flash-attn counts the keys before a token's own.
         attention.sliding_window = layer.window - 1 if is_limiting and layer.window else 0
         attention.rope_index = int(has_local_table and layer.is_local)
 
 
 def set_tables(model: ExLlamaV2) -> None:
-    """Of a model that is loaded, before it computes a decode step: graphs of exllamav2's keep the
-    address of a table. Raises ModelError.
+    """Set the tables of a loaded model, before its first decode step: exllamav2's graphs keep their
+    addresses. Raises ModelError.
     """
     arch = model.config.arch.lm
     if arch.rope_style == RopeStyle.NONE:
@@ -51,7 +51,7 @@ def set_tables(model: ExLlamaV2) -> None:
     rope = read_rope(_read(model.config))
     is_own = (
         rope.kind in OTHERWISE
-        or arch.rope_freq_half  # Qwen-VL's, which it rounds to float16
+        or arch.rope_freq_half  # Qwen-VL's frequencies, which exllamav2 rounds to float16
         or (rope.is_hidden and rope.kind == "llama3")
     )
     own = table(model.config, rope, arch.rope_style == RopeStyle.GPTJ) if is_own else None

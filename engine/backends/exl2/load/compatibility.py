@@ -1,4 +1,4 @@
-"""What ExLlamaV2 0.3.2 would read wrongly from a config.json, or compute, without a word."""
+"""Corrects and refuses what ExLlamaV2 0.3.2 would silently read or compute wrongly."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from switchyard.engine.model.rope import read_rope
 
 
 def mend(exl2_config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
-    """What ExLlamaV2 can compute, and doesn't look for where it is. Raises ModelError."""
+    """Add settings that ExLlamaV2 computes and doesn't find in config.json. Raises ModelError."""
     rope = read_rope(model_config)
     if rope.theta is not None:
         exl2_config.rotary_embedding_base = rope.theta
     if rope.is_hidden and rope.kind == "linear":
         exl2_config.scale_pos_emb = float(rope.settings["factor"])
-    if rope.kind == "yarn":  # which is there to reach that far
+    if rope.kind == "yarn":  # YaRN serves the stretched length
         stretched = int(rope.settings["factor"] * rope.settings["original_max_position_embeddings"])
         exl2_config.max_seq_len = max(exl2_config.max_seq_len, stretched)
     local = text_config(model_config).get("rope_local_base_freq")
     if exl2_config.rotary_embedding_base_alt and local is not None:
         exl2_config.rotary_embedding_base_alt = float(local)
     if exl2_config.architecture in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):
-        exl2_config.arch.lm.headnorm = "rmsnorm"  # of queries and keys; it takes their mean off
+        exl2_config.arch.lm.headnorm = "rmsnorm"  # its other norm subtracts the mean

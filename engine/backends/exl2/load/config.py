@@ -1,4 +1,4 @@
-"""What exllamav2 is told of a model, before anything is loaded."""
+"""Makes exllamav2's configuration of a model, before anything is loaded."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -28,7 +28,7 @@ def read_config(config: ModelConfig, model_dir: ModelDir, device: str) -> ExLlam
 
 
 def read_draft_config(config: ModelConfig, main: ExLlamaV2Config, device: str) -> ExLlamaV2Config:
-    """Of the model that guesses tokens for `main`. Raises ModelError if it can't."""
+    """The configuration of the draft model for `main`. Raises ModelError if it can't be one."""
     assert config.draft_model is not None
     model_dir = ModelDir.read(config.draft_model)
     draft = _read(model_dir, device)
@@ -44,7 +44,7 @@ def read_draft_config(config: ModelConfig, main: ExLlamaV2Config, device: str) -
 
 
 def _check_tokens(draft_path: Path, path: Path, vocab_size: int) -> None:
-    """A draft model's token ids must mean what the model's do, and be there for all of them."""
+    """A draft model's token ids must have the model's meanings, and cover all of its tokens."""
     drafts, own = (
         {token_id: token for token, token_id in _vocabulary(p).items()} for p in (draft_path, path)
     )
@@ -61,7 +61,7 @@ def _read(model_dir: ModelDir, device: str) -> ExLlamaV2Config:
     _check_files(model_dir.path)
     try:
         exl2_config = ExLlamaV2Config(str(model_dir.path))
-    except (AssertionError, KeyError, TypeError, ValueError) as reason:  # of what it doesn't find
+    except (AssertionError, KeyError, TypeError, ValueError) as reason:  # for missing entries
         raise ModelError(
             f"ExLlamaV2 can't read the model in {model_dir.path}:"
             f" {type(reason).__name__}: {str(reason).strip(' #')}"
@@ -73,7 +73,7 @@ def _read(model_dir: ModelDir, device: str) -> ExLlamaV2Config:
 
 
 def _check_files(path: Path) -> None:
-    """Raises ModelError for a damaged file, whose name the library doesn't tell."""
+    """Raises ModelError for a damaged file, with its name, which the library omits."""
     for file in sorted(path.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):

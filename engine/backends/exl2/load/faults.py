@@ -1,11 +1,11 @@
-"""What an exception out of torch means for those who go on."""
+"""Classifies torch's exceptions by whether the process can go on."""
 
 import torch
 
 from switchyard.engine.errors import DeviceLost, OutOfMemory
 
-# After these every later call to the device fails with the same error, until the process ends:
-# CUDA Runtime API, cudaError_t. An unknown one is caught when no recovery helps.
+# After these errors every later call to the device fails, until the process ends: CUDA Runtime API,
+# cudaError_t. An unknown one is noticed when no recovery helps.
 _STICKY = (
     "an illegal memory access was encountered",
     "an illegal instruction was encountered",
@@ -23,7 +23,7 @@ _NO_MEMORY = ("CUDA error: out of memory", "DefaultCPUAllocator: can't allocate 
 
 
 def explain(error: BaseException) -> BaseException:
-    """OutOfMemory or DeviceLost if that is what `error` says, else `error` itself."""
+    """OutOfMemory or DeviceLost if `error` is one of these, else `error` itself."""
     message = str(error)
     summary = f"{type(error).__name__}: {message.partition(chr(10))[0]}"
     if isinstance(error, torch.OutOfMemoryError | MemoryError):

@@ -1,4 +1,4 @@
-"""A model in memory, with all that belongs to it."""
+"""A model in memory, with its cache and the rest."""
 
 import logging
 from collections.abc import Sequence
@@ -12,43 +12,44 @@ logger = logging.getLogger(__name__)
 
 
 class Passes(Protocol):
-    """A faster way than the model's own to a pass of few tokens."""
+    """A faster way to compute a pass of few tokens than the model's own."""
 
-    num_rows: int  # that the last `run` computed, with those that filled it up
+    num_rows: int  # rows of the last `run`, padding included
 
     def capture(self) -> None:
-        """Get ready, while nothing of the cache is in use."""
+        """Prepare, while the cache is unused."""
 
     def run(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary), that the next run may overwrite. `token_ids`,
-        (rows,), wherever they are; `positions`: of them; `pages`: of the cache, (rows, pages),
+        """Logits, (rows, 1, padded vocabulary), valid until the next run. `token_ids`: (rows,), on
+        the host or the device; `positions`: of these tokens; `pages`: of the cache, (rows, pages),
         int32.
         """
 
     def fit(self, length: int) -> int:
-        """Tokens in each row of the pass that computes at least `length` of prompts."""
+        """Tokens in each row of the prompt pass for at least `length` tokens."""
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Keys and values of `token_ids`, (rows, tokens), on the host; whether it could be done.
-        `starts`: where each row begins; `pages`: of the cache, (rows, pages), int32.
+        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether it
+        did. `starts`: position of each row's first token; `pages`: of the cache, (rows, pages),
+        int32.
         """
 
     def close(self) -> None:
-        """Let go of what is not the model's."""
+        """Release all that is not the model's."""
 
 
 @dataclass(slots=True)
 class LoadedModel:
     model: Any
     cache: Any
-    cache_mode: str  # how it holds keys and values
+    cache_mode: str  # the format of keys and values
     passes: Passes | None = None
-    draft_model: Any = None  # that guesses tokens
+    draft_model: Any = None  # it guesses tokens
     draft_cache: Any = None
     loras: list[Any] = field(default_factory=list)
-    is_paged: bool = True  # else one job at a time
+    is_paged: bool = True  # False: one job at a time
 
     def warn_of_a_small_cache(self, max_seq_len: int) -> None:
         if max_seq_len > self.cache.max_seq_len:
@@ -60,7 +61,7 @@ class LoadedModel:
             )
 
     def unload(self) -> None:
-        """Let go of all. The memory is free once nobody else holds any of it."""
+        """Release everything. The memory is free once no other reference is left."""
         for lora in self.loras:
             lora.unload()
         self.loras.clear()

@@ -1,4 +1,4 @@
-"""What a generator and its model hold now."""
+"""Reads the pages and the memory in use."""
 
 from typing import Any
 
@@ -8,14 +8,16 @@ from switchyard.engine.stats import DeviceMemory, Occupancy
 
 
 def occupancy(generator: Any) -> Occupancy:
-    """Of the library's generator or one derived from it."""
+    """Of the library's generator, or of one derived from it."""
     free = generator.unreferenced_pages.values()
     cached = sum(page.kv_position == generator.page_size for page in free)
     return Occupancy(len(generator.referenced_pages), cached, _memory())
 
 
 def _memory() -> tuple[DeviceMemory, ...]:
-    """Of the GPUs of which this process has some, by torch: others' bytes are not free either."""
+    """The GPUs on which this process has memory, by torch. `free` also excludes other processes'
+    memory.
+    """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return ()
     used = [i for i in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(i)]

@@ -1,5 +1,5 @@
-"""Sine and cosine of each position: by the published formulas, in float32 as transformers computes
-them, where ExLlamaV2 has none or others.
+"""Sine and cosine tables by the published formulas, in float32 as in transformers, where ExLlamaV2
+has none or computes others.
 """
 
 import math
@@ -11,23 +11,22 @@ from exllamav2 import ExLlamaV2Config
 from switchyard.engine.errors import ModelError
 from switchyard.engine.model.rope import Rope
 
-# Those that ExLlamaV2 0.3.2 computes otherwise: YaRN's ramp and longrope's scale come of the served
-# max_seq_len there, and an attention factor of the configuration is ignored.
+# Kinds that ExLlamaV2 0.3.2 computes in another way: YaRN's ramp and longrope's scale follow from
+# the served max_seq_len there, and the configuration's attention factor is ignored.
 OTHERWISE = ("longrope", "yarn")
-BETA_FAST, BETA_SLOW = 32.0, 1.0  # YaRN's, where there are no others
+BETA_FAST, BETA_SLOW = 32.0, 1.0  # YaRN's defaults
 
 
 def frequencies(
     rope: Rope, theta: float, dim: int, max_seq_len: int, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, float]:
-    """Radians from a position to the next, of each pair of `dim` numbers of a head, (dim / 2,); and
-    what sine and cosine are multiplied by. Without a linear scale, which divides positions.
+    """Returns the radians from a position to the next, for each pair of a head's `dim` numbers,
+    (dim / 2,); and the factor of sine and cosine. Without a linear scale, which divides positions.
 
-    `max_seq_len`: what is served. longrope has its long factors where that is more than the context
-    of the model before it was stretched, also for short texts, since keys once rotated stay. Raises
-    ModelError.
+    `max_seq_len`: the served length. If it exceeds the original context, longrope uses its long
+    factors, for short texts, too: rotated keys stay in the cache. Raises ModelError.
     """
-    lengths = torch.pow(theta, torch.arange(0, dim, 2, dtype=dtype) / dim)  # to a radian
+    lengths = torch.pow(theta, torch.arange(0, dim, 2, dtype=dtype) / dim)  # positions to a radian
     match rope.kind:
         case "llama3":
             return _llama3(1.0 / lengths, rope.settings), 1.0
@@ -36,14 +35,14 @@ def frequencies(
         case "longrope":
             factors = _longrope(len(lengths), max_seq_len, rope.settings).to(dtype)
             return 1.0 / (factors * lengths), _longrope_scale(rope.settings)
-    return 1.0 / lengths, 1.0  # dynamic: its base grows beyond the model's own context only
+    return 1.0 / lengths, 1.0  # dynamic: its base grows only beyond the model's own context
 
 
 def table(
     config: ExLlamaV2Config, rope: Rope, is_interleaved: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sines and cosines in float16, (1, 1, positions, numbers), as ExLlamaV2 lays them out, on the
-    host. Raises ModelError.
+    """Sines and cosines in float16, (1, 1, positions, numbers), in ExLlamaV2's layout, on the host.
+    Raises ModelError.
     """
     dim = int(config.head_dim * config.partial_rotary_factor)
     theta = config.rotary_embedding_base
@@ -73,7 +72,7 @@ def _yarn(plain: torch.Tensor, theta: float, settings: dict[str, Any]) -> torch.
     dim = 2 * len(plain)
 
     def pair(rotations: float) -> float:
-        """Which pair turns that often within the original context."""
+        """The pair that makes this number of rotations within the original context."""
         return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     first = pair(settings.get("beta_fast") or BETA_FAST)

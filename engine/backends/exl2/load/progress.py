@@ -1,4 +1,4 @@
-"""How far a load is: told over HTTP, and to who watches the server start. Engine thread."""
+"""The progress of a load, told over HTTP and shown to operators. Engine thread."""
 
 import contextlib
 import logging
@@ -14,14 +14,14 @@ logger = logging.getLogger(__name__)
 
 LOG_EVERY = 5.0  # seconds
 
-Callback = Callable[[int, int], None]  # modules that are loaded, and in all
+Callback = Callable[[int, int], None]  # called with the numbers of loaded modules, and of all
 
 
 class Progress:
-    """Draws a bar where stderr is a terminal, else logs a line now and then."""
+    """Draws a bar if stderr is a terminal, else logs a line now and then."""
 
     def __init__(self, name: str, tell: Callable[[float], None] | None = None) -> None:
-        """`tell` gets the share that is done, from 0 to 1."""
+        """`tell` gets the progress, from 0 to 1."""
         self._name = name
         self._tell = tell
         self._told_at = time.monotonic()
@@ -30,7 +30,7 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         if sys.stderr.isatty():
-            # Refreshed by hand: it would start a thread.
+            # Refreshed by hand: automatic refresh would start a thread.
             bar = Bar(console=Console(stderr=True), auto_refresh=False, transient=True)
             self._bar = self._exit.enter_context(bar)
             bar.add_task(f"loading {self._name}", total=1.0)
@@ -46,7 +46,7 @@ class Progress:
         self._bar = None
 
     def __call__(self, done: int, total: int) -> None:
-        """So many of all modules are loaded."""
+        """Note the number of loaded modules, and of all."""
         share = done / total
         if self._tell is not None:
             self._tell(share)
@@ -58,7 +58,9 @@ class Progress:
 
 
 def parts(progress: Callback, sizes: Sequence[int]) -> list[Callback]:
-    """For each of several models of so many modules: a callback that counts those before it."""
+    """For each of several models, given by number of modules: a callback that adds the models
+    before it.
+    """
 
     def part(first: int) -> Callback:
         return lambda done, _: progress(first + done, sum(sizes))
