@@ -1,4 +1,4 @@
-"""The API over models that the caller starts, for an application or a part of one."""
+"""Installs the API in a Flask application, the server's own or a host's."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ from switchyard.app.ui import files
 
 logger = logging.getLogger(__name__)
 
-# That lie under /v1, and without it, too, as llama.cpp's server has them.
+# Paths under /v1 that also exist without the prefix, as in llama.cpp's server.
 UNPREFIXED = (
     *("/models", "/chat/completions", "/completions", "/responses", "/messages"),
     *("/chat/completions/input_tokens", "/responses/input_tokens", "/messages/count_tokens"),
@@ -58,10 +58,11 @@ def install(
     is_own: bool = False,
     check_host: Callable[[], Any] | None = None,
 ) -> None:
-    """Add the API over models that the caller starts. Handles the errors of its own routes only.
-    `check_host` comes before keys are looked at, `before_request` after that. `is_own`: the
-    application is the server's. To a host application's root no short name is added, since the host
-    may have it, too.
+    """Adds the API to `app`, over models that the caller starts.
+
+    It handles the errors of its own routes only. `check_host` is called before API keys are
+    checked, `before_request` after that. `is_own`: `app` is the server's own. A host application
+    without `url_prefix` gets no short paths such as `/health`, which may be its own.
     """
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     if check_host is not None:
@@ -75,7 +76,7 @@ def install(
         api.register_blueprint(blueprint)
     if not page.ASSETS:
         logger.warning("the page /docs/ is left out: install switchyard[docs]")
-    # In the document in this order.
+    # The order in the OpenAPI document.
     for part in (requests, streams, status, usage, health, probes, page):
         api.register_blueprint(part.blueprint)
     if services.metrics is not None:
@@ -100,7 +101,7 @@ def install(
 
 
 def _make_unprefixed() -> flask.Blueprint:
-    """Second rules for views that lie under /v1. The document has the first alone."""
+    """Second rules for views under /v1, without the prefix. The OpenAPI document omits them."""
     blueprint = flask.Blueprint("switchyard_unprefixed", __name__)
 
     def add(state: flask.blueprints.BlueprintSetupState) -> None:
@@ -108,7 +109,7 @@ def _make_unprefixed() -> flask.Blueprint:
         paths = {f"{prefix}/v1{path}": f"{prefix}{path}" for path in UNPREFIXED}
         for rule in list(state.app.url_map.iter_rules()):
             if rule.rule in paths and rule.endpoint.startswith(f"{state.name_prefix}."):
-                methods = (rule.methods or set()) - {"HEAD", "OPTIONS"}  # which Flask adds
+                methods = (rule.methods or set()) - {"HEAD", "OPTIONS"}  # Flask adds these
                 state.app.add_url_rule(
                     paths[rule.rule],
                     rule.endpoint,
@@ -123,7 +124,7 @@ def _make_unprefixed() -> flask.Blueprint:
 def open_models(
     settings: Settings, kind: type[engine.Models] = engine.Models, **more: Any
 ) -> engine.Models:
-    """Raises engine.ModelError."""
+    """The models of the settings, not yet started. Raises engine.ModelError."""
     return kind(
         settings.served(),
         settings.aliases(),
@@ -137,8 +138,9 @@ def open_models(
 def open_services(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
 ) -> Services:
-    """`terminate` does what SIGTERM does, at once or soon. Raises SettingsError for a file of keys,
-    or a ledger, that can't be used.
+    """The services of one application. `terminate` ends the server as SIGTERM does, now or soon.
+
+    Raises SettingsError for a file of keys, or a ledger, that can't be used.
     """
     ledger = None
     recorders: list[Recorder] = []
@@ -176,7 +178,7 @@ def open_services(
 
 
 def _show_models(services: Services) -> None:
-    """Those that the key of the current request may use, and no others."""
+    """Limits the models of the current request to those that its key may use."""
     account = account_of(flask.request.environ)
     if account is None or account.quota is None:
         return
@@ -187,8 +189,6 @@ def _show_models(services: Services) -> None:
 
 
 def _leave(error: BaseException | None) -> None:
-    """The gate, for a request that has ended before it was submitted, or that never is; and engines
-    that it has leased.
-    """
+    """Leaves the gate at the end of a request that was not submitted, and releases its leases."""
     submit.leave()
     release()

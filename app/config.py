@@ -37,7 +37,9 @@ WireFormat = Literal[
 
 
 class Settings(OperationSettings, TableSettings):
-    """Each can stand in switchyard.toml by its name, or in the environment as SWITCHYARD_NAME."""
+    """All settings. Each stands in switchyard.toml by its name, or in the environment as
+    SWITCHYARD_NAME.
+    """
 
     model_config = pydantic_settings.SettingsConfigDict(
         env_prefix=PREFIX, toml_file=FILE, extra="forbid", frozen=True
@@ -58,8 +60,8 @@ class Settings(OperationSettings, TableSettings):
     )
     clamp_max_tokens: bool = Field(
         True,
-        description="Cut a `max_tokens` that doesn't fit the context beside the prompt to what"
-        " does, and tell it in the header `X-Switchyard-Ignored`. False: refuse it.",
+        description="Reduce a `max_tokens` that doesn't fit the context beside the prompt, and"
+        " name it in the header `X-Switchyard-Ignored`. False: refuse it.",
     )
     unknown_parameters: Literal["refuse", "ignore"] = Field(
         "refuse",
@@ -105,14 +107,14 @@ class Settings(OperationSettings, TableSettings):
         ge=0,
         le=86400,
         description="Seconds for which a stream of server-sent events goes on without its client,"
-        " and is there for `Last-Event-ID`. 0: streams end when their client leaves.",
+        " and can be resumed by `Last-Event-ID`. 0: streams end when their client leaves.",
     )
     idempotency_timeout: float = Field(
         60.0,
         ge=0,
         le=86400,
         description="Seconds for which a request with an `Idempotency-Key` goes on without its"
-        " client, and its answer is there for repetitions. 0: such requests are refused.",
+        " client, and its answer is kept for repetitions. 0: such requests are refused.",
     )
     body_timeout: float = Field(
         30.0,
@@ -124,8 +126,8 @@ class Settings(OperationSettings, TableSettings):
         30.0,
         ge=0.1,
         le=86400,
-        description="Seconds after which a client that takes nothing of what is sent to it is cut"
-        " off, and its jobs are cancelled.",
+        description="Seconds after which a client that receives nothing is disconnected, and its"
+        " jobs are cancelled.",
     )
     reserve_threads: int = Field(
         16,
@@ -138,14 +140,14 @@ class Settings(OperationSettings, TableSettings):
         ge=0,
         le=4096,
         description="Most WebSockets open at the same time, each with a request thread of its own;"
-        " of one address half of them. The next is refused with 429.",
+        " at most half of them from one address. Another is refused with 429.",
     )
     websocket_timeout: float = Field(
         600.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds without any generation at work after which a WebSocket is closed, for"
-        " others to have its place. 0: no limit.",
+        description="Seconds without a running generation after which a WebSocket is closed."
+        " 0: no limit.",
     )
     grace: float = Field(
         30.0,
@@ -162,8 +164,8 @@ class Settings(OperationSettings, TableSettings):
     )
     cors_origins: list[str] = Field(
         [],
-        description="Web pages that may have browsers use the server, by origin, such as"
-        ' `["https://example.org"]`; `["*"]`: all. Those of the server\'s own origin always may.',
+        description="Origins of web pages whose browsers may use the server, such as"
+        ' `["https://example.org"]`; `["*"]`: all. Pages of the server\'s own origin always may.',
     )
     formats: list[WireFormat] = Field(
         list(get_args(WireFormat)),
@@ -196,7 +198,7 @@ class Settings(OperationSettings, TableSettings):
     @pydantic.field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: list[str]) -> list[str]:
-        """As browsers send them, to which they are compared by the letter."""
+        """Checks the form that browsers send, since origins are compared literally."""
         for origin in value:
             if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin, re.I | re.ASCII):
                 raise ValueError(
@@ -226,19 +228,19 @@ class Settings(OperationSettings, TableSettings):
         return init_settings, Environment(settings_cls), toml
 
     def fitted(self, context: int) -> Self:
-        """For a model whose context has so many tokens."""
+        """The settings with defaults that depend on the context, of `context` tokens."""
         if self.max_body_bytes:
             return self
         return self.model_copy(update={"max_body_bytes": max(32 * context, 1 << 20)})
 
     @property
     def takes_unknown(self) -> bool:
-        """Whether parameters that nobody knows are told instead of refused."""
+        """Whether unknown parameters are named in the answer instead of refused."""
         return self.unknown_parameters == "ignore"
 
     @property
     def num_threads(self) -> int:
-        """Request threads: one for each job held, each WebSocket, and the reserve."""
+        """The number of request threads: one for each job and each WebSocket, and the reserve."""
         return self.max_jobs + self.max_websockets + self.reserve_threads
 
 
@@ -250,7 +252,7 @@ def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:
 
 
 def _no_setting(place: tuple[int | str, ...]) -> str:
-    """What is wrong with a name that stands there."""
+    """The reason why the name at `place` is no setting."""
     name = str(place[-1])
     of, known = "this server", Settings.model_fields.keys()
     if place[0] == "models" and len(place) == 3:
@@ -264,7 +266,7 @@ def _no_setting(place: tuple[int | str, ...]) -> str:
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Raises SettingsError."""
+    """The settings from `overrides`, the environment and the file. Raises SettingsError."""
     check_environment(Settings.model_fields.keys())
     try:
         return Settings(**overrides).given_by({name: f"argument {name}" for name in overrides})
@@ -272,7 +274,7 @@ def read_settings(**overrides: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        if not name:  # of settings together: it names the one at fault
+        if not name:  # a validator of several settings: its message names the wrong one
             name, _, message = message.partition(": ")
         if first["type"] == "extra_forbidden":
             place = "" if name in overrides else f" in {file()}"

@@ -1,4 +1,4 @@
-"""An application of its own over models: the server's."""
+"""The server's own Flask application."""
 
 import functools
 from collections.abc import Callable
@@ -15,8 +15,10 @@ from switchyard.app.http import ignored, origins, request_id
 def create_app(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None = None
 ) -> flask.Flask:
-    """The application over `models`, which the caller starts and closes. `terminate` ends the
-    server as SIGTERM does, for `POST /admin/drain`; without it there is no such thing.
+    """The application over `models`, which the caller starts and closes.
+
+    `terminate` ends the server as SIGTERM does, for `POST /admin/drain`; without it the route
+    answers 501. Raises SettingsError.
     """
     app = flask.Flask("switchyard", static_folder=None)
     services = open_services(settings, models, terminate)

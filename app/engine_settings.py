@@ -1,4 +1,4 @@
-"""The settings of a model: defaults and texts are those of the engine's own `ModelConfig`."""
+"""The settings of a model, with defaults and texts from the engine's `ModelConfig`."""
 
 import dataclasses
 import os
@@ -20,7 +20,7 @@ _OPTIONS = {one.name: one for one in dataclasses.fields(engine.ModelConfig)}
 
 
 def _of_engine(name: str, **more: Any) -> Any:
-    """A setting for the engine's option of that name. `more`: pydantic's arguments."""
+    """A setting for the engine's option `name`. `more`: pydantic's arguments."""
     own = _OPTIONS[name]
     default = list(own.default) if isinstance(own.default, tuple) else own.default
     return Field(default, description=own.metadata["doc"], **more)
@@ -33,14 +33,16 @@ class LoraSettings(pydantic.BaseModel, extra="forbid"):
 
 
 class ModelSettings(pydantic.BaseModel):
-    """Each option of a `ModelConfig` stands here, by its name; `path` is called `model`."""
+    """The settings of one model. Each option of `ModelConfig` has one by its name; `path`'s is
+    `model`.
+    """
 
     model: str = Field(
         DEFAULT_MODEL,
         description="Directory of the model. Default: the project's own, `models/demo`.",
     )
     name: str | None = Field(
-        None, description="What clients call the model. Default: the directory's name."
+        None, description="The model's name for clients. Default: the directory's name."
     )
     device: engine.Device = _of_engine("device")
     link: engine.LinkKind = _of_engine("link")
@@ -76,7 +78,7 @@ class ModelSettings(pydantic.BaseModel):
 
     tool_format: str = Field(
         "auto",
-        description="How the model writes calls of tools: "
+        description="Syntax of the model's tool calls: "
         + ", ".join(f"`{name}`" for name in FORMATS)
         + ", or `auto`: as its chat template shows.",
     )
@@ -112,7 +114,7 @@ class ModelSettings(pydantic.BaseModel):
         return max(len(self.at), 1) * self.replicas
 
     def to_config(self) -> engine.ModelConfig:
-        """Raises engine.ModelError."""
+        """The engine's configuration of the model. Raises engine.ModelError."""
         options = {name: getattr(self, name) for name in _OPTIONS if name != "path"}
         loras = tuple(
             engine.Lora(one.path, one.name or _name_of(one.path), one.scaling) for one in self.loras
@@ -125,18 +127,18 @@ class ModelSettings(pydantic.BaseModel):
 
 
 class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
-    """Of the one model, or those that all models have unless they say otherwise."""
+    """The settings of the one model, or the defaults of all models."""
 
-    # Of settings that came neither from the file nor, as far as the operator knows, by a variable.
+    # Where settings stand that came from neither the file nor a variable.
     _places: dict[str, str] = pydantic.PrivateAttr(default_factory=dict)
 
     def given_by(self, places: Mapping[str, str]) -> Self:
-        """Remember where some settings stand, for what is said of them."""
+        """Notes where some settings stand, for error messages."""
         self._places.update(places)
         return self
 
     def engine_config(self) -> engine.ModelConfig:
-        """Raises engine.ModelError, which says where a wrong setting stands."""
+        """As `to_config`. Raises engine.ModelError, which says where the wrong setting stands."""
         try:
             return self.to_config()
         except engine.ModelError as error:

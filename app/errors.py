@@ -1,4 +1,4 @@
-"""Every error as clients of OpenAI's API expect it. The only status codes of errors."""
+"""Error responses in the form of OpenAI's API. All status codes of errors stand here."""
 
 import functools
 import logging
@@ -34,7 +34,7 @@ class ErrorDetail(TypedDict):
     type: str
     param: str | None  # the parameter at fault
     code: str | None
-    usage: NotRequired[dict[str, Any]]  # until a deadline
+    usage: NotRequired[dict[str, Any]]  # tokens used until the deadline
 
 
 class ErrorBody(TypedDict):
@@ -51,10 +51,10 @@ class Kind(NamedTuple):
 Described = tuple[Kind, dict[str, Any]]
 Describe = Callable[[Exception], Described]
 
-CODE = "switchyard_error_code"  # in flask.g, once a request was answered with an error
+CODE = "switchyard_error_code"  # in flask.g, for a request answered with an error
 INTERNAL = Kind(500, "server_error", "internal_error")
 
-# The client retries 429 and 5xx by itself. Not where the model has worked on the job already.
+# OpenAI's clients retry 429 and 5xx by themselves. This stops them after work of the model.
 _NO_RETRY = {"x-should-retry": "false"}
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="switchyard"'}
 
@@ -82,7 +82,7 @@ PLAIN_KINDS: dict[type[Exception], Kind] = {
     NotPermitted: Kind(403, "permission_error", "insufficient_permissions", _NO_RETRY),
     BodyTimeout: Kind(408, "timeout_error", "body_timeout"),
     BudgetSpent: Kind(429, "insufficient_quota", "insufficient_quota", _NO_RETRY),
-    ClientGone: Kind(499, "invalid_request_error", "client_gone"),  # for the access log: nginx's
+    ClientGone: Kind(499, "invalid_request_error", "client_gone"),  # nginx's status, for the log
 }
 
 
@@ -90,14 +90,16 @@ _RANDOM = re.compile("[0-9a-f]{32}")  # of a response's identifier
 
 
 def without_identifiers(message: str) -> str:
-    """What has failed for all, told to all: a backend's exception may name one client's response,
-    by which its stream could be read.
+    """A message for all clients, without identifiers of responses.
+
+    A backend's exception may name one client's response; with the identifier another client could
+    read the stream.
     """
     return _RANDOM.sub("…", message)
 
 
 def describe(error: Exception) -> Described:
-    """What kind of error it is, and its body."""
+    """The kind of an error, and the body of its response. Logs an unexpected error."""
     param: str | None = None
     message = str(error)
     more: dict[str, Any] = {}
@@ -110,14 +112,14 @@ def describe(error: Exception) -> Described:
         case LimitReached():
             kind = Kind(429, "rate_limit_error", error.code, _wait(error.retry_after))
         case TimedOut():
-            # After the others a retry would only do the same work again.
+            # Behind any other deadline a retry would repeat work of the model.
             headers = {} if error.code == "queue_timeout" else _NO_RETRY
             kind = Kind(408, "timeout_error", error.code, headers)
             more = {"usage": error.usage} if error.usage else {}
         case engine.EngineError():
             kind = next(KINDS[c] for c in type(error).__mro__ if c in KINDS)
             param = error.param
-            if not isinstance(error, engine.Rejected):  # else it is the request's own alone
+            if not isinstance(error, engine.Rejected):  # a rejection concerns this request only
                 message = without_identifiers(message)
             if isinstance(error, engine.PromptTooLong) and error.limit:
                 message = _too_long(error)
@@ -129,7 +131,7 @@ def describe(error: Exception) -> Described:
         case werkzeug.exceptions.HTTPException(code=int(status)):
             fault = "invalid_request_error" if status < 500 else "server_error"
             headers = {k: v for k, v in error.get_headers() if k in ("Allow", "Retry-After")}
-            if status == 501:  # and will be, however often it is tried
+            if status == 501:  # a retry would not help
                 headers |= _NO_RETRY
             kind = Kind(status, fault, None, headers)
             message = error.description or error.name
@@ -142,7 +144,7 @@ def describe(error: Exception) -> Described:
 
 
 def _too_long(error: engine.PromptTooLong) -> str:
-    """In the words by which OpenAI's clients know it."""
+    """The message in the words that OpenAI's clients recognise."""
     bound = "" if error.is_whole else "at least "
     asked = f"the prompt has {bound}{error.prompt_tokens} tokens"
     if error.new_tokens:
@@ -157,7 +159,7 @@ def _too_long(error: engine.PromptTooLong) -> str:
 
 
 def _wait(seconds: float) -> dict[str, str]:
-    """Also in milliseconds, which OpenAI's and Anthropic's clients go by if they are there."""
+    """Headers for a retry in `seconds`. OpenAI's and Anthropic's clients prefer milliseconds."""
     return {
         "Retry-After": str(max(math.ceil(seconds), 1)),
         "retry-after-ms": str(max(math.ceil(seconds * 1000), 1)),
@@ -165,7 +167,7 @@ def _wait(seconds: float) -> dict[str, str]:
 
 
 def _whole_seconds(seconds: float) -> str:
-    """OpenAI's clients don't retry at all if told more than two minutes."""
+    """Whole seconds, at most two minutes: for longer waits OpenAI's clients don't retry at all."""
     return str(math.ceil(min(max(seconds, 1), 120)))
 
 
@@ -176,5 +178,5 @@ def respond(describe: Describe, error: Exception) -> flask.Response:
 
 
 def register(target: flask.Flask | flask.Blueprint, describe: Describe) -> None:
-    """Have all errors of an application, or of one blueprint, answered as `describe` says."""
+    """Lets `describe` make the response to each error of an application or blueprint."""
     target.register_error_handler(Exception, functools.partial(respond, describe))

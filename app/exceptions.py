@@ -1,11 +1,11 @@
-"""What goes wrong with a request before, beside and behind the engine.
+"""Errors of a request outside the engine.
 
     Exception
-    ├── BadRequest       what it asks for can't be understood or honoured
-    ├── Unauthorized     it has no API key that is valid
-    ├── NotPermitted     its API key's role may not ask for this
-    ├── LimitReached     a limit of its API key, or too many wrong ones from its address
-    ├── BudgetSpent      its API key has used what it may
+    ├── BadRequest       a parameter, or the body, can't be understood or honoured
+    ├── Unauthorized     the request has no valid API key
+    ├── NotPermitted     the role of its API key does not allow the route
+    ├── LimitReached     its API key is at a limit, or its address had too many wrong keys
+    ├── BudgetSpent      its API key has used up its budget
     ├── BodyTimeout      its body took too long to arrive
     ├── TimedOut         one of its deadlines has passed
     └── ClientGone       its client has left; a ConnectionResetError
@@ -18,8 +18,9 @@ from typing import Any
 
 
 class BadRequest(Exception):
-    """The request can't be understood or honoured; `param` is the parameter at fault, `details`
-    what a wire format tells beside the message.
+    """The request can't be understood or honoured.
+
+    `param`: the parameter at fault. `details`: what a wire format adds to the message.
     """
 
     def __init__(
@@ -36,25 +37,25 @@ class BadRequest(Exception):
 
 
 class ClientGone(ConnectionResetError):
-    """Nobody waits for the answer any more. As a server's own finding when a write fails."""
+    """The client has left. A WSGI server raises the same base class when a write fails."""
 
     def __init__(self) -> None:
         super().__init__(errno.ECONNRESET, "the client has left")
 
 
 class Unauthorized(Exception):
-    """No API key that is valid: one text for all reasons, which would tell of keys that exist."""
+    """The API key is missing or not valid. One text for all reasons: others would reveal keys."""
 
     def __init__(self) -> None:
         super().__init__("the API key is missing or not valid")
 
 
 class NotPermitted(Exception):
-    """The role of the request's API key may not ask for this."""
+    """The role of the request's API key does not allow the route."""
 
 
 class LimitReached(Exception):
-    """Not now, by what the API key may use. `retry_after` in seconds."""
+    """A limit of the API key or the address is reached. `retry_after`: seconds."""
 
     def __init__(self, message: str, retry_after: float, code: str = "rate_limit_exceeded") -> None:
         super().__init__(message)
@@ -63,7 +64,7 @@ class LimitReached(Exception):
 
 
 class BudgetSpent(Exception):
-    """The budget of the request's API key is used up, and waiting a while changes nothing."""
+    """The budget of the request's API key is used up. Waiting for a minute does not help."""
 
 
 class BodyTimeout(Exception):
@@ -71,9 +72,9 @@ class BodyTimeout(Exception):
 
 
 class TimedOut(Exception):
-    """A deadline has passed. `code` says which."""
+    """A deadline has passed. `code`: its setting."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
-        self.usage: dict[str, Any] = {}  # until then
+        self.usage: dict[str, Any] = {}  # tokens used until the deadline

@@ -1,4 +1,4 @@
-"""Text for a Flask application, in the manner of Flask's extensions."""
+"""The Flask extension: the API and the model in a host application."""
 
 import functools
 import os
@@ -21,21 +21,20 @@ from switchyard.app.services import KEY
 from switchyard.app.sources import KEY as KEY_VARIABLE
 from switchyard.app.sources import PREFIX, URL, SettingsError
 
-HOST = f"{KEY}_host"  # in the extensions of an application: where it generates
+HOST = f"{KEY}_host"  # in an application's extensions: its `Local` or `Remote`
 
 
 class Switchyard:
     """Adds the API to a Flask application, and the model to its views.
 
-    It is loaded in the process that serves the first request for text, or calls `start`; so a fork
-    before that is no harm. Applications of a process that are configured alike share it. Settings:
-    those given here, `app.config` (SWITCHYARD_MODEL and so on), the environment, switchyard.toml,
-    the first that has one.
+    The model is loaded at the first request for text, or by `start`, so a fork before that does no
+    harm. Equally configured applications of one process share it. A setting is taken from the
+    first of: arguments, `app.config` (as SWITCHYARD_MODEL), the environment, switchyard.toml.
 
-    With `url`, the address of a Switchyard server, the models are that one's, for applications of
-    several processes: nothing is loaded here, and the API under `url_prefix` is passed through.
-    `key`: the API key that `generate` and `stream` ask with. Both may stand in `app.config` and in
-    the environment, too.
+    `url`: the address of a Switchyard server whose models to use, for applications of several
+    processes. Nothing is then loaded here, and requests under `url_prefix` are passed on. `key`:
+    the API key for `generate` and `stream`. Both may also stand in `app.config` and the
+    environment.
     """
 
     def __init__(
@@ -48,8 +47,8 @@ class Switchyard:
         before_request: Callable[[], Any] | None = None,
         **settings: Any,
     ) -> None:
-        """`before_request`: called before each request of the API, in the manner of Flask's; what
-        it returns, if anything, is the answer. Raises what `init_app` does.
+        """`before_request`: called before each request of the API, as Flask's: a value that it
+        returns is the response. `settings`: by name. Raises as `init_app`.
         """
         self._url = url
         self._key = key
@@ -61,8 +60,10 @@ class Switchyard:
             self.init_app(app)
 
     def init_app(self, app: flask.Flask) -> None:
-        """Raises SettingsError, also for a file of keys, engine.ModelError if there is no model
-        where there should be, or RuntimeError for a second extension. Nothing is loaded yet.
+        """Adds the extension to `app`. Loads nothing yet.
+
+        Raises SettingsError, also for a wrong file of keys; engine.ModelError for a missing model;
+        RuntimeError for a second extension of one application.
         """
         if HOST in app.extensions:
             raise RuntimeError(
@@ -80,21 +81,21 @@ class Switchyard:
 
     @property
     def models(self) -> engine.Models:
-        """Those of the current application, else of the one that was given last. Raises
-        RuntimeError where they are a server's.
+        """The models of the current application, else of the last that was given.
+
+        Raises RuntimeError with `url`: the models are then a server's.
         """
         return self._host().models
 
     def start(self) -> None:
-        """Begin to load in this process; returns at once. Once more does nothing. Behind `close` it
-        begins anew.
-        """
+        """Begins to load in this process, and returns at once. Idempotent until `close`."""
         self._host().start()
 
     def close(self, drain: float | None = None) -> bool:
-        """Release the models, unless another application of the process uses them: once their jobs
-        have ended, or after `drain` seconds; by default the setting `grace`. Requests are refused
-        until the next `start`. Whether all was released.
+        """Releases the models, unless another application of the process uses them.
+
+        Waits for their jobs, for `drain` seconds at most; by default the setting `grace`. Requests
+        are refused until the next `start`. Returns whether all was released.
         """
         return self._host().close(drain)
 
@@ -117,11 +118,11 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> Result:
-        """A completion of `prompt`, or the answer to `messages`; `parameters` as in requests.
+        """A completion of `prompt`, or the answer to `messages`. `parameters` as in requests.
 
-        Waits for it, also while the model loads. Raises BadRequest or engine.Rejected for what
-        can't be honoured, engine.Refused where there is no room, engine.Failure for a generation
-        that fails, TimedOut, and ClientGone if the client of the current request has left.
+        Waits for the whole text, and for the model to load. Raises BadRequest or engine.Rejected
+        for a wrong parameter, engine.Refused without room, engine.Failure for a failed generation,
+        TimedOut, and ClientGone if the client of the current request has left.
         """
         with self._host().stream(asked(prompt, messages, parameters), is_patient=True) as stream:
             for _ in stream:
@@ -136,7 +137,7 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> TextStream:
-        """Like `generate`, piece by piece. What can be refused at once is, before this returns."""
+        """As `generate`, piece by piece. Raises at once what can be refused before the text."""
         return self._host().stream(asked(prompt, messages, parameters), is_patient=False)
 
     def _open_local(self, app: flask.Flask, given: Mapping[str, Any]) -> Local:
@@ -173,7 +174,7 @@ class Switchyard:
 
 
 def _check_host(settings: Settings) -> Callable[[], None] | None:
-    """None where it is the host application's business."""
+    """The check of `Host`. None without `allowed_hosts`: the host application checks it itself."""
     if not settings.allowed_hosts:
         return None
     return functools.partial(origins.check_host, settings.allowed_hosts)

@@ -1,4 +1,4 @@
-"""Engines that requests submit to."""
+"""Leases: a request's hold on the engines that it submits to. Request threads."""
 
 from collections.abc import Callable
 
@@ -13,9 +13,11 @@ LEASES = "switchyard_leases"  # in flask.g
 
 
 def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> engine.Engine:
-    """The engine that the current request for this model submits to, loaded for it where that has
-    to be: outside the gate, with `meanwhile` called now and then. It isn't closed for another's
-    sake until `release`. Raises engine.ModelNotFound, engine.Refused, ClientGone, TimedOut.
+    """The engine of a model, leased for the current request. None: the default model.
+
+    A model that isn't loaded is loaded first. The request leaves the gate for that time, and calls
+    `meanwhile` now and then. The engine is not evicted until `release`. Raises
+    engine.ModelNotFound, engine.Refused, ClientGone, TimedOut.
     """
     here = services()
     leases: dict[str | None, engine.Lease] = flask.g.setdefault(LEASES, {})
@@ -38,6 +40,6 @@ def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> 
 
 
 def release() -> None:
-    """What the current request has leased: it submits nothing more."""
+    """Ends all leases of the current request. It submits nothing more."""
     for found in flask.g.pop(LEASES, {}).values():
         found.release()

@@ -1,4 +1,4 @@
-"""The settings of operations: keys, addresses, logs, the ledger, numbers."""
+"""The settings of operations: API keys, proxies, logs, metrics, page, ledger."""
 
 import ipaddress
 from typing import Literal, Self
@@ -7,7 +7,7 @@ import pydantic
 import pydantic_settings
 from pydantic import Field
 
-UNIX = "unix"  # among `trusted_proxies`: the one behind a Unix socket, which has no address
+UNIX = "unix"  # in `trusted_proxies`: a proxy on a Unix socket, which has no address
 
 
 class OperationSettings(pydantic_settings.BaseSettings):
@@ -18,9 +18,9 @@ class OperationSettings(pydantic_settings.BaseSettings):
     )
     trusted_proxies: list[str] = Field(
         [],
-        description="Networks of proxies whose `X-Forwarded-For` is believed, such as"
-        ' `["10.0.0.0/8"]`; `unix` for one behind a Unix socket. A client is the rightmost address'
-        " in it that is none of theirs.",
+        description="Networks of proxies whose `X-Forwarded-For` is trusted, such as"
+        ' `["10.0.0.0/8"]`; `unix` for a proxy on a Unix socket. The client is the rightmost'
+        " address in it that is no trusted proxy's.",
     )
 
     access_log: str = Field(
@@ -39,26 +39,24 @@ class OperationSettings(pydantic_settings.BaseSettings):
         " the roles `metrics` and `admin` (`key`). With a `keys_file` the default is `key`.",
     )
 
-    ui: bool = Field(
-        True, description="Show browsers a page at `/`: chat, and how the server stands."
-    )
+    ui: bool = Field(True, description="Show browsers a page at `/`: chat, and the server's state.")
     max_viewers: int = Field(
         100,
         ge=1,
         le=4096,
-        description="Most pages that are sent how the server stands each second, each on a"
-        " connection, without a request thread. Others look every five seconds.",
+        description="Most pages that get the server's state each second, each on a connection"
+        " without a request thread. Further pages ask every five seconds.",
     )
 
     ledger: str = Field(
         "",
-        description="SQLite file of what each API key has used, on a local disk: it answers"
-        " `GET /v1/usage`, and budgets of keys need it. Empty: none.",
+        description="SQLite file for the usage of each API key, on a local disk. `GET /v1/usage`"
+        " and budgets of keys need it. Empty: none.",
     )
     ledger_days: int = Field(
         400,
         ge=0,
-        description="Days for which it keeps rows of single requests. Sums by day stay."
+        description="Days for which the ledger keeps rows of single requests. Sums by day stay."
         " 0: for ever.",
     )
 

@@ -1,4 +1,4 @@
-"""What the views of one application work with."""
+"""The services that the views of one application use."""
 
 import functools
 import weakref
@@ -24,7 +24,7 @@ from switchyard.app.openapi.contract import REPEATABLE
 from switchyard.app.operations.guard import Checks, Guard
 
 KEY = "switchyard"
-SHOWN = "switchyard_services"  # in flask.g, where a key may not use all
+SHOWN = "switchyard_services"  # in flask.g, for a key that may not use all models
 
 Arguments = ParamSpec("Arguments")
 View = Callable[Arguments, flask.Response]
@@ -33,46 +33,46 @@ Templates = weakref.WeakKeyDictionary[engine.Engine, ChatTemplate]
 
 @dataclass(slots=True, eq=False)
 class Services:
-    """Nothing is changed but `models`, where others take their place."""
+    """The services of one application. Only `models` is ever replaced."""
 
     settings: Settings
     models: engine.Models
     blueprints: tuple[flask.Blueprint, ...]  # of the wire formats
-    describe: Describe  # errors, in the words of the current request's client
+    describe: Describe  # errors in the wire format of the current request
     answers: Answers
     gate: Gate
-    websockets: Places  # for each that may be open
+    websockets: Places
     threads: Threads
-    terminate: Callable[[], None] | None  # does what SIGTERM does, at once or soon
-    checks: Checks | None  # of API keys, where they are asked for
+    terminate: Callable[[], None] | None  # ends the server as SIGTERM does, now or soon
+    checks: Checks | None  # None without API keys
     guard: Guard
     metrics: Metrics | None
     ledger: Ledger | None  # of usage; the caller starts and closes it
     _templates: Templates = field(default_factory=weakref.WeakKeyDictionary)
 
     def template(self, model: engine.Engine) -> ChatTemplate:
-        """Raises engine.ModelError for one that can't be read."""
+        """The chat template of a model. Raises engine.ModelError if it can't be read."""
         found = self._templates.get(model)
         if found is None:
             found = self._templates[model] = ChatTemplate(model.model_dir)
         return found
 
     def prompts(self, model: engine.Engine) -> Prompts:
-        """What makes a model's prompts of conversations."""
+        """The builder of a model's chat prompts. Raises engine.ModelError."""
         about = model.about
         settings = about if isinstance(about, ModelSettings) else self.settings
         return Prompts(model, self.template(model), settings)
 
 
 def services() -> Services:
-    """Those of the application that serves the current request, as far as its key may use them."""
+    """The services for the current request, with the models that its key may use."""
     found: Services = flask.g.get(SHOWN) or flask.current_app.extensions[KEY]
     return found
 
 
 def repeatable(view: View[Arguments]) -> View[Arguments]:
-    """A view whose requests may come again: with an Idempotency-Key, for the same answer, or with
-    a Last-Event-ID, for the rest of a stream. Below what declares its contract.
+    """Lets requests to a view repeat: with an Idempotency-Key they get the same answer, with a
+    Last-Event-ID the rest of a stream. Stands below `declares`.
     """
 
     @functools.wraps(view)

@@ -1,4 +1,4 @@
-"""Where settings stand: arguments, the environment, a file; and what is said of wrong ones."""
+"""The sources of settings: arguments, environment, file; and errors that name the source."""
 
 import json
 import os
@@ -10,15 +10,17 @@ import pydantic_settings
 from pydantic.fields import FieldInfo
 
 PREFIX = "SWITCHYARD_"
-FILE = "switchyard.toml"  # in the working directory, unless the environment names another
-CONFIG = f"{PREFIX}CONFIG"  # by this variable
-KEY = f"{PREFIX}KEY"  # no setting: the API key that commands and host applications ask with
-URL = f"{PREFIX}URL"  # nor this: the server that a host application asks
+FILE = "switchyard.toml"  # in the working directory, unless CONFIG names another file
+CONFIG = f"{PREFIX}CONFIG"  # a variable: the path of the file
+KEY = f"{PREFIX}KEY"  # a variable, no setting: the API key of commands and host applications
+URL = f"{PREFIX}URL"  # a variable, no setting: the server of a host application
 
 
 class SettingsError(Exception):
-    """A setting is unknown or has a value that can't be honoured; the message says which, and where
-    it stands. `name` is the setting, if it is one, and `reason` the message without them.
+    """A setting is unknown, or its value can't be honoured.
+
+    The message names the setting and its source. `name`: the setting, if it is known. `reason`: the
+    message without both.
     """
 
     def __init__(self, message: str, name: str | None = None, reason: str = "") -> None:
@@ -28,7 +30,7 @@ class SettingsError(Exception):
 
 
 class Environment(pydantic_settings.EnvSettingsSource):
-    """Lists and tables are JSON there. Lists may have commas between their items instead."""
+    """Settings in the environment. Lists and tables are JSON; a list may be items with commas."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: str) -> Any:
         if _is_simple_list(field.annotation) and not value.lstrip().startswith("["):
@@ -40,7 +42,7 @@ class Environment(pydantic_settings.EnvSettingsSource):
 
 
 def check_environment(settings: Collection[str]) -> None:
-    """That it names none but these. Raises SettingsError."""
+    """Raises SettingsError if the environment has a variable of no setting in `settings`."""
     for name in os.environ:
         is_known = name in (CONFIG, KEY, URL) or name[len(PREFIX) :].lower() in settings
         if name.startswith(PREFIX) and not is_known:
@@ -54,12 +56,15 @@ def file() -> str:
 
 
 def refusal(name: str, reason: str, arguments: Collection[str] = ()) -> SettingsError:
-    """`name`: of the setting, maybe with dots and what is inside. Its place goes first."""
+    """The error of a setting; its message begins with the setting's place.
+
+    `name`: the setting, perhaps with a path inside it behind a dot.
+    """
     return SettingsError(f"{place(name, arguments)}: {reason}", name.partition(".")[0], reason)
 
 
 def place(name: str, arguments: Collection[str] = ()) -> str:
-    """Where a setting stands: the `arguments` given to this process win, then the environment."""
+    """The source of a setting. `arguments` of this process win, then the environment."""
     setting, dot, inside = name.partition(".")
     variables = {variable.upper(): variable for variable in os.environ}
     variable = variables.get(f"{PREFIX}{setting.upper()}")
@@ -71,7 +76,7 @@ def place(name: str, arguments: Collection[str] = ()) -> str:
 
 
 def _is_simple_list(annotation: Any) -> bool:
-    """Whether its items are no tables."""
+    """Whether the type is a list whose items are no tables."""
     if get_origin(annotation) is not list:
         return False
     [item] = get_args(annotation)

@@ -1,4 +1,4 @@
-"""The settings of several models: a table, and what holds for all of it."""
+"""The settings of several models: tables `[[models]]`, and settings for all of them."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ from switchyard.app.engine_settings import EngineSettings, ModelSettings
 
 
 class TableModel(ModelSettings, extra="forbid"):
-    """A table `[[models]]`. What it doesn't say is as the settings outside of it have it."""
+    """A table `[[models]]`. Settings outside the tables are its defaults."""
 
     model: str = Field(description="Directory of the model.")
     aliases: list[str] = Field([], description="Other names of the model, as in `model_aliases`.")
@@ -38,7 +38,7 @@ class TableModel(ModelSettings, extra="forbid"):
     )
 
     def served(self) -> engine.Served:
-        """Raises engine.ModelError, which names the model."""
+        """The model for the engine. Raises engine.ModelError, which names the model."""
         try:
             config = self.to_config()
         except engine.ModelError as error:
@@ -57,14 +57,14 @@ class TableSettings(EngineSettings):
     )
     models_dir: str = Field(
         "",
-        description="Directory whose directories are models that operators may load, too, by their"
-        " names. Empty: none.",
+        description="Directory of further model directories, which operators may load by name."
+        " Empty: none.",
     )
     max_loaded: int = Field(
         0,
         ge=0,
-        description="Most models loaded at once; the next takes the place of the one that was not"
-        " used for the longest time. 0: as memory allows.",
+        description="Most models loaded at once; a further one evicts the least recently used."
+        " 0: as memory allows.",
     )
     load_wait: float = Field(
         120.0,
@@ -75,9 +75,9 @@ class TableSettings(EngineSettings):
     )
     model_aliases: dict[str, str] = Field(
         default={},
-        description="Other names that clients may call the model by, and which model each is: in"
-        " the file a table `[model_aliases]`. A `*` at the end stands for any rest. A served name"
-        " goes first, then an alias to the letter, then the longest with a `*`. Not listed.",
+        description="Other names for models, each with its model: in the file a table"
+        " `[model_aliases]`. A `*` at the end stands for any rest. A served name goes first, then"
+        " an alias without `*`, then the longest with `*`. Lists of models omit aliases.",
     )
 
     @pydantic.field_validator("model_aliases")
@@ -114,33 +114,33 @@ class TableSettings(EngineSettings):
     def max_jobs(self) -> int:
         """Most jobs that all models hold together."""
         models: list[ModelSettings] = [*self.tables()] or [self]
-        if self.models_dir:  # one of its own at a time
+        if self.models_dir:  # one further model at a time
             models.append(self)
         return sum(one.num_engines * one.max_batch_size + one.max_pending for one in models)
 
     def tables(self) -> list[TableModel]:
-        """With what they don't say themselves."""
+        """All tables, each completed with its defaults."""
         return [self.complete(one) for one in self.models]
 
     def complete(self, model: TableModel) -> TableModel:
-        """With the settings outside of tables for what it doesn't say."""
+        """A table, completed with the settings outside the tables."""
         own = {"model", "name", *model.model_fields_set}
         rest = {name: getattr(self, name) for name in ModelSettings.model_fields if name not in own}
         return model.model_copy(update=rest)
 
     def served(self) -> list[engine.Served]:
-        """All models, at least one. Raises engine.ModelError, which says where the fault is."""
+        """All models, at least one. Raises engine.ModelError, which names the wrong setting."""
         if not self.models:
             return [engine.Served(self.engine_config())]
         return [one.served() for one in self.tables()]
 
     def aliases(self) -> dict[str, str]:
-        """Of all models: which each is."""
+        """The model of each alias, over all models."""
         own = {alias: one.model_name for one in self.models for alias in one.aliases}
         return own | self.model_aliases
 
     def directories(self) -> dict[str, str]:
-        """Of `models_dir`: names of models, and their paths."""
+        """The paths of the models in `models_dir`, by name."""
         if not self.models_dir:
             return {}
         root = pathlib.Path(self.models_dir)

@@ -144,7 +144,7 @@ Error = TypeVar("Error", bound=BaseException)
 
 
 def without_frames(error: Error) -> Error:
-    """The error without its traceback: frames hold local variables, a model among them."""
+    """The error without its traceback, to be kept: frames hold local variables, even a model."""
     chain: list[BaseException] = [error]
     for one in chain:
         one.__traceback__ = None

@@ -11,13 +11,10 @@ from switchyard.app.parts.call_formats import CallFormat, Schema
 def constraint(
     offer: Offer, format: CallFormat, model: engine.Engine, form: engine.Constraint | None
 ) -> engine.Constraint | None:
-    """The constraint for the tools of a request; None if it needs none.
+    """The constraint for the tools of a request; None if it needs none. Raises InvalidJob.
 
-    - A call is required: calls only.
-    - A `form` is given: calls, or an answer of that form.
-    - A function is strict: any text, with calls valid by their schemas.
-
-    Raises InvalidJob.
+    With a required call: calls only. Else with a `form`: calls, or an answer of that form. Else
+    with a strict function: any text, with calls valid by their schemas.
     """
     functions = [tool.function for tool in offer.tools if offer.only in (None, tool.function.name)]
     if not functions:
@@ -62,8 +59,8 @@ def _schemas(
 ) -> Iterator[Schema]:
     """The schema of each function's arguments.
 
-    A function that isn't strict gets its schema only if the engine can enforce it, and if there is
-    time to compile it with the others. Else any object is valid.
+    A function that isn't strict gets its schema only if the engine can enforce it, and compile it
+    in time with the others. Else any object is valid.
     """
     seconds = 0.0
     for function in functions:

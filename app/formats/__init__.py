@@ -1,1 +1,1 @@
-"""The wire formats: a folder each, from bodies of requests to bodies of answers."""
+"""The wire formats, a folder each: request bodies, answer bodies and routes of one API."""

@@ -1,4 +1,4 @@
-"""A request to the answer to it, streamed or not, whatever the wire format. Request threads."""
+"""The steps from a request to its response, for all wire formats. Request threads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from switchyard.app.services import services
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the jobs of a request are made of."""
+    """A request that is ready to be submitted: tokenized, with its render."""
 
     prompts: Sequence[tuple[int, ...]]
     identifiers: Sequence[str]  # of the jobs: `request.num_jobs` of each prompt, in order
     render: Render
-    fit: Callable[[engine.Job], engine.Job] | None = None  # what else a job needs
+    fit: Callable[[engine.Job], engine.Job] | None = None  # adapts each job
 
 
 def answer(
@@ -33,8 +33,9 @@ def answer(
     prepare: Callable[[], Prepared],
     framing: Framing | None,
 ) -> flask.Response:
-    """`framing`: of a stream; None for an answer in one piece. Raises what `prepare` and
-    `submit.submit` do, or what goes wrong before there is a first frame.
+    """Submits a request, and responds. `framing`: of a stream; None for a whole answer.
+
+    Raises as `prepare` and `submit.submit`, and any error before the first frame.
     """
     with submit.names_of(request):
         ready = prepare()
@@ -58,14 +59,15 @@ def answer_chat(
     make_render: Callable[[tuple[int, ...], Mapping[str, Answer]], Render],
     framing: Framing | None,
 ) -> flask.Response:
-    """`identifier`: the response's. `make_render` takes the prompt, and the choices by their jobs'
-    identifiers. Raises what `answer` does.
+    """Answers a chat. `identifier`: the response's. Raises as `answer`.
+
+    `make_render` gets the prompt's tokens, and the choices by the identifiers of their jobs.
     """
     model = model_of(chat.model)
 
     def prepare() -> Prepared:
         prompt = services().prompts(model).prepare(chat)
-        if framing is PLAIN_TEXT:  # whose one text is all that the model writes
+        if framing is PLAIN_TEXT:  # bare text has no room for thoughts apart
             prompt = replace(prompt, tags=None)
         answers = {
             job: Answer(prompt.parser(), partial(model.cancel, job), chat.include_reasoning)

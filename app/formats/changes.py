@@ -1,4 +1,4 @@
-"""What an operator may ask of models, as bodies, and what that comes to."""
+"""Bodies of operators' changes of models, and the model settings that result."""
 
 from typing import Any
 
@@ -28,8 +28,8 @@ def _optional(name: str, field: Any) -> Any:
     return (field.annotation | None, Field(None, description=field.description))
 
 
-# Each setting of a table `[[models]]`, but for its names, and those that are the configuration's
-# alone: paths, and where code may come from.
+# Each setting of a table `[[models]]`, except its names, and settings with paths or addresses,
+# which the configuration alone may set.
 ModelChange: Any = pydantic.create_model(
     "ModelChange",
     __base__=_Change,
@@ -42,8 +42,9 @@ ModelChange: Any = pydantic.create_model(
 
 
 def named(name: str) -> str:
-    """The name of a model of the table; one of `models_dir` is added to it. Raises
-    engine.ModelNotFound.
+    """The model's own name, for a name or alias. Adds a model of `models_dir` to the table.
+
+    Raises engine.ModelNotFound.
     """
     here = services()
     try:
@@ -58,8 +59,9 @@ def named(name: str) -> str:
 
 
 def change_of(name: str, request: Any) -> engine.Served:
-    """The model of that name as it is configured, or as a directory of `models_dir`, with what the
-    request says. Raises BadRequest, and engine.ModelNotFound for a name of neither.
+    """The configured model `name`, or a directory of `models_dir`, with the request's settings.
+
+    Raises BadRequest, and engine.ModelNotFound for an unknown name.
     """
     here = services()
     settings, paths = here.settings, here.settings.directories()
@@ -87,7 +89,7 @@ def change_of(name: str, request: Any) -> engine.Served:
 
 
 def check_threads(served: engine.Served) -> None:
-    """Raises BadRequest: request threads are fixed when the server starts."""
+    """Raises BadRequest for more jobs than request threads, whose number is fixed at the start."""
     here = services()
     needed = served.config.max_jobs
     for name in here.models.names:
@@ -104,7 +106,7 @@ def check_threads(served: engine.Served) -> None:
 
 
 def _known(name: str) -> dict[str, Any] | None:
-    """What its table says; None for no model of the table."""
+    """The settings in a model's table; None for an unknown model."""
     here = services()
     if name not in here.models.names:
         return None
@@ -115,7 +117,7 @@ def _known(name: str) -> dict[str, Any] | None:
 
 
 def _path_of(model: str, param: str) -> str:
-    """Never one of the client's own. Raises BadRequest."""
+    """The path of a model. Raises BadRequest for a path that the server doesn't know."""
     here = services()
     paths = here.settings.directories()
     configs = [here.models.served(name).config for name in here.models.names]

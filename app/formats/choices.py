@@ -1,4 +1,4 @@
-"""Answers of choices side by side to bodies, as most wire formats have them. Pure."""
+"""The base of renders for answers with several choices. Pure."""
 
 import abc
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from switchyard.app.request.generation import Generation
 class ChoicesRender(abc.ABC):
     """A render of `choices`, by the identifiers of their jobs."""
 
-    tells_timings: ClassVar[bool] = False  # by itself, where they are asked for
+    tells_timings: ClassVar[bool] = False  # whether the render adds timings itself
 
     def __init__(self, choices: Mapping[str, Choice]) -> None:
         self.choices = choices
@@ -29,7 +29,7 @@ class ChoicesRender(abc.ABC):
 
     @abc.abstractmethod
     def empty(self, index: int) -> dict[str, Any]:
-        """A body of the choice of that index that says nothing."""
+        """A body without text, for the choice of an index."""
 
     def failed(self, error: Exception) -> Iterable[Body]:
         body = describe(error)[1]
@@ -44,7 +44,7 @@ class ChoicesRender(abc.ABC):
 
 
 def with_extras(render: ChoicesRender, request: Generation) -> Render:
-    """With the timings and the progress that `request` asks for."""
+    """The render with the timings and the progress that `request` asks for."""
     more: Render = render
     identifiers = list(render.choices)
     if request.timings and not render.tells_timings:

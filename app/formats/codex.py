@@ -1,5 +1,5 @@
-"""What Codex reads of the models that are served: all that its `ModelInfo` has no default for
-(codex-rs/protocol/src/openai_models.rs; 0.169 and since there is one). Pure.
+"""The served models for Codex: the members of its `ModelInfo` that have no default
+(codex-rs/protocol/src/openai_models.rs, since 0.169). Pure.
 """
 
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 
-# In place of Codex's own, which it takes for models that no server tells it of.
+# In place of Codex's own instructions, which it uses for models without an entry.
 INSTRUCTIONS = """\
 You are a coding agent in Codex CLI, on the user's computer. Work with the tools that you are
 offered: run commands to look at files, to change them and to try them. Look before you change
@@ -17,7 +17,7 @@ asked, in the style of the code around it. Leave alone what you were not asked a
 undo changes that are not yours. Run the tests of what you have changed, where there are any. Go
 on until the task is done; if it can't be, say what is missing. End with a short summary of what
 you did and found, as plain text."""
-OUTPUT_TOKENS = 10_000  # of a tool's output, at the most: Codex's own limit
+OUTPUT_TOKENS = 10_000  # most tokens of a tool's output: Codex's own limit
 
 
 class ReasoningLevel(TypedDict):
@@ -56,9 +56,7 @@ class CodexModel(TypedDict):
 
 
 def describe(model: engine.Engine, place: int, has_effort: bool) -> dict[str, Any]:
-    """`place`: among the models, the first is 0. `has_effort`: its template uses
-    `reasoning_effort`.
-    """
+    """One model. `place`: its index. `has_effort`: its template uses `reasoning_effort`."""
     name, context = model.config.name, model.context
     levels = ("low", "medium", "high") if has_effort else ()
     return {
@@ -88,5 +86,5 @@ def describe(model: engine.Engine, place: int, has_effort: bool) -> dict[str, An
 
 
 def _limit(context: int) -> int:
-    """One output leaves room for the conversation."""
+    """Most tokens of a tool's output, which must leave room for the conversation."""
     return min(OUTPUT_TOKENS, context // 4) if context else OUTPUT_TOKENS

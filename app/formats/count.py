@@ -1,4 +1,4 @@
-"""How many tokens a conversation has as the model gets it, in the shape of OpenAI's API."""
+"""Counts the tokens of a conversation's prompt, in the shape of OpenAI's API."""
 
 from typing import Literal
 
@@ -17,7 +17,9 @@ class InputTokens(TypedDict):
 
 
 def answer_count(chat: Chat) -> flask.Response:
-    """Works while the model loads, too. Raises InvalidJob, PromptTooLong, ModelNotFound."""
+    """The number of tokens. Works also while the model loads. Raises InvalidJob, PromptTooLong,
+    ModelNotFound.
+    """
     model = services().models.get(chat.model)
     with names_of(chat):
         token_ids = services().prompts(model).encode(chat, model.max_told)

@@ -1,4 +1,4 @@
-"""What a wire format is to the application, and those that it has."""
+"""The interface between a wire format and the application, and the loading of formats."""
 
 import importlib
 import logging
@@ -16,15 +16,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A format's own for what all have in common, errors and the models that are served. Where a
-    client speaks none of these formats, they are OpenAI's.
+    """A format's shapes of errors and of served models, for paths that formats share.
+
+    A client that speaks none of these formats gets OpenAI's shapes.
     """
 
-    is_spoken: Callable[[], bool]  # by the client of the current request
+    is_spoken: Callable[[], bool]  # whether the current request's client speaks the format
     describe: errors.Describe
     describe_model: Callable[[engine.Engine], dict[str, Any]]
     list_models: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
-    # The types of what these make.
+    # The types of the bodies, for contracts.
     error: Any
     model: Any
     models: Any
@@ -32,13 +33,13 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    name: str  # its folder's
+    name: str  # of its folder
     blueprint: flask.Blueprint
     words: Words | None = None
 
 
 def load(names: Iterable[str]) -> tuple[Format, ...]:
-    """Those of these names, but for one whose extra is not installed."""
+    """The formats of these names. A format whose extra is not installed is left out."""
     return tuple(_load(dict.fromkeys(names)))
 
 
@@ -49,7 +50,7 @@ def spoken(formats: Iterable[Format]) -> Words | None:
 
 
 def describe(formats: Iterable[Format], error: Exception) -> errors.Described:
-    """In the words of the client of the current request."""
+    """The error in the words of the current request's client."""
     words = spoken(formats)
     return errors.describe(error) if words is None else words.describe(error)
 

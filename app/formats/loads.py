@@ -1,4 +1,4 @@
-"""How loads, and the models themselves, are told while they change."""
+"""Events of loads, and of the states of models."""
 
 import time
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from switchyard import engine
 from switchyard.app.errors import describe
 from switchyard.app.http.body import dumps
 
-LOOK = 0.25  # seconds from one look to the next
-FIRST = 30.0  # seconds at most until a load tells of progress: most refusals come before
+LOOK = 0.25  # seconds between two looks at a load or at the models
+FIRST = 30.0  # most seconds to wait for a load's first progress: most refusals come before it
 
 Value = Literal["unloaded", "loading", "loaded", "failed"]  # llama.cpp's
 VALUES: dict[engine.ModelState, Value] = {
@@ -55,8 +55,9 @@ def value_of(state: engine.ModelState) -> Value:
 
 
 def begun(load: engine.Load, timeout: float = FIRST) -> None:
-    """Waits until a load makes progress, is done, or `timeout` seconds are over. Raises what has
-    gone wrong by then.
+    """Waits until a load makes progress, is done, or `timeout` seconds are over.
+
+    Raises the load's error, if it has failed by then.
     """
     until = time.monotonic() + timeout
     while load.wait(LOOK / 5) is not None and load.progress is None and time.monotonic() < until:
@@ -64,7 +65,7 @@ def begun(load: engine.Load, timeout: float = FIRST) -> None:
 
 
 def events_of_load(load: engine.Load) -> Iterator[bytes]:
-    """Its progress, and last that it is loaded, or the error."""
+    """Events of a load's progress; the last says that it is loaded, or has the error."""
     try:
         while (progress := load.wait(LOOK)) is not None:
             yield _event({"model": load.name, "status": "loading", "progress": round(progress, 3)})
@@ -76,7 +77,9 @@ def events_of_load(load: engine.Load) -> Iterator[bytes]:
 
 
 def events_of_models(models: engine.Models, heartbeat: float) -> Iterator[bytes]:
-    """Of each model first how it stands, then each change; a comment every `heartbeat` seconds."""
+    """An event for each model's state, then for each change. A comment after `heartbeat` seconds
+    without events.
+    """
     told: dict[str, dict[str, Any]] = {}
     last = time.monotonic()
     while not models.is_over:

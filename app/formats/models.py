@@ -1,4 +1,4 @@
-"""The models that are served, at the one path that OpenAI's and Anthropic's clients ask for."""
+"""The served models, at the path that OpenAI's and Anthropic's clients share."""
 
 import functools
 import operator
@@ -68,7 +68,7 @@ class ModelList(TypedDict):
 
 
 def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
-    """In the words of any of these formats."""
+    """The routes of models, in the shapes of OpenAI and of these formats."""
     blueprint = flask.Blueprint("switchyard_openai_models", __name__, url_prefix="/v1")
     every = [format.words for format in formats if format.words is not None]
     error = _either(ErrorBody, *(words.error for words in every))
@@ -76,9 +76,9 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     @blueprint.get("/models", strict_slashes=False)
     @declares({200: _either(ModelList, *(words.models for words in every))}, error=error)
     def list_models() -> flask.Response:
-        """The models that are served, in `models` as Codex reads them.
+        """The served models. `models` has them as Codex reads them.
 
-        In Anthropic's shape for its clients, which ask for the same path.
+        Anthropic's clients, which use the same path, get Anthropic's shape.
         """
         words = spoken(formats)
         models = [services().models.get(name) for name in services().models.names]
@@ -135,7 +135,7 @@ def _describe(model: engine.Engine) -> dict[str, Any]:
 
 
 def _meta(model: engine.Engine) -> dict[str, object]:
-    """What is known of a model once it is loaded."""
+    """Properties that a model has once it is loaded."""
     try:
         info = model.info
     except engine.Refused:

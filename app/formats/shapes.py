@@ -1,4 +1,4 @@
-"""What bodies of answers have in common, whatever the wire format: OpenAI's shapes."""
+"""Parts of answer bodies that wire formats share, in OpenAI's shapes."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -30,7 +30,10 @@ class Usage(TypedDict):
 def usage(
     finished: Sequence[engine.Finished], num_jobs: int, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
-    """Of all jobs; those of one prompt, `num_jobs`, follow each other and count it once."""
+    """The usage of all jobs. `finished` has `num_jobs` of the first prompt, then of the next.
+
+    A prompt counts once.
+    """
     prompt_tokens = sum(f.prompt_tokens for f in finished[::num_jobs])
     cached_tokens = sum(f.cached_tokens for f in finished[::num_jobs])
     completion_tokens = sum(f.new_tokens for f in finished)
@@ -44,7 +47,7 @@ def usage(
 
 
 def ending(finished: engine.Finished | None) -> dict[str, Any]:
-    """What a choice says of its end, or that there is none yet."""
+    """The members of a choice about its end; None: it goes on."""
     if finished is None:
         return {"finish_reason": None}
     reason = {} if finished.stop_reason is None else {"stop_reason": finished.stop_reason}

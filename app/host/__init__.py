@@ -1,1 +1,1 @@
-"""Switchyard in another Flask application: models of its process, or those of a server."""
+"""Text for a host application's views: from models in its process, or from a server."""

@@ -1,10 +1,10 @@
-"""What a host application asks for, as a request's body. Pure."""
+"""Arguments of `generate` and `stream` as the body of a request. Pure."""
 
 from typing import Any
 
 from switchyard.app.exceptions import BadRequest
 
-# Parameters of requests that shape an answer into what `generate` doesn't return.
+# Parameters of requests that change what an answer holds beside its text.
 MEANINGLESS = (
     "stream",
     "stream_options",
@@ -22,7 +22,7 @@ MEANINGLESS = (
 def asked(
     prompt: str | None, messages: list[dict[str, Any]] | None, parameters: dict[str, Any]
 ) -> dict[str, Any]:
-    """The body that a request for the same would have. Raises BadRequest."""
+    """The body of an equal request. Raises BadRequest."""
     if (prompt is None) == (messages is None):
         raise BadRequest("give prompt or messages, one of them", "prompt")
     if messages is None and not isinstance(prompt, str):

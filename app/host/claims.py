@@ -1,4 +1,4 @@
-"""Which process of this user serves a model: several that do may each have loaded it unawares."""
+"""Claims on models, by process: they warn if two processes of a user have each loaded one."""
 
 import contextlib
 import fcntl
@@ -10,12 +10,12 @@ logger = logging.getLogger(__name__)
 
 
 class ModelClaim:
-    """A file, locked for as long as this is held, that names the process."""
+    """A process's claim on a model: a locked file with the process's id."""
 
     def __init__(self, path: str) -> None:
-        """`path`: the model's directory. Says in the log if another process serves it."""
+        """`path`: the model's directory. Logs a warning if another process holds the claim."""
         self._descriptor = -1
-        with contextlib.suppress(OSError):  # then nobody is told
+        with contextlib.suppress(OSError):  # without the file there is no warning
             self._descriptor = _open(_file_of(path))
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,7 +33,7 @@ class ModelClaim:
     def _warn(self, path: str) -> None:
         other = os.pread(self._descriptor, 20, 0).decode(errors="replace")
         self.release()
-        if other != str(os.getpid()):  # else another application of this process
+        if other != str(os.getpid()):  # else another application of this process holds it
             logger.warning(
                 "process %s of this user serves %s, too, and each has loaded it: one process with"
                 " threads is enough (docs/flask.md)",

@@ -54,12 +54,13 @@ class LocalSource:
             self._account.answered()
 
     def drop(self) -> None:
-        engine.ALARMS.set(0.0, self.close)  # this thread may hold locks that it takes
+        engine.ALARMS.set(0.0, self.close)  # the dropping thread may hold locks that `close` takes
 
 
 class Local:
-    """The models of one application. They are loaded in the process that first needs them; so a
-    fork before that is no harm.
+    """The models of one application, loaded in the process that first needs them.
+
+    A fork before that does no harm.
     """
 
     def __init__(self, app: flask.Flask, settings: Settings) -> None:
@@ -67,7 +68,7 @@ class Local:
         self._app = app
         self.settings = settings
         self._lock = threading.Lock()  # guards what follows
-        self._process: int | None = None  # that has started them
+        self._process: int | None = None  # the process that has started the models
         self._is_closed = False
         self._given: engine.Models | None = None
         self._shared = TABLES.find(settings)
@@ -108,14 +109,14 @@ class Local:
         return is_done
 
     def give(self, models: engine.Models | None) -> None:
-        """Have these, which the caller starts and closes, in place of its own; None: no longer."""
+        """Uses `models`, which the caller starts and closes; None: the application's own again."""
         with self._lock:
             self._given = models
             self._is_closed, self._process = False, None
             self.services.models = models or self._shared.models
 
     def before_request(self) -> None:
-        """Of the API: to look at how things stand loads nothing."""
+        """Starts the models before a request of the API. A request that only reads starts none."""
         TABLES.check_process()
         rule = flask.request.url_rule
         is_websocket = rule is not None and rule.websocket
@@ -123,7 +124,7 @@ class Local:
             self._start_once()
 
     def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
-        """As `Switchyard.stream`, of the body of a request."""
+        """As `Switchyard.stream`. `body`: of an equal request."""
         self._start_once()
         self._wait_until_loaded()
         with self._context():
@@ -136,15 +137,15 @@ class Local:
             return TextStream(LocalSource(submitted, account))
 
     def _start_once(self) -> None:
-        """Raises engine.Dead once it is closed."""
+        """Starts the models in this process. Raises engine.Dead after `close`."""
         if self._process == os.getpid():
             return
         if self._is_closed:
-            raise engine.Dead("this application's models were closed, and nobody has started them")
+            raise engine.Dead("this application's models were closed, and not started again")
         self.start()
 
     def _wait_until_loaded(self) -> None:
-        """Until the load fails, too. Raises ClientGone, or engine.Draining at the server's end."""
+        """Waits until the load ends, well or not. Raises ClientGone, or engine.Draining."""
         client = WatchedClient(generation.environ(), serves_half_closed=False)
         while any(one.standing.is_loading for one in self._first()) and not self.models.is_over:
             client.check()
@@ -153,7 +154,7 @@ class Local:
             self.models.wait_until_loaded(LOOK)
 
     def _first(self) -> list[engine.Engine]:
-        """Those that are loaded at the start."""
+        """The models that are loaded at the start."""
         models = self.models
         names = [name for name in models.names if models.served(name).load == "start"]
         return [models.get(name) for name in names]
@@ -190,7 +191,7 @@ def _submit(body: dict[str, Any], account: Account | None) -> Submitted:
 
 
 def _length_of(value: Any) -> int:
-    """About as many bytes as it would have as JSON."""
+    """About the number of bytes that a value would have as JSON."""
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The API of a Switchyard server under a host application's prefix, passed through as it comes."""
+"""Passes requests under a host application's prefix through to a Switchyard server, unchanged."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,10 +17,10 @@ from switchyard.app.http import request_id
 from switchyard.app.http.body import read_bytes
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-MAX_BODY = 32 << 20  # bytes, where the settings say none: the server's own limit is less
+MAX_BODY = 32 << 20  # bytes, without a setting; the server's own limit is lower
 VIA = "1.1 switchyard"
 
-# Of one connection, or of the server that writes it. RFC 9110, 7.6.1.
+# Headers of one connection, or of the server that writes them: RFC 9110, 7.6.1. Not passed on.
 OWN = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"),
     *("transfer-encoding", "upgrade", "host", "content-length", "expect", "server", "date"),
@@ -34,8 +34,9 @@ def make_passing(
     url_prefix: str,
     before_request: Sequence[Callable[[], Any]],
 ) -> flask.Blueprint:
-    """All paths below `url_prefix`, but for WebSockets. Requests have the key that they come with:
-    the application's own is for what it asks for itself.
+    """A blueprint that passes on all paths below `url_prefix`, except WebSockets.
+
+    A request keeps its own API key. The application's key is for `generate` and `stream` only.
     """
     api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
     for call in before_request:
@@ -53,13 +54,13 @@ def make_passing(
 
 
 class PassedBody(Iterator[bytes]):
-    """The rest of an answer. To close it cancels what the server has not generated."""
+    """The body of a passed answer. Closing it makes the server cancel the rest."""
 
     def __init__(self, answer: Incoming) -> None:
         self._answer = answer
 
     def __next__(self) -> bytes:
-        """Raises engine.Closed for a server that is lost, so that the client learns of it."""
+        """Raises engine.Closed if the server is lost, so that the client notices the cut."""
         try:
             if data := self._answer.read():
                 return data
@@ -76,7 +77,7 @@ class PassedBody(Iterator[bytes]):
 
 
 def _pass(upstream: Upstream, settings: Settings, path: str) -> flask.Response:
-    if ".." in path.split("/"):  # which would lead out of what the server's address says
+    if ".." in path.split("/"):  # it would leave the path in the server's URL
         raise werkzeug.exceptions.NotFound
     request = flask.request
     client = WatchedClient(request.environ, serves_half_closed=False)
@@ -95,10 +96,12 @@ def _pass(upstream: Upstream, settings: Settings, path: str) -> flask.Response:
 
 
 def _headers(request: flask.Request) -> dict[str, str]:
-    """Whose request it is the server must not take for the host's own: of this machine, maybe."""
+    """The headers to pass on. They show the server a passed request, which may come from anywhere:
+    else the server would see a process of the host's machine.
+    """
     headers = {name: value for name, value in request.headers if _is_passed(name)}
     if headers.get("Origin", "").partition("://")[2] == request.host:
-        del headers["Origin"]  # of a page of the host: the server goes by another name
+        del headers["Origin"]  # a page of the host itself, whose name the server doesn't have
     before = request.headers.getlist("X-Forwarded-For")
     headers["X-Forwarded-For"] = ", ".join([*before, request.remote_addr or "unknown"])
     headers["Via"] = VIA

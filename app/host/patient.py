@@ -1,5 +1,6 @@
-"""Connections whose reader looks at something else now and then while it waits: also where no
-answer has begun, which no library lets another thread interrupt.
+"""HTTP connections whose reader calls a function now and then while it waits.
+
+It does so also before an answer begins: no HTTP library lets another thread interrupt that wait.
 """
 
 import http.client
@@ -14,11 +15,11 @@ import urllib3
 
 from switchyard.app.delivery.watch import LOOK
 
-Look = Callable[[float], None]  # told for how many seconds nothing has come; raises to end the wait
+Look = Callable[[float], None]  # gets the seconds of silence so far; raises to end the wait
 
 
 class InterruptedWait(Exception):
-    """As no library takes for a fault of the connection."""
+    """Carries an error of `Look` through the HTTP library, which takes it for no network error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -26,8 +27,9 @@ class InterruptedWait(Exception):
 
 
 class _Waiting(threading.local):
-    """What the current thread looks at while it waits for a head, and on which connection.
-    `is_fresh`: that was made for this very request.
+    """The current thread's request: its `look`, and its connection once there is a response.
+
+    `is_fresh`: whether the connection was made for this request.
     """
 
     look: Look
@@ -39,7 +41,7 @@ WAITING = _Waiting()
 
 
 class _PatientSocket(io.RawIOBase):
-    """A socket's bytes, whose own timeout is a look's. It lives as long as this is open."""
+    """Reads a socket whose timeout is LOOK, and calls `look` between. Keeps the socket open."""
 
     def __init__(self, sock: socket.socket, look: Look) -> None:
         self._sock = sock
@@ -51,7 +53,7 @@ class _PatientSocket(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._heard = time.monotonic()  # whoever takes long between two reads is not the server
+        self._heard = time.monotonic()  # time between two reads is the reader's, not silence
         while True:
             now = time.monotonic()
             if now - self._looked >= LOOK:

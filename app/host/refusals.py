@@ -1,4 +1,4 @@
-"""What a Switchyard server answers in place of text, as the exceptions of `Switchyard.generate`."""
+"""Error answers of a Switchyard server as the exceptions that `Switchyard.generate` raises."""
 
 import json
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from switchyard.app.exceptions import (
 )
 from switchyard.app.host.upstream import RETRY, Incoming
 
-PASSING = (engine.Full, LimitReached)  # and `Refused` itself: what may be gone after a while
+PASSING = (engine.Full, LimitReached)  # errors that may pass with time, as `Refused` itself
 
-# By the code of an error's body. `app/errors.py` has them the other way round.
+# Exceptions by the code in an error's body: the inverse of `app/errors.py`.
 _ERRORS: dict[str, type[engine.EngineError]] = {
     "model_not_found": engine.ModelNotFound,
     "context_length_exceeded": engine.PromptTooLong,
@@ -31,21 +31,21 @@ _ERRORS: dict[str, type[engine.EngineError]] = {
 }
 _REFUSALS: dict[str, type[engine.Refused]] = {
     "queue_full": engine.Full,
-    "overloaded": engine.Refused,  # which of them, no code says
+    "overloaded": engine.Refused,  # the code of several subclasses
     "model_unloaded": engine.Unloaded,
     "model_failed": engine.Dead,
 }
 
 
 def pause_of(error: Exception) -> float | None:
-    """Seconds after which another try is worth it; None where waiting changes nothing."""
+    """Seconds to wait before another try; None if waiting does not help."""
     if isinstance(error, PASSING) or type(error) is engine.Refused:
         return error.retry_after
     return None
 
 
 def refusal_of(answer: Incoming, url: str) -> Exception:
-    """Of an answer that is none of 200, which is read and closed. Raises what reading does."""
+    """The exception for an answer with another status than 200. Reads and closes it."""
     try:
         body = json.loads(answer.read_all())
     except ValueError:
@@ -53,13 +53,13 @@ def refusal_of(answer: Incoming, url: str) -> Exception:
     retry_after = _seconds(answer.headers.get("Retry-After", ""))
     if isinstance(body, dict) and isinstance(body.get("error"), dict):
         return error_of(body["error"], answer.status, retry_after)
-    if answer.status in (502, 503, 504):  # a proxy's, before a server that is not there
+    if answer.status in (502, 503, 504):  # from a proxy that can't reach the server
         return engine.Dead(f"{url} has answered {answer.status}", retry_after)
     return engine.Failure(f"{url} has answered {answer.status}, and not as Switchyard does")
 
 
 def error_of(detail: dict[str, Any], status: int = 500, retry_after: float = RETRY) -> Exception:
-    """`detail`: the `error` of a body. `status`: of an answer, else that of what fails later."""
+    """The exception for an error body. `detail`: its `error`. `status`: 500 inside a stream."""
     code, message = str(detail.get("code")), str(detail.get("message"))
     param = detail.get("param")
     if code in _ERRORS:

@@ -1,4 +1,4 @@
-"""Generates on a Switchyard server of its own: the client mode of the extension."""
+"""Generates on a Switchyard server: the client mode of the extension."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from switchyard.app.host.wait import Wait
 from switchyard.app.http.body import dumps
 from switchyard.app.http.request_id import HEADER, request_id
 
-# Settings that concern a host application whose models are elsewhere.
+# Settings that have an effect in a host application whose models are a server's.
 CONCERNING = {
     *("queue_timeout", "total_timeout", "heartbeat", "body_timeout", "send_timeout"),
     *("max_body_bytes", "allowed_hosts"),
@@ -24,7 +24,7 @@ CONCERNING = {
 
 
 class RemoteSource:
-    """The events of one streamed answer."""
+    """Reads the events of one streamed answer."""
 
     def __init__(self, answer: Incoming, url: str) -> None:
         self._answer = answer
@@ -49,7 +49,7 @@ class RemoteSource:
         self._answer.drop()
 
     def _take(self, event: bytes) -> str:
-        """The text in it. Raises the error in it."""
+        """The text in an event. Raises the error in it, if there is one."""
         data = b"".join(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
         if not data or data == b"[DONE]":
             return ""
@@ -73,7 +73,7 @@ class RemoteSource:
 
 
 class Remote:
-    """Of one application. Nothing is kept open before the first request; so forks are no harm."""
+    """The server of one application. It connects at the first request, so forks do no harm."""
 
     def __init__(self, url: str, key: str | None, settings: Settings) -> None:
         """Raises SettingsError."""
@@ -90,17 +90,19 @@ class Remote:
         self._is_closed = False
 
     def close(self, drain: float | None = None) -> bool:
-        """The server's models stay."""
+        """Closes the connections. The server's models stay loaded."""
         self._is_closed = True
         self.upstream.close()
         return True
 
     def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
-        """As `Switchyard.stream`. Where the server has no room now, it is asked again when it says,
-        within the request's `timeout`, else the setting `queue_timeout`.
+        """As `Switchyard.stream`. `body`: of an equal request.
+
+        A server without room is asked again when its Retry-After says, for at most the request's
+        `timeout`, else the setting `queue_timeout`.
         """
         if self._is_closed:
-            raise engine.Dead("this application's connection was closed, and nobody has started it")
+            raise engine.Dead("this application's connection was closed, and not started again")
         wait = Wait(self._settings, body.get("timeout"))
         while True:
             answer = self._ask(body, wait)

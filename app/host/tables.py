@@ -1,4 +1,4 @@
-"""Tables of models of this process: applications that are configured alike share theirs."""
+"""The models of this process. Applications with equal settings share theirs."""
 
 import atexit
 import os
@@ -13,13 +13,13 @@ from switchyard.app.config import Settings
 from switchyard.app.host.claims import ModelClaim
 from switchyard.app.ledger.ledger import Ledger
 
-RELEASE = 20.0  # seconds for the memory of models, once their jobs have ended, at the process's end
+RELEASE = 20.0  # seconds to release models' memory at the process's end, after their jobs
 
 Opener = Callable[[engine.ModelConfig], engine.Engine]
 
 
 class SharedModels:
-    """`users` are those who have started them, and not closed them."""
+    """Models that applications share. `users`: applications that have started, not closed them."""
 
     def __init__(self, wanted: tuple[Any, ...], models: engine.Models, grace: float) -> None:
         self.wanted = wanted
@@ -31,25 +31,27 @@ class SharedModels:
 
 
 class Tables:
-    """Of one process. The lock guards all; nothing is loaded or closed under it."""
+    """The shared models of one process. Its lock guards all; no load or close runs under it."""
 
     def __init__(self) -> None:
         self.open: Opener = engine.open_engine
         self._lock = threading.Lock()
         self._tables: weakref.WeakSet[SharedModels] = weakref.WeakSet()
         self._started: set[SharedModels] = set()
-        self._process: int | None = None  # that has started the first
+        self._process: int | None = None  # the process that has started the first models
 
     def find(self, settings: Settings) -> SharedModels:
-        """Those that are configured so. Raises engine.ModelError."""
+        """The shared models with these settings. Raises engine.ModelError."""
         with self._lock:
             return self._find(settings)
 
     def start(
         self, shared: SharedModels, settings: Settings, user: object, ledger: Ledger | None
     ) -> SharedModels:
-        """The same, or others where those are over, which now load or are loaded. `ledger`: is
-        closed behind them at the process's end. Raises RuntimeError in a fork, engine.ModelError.
+        """Starts models for a user. Returns `shared`, or new ones if `shared` was closed.
+
+        `ledger`: closed after them at the process's end. Raises RuntimeError in a fork, and
+        engine.ModelError.
         """
         with self._lock:
             self.check_process()
@@ -70,13 +72,13 @@ class Tables:
             return shared
 
     def stop(self, shared: SharedModels, user: object, drain: float) -> bool:
-        """Close them, unless others use them. Whether all of them is released."""
+        """Closes models unless another application uses them. Whether all was released."""
         with self._lock:
             shared.users.discard(user)
             if shared.users or shared not in self._started:
                 return True
             self._started.remove(shared)
-            shared.models.drain()  # so that nobody finds them any more
+            shared.models.drain()  # so that `_find` does not return them any more
         is_done = shared.models.close(drain)
         for claim in shared.claims:
             claim.release()
@@ -85,7 +87,7 @@ class Tables:
         return is_done
 
     def check_process(self) -> None:
-        """Raises RuntimeError."""
+        """Raises RuntimeError in a process that was forked after the start."""
         if self._process not in (None, os.getpid()):
             raise RuntimeError(
                 "the model was loaded before this process was forked, and threads and CUDA do not"
@@ -106,7 +108,7 @@ class Tables:
         return shared
 
     def _close_all(self) -> None:
-        """At the process's end, which waits for no load."""
+        """Closes all models at the process's end. It does not wait for a running load."""
         if self._process != os.getpid():
             return
         for shared in list(self._started):

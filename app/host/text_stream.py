@@ -1,4 +1,4 @@
-"""A completion as it comes, wherever it is generated. Any one thread."""
+"""A completion in pieces, from a local or a remote source. One thread at a time."""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from switchyard import engine
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A completion. `finish_reason`: "stop", "length" or "cancelled"."""
+    """A whole completion. `finish_reason`: "stop", "length" or "cancelled"."""
 
     text: str
     finish_reason: engine.FinishReason
@@ -21,7 +21,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a completion has ended."""
+    """The end of a completion."""
 
     finish_reason: engine.FinishReason
     prompt_tokens: int
@@ -29,34 +29,35 @@ class Ending:
 
 
 class Source(Protocol):
-    """Where the pieces of a completion come from."""
+    """The source of a completion's pieces."""
 
     def read(self) -> tuple[Sequence[str], Ending | None]:
-        """Wait for more pieces, or for the end. Raises what `Switchyard.generate` does."""
+        """Waits for more pieces, or for the end. Raises as `Switchyard.generate`."""
 
     def close(self) -> None:
-        """Cancel what has not been generated. Harmless when called again."""
+        """Cancels the rest of the generation. Idempotent."""
 
     def drop(self) -> None:
-        """The same, in whatever another thread is doing: it takes no lock."""
+        """As `close`, for a finalizer: it may run amid any code, and so takes no lock."""
 
 
 class TextStream(Iterator[str]):
-    """Pieces of a completion as they come. To close it, or to drop it, cancels what has not been
-    generated.
+    """An iterator over the pieces of a completion.
+
+    Closing it, or dropping the last reference to it, cancels the rest of the generation.
     """
 
     def __init__(self, source: Source) -> None:
-        self.result: Result | None = None  # once the last piece has been taken
+        self.result: Result | None = None  # set once the last piece has been taken
         self._source = source
-        self._pieces: list[str] = []  # taken so far, and those that come next
+        self._pieces: list[str] = []  # all pieces so far, taken or not
         self._num_taken = 0
         self._ending: Ending | None = None
         self._finalizer = weakref.finalize(self, source.drop)
         self._finalizer.atexit = False
 
     def __next__(self) -> str:
-        """Raises what `Switchyard.generate` does while it waits."""
+        """The next piece. Raises as `Switchyard.generate`."""
         while True:
             if self._num_taken < len(self._pieces):
                 self._num_taken += 1

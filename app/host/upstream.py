@@ -1,4 +1,4 @@
-"""HTTP to a Switchyard server. A thread that waits for it goes on to look after its own client."""
+"""HTTP to a Switchyard server. A waiting thread keeps checking its own client."""
 
 import contextlib
 import logging
@@ -27,26 +27,26 @@ from switchyard.app.sources import SettingsError
 
 logger = logging.getLogger(__name__)
 
-CONNECT = 5.0  # seconds to be connected, and for each part of a request to be taken
-MAX_IDLE = 64  # connections kept for the next requests
-PIECE = 65536  # bytes read at once, at most
-RETRY = 1.0  # seconds after which a server that is not there may be
+CONNECT = 5.0  # seconds to connect, and for the server to take each part of a request
+MAX_IDLE = 64  # connections kept for later requests
+PIECE = 65536  # most bytes read at once
+RETRY = 1.0  # seconds to wait before an unreachable server is tried again
 
 
 class Upstream:
     """One server. Any thread; each process has connections of its own."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        """`url`: without what the API's paths begin with. Raises SettingsError."""
+        """`url`: without the API's `/v1`. Raises SettingsError."""
         parsed = urllib3.util.parse_url(url)
         if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query:
             raise SettingsError(f"url: {url!r} must be http://HOST:PORT or https://HOST", "url")
         self.url = url.rstrip("/")
         self._key = key
-        self._adapter: requests.adapters.BaseAdapter | None = None  # in the server's place
+        self._adapter: requests.adapters.BaseAdapter | None = None  # replaces the server in tests
         self._lock = threading.Lock()  # guards what follows
         self._session: requests.Session | None = None
-        self._process: int | None = None  # that has it
+        self._process: int | None = None  # the session's
 
     @property
     def authorization(self) -> dict[str, str]:
@@ -55,14 +55,16 @@ class Upstream:
     def send(
         self, method: str, path: str, headers: Mapping[str, str], data: bytes, look: Look
     ) -> "Incoming":
-        """The answer, once its head is there; close it. Raises engine.Dead for a server that can't
-        be reached, engine.Closed for one that is lost, or what `look` does.
+        """Sends a request, and waits for the head of the answer. The caller closes the answer.
+
+        `look` is called meanwhile; its exception ends the wait. Raises engine.Dead if the server
+        can't be reached, engine.Closed if it is lost.
         """
         hint(has_models=False)
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
-            # It may only be that the server has ended since then what was kept.
+            # The server may have closed an idle connection meanwhile: a new one may work.
             logger.debug("%s: %s; once more", self.url, lost)
         try:
             return self._send(method, path, headers, data, look)
@@ -70,7 +72,7 @@ class Upstream:
             raise _closed(self.url, lost) from None
 
     def close(self) -> None:
-        """What runs is not cut off."""
+        """Closes idle connections. Running requests go on."""
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
@@ -78,11 +80,14 @@ class Upstream:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether what answers is not the server, and so answers the same once more."""
+        """Whether a mounted adapter answers: another try would get the same answer."""
         return self._adapter is not None
 
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
-        """Have this answer in the server's place, in this process; None: no longer."""
+        """Lets an adapter answer in place of the server, in this process; None: the server again.
+
+        For tests of host applications.
+        """
         self.close()
         self._adapter = adapter
 
@@ -98,7 +103,7 @@ class Upstream:
                 data=data or None,
                 stream=True,
                 allow_redirects=False,
-                timeout=(CONNECT, LOOK),  # the latter of each look, not of the answer
+                timeout=(CONNECT, LOOK),  # LOOK limits each read of a patient socket only
             )
             return Incoming(answer, self.url, getattr(WAITING, "connection", None))
         except InterruptedWait as reason:
@@ -120,7 +125,7 @@ class Upstream:
                 self._session, self._process = requests.Session(), os.getpid()
                 self._session.headers.clear()
                 self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-                self._session.trust_env = False  # neither its proxies nor a password of ~/.netrc
+                self._session.trust_env = False  # no proxies of the environment, no ~/.netrc
                 self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
                 adapter = self._adapter or _Adapter(pool_maxsize=MAX_IDLE)
                 for scheme in ("http://", "https://"):
@@ -129,7 +134,7 @@ class Upstream:
 
 
 class Incoming:
-    """An answer whose head is there. One thread at a time."""
+    """An answer whose head has come. One thread at a time."""
 
     def __init__(
         self, answer: requests.Response, url: str, connection: socket.socket | None
@@ -141,8 +146,9 @@ class Incoming:
         self._connection = connection
 
     def read(self) -> bytes:
-        """What has come of the body, as it came; waits for more. Empty at its end. Raises
-        engine.Closed for a server that is lost, or what the `look` of its request does.
+        """The next bytes of the body, not decoded; empty at its end. Waits for them.
+
+        Raises engine.Closed if the server is lost, or the exception of the request's `look`.
         """
         try:
             return bytes(self._answer.raw.read1(PIECE, decode_content=False))
@@ -152,7 +158,7 @@ class Incoming:
             raise engine.Closed(f"{self._url} was lost during its answer: {reason}") from None
 
     def read_all(self, limit: int = 1 << 20) -> bytes:
-        """The body, or so much of it, and the end."""
+        """Reads at most about `limit` bytes of the body, and closes the answer."""
         parts: list[bytes] = []
         try:
             while sum(map(len, parts)) < limit and (part := self.read()):
@@ -162,19 +168,21 @@ class Incoming:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Where the body is not at its end the connection is, and the server cancels its jobs."""
+        """Closes the answer. Before the end of the body that closes the connection, and the server
+        cancels the jobs.
+        """
         self._answer.close()
 
     def drop(self) -> None:
-        """The same, without any lock, for one that nobody will read or close."""
+        """As `close`, for an answer without a reader: it takes no lock."""
         if self._connection is not None:
-            with contextlib.suppress(OSError):  # it was closed
+            with contextlib.suppress(OSError):  # closed already
                 self._connection.shutdown(socket.SHUT_RDWR)
             self._connection.close()
 
 
 class _Lost(Exception):
-    """A connection kept from before has ended before an answer began."""
+    """A kept connection has ended before an answer began."""
 
 
 def _closed(url: str, reason: Exception) -> engine.Closed:
@@ -188,6 +196,6 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
     def close(self) -> None:
         pools = self.poolmanager.pools
-        for key in list(pools.keys()):  # else each is, once the last answer of it is forgotten
+        for key in list(pools.keys()):  # else a pool closes only with its last answer
             pools[key].close()
         super().close()

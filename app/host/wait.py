@@ -1,4 +1,4 @@
-"""What a request of a host application to its server may take, and who waits for it."""
+"""Limits of a host application's wait for its server: deadlines, silence, its own client."""
 
 import time
 from typing import Any
@@ -11,15 +11,15 @@ from switchyard.app.delivery.watch import LOOK, WatchedClient
 from switchyard.app.exceptions import TimedOut
 from switchyard.app.host.worker import is_ending
 
-SLACK = 5.0  # seconds beyond a deadline in which the server may say so itself
-SILENCE = 60.0  # seconds, at least, in which a stream must say something: heartbeats do
+SLACK = 5.0  # seconds beyond a deadline, in which the server reports it first
+SILENCE = 60.0  # seconds, at least, for which a stream may be silent; heartbeats count
 
 
 class Wait:
-    """Of one request, from its beginning."""
+    """The wait of one request, from its beginning."""
 
     def __init__(self, settings: Settings, timeout: Any) -> None:
-        """`timeout`: the request's own, if it is one."""
+        """`timeout`: the request's parameter, unchecked."""
         self._begun = time.monotonic()
         self._asked = timeout if isinstance(timeout, int | float) and timeout > 0 else None
         self._most = self._asked or settings.total_timeout  # 0: no limit
@@ -29,18 +29,21 @@ class Wait:
 
     @property
     def left(self) -> float:
-        """Seconds that it may still wait for its turn."""
+        """Seconds that the request may still wait for room on the server."""
         return self._patience - (time.monotonic() - self._begun)
 
     @property
     def timeout(self) -> dict[str, float]:
-        """What of its own is left, for the server."""
+        """The rest of the request's own `timeout`, as a parameter for the server."""
         if self._asked is None:
             return {}
         return {"timeout": max(self._asked - (time.monotonic() - self._begun), 0.001)}
 
     def look(self, silent: float) -> None:
-        """`silent`: seconds without a word. Raises ClientGone, TimedOut, engine.Closed."""
+        """Checks client, deadline and silence. `silent`: seconds without a byte of the server.
+
+        Raises ClientGone, TimedOut, engine.Closed.
+        """
         self._client.check()
         if self._most and time.monotonic() - self._begun > self._most + SLACK:
             code = "total_timeout"
@@ -49,7 +52,7 @@ class Wait:
             raise engine.Closed(f"the server has said nothing for {silent:.0f} seconds")
 
     def rest(self, seconds: float) -> None:
-        """Raises ClientGone, or engine.Draining at the server's end: of the host's own."""
+        """Waits, and checks the client. Raises ClientGone, or engine.Draining if the host ends."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._client.check()

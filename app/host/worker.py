@@ -1,4 +1,4 @@
-"""The worker that runs a host application, as far as it shows itself."""
+"""The WSGI worker of a host application: whether it ends, and warnings about its kind."""
 
 import functools
 import importlib
@@ -17,16 +17,18 @@ THREADLESS = "without --threads, uWSGI generates nothing between two requests"
 
 
 def is_ending() -> bool:
-    """gunicorn's worker takes no more requests, and waits for those that it has. Elsewhere SIGTERM
-    ends the process, and nobody need ask.
+    """Whether gunicorn's worker takes no more requests, and waits for running ones.
+
+    False under any other server: there SIGTERM ends the process at once.
     """
     return getattr(_gunicorn(), "alive", True) is False
 
 
 @functools.cache
 def hint(has_models: bool) -> None:
-    """Say in the log, once, what the worker means for requests that take long. `has_models`:
-    whether they are this process's own.
+    """Logs a warning, once, if the kind of worker doesn't suit long requests.
+
+    `has_models`: whether this process loads models itself.
     """
     found = []
     worker = _gunicorn()
@@ -48,5 +50,5 @@ def hint(has_models: bool) -> None:
 
 
 def _gunicorn() -> Any:
-    """Its worker is known by the handler of SIGTERM, a method of it."""
+    """gunicorn's worker, found by its method that handles SIGTERM. None elsewhere."""
     return getattr(signal.getsignal(signal.SIGTERM), "__self__", None)

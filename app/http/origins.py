@@ -1,6 +1,4 @@
-"""Checks of `Origin` and `Host`: pages of the server's own origin, and of origins in the settings,
-may let a browser use the server.
-"""
+"""Checks of the headers `Origin` and `Host`, and CORS headers of answers."""
 
 import functools
 import re
@@ -37,9 +35,8 @@ def register(target: flask.Flask | flask.Blueprint, allowed: Collection[str]) ->
 
 
 def check(allowed: Collection[str]) -> None:
-    """Raises Forbidden if a page of another origin caused the current request (CSRF).
-
-    For routes that a browser requests without a CORS preflight.
+    """Raises Forbidden if a page of another origin caused the current request (CSRF). For routes
+    that a browser requests without a CORS preflight.
     """
     headers = flask.request.headers
     origin = headers.get("Origin")
@@ -52,11 +49,9 @@ def check(allowed: Collection[str]) -> None:
 
 
 def check_host(allowed: Collection[str]) -> None:
-    """Raises Forbidden if the current request's `Host` is none of `allowed`.
-
-    It stops DNS rebinding: an attacker's page resolves its own name to this server's address.
-    `Host` alone then differs from the server's own pages. Empty `allowed`: the loopback names if
-    the server listens on a loopback address, else any.
+    """Raises Forbidden if the current request's `Host` is none of `allowed`. It stops DNS rebinding
+    by a page whose name resolves to this server's address. Empty `allowed`: the loopback names if
+    the server listens on loopback, else any.
     """
     environ = flask.request.environ
     host = environ.get("HTTP_HOST")

@@ -1,1 +1,1 @@
-"""What each API key has used, kept in an SQLite file."""
+"""The ledger: the usage of each API key, in an SQLite file, and budgets."""

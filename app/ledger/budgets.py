@@ -1,4 +1,4 @@
-"""What each API key may still use of its budget: the ledger's sums, and what runs."""
+"""Budgets of API keys: tokens of the ledger's days and of running requests."""
 
 import sqlite3
 import threading
@@ -20,7 +20,7 @@ PER: dict[BudgetPeriod | None, str] = {"day": " a day", "month": " a month", "to
 
 
 class _Spent:
-    """By one key, of requests that have ended, until a certain day."""
+    """Tokens of one key's ended requests: on its latest day, in that month, and in all."""
 
     __slots__ = ("_day", "_of_day", "_of_month", "_total")
 
@@ -40,7 +40,7 @@ class _Spent:
         return self._of_month if period == "month" else self._total
 
     def _turn_to(self, day: str) -> None:
-        """A clock that is set back begins no period anew."""
+        """Begins a new period with a later day. A clock that is set back begins none."""
         if day > self._day:
             self._of_day = 0
             if day[:7] != self._day[:7]:
@@ -49,16 +49,16 @@ class _Spent:
 
 
 class Budgets:
-    """Of all keys, by name. They are counted in memory: the file is read once, at the start."""
+    """The budgets of all keys, by name. Counted in memory; the file is read once, at the start."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock  # of the wall
+        self._clock = clock  # wall clock
         self._lock = threading.Lock()  # guards what follows
         self._spent: dict[str, _Spent] = {}
         self._running: dict[str, set[Account]] = {}
 
     def load(self, connection: sqlite3.Connection) -> None:
-        """Raises sqlite3.Error."""
+        """Reads the sums of each key from the ledger's file. Raises sqlite3.Error."""
         day = day_of(self._clock())
         rows = connection.execute(SUMS, {"day": day}).fetchall()
         with self._lock:
@@ -67,7 +67,7 @@ class Budgets:
     # Request thread
 
     def check(self, key: ApiKey, budget: int) -> None:
-        """Raises BudgetSpent."""
+        """Raises BudgetSpent if ended and running requests have used the budget up."""
         now = self._clock()
         with self._lock:
             spent = self._spent.get(key.name)
@@ -86,7 +86,7 @@ class Budgets:
     # Request thread, or alarms'
 
     def end(self, account: Account, name: str, ended: float) -> None:
-        """What it has used is of the day on which it ended, as in the file."""
+        """Counts the account's tokens on the day on which it ended, as the file does."""
         day = day_of(ended)
         with self._lock:
             running = self._running.get(name, set())
@@ -101,7 +101,7 @@ def _renewal(period: BudgetPeriod | None, now: float) -> str:
         return ""
     midnight = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "month":
-        midnight = midnight.replace(day=28) + timedelta(days=4)  # in the next one
+        midnight = midnight.replace(day=28) + timedelta(days=4)  # in the next month
         midnight = midnight.replace(day=1)
     else:
         midnight += timedelta(days=1)

@@ -1,4 +1,4 @@
-"""The SQLite file of the ledger: opening it, and what a start finds in it."""
+"""The SQLite file of the ledger: schema, opening, checks, and requests lost with a process."""
 
 import os
 import sqlite3
@@ -6,7 +6,7 @@ import sqlite3
 from switchyard.app.sources import SettingsError
 
 VERSION = 1  # of the tables: SQLite's user_version
-BUSY = 1.0  # seconds to wait for whoever else writes to the file
+BUSY = 1.0  # seconds to wait for another program's lock on the file
 
 TABLES = {"requests", "days"}
 SCHEMA = f"""
@@ -37,16 +37,18 @@ ON CONFLICT(day, key, model) DO UPDATE SET
 
 
 class LedgerError(SettingsError):
-    """The ledger can't be used; the message names the file, and says what to do."""
+    """The ledger can't be used. The message names the file, and says what to do."""
 
 
 def open_file(path: str) -> sqlite3.Connection:
-    """To write to it, also from another thread. Makes a file that isn't there, for its owner alone.
-    Raises LedgerError.
+    """Opens the file to write, for any thread. Raises LedgerError.
+
+    A missing file is created, readable by its owner only.
     """
     connection = None
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's own files get its mode
+        # SQLite gives its own files beside it the same mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = sqlite3.connect(
             path, timeout=BUSY, isolation_level=None, check_same_thread=False
         )
@@ -70,14 +72,15 @@ def open_file(path: str) -> sqlite3.Connection:
 
 
 def open_to_read(path: str) -> sqlite3.Connection:
-    """Beside whoever writes. Raises sqlite3.Error."""
+    """Opens the file to read, beside its writer. Raises sqlite3.Error."""
     name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return sqlite3.connect(f"file:{name}?mode=ro", timeout=BUSY, isolation_level=None, uri=True)
 
 
 def lose_open(connection: sqlite3.Connection) -> int:
-    """What was at work when a process ended without a word is lost, and counts as failed, with the
-    tokens that are known, on the day it began. Returns how many there are. Raises sqlite3.Error.
+    """Marks requests that were running when a process crashed as lost. Returns their number.
+
+    Each counts as failed on the day it began, with the tokens that are known. Raises sqlite3.Error.
     """
     with connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -99,7 +102,7 @@ def lose_open(connection: sqlite3.Connection) -> int:
 
 
 def _check(connection: sqlite3.Connection, path: str) -> None:
-    """Raises LedgerError, sqlite3.DatabaseError."""
+    """Checks version, tables and integrity. Raises LedgerError, sqlite3.DatabaseError."""
     version = _version(connection)
     if version > VERSION:
         raise LedgerError(

@@ -1,4 +1,4 @@
-"""The ledger: what each request has used, and the sums of each day."""
+"""The ledger: a row of usage for each request, and sums for each day."""
 
 import fcntl
 import logging
@@ -23,21 +23,23 @@ from switchyard.app.operations.keys import ApiKey
 
 logger = logging.getLogger(__name__)
 
-FLUSH = 0.2  # seconds that a reader waits for what is not written yet
-LAST_WRITE = 5.0  # seconds for all that is not written at the end
-OTHERS = 5.0  # seconds for another process, which is ending, to let go of the file
+FLUSH = 0.2  # seconds that a reader waits for entries to be written
+LAST_WRITE = 5.0  # seconds to write the last entries at the end
+OTHERS = 5.0  # seconds for another process, which is ending, to unlock the file
 
 
 class Ledger:
-    """Of one application: a Recorder. It writes from `start` on, or from the first request, so that
-    a fork before that is no harm. One process at a time writes a file.
+    """The ledger of one application, a Recorder.
+
+    It opens its file at `start`, or at the first request, so that a fork before that does no harm.
+    One process at a time writes a file.
     """
 
     def __init__(
         self, path: str, days: int, has_keys: bool, clock: Callable[[], float] = time.time
     ) -> None:
-        """`days`: for which rows of requests are kept. `has_keys`: requests without one are
-        nobody's. Raises LedgerError if the file can't be used.
+        """`days`: how long rows of requests are kept; 0: for ever. `has_keys`: requests without an
+        API key are not recorded. Raises LedgerError if the file can't be used.
         """
         self._path = os.path.abspath(path)
         self._days = days
@@ -45,18 +47,18 @@ class Ledger:
         self._clock = clock
         self._starting = threading.Lock()  # held while the file is opened
         self._writer: LedgerWriter | None = None
-        self._is_over = False  # or couldn't be started
+        self._is_over = False  # closed, or could not be started
         self._lock_file = -1
         self._budgets = Budgets(clock)
         open_file(self._path).close()
 
     @property
     def num_errors(self) -> int:
-        """Entries that were dropped, and commits that failed."""
+        """The number of entries that were dropped, and of commits that failed."""
         return 0 if self._writer is None else self._writer.num_errors
 
     def start(self) -> None:
-        """Write from now on. Raises LedgerError."""
+        """Opens the file, and starts the writer. Raises LedgerError. Idempotent."""
         with self._starting:
             if self._writer is not None or self._is_over:
                 return
@@ -74,7 +76,7 @@ class Ledger:
             self._is_over = False
 
     def close(self) -> None:
-        """With all written that can be."""
+        """Writes the entries that are left, as far as LAST_WRITE allows, and unlocks the file."""
         with self._starting:
             self._is_over = True
             if self._writer is not None:
@@ -84,14 +86,14 @@ class Ledger:
                 self._lock_file = -1
 
     def reopen(self) -> None:
-        """Behind `close`: it writes again from the next request on."""
+        """After `close`: lets the next request start the ledger again."""
         with self._starting:
             self._writer, self._is_over = None, False
 
     # Request threads
 
     def check(self, key: ApiKey) -> None:
-        """Whether there is something left of its budget. Raises BudgetSpent."""
+        """Raises BudgetSpent if the key has a budget, and has used it up."""
         if key.budget_tokens is not None:
             self._open()
             self._budgets.check(key, key.budget_tokens)
@@ -119,7 +121,7 @@ class Ledger:
     def usage(
         self, first: date, last: date, groups: Sequence[str], key: str | None, most: int
     ) -> list[dict[str, Any]]:
-        """As `read_usage`, with what has just ended. Raises sqlite3.Error."""
+        """As `read_usage`, including requests that have just ended. Raises sqlite3.Error."""
         if self._writer is not None:
             self._writer.flush(FLUSH)
         return read_usage(self._path, first, last, groups, key, most)
@@ -150,7 +152,10 @@ class Ledger:
         return self._writer
 
     def _key_of(self, account: Account) -> str | None:
-        """None of a request that is nobody's: others could have the file written without end."""
+        """The name that a request is recorded under. None without a valid key, if there are keys.
+
+        Such requests are not recorded: any client could fill the file with them.
+        """
         if account.payer == NO_KEY and self._has_keys:
             return None
         return account.payer
@@ -185,7 +190,7 @@ def _route_of(account: Account) -> str | None:
 
 
 def _id_of(account: Account) -> str:
-    """The response's, of which those of its jobs are made."""
+    """The identifier of the response, from which its jobs' identifiers are made."""
     return account.identifiers[0].rpartition("-")[0]
 
 
@@ -194,8 +199,10 @@ def _ms(seconds: float | None) -> int | None:
 
 
 def _lock(path: str) -> int:
-    """A file beside the ledger, locked for as long as it is open: what another process has open
-    would be taken for lost. Raises LedgerError.
+    """Locks a file beside the ledger, until the returned descriptor is closed.
+
+    Without the lock, a start would mark the running requests of another process as lost. Raises
+    LedgerError.
     """
     try:
         descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o600)

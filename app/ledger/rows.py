@@ -1,4 +1,4 @@
-"""What is written: the row of a request, and its share of a day."""
+"""The entries of the ledger: rows of requests, and what they add to a day's sums."""
 
 import operator
 import sqlite3
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from switchyard.app.ledger.file import ADD_TO_DAY
 
-CLIENT_GONE = 499  # no fault of the server's, nor a refusal
+CLIENT_GONE = 499  # the status of a client that left, which counts as no failure
 
 BEGIN = """
 INSERT OR IGNORE INTO requests(id, request_id, started, key, model, route, prompt_tokens, state)
 VALUES (?, ?, ?, ?, ?, ?, ?, 'open')
 """
-# Also where the beginning was dropped. A row that has ended stays as it is.
+# An insert, since the row of the beginning may have been dropped. An ended row never changes.
 END = """
 INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'done')
 ON CONFLICT(id) DO UPDATE SET
@@ -26,11 +26,11 @@ WHERE requests.state = 'open'
 """
 
 OfDay = tuple[str, str, str]  # day, key, model
-Sums = tuple[int, ...]  # requests, failed, and tokens: of prompts, cached ones, new ones
+Sums = tuple[int, ...]  # requests, failed requests, prompt tokens, cached tokens, new tokens
 
 
 def day_of(time: float) -> str:
-    """In UTC."""
+    """The day of a Unix time, in UTC."""
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d")
 
 
@@ -47,7 +47,7 @@ class Begun(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The same with all that is known of it."""
+    """A request whose answer and jobs have ended. None: unknown."""
 
     id: str
     request_id: str
@@ -66,7 +66,7 @@ class Ended(NamedTuple):
     duration_ms: int
 
     def write(self, connection: sqlite3.Connection) -> bool:
-        """Whether it is new, so that it counts."""
+        """Writes the row. Whether it is new, so that it counts for the day."""
         return connection.execute(END, self).rowcount > 0
 
     @property
@@ -85,8 +85,9 @@ class Ended(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A request for a generation that never had jobs: of a day alone. `model`: empty where it had
-    not come so far.
+    """A request for a generation that was refused before it had jobs. It counts for a day only.
+
+    `model`: empty if the request was refused before its model was known.
     """
 
     ended: float
@@ -106,14 +107,15 @@ Entry = Begun | Ended | Refusal
 
 
 def write(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
-    """Rows and days, within the caller's transaction. In as few statements as there can be: around
-    each the thread gives the GIL away, and takes it from a request thread again.
+    """Writes rows and days within the caller's transaction, in as few statements as possible.
+
+    Around each statement the thread gives up the GIL, and takes it back from a request thread.
     """
     ended = {entry.id for entry in entries if isinstance(entry, Ended)}
     days: dict[OfDay, list[int]] = {}
     for entry in entries:
         if isinstance(entry, Begun):
-            if entry.id not in ended:  # whose rows are whole without
+            if entry.id not in ended:  # the row of its end is complete by itself
                 connection.execute(BEGIN, entry)
         elif isinstance(entry, Refusal) or entry.write(connection):
             of_day = days.setdefault(entry.of_day, [0] * len(entry.sums))

@@ -1,4 +1,4 @@
-"""What the ledger says of a span of days."""
+"""Usage in a span of days, read from the ledger."""
 
 from collections.abc import Sequence
 from datetime import date
@@ -13,10 +13,11 @@ SUMS = ("requests", "failed", "prompt_tokens", "cached_tokens", "completion_toke
 def read_usage(
     path: str, first: date, last: date, groups: Sequence[str], key: str | None, most: int
 ) -> list[dict[str, Any]]:
-    """Sums by `groups`, some of GROUPS, in their order; of one key if it is given; of so many rows
-    the first. Raises sqlite3.Error.
+    """Sums from day `first` to `last`, grouped and sorted by `groups`, in the order of GROUPS.
+
+    `key`: of this key only. `most`: at most this number of rows. Raises sqlite3.Error.
     """
-    names = [name for name in GROUPS if name in groups]  # what stands in the statement is ours
+    names = [name for name in GROUPS if name in groups]  # no text of a client gets into the SQL
     where = "day BETWEEN ? AND ?" + (" AND key = ?" if key is not None else "")
     given = [first.isoformat(), last.isoformat(), *([key] if key is not None else [])]
     columns = [*names, *(f"sum({name})" for name in SUMS)]

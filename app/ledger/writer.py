@@ -1,4 +1,4 @@
-"""The thread that writes the ledger. A request never waits for it."""
+"""The ledger's thread, which writes all entries. A request never waits for it."""
 
 import logging
 import sqlite3
@@ -11,12 +11,12 @@ from switchyard.app.ledger.rows import Entry, write
 
 logger = logging.getLogger(__name__)
 
-MAX_QUEUED = 10_000  # entries that are not written yet
+MAX_QUEUED = 10_000  # entries that wait to be written; further ones are dropped
 INTERVAL = 0.05  # seconds from an entry to its commit
-RETRY = 1.0  # seconds from a commit that fails to the next try
-SILENCE = 60.0  # seconds from one line of the log about failures to the next
+RETRY = 1.0  # seconds from a failed commit to the next try
+SILENCE = 60.0  # seconds between two log lines about failures
 DAY = 86_400.0
-PRUNED = 1000  # rows at once, so that entries wait for no more
+PRUNED = 1000  # rows deleted at once, so that entries don't wait for long
 
 PRUNE = """
 DELETE FROM requests WHERE id IN
@@ -25,12 +25,12 @@ DELETE FROM requests WHERE id IN
 
 
 class LedgerWriter:
-    """`num_errors`: entries that were dropped, and commits that failed."""
+    """Writes entries in a thread. `num_errors` counts dropped entries and failed commits."""
 
     def __init__(
         self, connection: sqlite3.Connection, days: int, clock: Callable[[], float]
     ) -> None:
-        """`days`: for which rows of requests are kept; 0: for ever. `clock`: of the wall."""
+        """`days`: how long rows of requests are kept; 0: for ever. `clock`: a wall clock."""
         self.num_errors = 0
         self._connection = connection
         self._days = days
@@ -38,10 +38,10 @@ class LedgerWriter:
         self._next_prune = 0.0  # by the clock
         self._next_line = 0.0  # by the monotonic clock
         self._changed = threading.Condition()  # guards what follows
-        self._entries: deque[Entry] = deque()  # that are not written
-        self._num_taken = 0  # of all entries so far
+        self._entries: deque[Entry] = deque()  # not written yet
+        self._num_taken = 0  # entries accepted so far
         self._num_over = 0  # of them, written or given up
-        self._is_awaited = False  # somebody flushes
+        self._is_awaited = False  # whether a thread waits in `flush`
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
@@ -59,7 +59,7 @@ class LedgerWriter:
                 self._changed.notify_all()
 
     def flush(self, timeout: float) -> None:
-        """Wait until all is written that was put before; not for longer than that, in seconds."""
+        """Waits until all entries put before are written, for at most `timeout` seconds."""
         with self._changed:
             wanted = self._num_taken
             self._is_awaited = True
@@ -67,7 +67,7 @@ class LedgerWriter:
             self._changed.wait_for(lambda: self._num_over >= wanted, timeout)
 
     def close(self, timeout: float) -> None:
-        """With all written that can be."""
+        """Lets the thread write the last entries and end. Waits `timeout` seconds at most."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -94,7 +94,7 @@ class LedgerWriter:
         self._connection.close()
 
     def _next(self) -> Sequence[Entry] | None:
-        """What has come within an interval; nothing where a day has passed; None at the end."""
+        """The entries of the next interval. Empty when it is time to prune; None at the end."""
         with self._changed:
             rest = max(self._next_prune - self._clock(), 0)
             self._changed.wait_for(lambda: self._entries or self._is_closed, min(rest, DAY))
@@ -104,15 +104,15 @@ class LedgerWriter:
             return None if self._is_closed and not self._entries else list(self._entries)
 
     def _write(self, batch: Sequence[Entry]) -> bool:
-        """All of it or nothing. Whether there is no use in another try."""
+        """Writes all entries or none. False if another try may help."""
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
                 write(self._connection, batch)
-        except sqlite3.OperationalError as reason:  # no room, or locked
+        except sqlite3.OperationalError as reason:  # disk full, or file locked
             self._fail(1, reason)
             return False
-        except Exception as reason:  # nothing that time mends; the thread goes on
+        except Exception as reason:  # another try would fail again; the thread goes on
             self._fail(len(batch), reason)
         return True
 

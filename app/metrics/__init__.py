@@ -1,1 +1,1 @@
-"""Numbers for Prometheus, by vLLM's names where the meaning is vLLM's."""
+"""Metrics for Prometheus, by vLLM's names where they mean the same."""

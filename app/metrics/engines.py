@@ -1,4 +1,4 @@
-"""What engine threads have counted, read as it is asked for."""
+"""Metrics of engines: counts of the engine threads, read at each scrape."""
 
 import functools
 import time
@@ -16,9 +16,9 @@ STATES: tuple[engine.ModelState, ...] = (
     *("recovering", "hanging", "unloaded", "failed"),
 )
 NOTHING = engine.Stats(0.0)
-OWN = ("iteration_seconds", "batch_size")  # histograms that vLLM has none of
+OWN = ("iteration_seconds", "batch_size")  # histograms that vLLM doesn't have
 
-# By vLLM's name: what it counts, and where that stands in Stats.
+# By name: the help text, and the number's path in `engine.Stats`.
 COUNTERS = {
     "vllm:prompt_tokens": ("Prompt tokens, with those that the cache had.", "totals.prompt_tokens"),
     "vllm:generation_tokens": ("Tokens generated.", "totals.new_tokens"),
@@ -45,7 +45,7 @@ class EngineCollector(Collector):
         self._models = models
 
     def describe(self) -> list[Metric]:
-        return []  # nothing is asked of the engines to find out that no two names are the same
+        return []  # else the registry would collect once, only to compare names
 
     def collect(self) -> Iterator[Metric]:
         table = self._models()
@@ -78,7 +78,7 @@ def _of_jobs(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Jobs that wait.", labels=LABELS)
     age = GaugeMetricFamily(
         "switchyard_last_iteration_age_seconds",
-        "Since the engine thread has told of a step, while jobs are in the batch; else 0.",
+        "Since the engine thread reported a step, while jobs are in the batch; else 0.",
         labels=["model_name"],
     )
     for model in models:
@@ -90,7 +90,7 @@ def _of_jobs(models: Sequence[engine.Engine]) -> Iterator[Metric]:
 
 
 def last_iteration_age(model: engine.Engine) -> float:
-    """Seconds since it has told of a step, while jobs are in the batch; else 0."""
+    """Seconds since the engine thread last reported a step; 0 without jobs in the batch."""
     stats = _stats(model)
     return max(time.monotonic() - stats.time, 0.0) if stats.num_active else 0.0
 
@@ -99,13 +99,13 @@ def _of_states(
     models: Sequence[engine.Engine], states: Mapping[str, engine.ModelState]
 ) -> Iterator[Metric]:
     state = GaugeMetricFamily(
-        "switchyard_model_state", "1 for the state that it is in.", labels=["model_name", "state"]
+        "switchyard_model_state", "1 for the model's state.", labels=["model_name", "state"]
     )
     progress = GaugeMetricFamily(
-        "switchyard_model_load_progress", "Of a load, from 0 to 1.", labels=["model_name"]
+        "switchyard_model_load_progress", "Progress, from 0 to 1.", labels=["model_name"]
     )
     seconds = GaugeMetricFamily(
-        "switchyard_model_load_seconds", "That the latest load took.", labels=["model_name"]
+        "switchyard_model_load_seconds", "Time of the latest load.", labels=["model_name"]
     )
     for model in models:
         name = model.config.name
@@ -120,11 +120,11 @@ def _of_states(
 
 def _of_memory(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     usage = GaugeMetricFamily(
-        "vllm:kv_cache_usage_perc", "Pages of jobs, of all; from 0 to 1.", labels=LABELS
+        "vllm:kv_cache_usage_perc", "Share of pages that jobs use.", labels=LABELS
     )
     cache = GaugeMetricFamily(
         "vllm:cache_config_info",
-        "1; labels say what the cache is like.",
+        "1; the labels describe the cache.",
         labels=[*LABELS, "block_size", "num_gpu_blocks", "cache_dtype"],
     )
     pages = GaugeMetricFamily(
@@ -165,7 +165,7 @@ def _counters(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     )
     rows = CounterMetricFamily(
         "switchyard_batch_rows",
-        "Rows of passes of a token each: used by jobs, and computed with those that fill up.",
+        "Rows of passes of one token each: used by jobs; computed, with padding.",
         labels=["model_name", "kind"],
     )
     failed = CounterMetricFamily(
@@ -184,7 +184,7 @@ def _counters(models: Sequence[engine.Engine]) -> Iterator[Metric]:
 def _recoveries(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     counter = functools.partial(CounterMetricFamily, labels=["model_name"])
     recoveries = CounterMetricFamily(
-        "switchyard_recoveries", "By what brought it back.", labels=["model_name", "kind"]
+        "switchyard_recoveries", "By the way that worked.", labels=["model_name", "kind"]
     )
     hangs = counter("switchyard_hangs", "Steps of the generator that did not return in time.")
     zombies = counter("switchyard_zombies", "Jobs that were found in the generator alone.")
@@ -217,7 +217,7 @@ def _histograms(models: Sequence[engine.Engine]) -> Iterator[Metric]:
 
 
 def _buckets(bounds: Sequence[float], histogram: engine.Histogram) -> list[tuple[str, float]]:
-    """Those of Prometheus count all values up to their bound."""
+    """Prometheus' buckets, which are cumulative: each counts all values up to its bound."""
     buckets: list[tuple[str, float]] = []
     below = 0
     for bound, count in zip((*bounds, float("inf")), histogram.counts, strict=True):
@@ -234,10 +234,10 @@ MEANINGS = {
     "request_prefill_time_seconds": "From the start to the first token.",
     "request_decode_time_seconds": "From the first token to the end.",
     "request_inference_time_seconds": "From the start to the end.",
-    "request_prompt_tokens": "Of a job that has finished.",
-    "request_generation_tokens": "Of a job that has finished.",
-    "request_params_max_tokens": "That a job may have.",
+    "request_prompt_tokens": "Prompt tokens of a finished job.",
+    "request_generation_tokens": "New tokens of a finished job.",
+    "request_params_max_tokens": "Limit of new tokens of a job.",
     "iteration_tokens": "Prompt and new tokens of a step.",
-    "iteration_seconds": "Of a step of the generator.",
+    "iteration_seconds": "Time of a step of the generator.",
     "batch_size": "Jobs in a step.",
 }

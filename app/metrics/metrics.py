@@ -1,4 +1,4 @@
-"""All numbers of one application, in a registry of their own: a host application has its own."""
+"""All metrics of one application, in a registry apart from a host application's."""
 
 import importlib.metadata
 import platform
@@ -24,7 +24,7 @@ from switchyard.app.metrics.engines import EngineCollector
 from switchyard.app.metrics.requests import RequestMetrics
 from switchyard.app.operations.guard import Checks
 
-# Not what else clients may accept: under OpenMetrics `vllm:` would become `vllm_`.
+# Always this format, whatever a client accepts: OpenMetrics would turn `vllm:` into `vllm_`.
 MIMETYPE, PARAMETERS = "text/plain", "; version=0.0.4; charset=utf-8"
 LIBRARIES = ("exllamav2", "torch")
 
@@ -52,7 +52,7 @@ class Metrics:
 
 
 class ServerCollector(Collector):
-    """What is read as it is asked for, of the application and its server."""
+    """Metrics of the application and its server, read at each scrape."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ServerCollector(Collector):
         if self._checks is not None:
             keyring = self._checks.keyring
             reloads = CounterMetricFamily(
-                "switchyard_keys_reloads", "Of the file of keys.", labels=["result"]
+                "switchyard_keys_reloads", "Reloads of the keys' file.", labels=["result"]
             )
             reloads.add_metric(["done"], keyring.num_reloads)
             reloads.add_metric(["failed"], keyring.num_failed)
@@ -114,7 +114,7 @@ class ServerCollector(Collector):
 
 
 def _version(name: str) -> str:
-    """Empty for what isn't installed as a package."""
+    """The version of an installed package; empty if it isn't installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

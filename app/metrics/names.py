@@ -1,4 +1,4 @@
-"""Labels of all that has vLLM's names."""
+"""The labels of metrics with vLLM's names."""
 
 LABELS = ("model_name", "engine")
 ENGINE = "0"

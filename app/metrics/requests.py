@@ -1,4 +1,4 @@
-"""What is counted of requests, as their accounts end."""
+"""Metrics of requests, counted as their accounts end."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, get_args
@@ -9,7 +9,7 @@ from switchyard import engine
 from switchyard.app.metrics.names import ENGINE, LABELS
 from switchyard.app.operations.account import Account, Phase
 
-MAX_KEYS = 1000  # with a label of their own; the rest are OTHER
+MAX_KEYS = 1000  # keys with a label of their own; the others count as OTHER
 OTHER = "other"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -21,7 +21,7 @@ class _Tokens(NamedTuple):
 
 
 class RequestMetrics:
-    """A recorder of accounts. Labels come from this server's routes, models and keys alone."""
+    """A recorder that counts. Labels come from this server's routes, models and keys alone."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -38,18 +38,18 @@ class RequestMetrics:
         self._seconds = histogram("switchyard_http_request_seconds", meaning, ["route"], SECONDS)
         meaning = "Requests answered with an error, by the code in its body."
         self._rejections = counter("switchyard_rejections", meaning, "code")
-        meaning = "Clients that left before the end, by what their jobs were at."
+        meaning = "Clients that left before the end, by the phase of their jobs."
         self._gone = counter("switchyard_clients_gone", meaning, "phase")
-        meaning = "Of requests that have ended, by API key. The prompt's include the cached ones."
+        meaning = "Tokens of requests that have ended, by API key. Prompt tokens include cached."
         self._tokens = counter("switchyard_tokens", meaning, "key", "kind")
         meaning = "Requests with jobs that have ended."
         self._requests = counter("switchyard_requests", meaning, "key", "model_name")
         name, meaning = "vllm:request_params_n", "Choices of a prompt."
         self._num_choices = histogram(name, meaning, LABELS, (1, 2, 5, 10, 20))
-        name, meaning = "vllm:request_max_num_generation_tokens", "Of the longest choice."
+        name, meaning = "vllm:request_max_num_generation_tokens", "Tokens of the longest choice."
         bounds = engine.BOUNDS["request_generation_tokens"]
         self._longest = histogram(name, meaning, LABELS, bounds)
-        for phase in get_args(Phase):  # there from the beginning
+        for phase in get_args(Phase):  # so that all exist with 0 from the start
             self._gone.labels(phase)
         self._by_key: dict[str, _Tokens] = {}
 
@@ -89,7 +89,7 @@ class RequestMetrics:
 
 
 def _phase_left(account: Account, status: int) -> Phase | None:
-    """What the jobs were at when the client left, if it did."""
+    """The phase of the jobs when the client left; None if it did not leave."""
     if account.gone is not None or status != 499:
         return account.gone
     used = account.used.values()

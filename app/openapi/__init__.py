@@ -1,1 +1,1 @@
-"""What each route takes and answers, as an OpenAPI document and a page."""
+"""The OpenAPI document of all routes, and the page that shows it."""

@@ -1,4 +1,4 @@
-"""What each route takes and answers, said beside it, and the OpenAPI document of them all. Pure."""
+"""Contracts of routes, declared beside each view, and the OpenAPI document made of them. Pure."""
 
 import functools
 import inspect
@@ -20,16 +20,16 @@ FORM = "application/x-www-form-urlencoded"
 PATH_ARGUMENT = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 
 REPEATABLE = "switchyard_repeatable"  # an attribute of views with two more statuses
-BODY = (400, 408, 413, 415, 429, 499)  # of every route that reads one
-QUERY = (400, 414)
-KEYS = (401, 429)  # of every route that may ask for an API key
-GENERATION = (404, 408, 429, 499, 503)  # of every route that submits jobs
+BODY = (400, 408, 413, 415, 429, 499)  # statuses of each route with a body
+QUERY = (400, 414)  # of each route with a query string
+KEYS = (401, 429)  # of each route that may need an API key
+GENERATION = (404, 408, 429, 499, 503)  # of each route that submits jobs
 
-# That a route needs, at least; `any`: of those with a key.
+# The least role that a route needs, if the server has API keys; `any`: any key.
 Who = Literal["nobody", "any", "metrics", "user", "admin", "operator"]
-# Attributes of views, for where the server asks for API keys
+# Attributes of views, for servers with API keys
 WHO = "switchyard_who"
-COUNTS = "switchyard_counts"  # whether limits of requests hold
+COUNTS = "switchyard_counts"  # whether its requests count for the key's limits
 GENERATES = "switchyard_generates"  # whether it submits jobs
 
 
@@ -47,21 +47,21 @@ class Contract:
 
     @property
     def statuses(self) -> list[int]:
-        """Of all errors."""
+        """The statuses of all errors."""
         body = BODY if self.body is not None else ()
         query = QUERY if self.query is not None else ()
         keys = () if self.who == "nobody" else KEYS
         return sorted({*self.errors, *body, *query, *keys, 403, 500} - self.answers.keys())
 
     def types(self) -> Iterator[tuple[Any, Any]]:
-        """Each with whether it is "validation" or "serialization"."""
+        """All types in the contract, each with pydantic's mode: "validation", "serialization"."""
         yield from ((kind, "validation") for kind in (self.body, self.query) if kind is not None)
         answered = (*self.answers.values(), *self.streams.values(), self.error)
         yield from ((kind, "serialization") for kind in answered if kind is not None)
 
 
 View = TypeVar("View", bound=Callable[..., Any])
-CONTRACT = "switchyard_contract"  # an attribute of views that have one
+CONTRACT = "switchyard_contract"  # an attribute of views with a contract
 
 
 def declares(
@@ -77,15 +77,16 @@ def declares(
     who: Who = "user",
     counts: bool = True,
 ) -> Callable[[View], View]:
-    """What a view takes and answers; below the blueprint's decorator. Its docstring is the text.
+    """Declares the contract of a view. Stands below the blueprint's decorator.
 
-    `answers`: the types of the JSON bodies by status, other than errors; None for no body. `body`:
-    a model, or a union of them. `streams`: the types of
-    the items of the 200 by media type, `str` for bare text. `body` may also come as a form if
-    `is_form`. `errors`: statuses whose body is an `error`; 401, 403, 429, 500, and those of reading
-    a body, go without saying. `example`: of the body, or the query string, for who tries the route.
-    `who` may ask. `counts`: a request with a body, or a query string, is one of those that limits
-    of its API key are about.
+    The view's docstring becomes the route's text in the document.
+
+    `answers`: types of JSON bodies by status, without errors; None for no body. `body`: a model, or
+    a union of models; with `is_form` it may also come as a form. `streams`: types of a stream's
+    items by media type, for status 200; `str` for bare text. `errors`: statuses with a body of type
+    `error`, beside 401, 403, 429, 500 and those of reading a body. `example`: of the body, or of
+    the query string, to try the route. `who`: the least role. `counts`: whether a request with a
+    body or query string counts for the limits of its API key.
     """
     contract = Contract(answers, body, query, is_form, streams or {}, errors, error, example, who)
 
@@ -103,7 +104,7 @@ def declares(
 
 
 def needs(who: Who) -> Callable[[View], View]:
-    """Who may ask for a view that has no contract. One that says nothing is an admin's."""
+    """Sets the least role for a view without contract. The default is admin."""
 
     def mark(view: View) -> View:
         setattr(view, WHO, who)
@@ -113,8 +114,9 @@ def needs(who: Who) -> Callable[[View], View]:
 
 
 def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract]]:
-    """The routes of `app` that have a contract, which those of a host application don't. Where a
-    view has several addresses, the first.
+    """The routes of `app` with a contract. A host application's own routes have none.
+
+    Of a view with several paths, the first.
     """
     seen: set[str] = set()
     for rule in app.url_map.iter_rules():
@@ -127,7 +129,7 @@ def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract
 
 @functools.lru_cache(maxsize=1)
 def document(app: flask.Flask) -> dict[str, Any]:
-    """OpenAPI 3.1, of all routes that `app` has by now."""
+    """The OpenAPI 3.1 document of all routes that `app` has by now."""
     routes = list(declared(app))
     kinds = {kind for _, contract in routes for kind in contract.types()}
     schemas, definitions = TypeAdapter.json_schemas(
@@ -162,13 +164,13 @@ def document(app: flask.Flask) -> dict[str, Any]:
 
 
 def _tag(rule: werkzeug.routing.Rule) -> str:
-    """One for all blueprints `switchyard_TAG` and `switchyard_TAG_…`."""
+    """The tag of a route: TAG for the blueprints `switchyard_TAG` and `switchyard_TAG_…`."""
     blueprint = str(rule.endpoint).split(".")[-2]
     return blueprint.removeprefix("switchyard_").partition("_")[0]
 
 
 def _place(item: tuple[str, dict[str, Any]], tags: Sequence[str]) -> tuple[int, str]:
-    """Of a path, among the others."""
+    """The sort key of a path: by tag, then by name."""
     path, operations = item
     [tag] = next(iter(operations.values()))["tags"]
     return tags.index(str(tag)), path
@@ -176,7 +178,7 @@ def _place(item: tuple[str, dict[str, Any]], tags: Sequence[str]) -> tuple[int, 
 
 class _Schema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
-        return False  # it says the name again
+        return False  # a title would only repeat the name
 
 
 Schemas = Mapping[tuple[Any, Any], dict[str, Any]]
@@ -206,7 +208,7 @@ def _operation(
 def _describe_input(
     operation: dict[str, Any], contract: Contract, schemas: Schemas, definitions: dict[str, Any]
 ) -> None:
-    """The body, the query string. In a form, or a query string, objects are written in JSON."""
+    """Adds body and query string to an operation. In forms and query strings objects are JSON."""
     example = contract.example or {}
     if contract.body is not None:
         schema = schemas[contract.body, "validation"]
@@ -225,7 +227,7 @@ def _describe_input(
             is_required = name in schema.get("required", ())
             parameter: dict[str, Any] = {"name": name, "in": "query", "required": is_required}
             if _is_object(value):
-                # By null the page leaves it out, else it makes one up by the schema.
+                # With null the page leaves it out; without example it makes one up by the schema.
                 parameter["content"] = {JSON: {"schema": value, "example": None}}
             else:
                 parameter["schema"] = value if value.keys() - {"description"} else _TEXT | value
@@ -234,7 +236,7 @@ def _describe_input(
             operation["parameters"].append(parameter)
 
 
-_TEXT = {"type": "string"}  # as all is in a query string that has no type of its own
+_TEXT = {"type": "string"}  # the type of a query parameter whose schema names none
 
 
 def _is_object(schema: dict[str, Any]) -> bool:
@@ -257,14 +259,16 @@ def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict
         yield str(status), {**response, **_headers(status)}
     for status in contract.statuses:
         response = {"description": MEANINGS[status]}
-        if status != 414:  # which never comes as far as the application
+        if status != 414:  # the HTTP server answers 414 itself
             response["content"] = {JSON: {"schema": schemas[contract.error, "serialization"]}}
         yield str(status), {**response, **_headers(status)}
 
 
 def _stream(media_type: str, item: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
-    """OpenAPI has a word for the items of a stream from 3.2 on. Before, it is the custom that
-    the schema describes each event.
+    """The schema of a stream's items.
+
+    OpenAPI has a field for items since 3.2. For 3.1 the custom is a schema that describes each
+    event.
     """
     if item == {"type": "string"}:
         return {"schema": item}

@@ -14,7 +14,7 @@ try:
 except ModuleNotFoundError:
     ASSETS = ""
 
-# By addresses relative to the page, since the blueprint may lie under any prefix.
+# URLs are relative to the page, since the blueprint may have any prefix.
 PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
@@ -46,7 +46,7 @@ def openapi() -> flask.Response:
 @blueprint.get("/docs")
 @contract.needs("nobody")
 def to_docs() -> werkzeug.Response:
-    return flask.redirect("docs/")  # without a host, which a proxy may call by another name
+    return flask.redirect("docs/")  # relative: behind a proxy the host may have another name
 
 
 @blueprint.get("/docs/")

@@ -153,7 +153,7 @@ class Guard:
         request = _request()
         view = flask.current_app.view_functions.get(request.endpoint or "")
         who: Who = getattr(view, WHO, "admin")
-        if who == "nobody" or request.method == "OPTIONS":  # which browsers send without a key
+        if who == "nobody" or request.method == "OPTIONS":  # browsers send it without a key
             return
         key = given_key(request)
         if key is None and who == "operator" and is_operator(request):

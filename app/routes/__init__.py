@@ -1,1 +1,1 @@
-"""Routes of the server itself: health, requests, kept streams, its end."""
+"""Routes of the server itself: health, requests, kept streams, models, metrics, usage, drain."""

@@ -1,4 +1,4 @@
-"""How to end the server: for operators."""
+"""The route that drains the server, for operators."""
 
 import logging
 from typing import Literal
@@ -24,7 +24,7 @@ class DrainBegun(TypedDict):
 @blueprint.post("/admin/drain")
 @declares({202: DrainBegun}, errors=(501,), who="operator")
 def drain() -> flask.Response:
-    """Take no more work, finish what runs within the grace, end the server; as SIGTERM does."""
+    """Drain the server as SIGTERM does: refuse new work, finish running jobs in `grace`, end."""
     if not is_operator(flask.request):
         raise werkzeug.exceptions.Forbidden("only a process of the server's own machine may drain")
     terminate = services().terminate

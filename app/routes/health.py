@@ -1,4 +1,4 @@
-"""Is the server alive, and can it take work?"""
+"""Health: liveness and readiness."""
 
 from typing import Literal
 
@@ -64,9 +64,7 @@ def live() -> flask.Response:
 @blueprint.get("/health/ready")
 @declares({200: Ready, 503: Unready}, who="nobody")
 def ready() -> flask.Response:
-    """200 once every model that is loaded with the server is warm and takes jobs, else 503 and the
-    reasons.
-    """
+    """200 once each model that loads with the server is warm; else 503 with the reasons."""
     models = services().models
     found = [models.status(name) for name in models.names]
     states = {model.name: model.state for model in found}
@@ -85,7 +83,7 @@ def ready() -> flask.Response:
 
 
 def why_unready() -> str | None:
-    """What /health/ready says of the first model that isn't ready; None if all are."""
+    """The reason of the first model that isn't ready, as in `/health/ready`; None if all are."""
     models = services().models
     found = (models.status(name) for name in models.names)
     states = (model.state for model in found if model.load == "start")
@@ -93,7 +91,7 @@ def why_unready() -> str | None:
 
 
 def unavailable(reason: str) -> flask.Response:
-    """As llama.cpp's server says it, whose clients look for its message while a model loads."""
+    """A 503 in llama.cpp's form: its clients look for the message while a model loads."""
     message = "Loading model" if reason == REASONS["loading"] else reason
     error = {"code": 503, "message": message, "type": "unavailable_error"}
     return json_response({"error": error}, 503, {"Retry-After": "1"})

@@ -1,4 +1,4 @@
-"""Models that come and go, for operators."""
+"""Routes that load, swap and unload models, for operators."""
 
 import logging
 from typing import Any
@@ -47,10 +47,10 @@ class AliasBody(TypedDict):
     counts=False,
 )
 def change_model(name: str) -> flask.Response:
-    """Load a model, or have its name stand for another, or for the same with other settings.
+    """Load a model, or swap it for another directory or other settings.
 
-    What the body doesn't say stays as it is. Requests that are at work end on the old engine, which
-    goes on beside the new one where memory allows. To leave the stream does not end the load.
+    A setting that the body doesn't have stays as it is. Running requests end on the old engine,
+    beside the new one if memory allows. The load goes on if the client leaves the stream.
     """
     check_operator()
     request = receive(
@@ -67,8 +67,9 @@ def change_model(name: str) -> flask.Response:
 @blueprint.delete("/models/<path:name>")
 @declares({202: ModelStatusBody}, errors=ERRORS, who="operator")
 def unload_named(name: str) -> flask.Response:
-    """Unload a model behind its last job, or after `drain` seconds of the query string; the model's
-    own without it.
+    """Unload a model after its last job, or after `drain` seconds.
+
+    `drain` stands in the query string; by default it is the model's setting `drain`.
     """
     check_operator()
     drain = flask.request.args.get("drain", None, float)
@@ -89,7 +90,7 @@ def unload_named(name: str) -> flask.Response:
     counts=False,
 )
 def point_alias(alias: str) -> flask.Response:
-    """Have another name stand for a model, from the next request on."""
+    """Point an alias to a model, from the next request on."""
     check_operator()
     models = services().models
     request = receive_change(ModelName)

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus."""
+"""The route of metrics for Prometheus."""
 
 import flask
 
@@ -18,9 +18,9 @@ def make_blueprint(asks_for_key: bool) -> flask.Blueprint:
         who="metrics" if asks_for_key else "nobody",
     )
     def metrics() -> flask.Response:
-        """Numbers for Prometheus, in its text format, also while the model loads."""
+        """Metrics in Prometheus' text format, also while the model loads."""
         found = services().metrics
-        assert found is not None  # or there was no such route
+        assert found is not None  # else the route does not exist
         response = flask.Response(found.render(), content_type=MIMETYPE + PARAMETERS)
         response.headers["Cache-Control"] = "no-store"
         return response

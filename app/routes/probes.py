@@ -1,4 +1,4 @@
-"""Health and version under the names that balancers and other servers' clients ask for."""
+"""Health and version at the paths that load balancers and other servers' clients use."""
 
 from typing import Literal
 
@@ -13,9 +13,9 @@ from switchyard.app.services import services
 from switchyard.app.ui.files import PAGE, answer_file, wants_page
 
 blueprint = flask.Blueprint("switchyard_health_probes", __name__)
-# Names that a host application may have, too: not without a prefix of the API's.
+# Paths that a host application may use itself: left out of it unless the API has a prefix.
 short = flask.Blueprint("switchyard_health_short", __name__)
-# What belongs to the host application in any case.
+# Paths that always belong to a host application.
 root = flask.Blueprint("switchyard_health_root", __name__)
 
 
@@ -98,8 +98,9 @@ def kserve_ready() -> flask.Response:
 @root.get("/")
 @declares({200: Server, 304: None}, streams={PAGE: str}, who="nobody")
 def server() -> flask.Response:
-    """What this server is, for clients that ask by `HEAD` whether there is one. A browser gets the
-    page, unless the setting `ui` is off.
+    """The server's name and version; a browser gets the page, unless the setting `ui` is off.
+
+    Some clients send `HEAD` to see whether a server answers.
     """
     has_page = services().settings.ui
     if has_page and wants_page():
@@ -114,7 +115,7 @@ def server() -> flask.Response:
 @root.get("/favicon.ico")
 @declares({204: None}, who="nobody")
 def favicon() -> flask.Response:
-    """None: a browser asks for it by itself."""
+    """No icon: browsers ask for it by themselves."""
     return flask.Response(status=204)
 
 

@@ -1,4 +1,4 @@
-"""What the server is at work on, and how to end it: for operators."""
+"""Routes that list and cancel requests."""
 
 import hashlib
 import logging
@@ -49,8 +49,9 @@ class Cancelled(TypedDict):
 @blueprint.get("/requests")
 @declares({200: RequestList})
 def list_requests() -> flask.Response:
-    """A row for each choice of each request that has not ended, the oldest first; where API keys
-    are asked for, those of one's own, and for an admin's all.
+    """A row for each choice of each request that has not ended, the oldest first.
+
+    With API keys: the requests of one's own key, with an admin's key all.
     """
     models = services().models
     asker = owner_of(flask.request)
@@ -67,13 +68,13 @@ def list_requests() -> flask.Response:
 @blueprint.delete("/requests/<identifier>")
 @declares({200: Cancelled}, errors=(404,))
 def cancel_request(identifier: str) -> flask.Response:
-    """End all choices of a request. Its client gets what there is, finish_reason "cancelled".
+    """End all choices of a request. Its client gets the text so far, finish_reason "cancelled".
 
-    `identifier` is the `id` of the response, for who has asked for it; or for processes of the
-    server's own machine that of the list. With an admin's API key any, too.
+    `identifier` is the `id` of the response, for the client that sent the request. Processes of the
+    server's own machine, and an admin's API key, may also use an `id` of the list.
     """
     num_cancelled, others = _cancel(identifier, services().models.engines)
-    if not num_cancelled:  # those of other servers take a question to engines that they share
+    if not num_cancelled:  # jobs of other servers: shared engines must be asked for them
         shared = [model for model in services().models.engines if model.config.at]
         num_cancelled, others = _cancel(identifier, shared, timeout=1.0)
     for other in others:
@@ -88,7 +89,7 @@ def cancel_request(identifier: str) -> flask.Response:
 def _cancel(
     identifier: str, models: Iterable[engine.Engine], timeout: float = 0.0
 ) -> tuple[int, set[str]]:
-    """How many jobs, and whose share those are that aren't the asker's own."""
+    """Cancels the jobs of a request. Returns their number, and other clients that had some."""
     asker, may_end_all = owner_of(flask.request), is_operator(flask.request)
     num_cancelled, others = 0, set()
     for model in models:
@@ -121,11 +122,11 @@ def _describe(model: str, job: engine.JobState, asker: str) -> RequestRow:
 
 
 def _name_of(identifier: str) -> str:
-    """What all may know a request by: with a response's identifier its stream can be read."""
+    """A public name of a request. The response's identifier stays private: it gives its stream."""
     return f"request-{hashlib.sha256(identifier.encode()).hexdigest()[:16]}"
 
 
 def _request_of(job: engine.JobState) -> tuple[str, int]:
-    """The identifier of its response, and which choice it is."""
+    """The identifier of a job's response, and the index of its choice."""
     identifier, _, index = job.identifier.rpartition("-")
     return identifier, int(index)

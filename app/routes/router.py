@@ -1,4 +1,4 @@
-"""Models that come and go, as llama.cpp's router has them."""
+"""Routes of llama.cpp's router that load, unload and watch models."""
 
 import logging
 import threading
@@ -60,7 +60,7 @@ def load_model_by_router() -> flask.Response:
     counts=False,
 )
 def unload_model_by_router() -> flask.Response:
-    """Begin to unload a model behind its last job, as llama.cpp's router has it."""
+    """Begin to unload a model after its last job, as llama.cpp's router has it."""
     check_operator()
     request = receive_change(ModelName)
     audit.warning("%s: unload of %s", share_of(flask.request), request.model)
@@ -71,7 +71,7 @@ def unload_model_by_router() -> flask.Response:
 @blueprint.get("/sse")
 @declares({200: None}, streams={EVENTS: StatusEvent}, who="operator")
 def watch_models() -> flask.Response:
-    """How models stand, and each change of it, as llama.cpp's router tells them."""
+    """The state of each model, and each change of it, as llama.cpp's router tells them."""
     check_operator()
     if not _watchers.acquire(blocking=False):
         raise engine.Full(f"{MAX_WATCHERS} clients watch the models, and no more may", 30.0)

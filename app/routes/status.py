@@ -1,4 +1,4 @@
-"""How the server stands, at a glance."""
+"""The route of the server's state: models, queues, rates, memory."""
 
 import time
 from typing import Literal
@@ -70,7 +70,7 @@ class StatusBody(TypedDict, total=False):
 @blueprint.get("/status")
 @declares({200: StatusBody}, who="any")
 def status() -> flask.Response:
-    """Of each model its state, its queue, its batch, and its rates over the last ten seconds.
+    """Each model's state, queue, batch, and rates over the last ten seconds.
 
     Sizes in bytes, times in seconds but for `iteration_ms`. A user's API key sees states and sums.
     """

@@ -1,4 +1,4 @@
-"""Streams that are taken up again, for clients that won't repeat their request."""
+"""The route that resumes a stream, for clients that don't repeat their request."""
 
 import flask
 import werkzeug.exceptions
@@ -16,8 +16,8 @@ blueprint = flask.Blueprint("switchyard_streams", __name__, url_prefix="/v1")
 def resume_stream(identifier: str) -> flask.Response:
     """The events of a stream behind its `Last-Event-ID`, or all of them; 204 if there are none.
 
-    `identifier` is the `id` of the response. Only for who has asked for it, and if the server keeps
-    streams at all.
+    `identifier` is the `id` of the response. For the client that sent the request only, and only if
+    the server keeps streams (`resume_timeout`).
     """
     of, position = event_position() or (identifier, 0)
     if of != identifier:

@@ -1,4 +1,4 @@
-"""What API keys have used, from the ledger."""
+"""The route of usage by API key, from the ledger."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ from switchyard.app.services import services
 MAX_DAYS = 366
 MAX_ROWS = 100_000
 CSV = "text/csv"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets take for the beginning of one
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins so is a formula to spreadsheets
 
 blueprint = flask.Blueprint("switchyard_usage", __name__, url_prefix="/v1")
 
@@ -44,7 +44,7 @@ class UsageQuery(Parameters):
     )
     group_by: str = Field(
         ",".join(GROUPS),
-        description="What rows are sums of: some of `day,key,model`.",
+        description="Names that rows are grouped by: some of `day,key,model`.",
         json_schema_extra={"pattern": "^(day|key|model)(,(day|key|model)){0,2}$"},
     )
     format: Literal["json", "csv"] = Field("json", description="Of the answer.")
@@ -69,7 +69,7 @@ class UsageList(TypedDict):
 @blueprint.get("/usage")
 @declares({200: UsageList}, query=UsageQuery, streams={CSV: str}, errors=(501,), counts=False)
 def list_usage() -> flask.Response:
-    """What each API key has used, by day and model; one's own, or for an admin everybody's."""
+    """The usage of one's own API key, by day and model; with an admin's key, of all keys."""
     query = validate(UsageQuery, read_query(UsageQuery))
     last = _day(query.last, "to") or datetime.now(UTC).date()
     first = _day(query.first, "from") or last.replace(day=1)
@@ -95,7 +95,7 @@ def list_usage() -> flask.Response:
 
 
 def _day(text: str | None, name: str) -> date | None:
-    """Raises BadRequest."""
+    """The day in a parameter, or None. Raises BadRequest."""
     if text is None:
         return None
     try:
@@ -105,7 +105,7 @@ def _day(text: str | None, name: str) -> date | None:
 
 
 def _groups(text: str) -> list[str]:
-    """Some of GROUPS, in their order. Raises BadRequest."""
+    """The names in `group_by`, in the order of GROUPS. Raises BadRequest."""
     asked = [name.strip() for name in text.split(",")]
     for name in asked:
         if name not in GROUPS:
@@ -122,5 +122,5 @@ def _csv(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _guarded(cell: Any) -> Any:
-    """A text that no spreadsheet computes."""
+    """The cell, with an apostrophe before a text that a spreadsheet would compute."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell

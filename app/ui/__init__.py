@@ -1,1 +1,1 @@
-"""The page at `/`, where the server is its own application's: chat, and how the server stands."""
+"""The page at `/` of the server's own application: chat, and the server's state."""

@@ -1,4 +1,4 @@
-"""The page's three files, and the stream that it reads."""
+"""The routes of the page: its three files, and its stream of the server's state."""
 
 import functools
 import hashlib
@@ -18,7 +18,7 @@ TYPES = {
     "app.js": "text/javascript",
     "style.css": "text/css",
 }
-# The page writes text nodes alone; a browser that knows Trusted Types lets it do nothing else.
+# The page writes text nodes only. A browser with Trusted Types allows nothing else.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -33,7 +33,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # kept, and asked for again by its ETag
+    "Cache-Control": "no-cache",  # a browser keeps the file, and revalidates it by its ETag
 }
 
 
@@ -53,7 +53,7 @@ def answer_file(name: str) -> flask.Response:
 
 @functools.cache
 def _read(name: str) -> tuple[bytes, str]:
-    """What the file holds, and a tag of that."""
+    """The content of a file, and its ETag."""
     data = (HERE / name).read_bytes()
     return data, hashlib.sha256(data).hexdigest()[:20]
 

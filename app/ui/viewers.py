@@ -1,4 +1,4 @@
-"""Viewers of how the server stands. Each second it is put into words once, whoever watches."""
+"""Viewers of the server's state: pages that get a frame each second, which is made once for all."""
 
 import math
 import socket
@@ -19,9 +19,9 @@ from switchyard.app.operations.account import account_of
 from switchyard.app.routes.status import status_of
 from switchyard.app.services import Services, services
 
-MAX_QUEUE = 20  # places in the queue that are shown
-ASK = 0.25  # seconds for an engine thread to say the places
-# Of server-sent events: milliseconds until a viewer of one frame may come again.
+MAX_QUEUE = 20  # waiting requests shown
+ASK = 0.25  # seconds to wait for an engine thread's answer about its queue
+# A line of server-sent events: milliseconds until a viewer of one frame comes again.
 AGAIN_SOON, AGAIN_LATER = b"retry: 1000\n", b"retry: 5000\n"
 
 
@@ -36,16 +36,16 @@ class Waiting(TypedDict):
 
 
 class Board:
-    """The latest second's status, as frames. Any thread."""
+    """The frames of the latest second. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
         self._second = -1
-        # By role, and the models: the frame, and whether the server goes on.
+        # By role and models: the frame, and whether the server goes on.
         self._frames: dict[tuple[str, tuple[str, ...]], tuple[bytes, bool]] = {}
 
     def frame(self, of: Services, role: str, second: int) -> tuple[bytes, bool]:
-        """Of that second, or of a later one; and whether there will be more."""
+        """The frame of this second or a later one, and whether there will be more."""
         which = role, tuple(of.models.names)
         with self._lock:
             if second > self._second:
@@ -56,13 +56,13 @@ class Board:
                 body: dict[str, Any] = {**status_of(of, role != "user")}
                 if role == "admin":
                     body["queue"] = _queue(of)
-                # A server that ends would wait for its viewers.
+                # The last frame ends the stream: a server that ends would wait for its viewers.
                 found = self._frames[which] = data(body, ""), not of.models.is_over
             return found
 
 
 def _queue(of: Services) -> list[Waiting]:
-    """Those that run next, of all models."""
+    """The first waiting requests of all models."""
     waiting = [
         Waiting(
             model=model.config.name,
@@ -79,11 +79,11 @@ def _queue(of: Services) -> list[Waiting]:
 
 
 class View:
-    """One viewer's end of the status: a frame a second. By the thread that writes to it."""
+    """One viewer's stream: a frame a second. Used by the thread that writes to it."""
 
     __slots__ = ("_frame", "_is_allowed", "_second", "client", "is_finished")
 
-    has_begun = True  # no wait is left but for the next second
+    has_begun = True  # the sender may write from the start
     patience = LOOK
 
     def __init__(
@@ -99,18 +99,18 @@ class View:
         self._second = -1
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """There is never news but in time."""
+        """Never wakes: a frame comes with time alone."""
 
     def take_now(self, now: float) -> bytes:
         return b""
 
     def take(self, now: float) -> bytes | None:
-        """The frame of a new second."""
+        """The frame of a new second; None within the same second."""
         second = math.floor(now)
         if self.is_finished or second <= self._second:
             return None
         self._second = second
-        if not self._is_allowed():  # its key was taken back meanwhile
+        if not self._is_allowed():  # its API key was revoked meanwhile
             self.is_finished = True
             return None
         frame, goes_on = self._frame(second)
@@ -118,17 +118,18 @@ class View:
         return frame
 
     def wait(self) -> None:
-        """Never called: where the sender can't write, there is one frame."""
+        """Never called: without the sender there is one frame only."""
 
 
 class Viewers:
-    """Of one application. None of them keeps a request thread: the sender writes to all on
-    connections that the server has detached. A server that detaches none, or no more, gives a
-    viewer one frame, and says when to come again.
+    """The viewers of one application. A viewer holds no request thread.
+
+    The sender writes to all, on connections that the server has detached. Without a detached
+    connection a viewer gets one frame, and the time to come again.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.sender = Sender()  # of their own, for streams of text to have nothing to do with it
+        self.sender = Sender()  # apart from the sender of text streams, which they must not delay
         self.send_timeout = settings.send_timeout
         self._board = Board()
         self._max = settings.max_viewers
@@ -149,7 +150,7 @@ class Viewers:
     # Any thread
 
     def enter(self, most: int) -> bool:
-        """Whether there is a place, of `most` that the server has. Give it back by `leave`."""
+        """Takes a place, of at most `most`. Whether there was one; `leave` gives it back."""
         with self._lock:
             has_room = self._number < min(self._max, most)
             self._number += has_room
@@ -161,7 +162,7 @@ class Viewers:
 
 
 class Watched(Streamed):
-    """The first frame, by a request thread; those that follow, by the sender."""
+    """A viewer's response: a request thread writes the first frame, the sender all others."""
 
     def __init__(self, view: View, viewers: Viewers, of: Services) -> None:
         self._viewers = viewers
@@ -178,12 +179,12 @@ class Watched(Streamed):
             if not has_place:
                 yield (AGAIN_SOON if detach is None else AGAIN_LATER) + frame
                 return
-            server.force_close()  # once the sender has ended it; the head says so
+            server.force_close()  # the head announces that the connection closes at the end
             yield frame
             if detach is not None and not output.is_finished:
-                server.chunked = False  # its end is the sender's
+                server.chunked = False  # the sender writes the last chunk, not the server
                 outlet = Viewing(output, send_timeout, server.sock, detach(), viewers.leave)
-                has_place = False  # but the outlet has it
+                has_place = False  # now the outlet's
                 if not sender.start(outlet):
                     outlet.end()
         finally:
@@ -194,7 +195,7 @@ class Watched(Streamed):
 
 
 class Viewing(Outlet):
-    """One viewer's way out, on a connection that is its own until `end`."""
+    """The sender's end of one viewer, on a detached connection, which `end` closes."""
 
     __slots__ = ("_close", "_leave", "_socket")
 
@@ -214,14 +215,14 @@ class Viewing(Outlet):
             if self.error is None:
                 self._socket.send(b"0\r\n\r\n", socket.MSG_DONTWAIT)
         except OSError:
-            pass  # it has left, or takes nothing
+            pass  # the client has left, or reads nothing
         finally:
             self._close()
             self._leave()
 
 
 def _is_allowed(here: Services) -> Callable[[], bool]:
-    """Whether the current request's key is valid still, for later."""
+    """A check for later: whether the current request's API key is still valid."""
     account = account_of(flask.request.environ)
     if here.checks is None or account is None or account.key is None:
         return lambda: True

@@ -1,8 +1,10 @@
 """A server whose model writes by a script, and what scripts/test-agents installs from npm."""
 
+import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -71,17 +73,23 @@ def run(tmp_path):
     path = f"{node}{os.pathsep}{os.environ['PATH']}"
 
     def run_program(name, *arguments, **environment):
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["node", PROGRAMS[name], *arguments],
             cwd=work,
             env={"PATH": path, "HOME": str(home), "NO_PROXY": "127.0.0.1", **environment},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
+            start_new_session=True,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        try:
+            output, errors = process.communicate(timeout=300)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what node has started
+        assert process.returncode == 0, output + errors
+        return output
 
     run_program.home, run_program.work = home, work
     return run_program

@@ -539,6 +539,10 @@ def blocks(*contents, role="user"):
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0: must be a message of role"),
         ({"messages": [{"role": "user"}]}, "missing parameter: messages.0.content"),
         (blocks(CALL, role="assistant"), "messages.0: results of its calls must follow"),
+        (
+            blocks({"type": "text", "text": "x"}, CALL, role="assistant"),
+            "messages.0: results of its calls must follow",
+        ),
         (blocks(CALL), "messages.0.content.0: must be a block of type"),
         ({"messages": USER * 2049}, "messages: must be at most 2048"),
         (blocks({"type": "image", "source": {}}), "messages.0.content.0: must be a block of type"),

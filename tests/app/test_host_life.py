@@ -11,7 +11,7 @@ import flask
 import pytest
 
 from switchyard import engine
-from switchyard.app import Switchyard
+from switchyard.app import ClientGone, Switchyard
 from switchyard.app.host.tables import TABLES
 from switchyard.app.host.text_stream import TextStream
 from switchyard.engine.links.thread import EngineThread
@@ -141,34 +141,44 @@ def test_applications_that_are_configured_alike_share_their_models(make_host):
     assert not engine_threads()
 
 
-def test_a_server_that_ends_does_not_wait_for_a_load(make_host, monkeypatch):
-    """gunicorn's worker, whose handler of SIGTERM is a method of it, waits for its requests."""
-    loading, go_on = threading.Event(), threading.Event()
+@pytest.fixture
+def loading(make_host, monkeypatch):
+    """An application whose model loads until the test ends, and where its requests go wrong."""
+    begun, go_on, errors, threads = threading.Event(), threading.Event(), queue.Queue(), []
 
     def open(config):
-        def make_link(deliver):
-            return EngineThread(config, backend, deliver)
-
-        return engine.Engine(config, make_link)
+        return engine.Engine(config, lambda deliver: EngineThread(config, backend, deliver))
 
     def backend():
-        loading.set()
+        begun.set()
         go_on.wait(20)
         return ScriptedBackend()
 
+    def ask(environ=None):
+        def run():
+            with app.test_request_context("/", environ_overrides=environ):
+                try:
+                    errors.put(switchyard.generate("x"))
+                except Exception as error:
+                    errors.put(error)
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        assert begun.wait(20)
+
     monkeypatch.setattr(TABLES, "open", open)
-    _, switchyard = make_host()
-    errors = queue.Queue()
+    app, switchyard = make_host()
+    ask.end = go_on.set
+    yield ask, errors, switchyard
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
 
-    def ask():
-        try:
-            switchyard.generate("x")
-        except engine.EngineError as error:
-            errors.put(error)
 
-    thread = threading.Thread(target=ask)
-    thread.start()
-    assert loading.wait(20)
+def test_a_server_that_ends_does_not_wait_for_a_load(loading):
+    """gunicorn's worker, whose handler of SIGTERM is a method of it, waits for its requests."""
+    ask, errors, _ = loading
+    ask()
     worker = Worker()
     before = signal.signal(signal.SIGTERM, worker.handle_exit)
     try:
@@ -176,8 +186,25 @@ def test_a_server_that_ends_does_not_wait_for_a_load(make_host, monkeypatch):
         assert isinstance(errors.get(timeout=10), engine.Draining)
     finally:
         signal.signal(signal.SIGTERM, before)
-        go_on.set()
-        thread.join(20)
+
+
+def test_a_visitor_who_leaves_during_a_load_is_noticed(loading, connection):
+    ask, errors, _ = loading
+    ask(connection.environ)
+    connection.reset()
+    assert isinstance(errors.get(timeout=10), ClientGone)
+
+
+def test_who_handles_sigterm_itself_ends_the_wait_for_a_load_by_close(loading):
+    ask, errors, switchyard = loading
+    ask()
+    closing = threading.Thread(target=switchyard.close, args=(0,))  # which waits for the load
+    closing.start()
+    try:
+        assert isinstance(errors.get(timeout=10), engine.Refused)
+    finally:
+        ask.end()
+        closing.join(20)
 
 
 class Worker:

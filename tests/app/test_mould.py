@@ -39,7 +39,8 @@ def answer(**parser):
 
 
 def asked(usage):
-    return {"stream": True, "stream_options": {"include_usage": usage}}
+    options = {"include_usage": bool(usage), "continuous_usage_stats": usage == "continuous"}
+    return {"stream": True, "stream_options": options}
 
 
 def jobs(n=1):
@@ -128,7 +129,10 @@ def test_a_stream_that_begins_with_something_has_it_once():
     assert writer.write([Finished("id-1-0", "stop", 1, 2, 0)])[0].startswith(b"data: ")
 
 
-@pytest.mark.parametrize("way", ["logprobs", "logprobs of a chat", "tools", "thoughts"])
+@pytest.mark.parametrize(
+    "way",
+    ["logprobs", "logprobs of a chat", "tools", "thoughts", "usage so far", "usage of a chat"],
+)
 def test_what_may_tell_more_than_text_is_put_together_each_time(way, model_path):
     names = TokenNames(engine.Tokenizer(engine.ModelDir.read(model_path)), False)
     match way:
@@ -140,6 +144,10 @@ def test_what_may_tell_more_than_text_is_put_together_each_time(way, model_path)
             body = chat(format=GENERIC, tools={"call": "call"})
         case "thoughts":
             body = chat(tags=THOUGHTS, is_reasoning=True)
+        case "usage so far":
+            body = completion(usage="continuous")
+        case "usage of a chat":
+            body = chat(usage="continuous")
     render = Counting(body)
     writer = StreamWriter(render, SERVER_SENT_EVENTS, None, 5.0)
     logprobs = (engine.TokenLogprob(5, -1.0),) if way.startswith("logprobs") else None

@@ -75,7 +75,7 @@ def test_what_systemd_listens_on_is_not_tried(configure, monkeypatch):
     values = configure()
     hooks = values["on_starting"].__globals__
     tried = []
-    hooks["address"] = SimpleNamespace(refusal=lambda bind: tried.append(bind))
+    hooks["address"] = SimpleNamespace(refusal_after=lambda bind, *_: tried.append(bind))
     cfg = SimpleNamespace(
         workers=1,
         worker_class=values["worker_class"],

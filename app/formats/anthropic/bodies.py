@@ -29,7 +29,7 @@ class MessageOutputDetails(TypedDict):
 
 
 class MessageUsage(TypedDict):
-    input_tokens: int  # that were not in the cache
+    input_tokens: int  # without tokens from the cache
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
@@ -49,7 +49,7 @@ class MessageBody(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class MessageEvent(TypedDict):
-    """Of a stream. What else it holds depends on its type."""
+    """An event of a stream. Its other members depend on its type."""
 
     type: Literal[
         "message_start",

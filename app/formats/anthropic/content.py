@@ -1,4 +1,4 @@
-"""Messages of Anthropic's API, of blocks, and what they are as OpenAI's messages. Pure."""
+"""Messages of Anthropic's API, made of blocks, and their conversion to OpenAI's messages. Pure."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from switchyard.app.request.validation import TAG, Finite, Object, without_nulls
 
 
 class CacheControl(Object):
-    """What it asks for is done anyway: the cache keeps every prefix as long as there is room."""
+    """Without effect: the prefix cache keeps every prefix as long as there is room."""
 
     place: ClassVar[str] = "cache_control"
     neutral: ClassVar[Table] = {"scope": ANY}
@@ -39,7 +39,7 @@ class ThinkingBlock(BaseModel):
 
     type: Literal["thinking"]
     thinking: str
-    signature: str = ""  # any will do: nothing here depends on who wrote the thoughts
+    signature: str = ""  # not checked: nothing depends on the author of the thoughts
 
 
 class ToolCaller(Object):
@@ -71,7 +71,7 @@ Content = Annotated[
 
 
 class ToolReference(ContentBlock):
-    """A tool that a search among those with `defer_loading` has found."""
+    """A tool with `defer_loading` that a search has found."""
 
     type: Literal["tool_reference"]
     tool_name: str
@@ -82,7 +82,7 @@ class ToolReference(ContentBlock):
 
 
 class ResultImage(ContentBlock):
-    """What a tool shows. The model is told that there is something."""
+    """An image in a tool's result. The model gets a text in its place."""
 
     type: Literal["image"]
     source: dict[str, Any]
@@ -123,7 +123,7 @@ AssistantBlock = Annotated[
 
 
 class SystemMessage(Object):
-    """Its `output_config` is for the turn that it begins."""
+    """A system message. Its `output_config` is for the turn that it begins."""
 
     place: ClassVar[str] = "messages"
     neutral: ClassVar[Table] = {
@@ -157,9 +157,9 @@ Message = Annotated[
 
 
 def clean(messages: Any) -> Any:
-    """Without nulls: clients send back what they were given, `"citations": null` and the like.
+    """The messages without nulls: clients send back `"citations": null` and the like.
 
-    Raises ValueError for more than is worth a closer look.
+    Raises ValueError for too many messages or blocks, before each is checked.
     """
     if not isinstance(messages, list):
         return messages
@@ -175,8 +175,9 @@ def clean(messages: Any) -> Any:
 
 
 def _clean(value: Any, name: str) -> Any:
-    """But for the input of a call, in which null is a value: only lists by this name, and the
-    blocks in it.
+    """The value without nulls, also inside its list `name`.
+
+    The input of a call stays as it is, since null is a value there.
     """
     if not isinstance(value, dict):
         return value
@@ -192,19 +193,19 @@ def has_calls(message: Message) -> bool:
 
 
 def referenced(messages: Sequence[Message]) -> set[str]:
-    """Names of the tools that results of calls refer to."""
+    """The names of tools that results of calls refer to."""
     results = (b.content for m in messages for b in _blocks(m) if isinstance(b, ToolResultBlock))
     blocks = (block for content in results if not isinstance(content, str) for block in content)
     return {block.tool_name for block in blocks if isinstance(block, ToolReference)}
 
 
 def text_of(content: str | Sequence[TextBlock | ToolReference | ResultImage]) -> str:
-    """Blocks are lines: what ends one and begins the next are words of their own."""
+    """The text of blocks, one a line, so that words of two blocks don't run together."""
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
 
 
 def to_chat(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """OpenAI's messages. Those of one role that follow each other are one turn, as in the API."""
+    """The conversation as OpenAI's messages. Consecutive messages of one role become one."""
     for role, turn in itertools.groupby(messages, key=lambda message: message.role):
         blocks = [block for message in turn for block in _blocks(message)]
         match role:
@@ -222,7 +223,7 @@ def _blocks(message: Message) -> Sequence[Any]:
 
 
 def _user(blocks: Sequence[UserBlock]) -> Iterator[dict[str, Any]]:
-    """Results of calls are messages of their own."""
+    """The messages of a user's turn. Each result of a call becomes a message of its own."""
     for is_result, run in itertools.groupby(blocks, lambda b: isinstance(b, ToolResultBlock)):
         if not is_result:
             texts = [block for block in run if isinstance(block, TextBlock)]
@@ -231,7 +232,7 @@ def _user(blocks: Sequence[UserBlock]) -> Iterator[dict[str, Any]]:
         for block in run:
             assert isinstance(block, ToolResultBlock)
             text = text_of(block.content)
-            if block.is_error:  # which the other format can't say
+            if block.is_error:  # OpenAI's messages have no such flag
                 text = f"Error: {text}"
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
 

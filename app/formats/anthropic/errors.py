@@ -1,4 +1,4 @@
-"""Errors as Anthropic's API has them, for its clients."""
+"""Errors in the shape of Anthropic's API."""
 
 from typing import Any, Literal, NotRequired
 
@@ -26,7 +26,7 @@ class AnthropicErrorBody(TypedDict):
     request_id: str
 
 
-# By status, where that doesn't say enough.
+# Types of errors by status. For others the status class decides.
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -41,12 +41,12 @@ _TYPES = {
 def is_spoken() -> bool:
     """Whether the client of the current request speaks Anthropic's API."""
     is_message = "/v1/messages/" in f"{flask.request.path}/"
-    is_view = BLUEPRINT in (flask.request.blueprint or "").split(".")  # at whichever address
+    is_view = BLUEPRINT in (flask.request.blueprint or "").split(".")  # at any path
     return is_message or is_view or "anthropic-version" in flask.request.headers
 
 
 def describe(error: Exception, request_id: str) -> Described:
-    """What kind of error it is, and its body."""
+    """The kind of an error, and the body of its response."""
     kind, body = errors.describe(error)
     if kind.code == "overloaded":
         kind = kind._replace(status=529)
@@ -54,7 +54,7 @@ def describe(error: Exception, request_id: str) -> Described:
     message, param = body["error"]["message"], body["error"]["param"]
     if isinstance(error, engine.PromptTooLong) and error.limit:
         message, param = _too_long(error), None
-    if param is not None and param not in message:  # nothing else would name it
+    if param is not None and param not in message:  # the body has no other place for it
         message = f"{param}: {message}"
     return kind, {
         "type": "error",
@@ -64,8 +64,8 @@ def describe(error: Exception, request_id: str) -> Described:
 
 
 def _too_long(error: engine.PromptTooLong) -> str:
-    """In the words by which Anthropic's clients know it, and read the numbers: no word may come
-    before one that is the least it can be.
+    """The message in the words that Anthropic's clients recognise. They read the numbers, so no
+    "at least" may stand before one.
     """
     prompt, new, limit = error.prompt_tokens, error.new_tokens, error.limit
     if prompt >= limit:
@@ -82,5 +82,5 @@ def _details(error: Exception) -> dict[str, Any]:
 
 
 def describe_to_current(error: Exception) -> Described:
-    """Likewise, of the current request."""
+    """As `describe`, with the current request's id."""
     return describe(error, request_id.request_id())

@@ -1,4 +1,4 @@
-"""The models that are served, in the shape of Anthropic's API. Pure."""
+"""The served models, in the shape of Anthropic's API. Pure."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from switchyard import engine
 def describe_model(model: engine.Engine) -> dict[str, Any]:
     try:
         max_seq_len = model.info.max_seq_len
-    except engine.Refused:  # it is loading
+    except engine.Refused:  # the model is loading
         max_seq_len = None
     name, created = model.config.name, datetime.fromtimestamp(model.model_dir.created, UTC)
     return {

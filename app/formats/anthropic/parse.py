@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's API, to chats of OpenAI's shape. Pure."""
+"""Request bodies of Anthropic's API, and their conversion to chats of OpenAI's shape. Pure."""
 
 from collections.abc import Set
 from typing import Any, ClassVar, Literal
@@ -49,8 +49,8 @@ class OutputConfig(BaseModel):
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
         None,
-        description="Passed on to the model's chat template. Without effect where that doesn't use"
-        " it, and then told.",
+        description="Passed on to the model's chat template. A template that doesn't use it ignores"
+        " it, and the answer names it.",
     )
 
     format: OutputFormat | None = Field(
@@ -72,7 +72,7 @@ class OutputConfig(BaseModel):
 
 
 FORMAT = "output_config.format"
-BILLING = "x-anthropic-billing-header:"  # a block of Claude Code's that begins so
+BILLING = "x-anthropic-billing-header:"  # begins a block of Claude Code's system prompt
 
 
 class MessagesChat(Chat):
@@ -90,7 +90,7 @@ class MessagesChat(Chat):
 
 
 class MessagesBody(Parameters):
-    """What is asked of a message, and of a count of its tokens."""
+    """The parameters that messages and counts of tokens share."""
 
     neutral: ClassVar[Table] = {
         "betas": ANY,
@@ -108,27 +108,27 @@ class MessagesBody(Parameters):
         min_length=1,
         max_length=MAX_MESSAGES,
         fail_fast=True,
-        description="Of the roles `user`, `assistant`, `system`; each a string, or blocks of type"
-        " `text`, `thinking`, `tool_use` and `tool_result`; at most 10,000 blocks. Those of one"
-        " role that follow each other are one turn. If the last is the assistant's, the answer"
+        description="Messages of the roles `user`, `assistant`, `system`; each a string, or blocks"
+        " of type `text`, `thinking`, `tool_use` and `tool_result`; at most 10,000 blocks."
+        " Consecutive messages of one role are one turn. If the last is the assistant's, the answer"
         " continues it.",
     )
     system: Content[TextBlock] | None = Field(
-        None, description="What the model is told before the conversation."
+        None, description="The system prompt, before the conversation."
     )
     cache_control: CacheControl | None = Field(
         None,
-        description="Changes nothing, here and in blocks: the cache keeps every prefix as long as"
-        " there is room.",
+        description="Without effect, here and in blocks: the prefix cache keeps every prefix as"
+        " long as there is room.",
     )
 
     tools: list[AnthropicTool] = Field(
         default=[],
         max_length=MAX_TOOLS,
         fail_fast=True,
-        description="Functions that the model may call. Those that run on Anthropic's servers, or"
-        " that only its models know, are left out and told; and so are those with `defer_loading`,"
-        " until a `tool_reference` names them.",
+        description="Functions that the model may call. Tools of Anthropic's servers or models are"
+        " left out, and the answer names them. A tool with `defer_loading` is left out until a"
+        " `tool_reference` names it.",
     )
 
     tool_choice: ToolChoice | None = Field(
@@ -136,11 +136,11 @@ class MessagesBody(Parameters):
         description="Which of the tools to call. Refused without tools, but for `none` and `auto`.",
     )
     thinking: Thinking | None = Field(None, description="Whether to think before the answer.")
-    output_config: OutputConfig | None = Field(None, description="What the answer is like.")
+    output_config: OutputConfig | None = Field(None, description="Effort and form of the answer.")
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if "thread" in given:  # to take it in silence would lose what the client leaves out
+        if "thread" in given:  # its client leaves out earlier messages, which would be lost
             raise BadRequest(
                 "thread is not supported: send the whole conversation",
                 "thread",
@@ -173,8 +173,9 @@ class MessagesBody(Parameters):
             raise BadRequest(f"{where}: results of its calls must follow", where)
 
     def chat(self, variables: Set[str], has_thoughts: bool) -> Chat:
-        """`variables`: that the model's chat template uses; `has_thoughts`: whether it knows any.
-        Raises BadRequest.
+        """The request as a chat. Raises BadRequest.
+
+        `variables`: used by the model's chat template. `has_thoughts`: it knows thoughts.
         """
         thinking = self.thinking.in_chat(variables, has_thoughts) if self.thinking else {}
         output = self.output_config.in_chat() if self.output_config else {}
@@ -183,21 +184,22 @@ class MessagesBody(Parameters):
             return validate(MessagesChat, values)
 
     def _values(self) -> dict[str, Any]:
-        """The parameters of the chat, but for those that depend on the model."""
+        """The parameters of the chat that don't depend on the model."""
         messages = list(to_chat(self.messages))
         if system := self._system():
             messages.insert(0, {"role": "system", "content": system})
         return {
             "model": self.model,
             "messages": messages,
-            # The API's way to say how the answer begins.
+            # In this API a last message of the assistant is the beginning of the answer.
             "continue_final_message": self.messages[-1].role == "assistant",
             **tools_in_chat(self.tools, self.tool_choice, referenced(self.messages)),
         }
 
     def _system(self) -> str:
-        """Without the client's accounts, which change in each turn and would have the cache miss
-        all that follows.
+        """The system prompt without the client's billing block.
+
+        That block changes in each turn, and the prefix cache would miss all text behind it.
         """
         if not self.system:
             return ""
@@ -210,7 +212,7 @@ class MessagesBody(Parameters):
 
 
 class MessageRequest(MessagesBody, Generation):
-    """Takes, beside Anthropic's parameters, those of all other generations by their names."""
+    """Takes Anthropic's parameters, and those of all other generations by their own names."""
 
     neutral: ClassVar[Table] = {
         **MessagesBody.neutral,
@@ -228,9 +230,9 @@ class MessageRequest(MessagesBody, Generation):
         default=[],
         max_length=16,
         fail_fast=True,
-        description="The text ends before the one that begins first in it.",
+        description="Strings that end the text: it ends before the first occurrence of any.",
     )
-    metadata: Metadata | None = Field(None, description="Who it is for.")
+    metadata: Metadata | None = Field(None, description="The end user.")
 
     @field_validator("metadata", mode="before")
     @classmethod
@@ -248,12 +250,14 @@ class MessageRequest(MessagesBody, Generation):
 
 
 def message(body: dict[str, Any]) -> MessageRequest:
-    """Raises BadRequest."""
+    """A message's request from its JSON body. Raises BadRequest."""
     return validate(MessageRequest, body)
 
 
 def count(body: dict[str, Any]) -> MessagesBody:
-    """Takes what a message takes: what counts for no tokens is told. Raises BadRequest."""
+    """A request to count tokens. It takes all parameters of a message: the answer names those that
+    have no effect on the count. Raises BadRequest.
+    """
     known = {**MessagesBody.model_fields, **MessagesBody.neutral}
     others = {**MessageRequest.model_fields, **MessageRequest.neutral}.keys() - known.keys()
     for name in body.keys() & others - MessageRequest.withheld:

@@ -1,4 +1,4 @@
-"""Events to response bodies. Pure: plain dictionaries, in the shapes of Anthropic's API."""
+"""Renders events as bodies of Anthropic's API. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:
-    """What is known of a message before it begins."""
+    """The members of a message that are known before it begins."""
 
     identifier: str
     model: str
     prompt_tokens: int
     stop_strings: tuple[str, ...]
-    request_id: str  # a stream goes on when the request's context is gone
+    request_id: str  # a stream outlives the request's context
 
 
 _by_type = named(lambda body: str(body["type"]))
@@ -32,7 +32,7 @@ EVENTS = Framing(_by_type, heartbeat=_by_type({"type": "ping"}, ""))
 
 
 class MessageRender:
-    """One message: the bodies of its stream as its events come, and the whole of it."""
+    """The render of one message, streamed or whole."""
 
     def __init__(self, head: MessageHead, answer: Answer) -> None:
         self._head = head
@@ -56,7 +56,7 @@ class MessageRender:
                 yield {"type": "message_stop"}, ""
 
     def text_body(self, identifier: str) -> TextBody | None:
-        """What is written so is missing in `whole`, of which the end of a stream tells nothing."""
+        """Text written by it is missing in `whole`; the end of a stream doesn't need it."""
         block = self._blocks.open
         if block is None or block.kind != "text" or not self._answer.is_plain:
             return None
@@ -71,7 +71,7 @@ class MessageRender:
                 self._blocks.add(part)
 
     def whole(self) -> dict[str, Any]:
-        """The message as far as it has come."""
+        """The message so far."""
         return {
             "id": self._head.identifier,
             "type": "message",
@@ -116,13 +116,11 @@ class MessageRender:
 
     @property
     def _signature(self) -> str:
-        """Clients send thoughts back only with one. There is nothing to prove: any text is taken
-        back.
-        """
+        """The signature of thoughts: clients send them back only with one. It is never checked."""
         return self._head.identifier
 
     def _ending(self) -> dict[str, Any]:
-        """Why it ended; a `stop_reason` of null has not, or not by itself."""
+        """The reason of the end. `stop_reason` is null before the end, and if it was cancelled."""
         reason = self._answer.finish_reason
         stop = self._answer.finished.stop_reason if self._answer.finished else None
         if reason == "stop" and stop in self._head.stop_strings:
@@ -130,7 +128,7 @@ class MessageRender:
         return {"stop_reason": _STOP_REASONS.get(reason), "stop_sequence": None}
 
     def _usage(self) -> dict[str, Any]:
-        """Of the prompt, what came from the cache is counted apart, as the API does."""
+        """The usage. As in Anthropic's API, prompt tokens from the cache count apart."""
         finished = self._answer.finished
         cached_tokens = finished.cached_tokens if finished else 0
         return {
@@ -153,9 +151,9 @@ def _delta(block: Block, text: str) -> dict[str, Any]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """The arguments of a call, as far as they have come: the limit may have cut them off."""
+    """The arguments of a call, which the limit of tokens may have cut off."""
     try:
         value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
-    except ValueError:  # no JSON; as a stream the client gets it as it is
+    except ValueError:  # no JSON; a stream sends the text unchanged
         return {}
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""The endpoints: parse, submit, answer."""
+"""The routes of Anthropic's API."""
 
 import uuid
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
 
 blueprint = flask.Blueprint(BLUEPRINT, __name__, url_prefix="/v1/messages")
-ERRORS = (*GENERATION, 529)  # 503 only where no other try helps
+ERRORS = (*GENERATION, 529)  # 529 where another try may help, else 503
 
 
 @blueprint.post("")

@@ -1,4 +1,4 @@
-"""Tools, and how to think, as Anthropic's API asks for them, in words of a chat. Pure."""
+"""Tools and thinking in Anthropic's API, and their conversion to a chat. Pure."""
 
 from collections.abc import Collection, Sequence, Set
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,20 +14,22 @@ from switchyard.app.request.validation import TAG, Finite, Object
 
 
 class OwnTool(Object):
-    """Of the client's own."""
+    """A tool that the client runs."""
 
     place: ClassVar[str] = "tools"
     neutral: ClassVar[Table] = {"input_examples": ANY}
 
-    type: Literal["custom"] = Field("custom", description="Others are left out, and told.")
+    type: Literal["custom"] = Field(
+        "custom", description="Others are left out, and the answer names them."
+    )
     name: Name = Field(description=f"{NAME} Refused if two have it.")
-    description: str | None = Field(None, description="What it is good for, for the model.")
+    description: str | None = Field(None, description="Its purpose, for the model.")
     input_schema: dict[str, Any] = Field(description="The JSON schema of its input, an object.")
     strict: bool | None = Field(
-        None, description="Its input is valid by the schema, also if the model need not call it."
+        None, description="True: its input is valid by the schema, also if no call is required."
     )
     cache_control: CacheControl | None = None
-    eager_input_streaming: bool | None = None  # it always comes as it is generated
+    eager_input_streaming: bool | None = None  # without effect: input is always streamed at once
     defer_loading: bool = Field(
         False, description="Not shown to the model before a `tool_reference` names it."
     )
@@ -36,7 +38,7 @@ class OwnTool(Object):
     )
 
     def is_shown(self, referenced: Collection[str]) -> bool:
-        """`referenced`: names of tools that the conversation has found."""
+        """Whether the model sees the tool. `referenced`: tools that the conversation refers to."""
         is_found = not self.defer_loading or self.name in referenced
         return is_found and (self.allowed_callers is None or "direct" in self.allowed_callers)
 
@@ -52,11 +54,13 @@ class OwnTool(Object):
 
 
 class OtherTool(BaseModel):
-    """The API's own: they run on its servers, or are what its models know."""
+    """A tool of Anthropic's servers, or one that only its models know."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: str = Field(max_length=100, description="Not `custom`: left out, and told.")
+    type: str = Field(
+        max_length=100, description="Not `custom`: left out, and the answer names it."
+    )
 
 
 AnthropicTool = Annotated[
@@ -100,17 +104,17 @@ class Thinking(BaseModel):
     model_config = Finite
 
     type: Literal["enabled", "disabled", "adaptive"] = Field(
-        description="`disabled`: no thoughts. Without this parameter the model does what it does."
+        description="`disabled`: no thoughts. Without this parameter the model decides."
     )
     budget_tokens: int | None = Field(
         None,
         ge=1,
         lt=2**31,
-        description="Most tokens of thoughts: then their end is forced. For type `enabled` alone,"
-        " which needs it; without effect on models whose chat template knows no thoughts.",
+        description="Most tokens of thoughts: behind them their end is forced. For type `enabled`"
+        " alone, which needs it. Without effect if the chat template knows no thoughts.",
     )
     display: Literal["summarized", "updates", "omitted"] | None = Field(
-        None, description="`omitted`: no thoughts in the answer. Else they come in full."
+        None, description="`omitted`: no thoughts in the answer. Else they are complete."
     )
 
     @model_validator(mode="after")
@@ -120,14 +124,14 @@ class Thinking(BaseModel):
         return self
 
     def in_chat(self, variables: Set[str], has_thoughts: bool) -> dict[str, Any]:
-        """`variables`: that the model's chat template uses; `has_thoughts`: if it knows any."""
+        """Parameters of the chat. `variables`, `has_thoughts`: as in `MessagesBody.chat`."""
         is_disabled = self.type == "disabled"
         if not is_disabled and not has_thoughts and not SWITCHES & variables:
             neutral.note("thinking")
         switches = {name: not is_disabled for name in SWITCHES if name in variables}
         budget = self.budget_tokens
         if is_disabled and not switches:
-            budget = 0  # thoughts that end as they begin
+            budget = 0  # thoughts end as soon as they begin
         return {
             "include_reasoning": not is_disabled and self.display != "omitted",
             "chat_template_kwargs": switches,
@@ -138,7 +142,7 @@ class Thinking(BaseModel):
 def tools_in_chat(
     tools: Sequence[OwnTool | OtherTool], choice: ToolChoice | None, referenced: Collection[str]
 ) -> dict[str, Any]:
-    """Parameters of the chat. Tools that the model isn't shown are told."""
+    """Parameters of the chat. The answer names tools that the model doesn't see."""
     offered = []
     for i, tool in enumerate(tools):
         if isinstance(tool, OwnTool) and tool.is_shown(referenced):

@@ -20,7 +20,7 @@ from switchyard.app.request.neutral import OFF, ON, Table, but
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 
-# KoboldAI's numbers of samplers in the order in which they apply here, and with `temperature_last`.
+# KoboldAI's numbers of samplers, in the order of this server, and with `temperature_last`.
 _ORDER = (6, 5, 0, 2, 1, 3, 4)
 _HEAT_LAST = (6, 0, 2, 1, 3, 4, 5)
 
@@ -67,7 +67,7 @@ class Kobold(OtherServers, OneText):
             "grammar_retain_state": OFF,
             "images": ([],),
             "memory": ("",),
-            "quiet": (True, False),  # no prompt is ever printed
+            "quiet": (True, False),  # this server never prints prompts
             "reasoning_effort": (0, ""),
             "render_special": OFF,
             "replace_instruct_placeholders": (True, False),  # the client has replaced them
@@ -93,9 +93,9 @@ class Kobold(OtherServers, OneText):
         None,
         min_length=7,
         max_length=7,
-        description="Of top-k (0), top-a (1), top-p (2), tail-free (3), typical (4), temperature"
-        " (5) and repetition penalty (6). Those that are on come in the order 6, 5, 0, 2, 1, 3, 4,"
-        " or with 5 at the end; another order is told in `X-Switchyard-Ignored`.",
+        description="Order of top-k (0), top-a (1), top-p (2), tail-free (3), typical (4),"
+        " temperature (5) and repetition penalty (6). Active samplers come in the order 6, 5, 0, 2,"
+        " 1, 3, 4, or with 5 at the end; `X-Switchyard-Ignored` names any other order.",
     )
     max_context_length: int | None = Field(
         None,
@@ -108,17 +108,17 @@ class Kobold(OtherServers, OneText):
         0.0,
         ge=0,
         le=5,
-        description="Dynamic temperature, by the entropy: from `temperature` less this to"
-        " `temperature` and this, within 0 and 5. 0: off.",
+        description="Dynamic temperature, by the entropy: from `temperature` minus this to"
+        " `temperature` plus this, within 0 and 5. 0: off.",
     )
-    genkey: str = Field("", max_length=1000, description="By which the same client may abort it.")
+    genkey: str = Field("", max_length=1000, description="A key to abort it, for the same client.")
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
         given = super().settle(given)
         if given.get("trim_stop") is False:
             given = {**given, "include_stop_str_in_output": True}
-        # Of the bad words this server has the end of the text alone; a grammar says where that is.
+        # Of KoboldAI's bad words only the end token exists here. A grammar needs it.
         if given.get("use_default_badwordsids") is True and "grammar" not in given:
             given = {**given, "bypass_eos": True}
         return given
@@ -137,7 +137,7 @@ class Kobold(OtherServers, OneText):
         return replace(sampling, temperature_last=True) if self._asks_for(_HEAT_LAST) else sampling
 
     def _asks_for(self, order: Sequence[int]) -> bool:
-        """Whether `sampler_order` makes no difference to it."""
+        """Whether `sampler_order`, of active samplers, equals `order`."""
         if self.sampler_order is None:
             return order is _ORDER
         is_on = (
@@ -160,7 +160,7 @@ class Kobold(OtherServers, OneText):
 
 
 class KoboldStream(Kobold):
-    """Of a route that always streams."""
+    """The request of a route that always streams."""
 
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld
 
@@ -176,7 +176,7 @@ class Textgen(OtherServers, OneText):
     settled: ClassVar[Table] = {
         **_SETTLED,
         "do_sample": (True, False),  # false: greedy, see `settle`
-        "dynamic_temperature": (True, False),  # the bounds say it
+        "dynamic_temperature": (True, False),  # the bounds decide
         "n": (1,),
     }
     unset: ClassVar[Table] = {**OtherServers.unset, "preset": ("None",)}
@@ -209,7 +209,7 @@ class Textgen(OtherServers, OneText):
 
 
 class Key(Parameters):
-    genkey: str = Field("", max_length=1000, description="That of the generation to end.")
+    genkey: str = Field("", max_length=1000, description="The key of the generation to end.")
 
 
 class CountTokens(Parameters):
@@ -230,7 +230,7 @@ class DecodeTokens(Parameters):
 
 
 def kobold_stream(body: dict[str, Any]) -> KoboldStream:
-    """Raises BadRequest."""
+    """A streamed request from its JSON body. Raises BadRequest."""
     return validate(KoboldStream, body)
 
 
@@ -242,12 +242,12 @@ _KOBOLD_ALONE = _names(Kobold) - _names(Textgen)
 
 
 def is_textgen(body: dict[str, Any]) -> bool:
-    """Of two servers' requests to the same path, by what they call the limit."""
+    """Whether a body is text-generation-webui's, which shares the path, by the limit's name."""
     return "max_new_tokens" in body and not body.keys() & _KOBOLD_ALONE
 
 
 def generate(body: dict[str, Any]) -> Kobold | Textgen:
-    """Raises BadRequest."""
+    """A request from its JSON body. Raises BadRequest."""
     if is_textgen(body):
         return validate(Textgen, body)
     return validate(Kobold, body)

@@ -1,4 +1,4 @@
-"""Events to bodies of KoboldAI's API. Pure."""
+"""Renders events as bodies of KoboldAI's API. Pure."""
 
 from typing import Any, NotRequired
 
@@ -53,5 +53,5 @@ class KoboldRender(TextRender):
         return {"token": "", "finish_reason": finished.finish_reason}
 
 
-# The last one's finish_reason tells the end.
+# No closing frame: the `finish_reason` of the last event tells the end.
 EVENTS = Framing(named(lambda body: "error" if "error" in body else "message"))

@@ -1,4 +1,4 @@
-"""The endpoints of KoboldAI, KoboldCpp and text-generation-webui, as far as they are plain."""
+"""Routes of KoboldAI, KoboldCpp and text-generation-webui, without those of OpenAI's API."""
 
 import hashlib
 import uuid
@@ -18,7 +18,7 @@ from switchyard.app.request.validation import Request, validate
 from switchyard.app.services import repeatable, services
 
 API_VERSION = "1.2.5"  # of KoboldAI's API
-KOBOLDCPP = "1.48"  # clients ask for no more than this one of KoboldCpp had
+KOBOLDCPP = "1.48"  # of KoboldCpp: clients use no feature that is newer than this
 
 blueprint = flask.Blueprint("switchyard_kobold", __name__)
 
@@ -95,9 +95,9 @@ def stream() -> flask.Response:
 @blueprint.post("/api/extra/abort")
 @declares({200: Success}, body=parse.Key, example={"genkey": "KCPP1234"}, counts=False)
 def abort() -> flask.Response:
-    """End the same client's generations of a `genkey`, which then have what there is."""
+    """End the same client's generations of a `genkey`. Each is answered with its text so far."""
     key = _receive(parse.Key)
-    if not (key.genkey or key_of(flask.request)):  # others may have the same address
+    if not (key.genkey or key_of(flask.request)):  # other clients may have the same address
         return json_response({"success": False})
     num_cancelled = 0
     for model in services().models.engines:
@@ -119,7 +119,7 @@ def count_prompt() -> flask.Response:
 @blueprint.get("/api/v1/model")
 @declares({200: KoboldValue})
 def model() -> flask.Response:
-    """What the model is called."""
+    """The model's name."""
     return json_response({"result": services().models.get().config.name})
 
 
@@ -133,7 +133,7 @@ def kobold_version() -> flask.Response:
 @blueprint.get("/api/extra/version")
 @declares({200: Version})
 def extra_version() -> flask.Response:
-    """The version of KoboldCpp whose API this is, as far as it is."""
+    """The version of KoboldCpp that this API follows."""
     return json_response({"result": "KoboldCpp", "version": KOBOLDCPP})
 
 
@@ -147,14 +147,14 @@ def max_context_length() -> flask.Response:
 @blueprint.get("/api/extra/true_max_context_length")
 @declares({200: Number}, errors=(503,))
 def true_max_context_length() -> flask.Response:
-    """The same."""
+    """Most tokens of prompt and completion together, as KoboldCpp has it."""
     return max_context_length()
 
 
 @blueprint.get("/api/v1/config/max_length")
 @declares({200: Number})
 def max_length() -> flask.Response:
-    """New tokens of a request that doesn't say how many."""
+    """The default limit of new tokens."""
     return json_response({"value": services().settings.default_max_tokens})
 
 
@@ -178,14 +178,14 @@ def decode_tokens() -> flask.Response:
 @blueprint.post("/v1/internal/token-count")
 @declares({200: Length}, body=parse.EncodeText, example={"text": "Hello!"})
 def count_text() -> flask.Response:
-    """How many tokens a text has, as text-generation-webui has it."""
+    """The number of tokens of a text, as text-generation-webui has it."""
     return json_response({"length": len(_encode(_receive(parse.EncodeText).text, "text"))})
 
 
 @blueprint.get("/v1/internal/model/info")
 @declares({200: KoboldModel})
 def model_info() -> flask.Response:
-    """What the model is called, as text-generation-webui has it."""
+    """The model's name, as text-generation-webui has it."""
     name = services().models.get().config.name
     return json_response({"model_name": name, "lora_names": []})
 
@@ -198,7 +198,7 @@ def _receive(kind: type[Request]) -> Request:
 
 
 def _encode(text: str, name: str, add_bos: bool = True) -> tuple[int, ...]:
-    """As of a prompt here. Raises Rejected, which names the text."""
+    """The tokens of a text, encoded as a prompt. Raises Rejected, which names `name`."""
     model = services().models.get()
     try:
         return model.tokenizer.encode(text, model.max_told, add_bos=add_bos, parse_special=True)
@@ -208,7 +208,7 @@ def _encode(text: str, name: str, add_bos: bool = True) -> tuple[int, ...]:
 
 
 def _prefix(key: str) -> str:
-    """Of the identifiers of a client's generations of one `genkey`."""
+    """The prefix of identifiers of a client's generations with one `genkey`."""
     whose = f"{owner_of(flask.request)}\0{key}"
     return f"kobold-{hashlib.sha256(whose.encode(errors='surrogatepass')).hexdigest()[:16]}-"
 

@@ -1,4 +1,4 @@
-"""llama.cpp's own /completion, /props and /slots."""
+"""llama.cpp's own routes: /completion, /infill, /props and /slots."""
 
 from switchyard.app.formats.format import Format
 from switchyard.app.formats.llamacpp.routes import blueprint

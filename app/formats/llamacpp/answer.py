@@ -1,4 +1,4 @@
-"""A request of llama.cpp's to the answer to it, streamed or not. Request threads."""
+"""Answers requests of llama.cpp's API, streamed or not. Request threads."""
 
 import uuid
 from functools import partial
@@ -23,7 +23,7 @@ from switchyard.app.services import services
 def answer_prompts(request: LlamaCpp | Infill) -> flask.Response:
     try:
         services().models.get(request.model)
-    except engine.ModelNotFound:  # clients of a server of one model call it what they like
+    except engine.ModelNotFound:  # llama.cpp's server of one model takes any name
         neutral.note("model")
         request = request.model_copy(update={"model": None})
     model = model_of(request.model)

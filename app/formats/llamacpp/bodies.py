@@ -1,4 +1,4 @@
-"""What llama.cpp's server says of itself. Pure."""
+"""Bodies of llama.cpp's /props and /slots. Pure."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -37,7 +37,7 @@ class Slot(TypedDict):
 
 
 def props(model: engine.Engine) -> dict[str, Any]:
-    """Of a loaded model. Its path is the server's own business: its name stands there."""
+    """The properties of a loaded model. Its name stands for its path, which stays private."""
     name, files = model.config.name, model.model_dir
     return {
         "default_generation_settings": {"n_ctx": model.info.max_seq_len},
@@ -53,8 +53,9 @@ def props(model: engine.Engine) -> dict[str, Any]:
 
 
 def slots(model: engine.Engine) -> Iterator[dict[str, Any]]:
-    """Of a loaded model, one for each job that may run: so many are at work. Which client's is in
-    which is not told.
+    """The slots of a loaded model, one for each job that may run. The first ones are busy.
+
+    They don't tell which client's job is in which.
     """
     num_busy = sum(job.state != "pending" for job in model.jobs(timeout=0))
     for i in range(model.config.max_batch_size):

@@ -15,7 +15,7 @@ from switchyard.app.request.validation import Object, validate
 
 class File(Object):
     place: ClassVar[str] = "input_extra"
-    neutral: ClassVar[Table] = {"time": ANY}  # when an editor has seen it
+    neutral: ClassVar[Table] = {"time": ANY}  # when the editor last had the file
 
     filename: str = Field("tmp", max_length=1000)
     text: str
@@ -27,9 +27,9 @@ class Infill(LlamaCppOptions):
     input_extra: list[File] = Field(
         default=[],
         max_length=64,
-        description="Other files, which the model shall know: each a `text`, and its `filename`.",
+        description="Other files, as context for the model: each a `text`, and its `filename`.",
     )
-    prompt: str = Field("", description="With this the text in the gap begins.")
+    prompt: str = Field("", description="The beginning of the text in the gap.")
 
     @property
     def size(self) -> int:
@@ -42,5 +42,5 @@ class Infill(LlamaCppOptions):
 
 
 def gap(body: dict[str, Any]) -> Infill:
-    """Raises BadRequest."""
+    """A request from its JSON body. Raises BadRequest."""
     return validate(Infill, body)

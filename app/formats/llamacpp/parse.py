@@ -30,8 +30,8 @@ SWITCHES = (
     Switch("mirostat", 0, ("mirostat_tau", "mirostat_eta")),
     Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl"), "repeat_last_n"),
 )
-TEXT = "prompt_string"  # of a prompt that is an object
-MAX_BIASED = 200  # characters of a text, each of at most four tokens
+TEXT = "prompt_string"  # the text in a prompt that is an object
+MAX_BIASED = 200  # characters of a text with a bias; a character has at most four tokens
 
 Piece = TokenId | Annotated[str, Field(min_length=1)]
 Pieces = Annotated[list[Piece], Field(min_length=1, fail_fast=True)]
@@ -49,7 +49,7 @@ Prompts = Annotated[list[Given], Field(min_length=1)]
 
 
 class LlamaCppOptions(OtherServers):
-    """What /completion and /infill have in common."""
+    """The parameters that /completion and /infill share."""
 
     model_config = called("llamacpp")
     neutral: ClassVar[Table] = {
@@ -60,7 +60,7 @@ class LlamaCppOptions(OtherServers):
         "n_indent": ANY,
         "n_keep": (0,),
         "post_sampling_probs": OFF,
-        "t_max_predict_ms": ANY,  # by which editors, llama.vim among them, ask for short gaps
+        "t_max_predict_ms": ANY,  # editors as llama.vim limit the time of an infill by it
         "t_max_prompt_ms": ANY,
     }
     settled: ClassVar[Table] = {"n": (1,)}
@@ -72,15 +72,15 @@ class LlamaCppOptions(OtherServers):
 
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
         None,
-        description="Most new tokens, and as many as fit the context. 0: the prompt is read, and"
-        f" nothing more. {UNLIMITED}",
+        description="Most new tokens, and as many as fit the context. 0: the prompt is computed,"
+        f" and nothing generated. {UNLIMITED}",
     )
     repetition_penalty_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
     logit_bias: dict[BiasedText, Bias] = Field(
         default={},
         max_length=1024,
-        description="Added to the logits of tokens: by their ids, or by a text, for each token of"
-        " it. Also as a list of pairs. false: -100.",
+        description="Numbers that are added to the logits of tokens: by id, or by a text for each"
+        " of its tokens. Also as a list of pairs. false: -100.",
     )
     n_probs: int = Field(
         0,
@@ -95,10 +95,10 @@ class LlamaCppOptions(OtherServers):
     response_fields: list[Annotated[str, Field(max_length=200)]] = Field(
         default=[],
         max_length=64,
-        description="Answer with these fields alone, as far as there are such; `a/b` is the `b` in"
-        " `a`. Of a stream, its last event.",
+        description="The only fields of the answer; `a/b` is the `b` in `a`. Unknown names have no"
+        " effect. In a stream, of the last event.",
     )
-    timings: bool = Field(True, description="Tell how long it took for what, see Timings.")
+    timings: bool = Field(True, description="Tell the time of each stage, see Timings.")
 
     @field_validator(
         "logit_bias",
@@ -119,7 +119,7 @@ class LlamaCppOptions(OtherServers):
 
     @property
     def prompt_logprobs(self) -> int | None:
-        return 0 if self.max_tokens == 0 else None  # a job without any new token is one that scores
+        return 0 if self.max_tokens == 0 else None  # a job without new tokens must score its prompt
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
         by_id = {key: bias for key, bias in self.logit_bias.items() if _is_id(key)}
@@ -131,7 +131,7 @@ class LlamaCppOptions(OtherServers):
         return super().tokenized(job, tokenizer, limit)
 
     def biased(self, sampling: engine.Sampling, tokenizer: engine.Tokenizer) -> dict[int, float]:
-        """Tokens by their ids, and those of texts."""
+        """The bias of each token: those given by id, and the tokens of given texts."""
         bias = dict(sampling.logit_bias)
         for text, value in self.logit_bias.items():
             if not _is_id(text):
@@ -175,7 +175,7 @@ class LlamaCpp(LlamaCppOptions):
     def _read(
         self, pieces: Sequence[int | str], tokenizer: engine.Tokenizer, max_tokens: int
     ) -> tuple[int, ...]:
-        """A text has the token that begins a prompt only where it is the first."""
+        """The tokens of one prompt. Only a text at its beginning gets the BOS token."""
         token_ids: list[int] = []
         for i, piece in enumerate(pieces):
             if isinstance(piece, int):
@@ -188,7 +188,7 @@ class LlamaCpp(LlamaCppOptions):
 
 
 def completion(body: dict[str, Any]) -> LlamaCpp:
-    """Raises BadRequest."""
+    """A request from its JSON body. Raises BadRequest."""
     return validate(LlamaCpp, body)
 
 
@@ -197,7 +197,7 @@ def _is_id(key: str) -> bool:
 
 
 def _pieces(value: Any) -> Any:
-    """A prompt as texts and tokens in turn."""
+    """A prompt as a list of texts and tokens."""
     if isinstance(value, dict):
         try:
             value = PromptObject.model_validate(value).prompt_string

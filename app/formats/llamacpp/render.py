@@ -1,4 +1,4 @@
-"""Events to bodies of llama.cpp's /completion. Pure."""
+"""Renders events as bodies of llama.cpp's /completion. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ LEAST = -9999.0  # stands for minus infinity, which JSON doesn't have
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the bodies say beside the events."""
+    """The members of bodies that don't come from events."""
 
     model: str
     settings: Mapping[str, Any]
     prompts: Sequence[str]  # of each choice
-    piece: Callable[[int], bytes]  # what a token adds to the text
+    piece: Callable[[int], bytes]  # the bytes that a token adds to the text
     max_tokens: int  # of a prompt and its completion together
     stop_strings: Sequence[str] = ()
     returns_tokens: bool = False
     has_probabilities: bool = False
     has_timings: bool = True
-    fields: Sequence[str] = ()  # if not all
+    fields: Sequence[str] = ()  # the fields to answer with; empty: all
 
 
 class LlamaCppRender(ChoicesRender):
@@ -52,7 +52,7 @@ class LlamaCppRender(ChoicesRender):
                     yield self._end(index, event), ""
 
     def text_body(self, identifier: str) -> TextBody | None:
-        return None  # each tells its tokens
+        return None  # each body also has the chunk's tokens
 
     def empty(self, index: int) -> dict[str, Any]:
         return self._delta(index, "", ())
@@ -144,7 +144,7 @@ def _stop_type(finished: engine.Finished, word: str) -> str:
 
 
 def _is_truncated(finished: engine.Finished, max_tokens: int) -> bool:
-    """Whether the context was full."""
+    """Whether the full context ended the text."""
     num_tokens = finished.prompt_tokens + finished.new_tokens
     return finished.finish_reason == "length" and num_tokens >= max_tokens
 
@@ -162,4 +162,4 @@ def _picked(body: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-EVENTS = Framing(data)  # the last one's `stop` tells the end
+EVENTS = Framing(data)  # no closing frame: `stop` of the last event tells the end

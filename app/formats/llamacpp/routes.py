@@ -1,4 +1,4 @@
-"""llama.cpp's own endpoints: for completions, and for what its server is like."""
+"""llama.cpp's own routes: completions, infill, and the server's properties."""
 
 import flask
 
@@ -46,12 +46,12 @@ def fill() -> flask.Response:
 @blueprint.get("/props")
 @declares({200: bodies.Props}, errors=(503,))
 def props() -> flask.Response:
-    """What the server is like, as llama.cpp's says it."""
+    """The server's properties, as llama.cpp's server has them."""
     return json_response(bodies.props(services().models.get()))
 
 
 @blueprint.get("/slots")
 @declares({200: list[bodies.Slot]}, errors=(503,))
 def slots() -> flask.Response:
-    """Which of the places in the batch are taken, as llama.cpp's server says it."""
+    """The slots of the batch, busy or free, as llama.cpp's server has them."""
     return json_response(list(bodies.slots(services().models.get())))

@@ -1,4 +1,4 @@
-"""With what a request is served, as llama.cpp's answers tell it. Pure."""
+"""`generation_settings`: the effective parameters of a request, in llama.cpp's answers. Pure."""
 
 from dataclasses import fields
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 from switchyard import engine
 from switchyard.app.formats.llamacpp.parse import LlamaCppOptions
 
-UNSEEDED = 2**32 - 1  # llama.cpp's own for a seed of which nobody knows
+UNSEEDED = 2**32 - 1  # llama.cpp's value for a request without a seed
 
 
 def generation_settings(request: LlamaCppOptions, model: engine.Engine) -> dict[str, Any]:
-    """What a request is served with, by the names that it has for parameters; samplers that this
-    server doesn't have are off.
+    """The effective parameters of a request, by its own names.
+
+    Samplers that this server doesn't have are off.
     """
     sampling = request.sampling(model.config)
     names = request.names_of_fields()

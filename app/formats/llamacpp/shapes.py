@@ -1,4 +1,4 @@
-"""What bodies of llama.cpp's /completion have in them. Pure."""
+"""Types of the bodies of llama.cpp's /completion. Pure."""
 
 from typing import Any, Literal, NotRequired
 
@@ -31,8 +31,9 @@ class LlamaCppChunk(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class LlamaCppBody(TypedDict, total=False):
-    """Also the last of a stream. `response_fields` may leave any of it out, and has its own names
-    for what is within another.
+    """A whole answer, and the last event of a stream.
+
+    `response_fields` may leave out any member, and adds nested ones by names such as `a/b`.
     """
 
     index: int

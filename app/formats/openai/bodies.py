@@ -10,7 +10,7 @@ from switchyard.app.formats.shapes import FinishReason, Usage
 
 
 class RunningUsage(TypedDict):
-    """Until now, of a stream that goes on."""
+    """The usage so far, within a stream."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -36,7 +36,7 @@ class CompletionChoice(TypedDict):
 
 
 class CompletionBody(TypedDict):
-    """Also what a stream consists of, where `usage` is null but in the last."""
+    """A whole answer, or one frame of a stream. Only the last frame's `usage` is not null."""
 
     id: str
     object: Literal["text_completion"]

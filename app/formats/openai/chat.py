@@ -1,4 +1,4 @@
-"""Answers of chats to response bodies. Pure, but that answers with all their calls are ended."""
+"""Renders chats as bodies of OpenAI's API. Pure, except that `Answer` may end a job."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ class ChatRender(OpenAIRender):
         answers: Mapping[str, Answer],
         names: TokenNames | None,
     ) -> None:
-        """`names`: for logprobs, if they were asked for."""
+        """`names`: of tokens in logprobs; None without logprobs."""
         super().__init__(head, request, answers)
         self._answers = list(answers.values())
         self._names = names
@@ -47,7 +47,7 @@ class ChatRender(OpenAIRender):
         }
 
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
-        # As OpenAI has it: an empty text would be a part of its own to some clients.
+        # None as in OpenAI's API: to some clients an empty text is a part of its own.
         content = None if self._has_tools else ""
         yield self._chunk(index, {"role": "assistant", "content": content}), ""
 
@@ -59,7 +59,7 @@ class ChatRender(OpenAIRender):
             text = part.text if isinstance(part, Text) else ""
             yield self._chunk(index, delta(part), logprobs=logprobs), text
             logprobs = None
-        if logprobs is not None:  # of tokens whose text is held back, or is no part of the answer
+        if logprobs is not None:  # tokens whose text is held back, or not part of the answer
             yield self._chunk(index, {}, logprobs=logprobs), ""
         if answer.finished is not None:
             yield self._chunk(index, {}, _ending(answer)), ""

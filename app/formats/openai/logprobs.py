@@ -6,22 +6,22 @@ from typing import Any
 
 from switchyard import engine
 
-LEAST = -9999.0  # stands for minus infinity, which JSON doesn't have, as with OpenAI
+LEAST = -9999.0  # stands for minus infinity, which JSON doesn't have, as in OpenAI's API
 
 
 class TokenNames:
-    """What tokens are called in a response: by their text, or `token_id:17`."""
+    """The names of tokens in a response: their text, or `token_id:17`."""
 
     def __init__(self, tokenizer: engine.Tokenizer, by_id: bool) -> None:
         self._tokenizer = tokenizer
         self._by_id = by_id
 
     def piece(self, token_id: int) -> bytes:
-        """What it adds to the text."""
+        """The bytes that a token adds to the text."""
         return self._tokenizer.piece(token_id)
 
     def name(self, token_id: int, mark: str = "") -> str:
-        """`mark` comes before bytes that are no text, which are shown as `\\xf0`."""
+        """The name of a token. Bytes that are no text are shown as `\\xf0`, behind `mark`."""
         if self._by_id:
             return f"token_id:{token_id}"
         piece = self.piece(token_id)
@@ -34,7 +34,7 @@ class TokenNames:
 
 
 class CompletionLogprobs:
-    """Of one choice of a completion, as its tokens come."""
+    """Collects the logprobs of one choice of a completion, as its tokens come."""
 
     def __init__(self, names: TokenNames) -> None:
         self._names = names
@@ -45,8 +45,9 @@ class CompletionLogprobs:
     def add_prompt(
         self, token_ids: Sequence[int], text: str, logprobs: Sequence[engine.TokenLogprob | None]
     ) -> None:
-        """Of a prompt that is echoed as `text`: shorter than what its tokens say where a tokenizer
-        puts a space before it.
+        """Adds a prompt that is echoed as `text`.
+
+        The text of its tokens is longer, if the tokenizer puts a space before it.
         """
         whole = b"".join(map(self._names.piece, token_ids)).decode("utf-8", "replace")
         self._offset = len(text) - len(whole)
@@ -60,7 +61,7 @@ class CompletionLogprobs:
             self._add(logprob.token_id, logprob)
 
     def take(self) -> dict[str, list[Any]]:
-        """All that was added since the last time."""
+        """The logprobs that were added since the last call."""
         shown, self._shown = self._shown, _empty()
         return shown
 
@@ -72,7 +73,7 @@ class CompletionLogprobs:
         self._offset += len(self._decoder.decode(self._names.piece(token_id)))
 
     def _top(self, logprob: engine.TokenLogprob) -> dict[str, float]:
-        """The likeliest, and the token itself. Of several with one text, the likeliest."""
+        """The most probable tokens, and the token itself. Of tokens with one text, the likelier."""
         top: dict[str, float] = {}
         for token_id, value in (*logprob.top, (logprob.token_id, logprob.logprob)):
             top.setdefault(self._name(token_id), _number(value))
@@ -87,7 +88,7 @@ def _empty() -> dict[str, list[Any]]:
 
 
 def chat_logprobs(logprobs: Iterable[engine.TokenLogprob], names: TokenNames) -> dict[str, Any]:
-    """Of some tokens of a chat completion."""
+    """The logprobs of some tokens of a chat completion."""
     return {
         "content": [
             {

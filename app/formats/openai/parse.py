@@ -1,4 +1,4 @@
-"""Request bodies of OpenAI's API. Pure: no Flask, no engine state."""
+"""Request bodies of OpenAI's completions. Pure: no Flask, no engine state."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -29,8 +29,8 @@ class Completion(Scored):
     }
     unset: ClassVar[Table] = {**Scored.unset, **NO_TEXT, "json_schema": ({},), "suffix": ("",)}
     settled: ClassVar[Table] = {
-        "dynamic_temperature": (True, False),  # the bounds say it
-        "trim_stop": (True,),  # as KoboldCpp has it, and everything here
+        "dynamic_temperature": (True, False),  # the bounds decide
+        "trim_stop": (True,),  # KoboldCpp's name for the only way of this server
     }
     kinds: ClassVar[dict[str, str]] = {
         **Scored.kinds,
@@ -75,7 +75,7 @@ class Completion(Scored):
     @field_validator("prompt", mode="before", json_schema_input_type=Prompt | Prompts)
     @classmethod
     def _list_of_prompts(cls, value: Any) -> Any:
-        """A string or token ids, to a list of one."""
+        """A single prompt becomes a list of one."""
         is_one = isinstance(value, str) or (
             isinstance(value, list) and value and type(value[0]) is int
         )
@@ -110,7 +110,7 @@ class Completion(Scored):
     def prompt_logprobs(self) -> int | None:
         if not self.echo:
             return None
-        # A job without any new token is one that scores.
+        # A job without new tokens must score its prompt.
         return 0 if self.logprobs is None and self.max_tokens == 0 else self.logprobs
 
     @property
@@ -124,5 +124,5 @@ class Completion(Scored):
 
 
 def completion(body: dict[str, Any]) -> Completion:
-    """Raises BadRequest."""
+    """A request from its JSON body. Raises BadRequest."""
     return validate(Completion, body)

@@ -1,4 +1,4 @@
-"""Events to response bodies. Pure: plain dictionaries, in the shapes of OpenAI's API."""
+"""Renders events as bodies of OpenAI's API. Pure."""
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,28 +17,28 @@ from switchyard.app.request.generation import Generation
 
 @dataclass(frozen=True, slots=True)
 class OpenAIHead:
-    """What every body of one response says of itself."""
+    """The members that all bodies of one response share."""
 
     identifier: str
     created: int  # Unix seconds
     model: str
     prompt_tokens: int  # of all prompts
-    fingerprint: str  # of what answers: the same seed means the same text only with the same one
+    fingerprint: str  # of the model: an equal seed gives an equal text only with an equal one
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt, as a completion begins with it."""
+    """A prompt that a completion begins with."""
 
     text: str
     token_ids: tuple[int, ...]
 
 
-PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; none if not asked for
+PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; empty if not wanted
 
 
 class OpenAIRender(ChoicesRender):
-    """What both endpoints have in common: choices by their index, and usage behind them."""
+    """Base of both renders: choices by index, and usage behind them."""
 
     def __init__(
         self, head: OpenAIHead, request: Generation, choices: Mapping[str, Choice]
@@ -49,7 +49,7 @@ class OpenAIRender(ChoicesRender):
         self._index = {identifier: i for i, identifier in enumerate(choices)}
         self._finished: dict[int, engine.Finished] = {}
         self._open: set[int] = set()  # choices that have begun
-        self._num_tokens = 0  # new ones, so far
+        self._num_tokens = 0  # new tokens so far
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for body, text in self._bodies(events):
@@ -68,30 +68,28 @@ class OpenAIRender(ChoicesRender):
         finished = [c.finished for c in self.choices.values() if c.finished is not None]
         return self._whole(self._usage(finished))
 
-    # Of one of the endpoints. `index` is the choice's
+    # Implemented by each render. `index`: of the choice
 
     @property
     def _reasoning_tokens(self) -> int:
-        """Of all choices, so far."""
+        """The tokens of thoughts of all choices, so far."""
         return 0
 
     @abc.abstractmethod
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
-        """What comes before the choice's first new text. `logprobs` of the prompt, where they were
-        asked for.
-        """
+        """Bodies before a choice's first new text. `logprobs`: of the prompt."""
 
     @abc.abstractmethod
     def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:
-        """More of a choice, or its end."""
+        """The bodies of a further event of a choice."""
 
     @abc.abstractmethod
     def _text_body(self, index: int) -> TextBody | None:
-        """As `text_body`, of a choice that has begun."""
+        """As `text_body`, for a choice that has begun."""
 
     @abc.abstractmethod
     def _behind(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The body behind all choices, when usage was asked for."""
+        """The body behind all choices, if the request asks for usage."""
 
     @abc.abstractmethod
     def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +99,7 @@ class OpenAIRender(ChoicesRender):
         return usage(finished, self._request.num_jobs, self._reasoning_tokens)
 
     def _with_usage(self, body: dict[str, Any]) -> dict[str, Any]:
-        """There is none before the end, unless each is to tell it."""
+        """The body with `usage`: null before the end, unless the request wants running usage."""
         if not self._request.include_usage:
             return body
         usage = None
@@ -138,8 +136,8 @@ class CompletionRender(OpenAIRender):
         echoes: Sequence[Echo | None],
         names: TokenNames | None,
     ) -> None:
-        """`echoes`: of each choice that is told, with what it begins. `names`: for logprobs, if
-        asked for.
+        """`echoes`: for each choice of the answer, the prompt that it begins with. `names`: of
+        tokens in logprobs; None without logprobs.
         """
         super().__init__(head, request, choices)
         self._echoes = echoes

@@ -1,4 +1,4 @@
-"""The endpoints: parse, submit, answer."""
+"""The routes of OpenAI's completions and chats."""
 
 import time
 import uuid
@@ -52,7 +52,7 @@ def create_completion() -> flask.Response:
 
 
 def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
-    # Before the work of tokenizing: tokens are not longer than 16 characters on average.
+    # A lower bound before the work of tokenizing: a token has at most 16 characters on average.
     lengths = (len(p) // 16 if isinstance(p, str) else len(p) for p in request.prompt)
     model.check_room(len(request.prompt) * request.num_jobs, sum(lengths) * request.num_jobs)
     max_tokens = model.info.max_seq_len
@@ -75,7 +75,7 @@ def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
 def _read(
     prompt: str | list[int], suffix: str | None, tokenizer: engine.Tokenizer, max_tokens: int
 ) -> PromptTokens:
-    """Raises BadRequest, PromptTooLong."""
+    """The tokens of one prompt. Raises BadRequest, PromptTooLong."""
     if not isinstance(prompt, str):
         return PromptTokens(tuple(prompt))
     if suffix is None:
@@ -113,21 +113,21 @@ def create_chat_completion() -> flask.Response:
     example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def count_chat_tokens() -> flask.Response:
-    """Count the tokens that a conversation has as the model gets it, as llama.cpp has it."""
+    """Count the tokens of a conversation's prompt, as llama.cpp has it."""
     return answer_count(receive(parse_chat, services().settings, services().gate))
 
 
 @blueprint.post("/embeddings")
 @declares({}, errors=(501,))
 def create_embedding() -> flask.Response:
-    """There are no embeddings here."""
+    """Not supported: this server has no embeddings."""
     raise werkzeug.exceptions.NotImplemented(
         "this server's models generate text and offer no embeddings"
     )
 
 
 def _framing(request: Generation, num_choices: int) -> Framing | None:
-    """Of a streamed answer. Raises BadRequest for what the one asked for can't tell."""
+    """The framing of a streamed answer. Raises BadRequest for a parameter without room in it."""
     if not request.stream:
         return None
     framing = choose_framing(flask.request.accept_mimetypes)
@@ -149,7 +149,7 @@ def _framing(request: Generation, num_choices: int) -> Framing | None:
 
 
 def _names(request: Scored, model: engine.Engine) -> TokenNames | None:
-    """What to call tokens in logprobs; None if none are to be shown."""
+    """The names of tokens in logprobs; None without logprobs."""
     if request.asked_logprobs is None:
         return None
     return TokenNames(model.tokenizer, request.return_tokens_as_token_ids)

@@ -1,4 +1,4 @@
-"""The plainest wire format: /generate, for scripts, forms and browsers' EventSource."""
+"""The plain wire format: /generate, for scripts, forms and browsers' EventSource."""
 
 from switchyard.app.formats.format import Format
 from switchyard.app.formats.plain.routes import blueprint

@@ -1,4 +1,4 @@
-"""Events to bodies of /generate. Pure."""
+"""Renders events as bodies of /generate. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, NotRequired
@@ -50,8 +50,9 @@ class GenerateRender(TextRender):
 
 
 def frame(body: dict[str, Any], text: str) -> bytes:
-    """For a browser's EventSource, which must learn of the end: events `message`, and at last one
-    `end` or `error`.
+    """A server-sent event for a browser's EventSource: `message`, and at last `end` or `error`.
+
+    The last event's name tells an EventSource to close.
     """
     if "finish_reason" in body:
         return b"event: end\n" + data(body, text)

@@ -1,4 +1,4 @@
-"""`/generate`, by POST and GET."""
+"""The routes of `/generate`, by POST and GET."""
 
 import uuid
 from collections.abc import Callable
@@ -25,7 +25,7 @@ FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 STREAMS = media_types(render.GenerateChunk | render.GenerateEnd)
 
 blueprint = flask.Blueprint("switchyard_plain", __name__)
-# A form, or a GET, is what any web page can have a browser send without asking.
+# A page of any origin can let a browser send a form or a GET without a CORS preflight.
 
 
 @blueprint.before_request
@@ -58,10 +58,10 @@ def create_text() -> flask.Response:
 )
 def get_text() -> flask.Response:
     """Continue a prompt, given in the query string; with `stream=true` for an EventSource."""
-    if flask.request.method == "HEAD":  # which should cost nothing
+    if flask.request.method == "HEAD":  # it must not cost a generation
         raise werkzeug.exceptions.MethodNotAllowed(["GET", "POST"])
     if "Last-Event-ID" in flask.request.headers and not services().settings.resume_timeout:
-        # An EventSource, which connects again after every end: this tells it not to.
+        # An EventSource reconnects after each end; status 204 stops it.
         return flask.Response(status=204)
     response = _answer_query()
     response.headers["Cache-Control"] = "no-store"
@@ -94,7 +94,7 @@ def _answer(request: parse.Generate) -> flask.Response:
     if framing is SERVER_SENT_EVENTS:
         framing = render.EVENTS
         if not services().settings.resume_timeout:
-            # One id is enough for an EventSource to say that it comes again.
+            # One event id is enough: a reconnecting EventSource then sends Last-Event-ID.
             framing = replace(framing, opening=f"id: {identifier}\n".encode())
     make_render = partial(render.GenerateRender, identifier=identifier, model=model.config.name)
     return answer_text(request, identifier, make_render, framing)

@@ -24,7 +24,7 @@ class ResponseUsage(TypedDict):
 
 
 class Asked(TypedDict):
-    """What an answer says of the request."""
+    """The members of an answer that repeat the request."""
 
     background: Literal[False]
     instructions: str | None
@@ -62,7 +62,7 @@ class ResponseBody(Asked):
 
 @with_config(ConfigDict(extra="allow"))
 class ResponseEvent(TypedDict):
-    """Of a stream. What else it holds depends on its type."""
+    """An event of a stream. Its other members depend on its type."""
 
     type: str
     sequence_number: int

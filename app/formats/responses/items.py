@@ -1,4 +1,4 @@
-"""Items of OpenAI's Responses, and what they are as messages of a chat. Pure."""
+"""Items of OpenAI's Responses, and their conversion to messages of a chat. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -17,7 +17,7 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class Item(Object):
-    """What all have that were part of an answer: nothing depends on it."""
+    """Base of all items. Both members come from earlier answers, and have no effect."""
 
     place: ClassVar[str] = "input"
 
@@ -33,7 +33,7 @@ class InputText(BaseModel):
 
 
 class InputImage(BaseModel):
-    """What a tool shows. The model is told that there is something."""
+    """An image in a tool's result. The model gets a text in its place."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -119,7 +119,7 @@ class FunctionCallOutput(Item):
 
 
 class ReasoningItem(Item):
-    """Thoughts that were sent back. Encrypted ones are none of ours, and can't be read."""
+    """Thoughts of an earlier answer. Encrypted content comes from other servers: unreadable."""
 
     neutral: ClassVar[Table] = {"encrypted_content": ANY}
 
@@ -129,7 +129,7 @@ class ReasoningItem(Item):
 
 
 class AdditionalTools(BaseModel):
-    """Without effect: tools are offered by the request."""
+    """Without effect: the request's `tools` offer tools."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -155,8 +155,9 @@ AnyItem = Annotated[
 
 
 def clean(items: list[Any]) -> list[Any]:
-    """Without nulls: clients send back what they were given, `"encrypted_content": null` and the
-    like. Raises ValueError for more than is worth a closer look.
+    """The items without nulls: clients send back `"encrypted_content": null` and the like.
+
+    Raises ValueError for too many items or parts, before each is checked.
     """
     if len(items) > MAX_MESSAGES:
         raise ValueError(f"must be at most {MAX_MESSAGES}")
@@ -173,7 +174,7 @@ def clean(items: list[Any]) -> list[Any]:
 
 
 def to_chat(items: Sequence[AnyItem]) -> Iterator[dict[str, Any]]:
-    """Messages of a chat. Thoughts, text and calls that follow each other are one answer."""
+    """The items as messages of a chat. Consecutive thoughts, text and calls become one message."""
     answer: dict[str, Any] = {}
     for item in items:
         is_answer = isinstance(item, ReasoningItem | FunctionCall) or (

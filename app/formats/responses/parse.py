@@ -1,4 +1,4 @@
-"""Request bodies of OpenAI's Responses, to chats. Pure."""
+"""Request bodies of OpenAI's Responses, and their conversion to chats. Pure."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -39,15 +39,15 @@ class TextConfig(Object):
 
 
 class ReasoningConfig(Object):
-    """There are no summaries: the thoughts are told as they are."""
+    """The parameter `reasoning`. Answers have the thoughts themselves, no summaries."""
 
     place: ClassVar[str] = "reasoning"
     neutral: ClassVar[Table] = {"context": ANY, "generate_summary": ANY, "summary": ANY}
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
         None,
-        description="Passed on to the model's chat template. Without effect where that doesn't use"
-        " it, and then told.",
+        description="Passed on to the model's chat template. A template that doesn't use it ignores"
+        " it, and the answer names it.",
     )
 
 
@@ -58,7 +58,7 @@ MAX_METADATA = 16  # OpenAI's
 class ResponsesChat(Chat):
     @property
     def is_agents(self) -> bool:
-        return True  # Codex sums up a conversation without tools
+        return True  # also without tools: Codex summarizes conversations so
 
     @property
     def names(self) -> dict[str, str]:
@@ -93,7 +93,7 @@ class ResponseRequest(Generation):
         "truncation": ("auto", "disabled"),
     }
     reasons: ClassVar[dict[str, str]] = {
-        "background": "nothing is stored, so an answer that nobody waits for would be lost",
+        "background": "nothing is stored, so an answer without a waiting client would be lost",
         "conversation": "nothing is stored: send the whole conversation as input",
         "max_tool_calls": "this server runs no tools",
         "previous_response_id": "nothing is stored: send the whole conversation as input",
@@ -109,11 +109,11 @@ class ResponseRequest(Generation):
         | Annotated[list[AnyItem], Field(min_length=1, fail_fast=True), Tag(f"{TAG}list")],
         Discriminator(lambda value: f"{TAG}list" if isinstance(value, list) else f"{TAG}string"),
     ] = Field(
-        description="What the user says, or the whole conversation: items of type `message`,"
+        description="The user's text, or the whole conversation: items of type `message`,"
         " `function_call`, `function_call_output`, `reasoning`; at most 2048, of 10,000 parts."
     )
     instructions: str | None = Field(
-        None, description="What the model is told before the conversation."
+        None, description="The system prompt, before the conversation."
     )
     max_output_tokens: Tokens | None = Field(
         None,
@@ -124,27 +124,27 @@ class ResponseRequest(Generation):
         default=[],
         max_length=MAX_TOOLS,
         fail_fast=True,
-        description="Functions that the model may call, those of a `namespace` as"
-        " `namespace__function`. Other types are left out, and told.",
+        description="Functions that the model may call; a function of a `namespace` is called"
+        " `namespace__function`. Other types are left out, and the answer names them.",
     )
     tool_choice: ToolChoice | None = Field(
         None,
-        description="As in chats, and a function's name stands beside its `type`.",
+        description="As in chats, but a function's name stands beside its `type`.",
     )
     parallel_tool_calls: bool = Field(
         True, description="False: the answer ends with its first call of a tool."
     )
-    text: TextConfig = Field(TextConfig(), description="What the answer is like.")
+    text: TextConfig = Field(TextConfig(), description="The form of the answer.")
     reasoning: ReasoningConfig = Field(
-        ReasoningConfig(), description="How to think before the answer."
+        ReasoningConfig(), description="The effort of thinking before the answer."
     )
     metadata: dict[str, str] = Field(
-        default={}, max_length=MAX_METADATA, description="Told again in the answer."
+        default={}, max_length=MAX_METADATA, description="Repeated in the answer."
     )
     prompt_cache_key: str | None = Field(
-        None, description="Told again; the cache keeps every prefix as long as there is room."
+        None, description="Repeated in the answer; the prefix cache needs no key."
     )
-    safety_identifier: str | None = Field(None, description="Told again in the answer.")
+    safety_identifier: str | None = Field(None, description="Repeated in the answer.")
 
     @field_validator("input", mode="before")
     @classmethod
@@ -154,7 +154,7 @@ class ResponseRequest(Generation):
     @field_validator("metadata", mode="before")
     @classmethod
     def _is_small(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > MAX_METADATA:  # before all are looked at
+        if isinstance(value, dict) and len(value) > MAX_METADATA:  # before pydantic checks each
             raise ValueError(f"must have at most {MAX_METADATA} entries")
         return value
 
@@ -175,7 +175,7 @@ class ResponseRequest(Generation):
         return [without_nulls(t) if isinstance(t, dict) else t for t in value] if is_list else value
 
     def chat(self) -> ResponsesChat:
-        """Raises BadRequest."""
+        """The request as a chat. Raises BadRequest."""
         shared = self.model_fields_set & Generation.model_fields.keys()
         values = {name: getattr(self, name) for name in shared}
         if isinstance(self.input, str):
@@ -199,7 +199,7 @@ class ResponseRequest(Generation):
             return validate(ResponsesChat, values)
 
     def echo(self) -> dict[str, Any]:
-        """What the answer says of the request."""
+        """The members of the answer that repeat the request."""
         return {
             "background": False,
             "instructions": self.instructions,
@@ -228,12 +228,12 @@ class ResponseRequest(Generation):
 
 
 def response(body: dict[str, Any]) -> ResponseRequest:
-    """Raises BadRequest."""
+    """A request from its JSON body. Raises BadRequest."""
     return validate(ResponseRequest, body)
 
 
 def _given(value: BaseModel) -> dict[str, Any]:
-    """As the client gave it."""
+    """The value as the client gave it."""
     return value.model_dump(by_alias=True, exclude_none=True)
 
 

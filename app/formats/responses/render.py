@@ -1,4 +1,4 @@
-"""Events to response bodies. Pure: plain dictionaries, in the shapes of OpenAI's Responses."""
+"""Renders events as bodies of OpenAI's Responses. Pure."""
 
 import time
 import uuid
@@ -16,12 +16,12 @@ from switchyard.app.parts.blocks import Block, BlockClosed, BlockGrown, BlockOpe
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What a response says of itself from beginning to end."""
+    """The members of a response that never change."""
 
     identifier: str
     created: int  # Unix seconds
     model: str
-    echo: dict[str, Any]  # of the request
+    echo: dict[str, Any]  # members that repeat the request
 
 
 EVENTS = Framing(named(lambda body: str(body["type"])))
@@ -30,13 +30,13 @@ _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 
 
 class ResponseRender:
-    """One response: the bodies of its stream as its events come, and the whole of it."""
+    """The render of one response, streamed or whole."""
 
     def __init__(self, head: ResponseHead, answer: Answer) -> None:
         self._head = head
         self._answer = answer
         self._blocks = Blocks()
-        self._identifiers: list[str] = []  # of the items, one a block
+        self._identifiers: list[str] = []  # of the items, one for each block
         self._sequence_number = -1
         self._status = "in_progress"
         self._completed: int | None = None
@@ -57,7 +57,7 @@ class ResponseRender:
                 yield self._event(f"response.{kind}", response=self.whole())
 
     def text_body(self, identifier: str) -> None:
-        """Each body has a number of its own."""
+        """None, since each body has a sequence number."""
 
     def failed(self, error: Exception) -> Iterator[Body]:
         yield from self._opening()
@@ -76,7 +76,7 @@ class ResponseRender:
                 self._blocks.close()
 
     def whole(self) -> dict[str, Any]:
-        """The response as far as it has come."""
+        """The response so far."""
         is_limited = self._answer.finish_reason == "length"
         return {
             "id": self._head.identifier,

@@ -1,4 +1,4 @@
-"""The endpoints: parse, submit, answer."""
+"""The routes of OpenAI's Responses."""
 
 import time
 import uuid
@@ -48,5 +48,5 @@ def create_response() -> flask.Response:
     {200: InputTokens}, body=parse.ResponseRequest, errors=(404,), example={"input": "Hello!"}
 )
 def count_response_tokens() -> flask.Response:
-    """Count the tokens that a response's input has as the model gets it."""
+    """Count the tokens of a response's prompt."""
     return answer_count(receive(parse.response, services().settings, services().gate).chat())

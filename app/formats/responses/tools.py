@@ -1,4 +1,4 @@
-"""Tools of OpenAI's Responses, in words of a chat. Pure."""
+"""Tools of OpenAI's Responses, and their conversion to a chat. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,11 +16,13 @@ class FunctionTool(Function):
     neutral: ClassVar[Table] = {"allowed_callers": ANY}
 
     type: Literal["function"]
-    defer_loading: bool | None = Field(None, description="True: not shown to the model, and told.")
+    defer_loading: bool | None = Field(
+        None, description="True: not shown to the model, and the answer names it."
+    )
 
 
 class Namespace(BaseModel):
-    """Functions that are offered, and called, as `namespace__function`."""
+    """Functions whose names to the model and the client are `namespace__function`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -30,11 +32,13 @@ class Namespace(BaseModel):
 
 
 class HostedTool(BaseModel):
-    """Of OpenAI's servers, or one that only its models know."""
+    """A tool of OpenAI's servers, or one that only its models know."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: str = Field(max_length=100, description="None of the others: left out, and told.")
+    type: str = Field(
+        max_length=100, description="Any other type: left out, and the answer names it."
+    )
 
 
 def _kind_of_tool(value: Any) -> str:
@@ -80,7 +84,7 @@ ToolChoice = Annotated[
 
 
 def functions(tools: Sequence[AnyTool]) -> Iterator[dict[str, Any]]:
-    """In the shape of a chat. Tools that the model isn't shown are told."""
+    """The functions in the shape of a chat. The answer names tools that the model doesn't see."""
     for i, tool in enumerate(tools):
         match tool:
             case Namespace(name=name, tools=inner):

@@ -1,4 +1,4 @@
-"""What TabbyAPI says of the model, its LoRAs and templates. Pure."""
+"""Bodies of TabbyAPI's answers about models, LoRAs and templates. Pure."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from switchyard import engine
 from switchyard.app.formats.loads import LOOK
 from switchyard.app.http.body import dumps
 
-TEMPLATE = "from_tokenizer_config"  # what TabbyAPI calls the model's own
-CACHE_MODES = {"float16": "FP16", "float32": "FP32"}  # the others have the same name
+TEMPLATE = "from_tokenizer_config"  # TabbyAPI's name for the model's own template
+CACHE_MODES = {"float16": "FP16", "float32": "FP32"}  # other modes have the same names
 
 
 class TabbyParameters(TypedDict):
@@ -79,18 +79,18 @@ class TabbyText(TypedDict):
 
 
 def model_card(model: engine.Engine) -> dict[str, Any]:
-    """Without what only a loaded one has."""
+    """A model, without the members that only a loaded model has."""
     return {"object": "model", **_card(model.config.name, model)}
 
 
 def card_of(name: str, path: str) -> dict[str, Any]:
-    """Of one that is only there."""
+    """A model directory that is not served."""
     created = int(os.stat(os.path.join(path, "config.json")).st_mtime)
     return {"id": name, "object": "model", "created": created, "owned_by": "switchyard"}
 
 
 def events_of_load(load: engine.Load) -> Iterator[bytes]:
-    """Its progress, and last that it is loaded, or the error."""
+    """Events of a load's progress; the last says that it is loaded, or has the error."""
     try:
         while (progress := load.wait(LOOK)) is not None:
             yield _event(int(100 * progress), "processing")
@@ -101,7 +101,7 @@ def events_of_load(load: engine.Load) -> Iterator[bytes]:
 
 
 def parameters(model: engine.Engine) -> dict[str, Any]:
-    """Of a loaded one. Raises Refused."""
+    """The parameters of a loaded model. Raises Refused."""
     info, config, template = model.info, model.config, model.model_dir.chat_template
     return {
         "max_seq_len": info.max_seq_len,

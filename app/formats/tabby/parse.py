@@ -1,4 +1,4 @@
-"""Requests about tokens, as TabbyAPI has them. Pure."""
+"""Requests of TabbyAPI's routes: tokens, and loads of models. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -16,9 +16,7 @@ class TokenEncode(Parameters):
     settled: ClassVar[dict[str, tuple[Any, ...]]] = {"decode_special_tokens": _ANY}
 
     text: str = Field(description="The text.")
-    add_bos_token: bool = Field(
-        True, description="Whether the token comes first that begins a prompt of this model."
-    )
+    add_bos_token: bool = Field(True, description="Whether the model's BOS token comes first.")
     encode_special_tokens: bool = Field(
         True, description="Whether special tokens that the text spells out count as such."
     )
@@ -61,7 +59,7 @@ class ModelLoad(Parameters):
     rope_alpha: float | None = Field(None, description="As the setting.")
     chunk_size: int | None = Field(None, description="As `max_chunk_size`.")
     max_batch_size: int | None = Field(None, description="As the setting.")
-    draft: Draft | None = Field(None, description="A smaller model that guesses.")
+    draft: Draft | None = Field(None, description="A draft model for speculative decoding.")
 
     @classmethod
     def other_names(cls) -> Mapping[str, str]:
@@ -69,7 +67,7 @@ class ModelLoad(Parameters):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """By the names of settings."""
+        """The given values by the names of settings."""
         given = self.model_dump(exclude_unset=True, exclude={"name", "draft"})
         told = {OWN_NAMES.get(name, name): value for name, value in given.items()}
         if "cache_mode" in told:

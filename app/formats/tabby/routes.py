@@ -1,4 +1,4 @@
-"""The endpoints."""
+"""TabbyAPI's routes."""
 
 import logging
 from typing import Any, NoReturn
@@ -33,7 +33,7 @@ def current_model() -> flask.Response:
 @blueprint.get("/model/list")
 @declares({200: bodies.TabbyModelList})
 def list_served_models() -> flask.Response:
-    """The models that are served; for an operator those that lie in `models_dir`, too."""
+    """The served models; for an operator also the directories of `models_dir`."""
     models = services().models
     cards = [bodies.model_card(models.get(name)) for name in models.names]
     if is_operator(flask.request):
@@ -45,7 +45,7 @@ def list_served_models() -> flask.Response:
 @blueprint.get("/lora")
 @declares({200: bodies.TabbyLoraList})
 def current_loras() -> flask.Response:
-    """The LoRAs that the model has."""
+    """The model's LoRAs."""
     model = services().models.get()
     cards = [bodies.lora_card(lora, model) for lora in model.config.loras]
     return json_response(bodies.listed(cards))
@@ -54,7 +54,7 @@ def current_loras() -> flask.Response:
 @blueprint.get("/lora/list")
 @declares({200: bodies.TabbyLoraList})
 def list_loras() -> flask.Response:
-    """The same: there are no others."""
+    """All LoRAs: the model's, since there are no others."""
     return current_loras()
 
 
@@ -112,8 +112,9 @@ def decode_token_ids() -> flask.Response:
     counts=False,
 )
 def load_model() -> flask.Response:
-    """Load a model of the configuration, or of `models_dir`, beside others where memory allows; the
-    name of requests that name none.
+    """Load a model of the configuration, or of `models_dir`, beside others if memory allows.
+
+    It becomes the default model.
     """
     _check_operator()
     request = _receive(parse.ModelLoad)
@@ -128,7 +129,7 @@ def load_model() -> flask.Response:
 @blueprint.post("/model/unload")
 @declares({200: None}, errors=(409,), who="operator")
 def unload_model() -> flask.Response:
-    """Begin to unload the model of requests that name none."""
+    """Begin to unload the default model."""
     _check_operator()
     name = services().models.served().config.name
     audit.warning("%s: unload of %s", share_of(flask.request), name)
@@ -139,7 +140,7 @@ def unload_model() -> flask.Response:
 @blueprint.post("/download")
 @declares({}, errors=(501,))
 def download_model() -> flask.Response:
-    """Nothing is fetched from elsewhere."""
+    """Not supported: this server downloads nothing."""
     _refuse("downloads nothing: put the model's files where its configuration says")
 
 

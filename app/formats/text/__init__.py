@@ -1,1 +1,1 @@
-"""Prompts that are text, as the plain wire formats have them in common."""
+"""Requests and answers of text prompts, common to the plain wire formats."""

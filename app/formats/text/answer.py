@@ -1,4 +1,4 @@
-"""A prompt to the answer to it, streamed or not, whatever the wire format. Request threads."""
+"""Answers requests with one text prompt, streamed or not. Request threads."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,7 +22,7 @@ def answer_text(
     make_render: Callable[[Mapping[str, Choice]], TextRender],
     framing: Framing | None,
 ) -> flask.Response:
-    """`framing`: of a stream, else None. Raises what `answer` does."""
+    """The response. `framing`: of a stream, else None. Raises BadRequest, and as `answer`."""
     if framing is not None and request.n > 1:
         raise BadRequest("a stream has room for one choice only", request.names["n"])
     if framing is PLAIN_TEXT and request.timings:
@@ -41,7 +41,7 @@ def answer_text(
 
 
 def read(request: TextRequest, model: engine.Engine) -> list[PromptTokens]:
-    """Its prompts. Raises what `Engine.check_room` and `TextRequest.read` do."""
-    # Before the work of tokenizing: tokens are not longer than 16 characters on average.
+    """The prompts of a request. Raises as `Engine.check_room` and `TextRequest.read`."""
+    # A lower bound before the work of tokenizing: a token has at most 16 characters on average.
     model.check_room(request.num_prompts * request.n, request.size // 16 * request.n)
     return request.read(model.tokenizer, model.info.max_seq_len)

@@ -1,4 +1,4 @@
-"""Events to bodies of one prompt's answer, as the plain wire formats have them in common. Pure."""
+"""The base of renders for one text prompt. Pure."""
 
 import abc
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from switchyard.app.formats.choices import ChoicesRender
 
 
 class TextRender(ChoicesRender):
-    """A stream has one choice."""
+    """Base of the plain formats' renders. A stream has one choice."""
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for event in events:
@@ -26,12 +26,12 @@ class TextRender(ChoicesRender):
     def empty(self, index: int) -> dict[str, Any]:
         return self._delta("")
 
-    # Of one of the formats
+    # Implemented by each format
 
     @abc.abstractmethod
     def _delta(self, text: str) -> dict[str, Any]:
-        """More text of a stream."""
+        """The body of a further text in a stream."""
 
     @abc.abstractmethod
     def _end(self, finished: engine.Finished) -> dict[str, Any]:
-        """The last of a stream."""
+        """The last body of a stream."""

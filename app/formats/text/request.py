@@ -1,4 +1,4 @@
-"""What a request for one prompt's continuation asks for. Pure."""
+"""Parameters of requests with text prompts, and other servers' names for them. Pure."""
 
 import abc
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,14 @@ from switchyard.app.request.validation import Finite
 
 
 class TextRequest(Generation):
-    """Prompts that are text. Without `max_tokens` the server's own default holds."""
+    """A request with text prompts. Without `max_tokens` the server's own default holds."""
 
-    withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # usage is always told
+    withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # answers always have usage
 
     parse_special: bool = Field(
         False,
-        description="Whether special tokens that the prompt spells out count as such; else they"
-        " are the characters that they are.",
+        description="Whether special tokens that the prompt spells out count as such, and not as"
+        " plain characters.",
     )
 
     @property
@@ -37,11 +37,11 @@ class TextRequest(Generation):
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """Characters of all prompts, as far as they are text."""
+        """The number of characters of all prompts. A token counts for 16."""
 
     @abc.abstractmethod
     def read(self, tokenizer: engine.Tokenizer, max_tokens: int) -> list[PromptTokens]:
-        """The prompts, of so many tokens at the most. Raises PromptTooLong, BadRequest."""
+        """The prompts, of at most `max_tokens` tokens. Raises PromptTooLong, BadRequest."""
 
 
 class OneText(TextRequest):
@@ -56,21 +56,21 @@ class OneText(TextRequest):
         return [PromptTokens(token_ids)]
 
 
-_PARSE_SPECIAL = "As of `/generate`; here the clients write the model's template themselves."
-WINDOW = "Number of newest tokens that it looks at. -1: all. 0: off."
+_PARSE_SPECIAL = "As in `/generate`; these clients write the model's template themselves."
+WINDOW = "Number of latest tokens that it covers. -1: all. 0: off."
 
 
 class Switch(NamedTuple):
-    """A parameter that is off at a value; then others ask for nothing, whatever they say."""
+    """A sampler's main parameter. At its value `off`, the `others` have no effect."""
 
     name: str
     off: float
     others: tuple[str, ...]
-    window: str | None = None  # that of the others which turns it off by being 0, of no tokens
+    window: str | None = None  # one of the others: a window of 0 tokens also turns it off
 
 
 class OtherServers(TextRequest):
-    """As clients of other servers ask: by whatever names they have for a parameter."""
+    """A request by other servers' names of parameters."""
 
     neutral: ClassVar[Table] = {**OPENAI, **SERVERS, **FRONT_ENDS}
     unset: ClassVar[Table] = {**TextRequest.unset, **NO_TEXT}
@@ -85,7 +85,7 @@ class OtherServers(TextRequest):
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Without what clients send along of samplers that are off."""
+        """The parameters without those of inactive samplers, which clients send all the same."""
         for switch in cls.switches:
             window = given.get(switch.window) if switch.window else None
             if type(window) is int and window == 0:
@@ -95,11 +95,11 @@ class OtherServers(TextRequest):
 
 
 def called(server: Server) -> ConfigDict:
-    """Has the names that a server has for fields of `TextRequest`."""
+    """The pydantic configuration with the names of `server` for fields of `TextRequest`."""
     names = names_of(TextRequest, server)
     return ConfigDict(**Finite, alias_generator=lambda field: names.get(field, field))
 
 
 def idle(body: Mapping[str, Any], switches: Iterable[Switch]) -> set[str]:
-    """Names of parameters of samplers that are off."""
+    """The parameters in `body` of samplers that are off."""
     return {other for s in switches if body.get(s.name, s.off) == s.off for other in s.others}

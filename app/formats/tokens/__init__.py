@@ -1,4 +1,4 @@
-"""Text to tokens and back, and messages to a prompt, as llama.cpp and vLLM spell it."""
+"""Tokenizing, detokenizing and applying the chat template, by llama.cpp's and vLLM's APIs."""
 
 from switchyard.app.formats.format import Format
 from switchyard.app.formats.tokens.routes import blueprint

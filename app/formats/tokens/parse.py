@@ -17,17 +17,15 @@ class OfModel(Parameters):
 
 
 class TokenizeContent(OfModel):
-    """As llama.cpp has it."""
+    """The body of llama.cpp's /tokenize."""
 
     content: str = Field(description="The text.")
-    add_special: bool = Field(
-        False, description="Whether the token comes first that begins a prompt of this model."
-    )
+    add_special: bool = Field(False, description="Whether the model's BOS token comes first.")
     parse_special: bool = Field(
         True, description="Whether special tokens that the text spells out count as such."
     )
     with_pieces: bool = Field(
-        False, description="Tell of each token its text, too, or its bytes where they are no text."
+        False, description="Also tell each token's text, or its bytes if they are no text."
     )
 
     @property
@@ -36,12 +34,10 @@ class TokenizeContent(OfModel):
 
 
 class TokenizePrompt(OfModel):
-    """As vLLM has it."""
+    """The body of vLLM's /tokenize with a text."""
 
     prompt: str = Field(description="The text, as `/v1/completions` reads it.")
-    add_special_tokens: bool = Field(
-        True, description="Whether the token comes first that begins a prompt of this model."
-    )
+    add_special_tokens: bool = Field(True, description="Whether the model's BOS token comes first.")
     return_token_strs: bool = Field(
         False, description="Tell what the vocabulary calls each token, too."
     )
@@ -52,7 +48,7 @@ class TokenizePrompt(OfModel):
 
 
 class TokenizeChat(Chat):
-    """As vLLM has it."""
+    """The body of vLLM's /tokenize with messages."""
 
     neutral: ClassVar[Table] = Chat.neutral
 
@@ -68,7 +64,7 @@ class Detokenize(OfModel):
 
 
 def tokenize(body: dict[str, Any]) -> TokenizeContent | TokenizePrompt | TokenizeChat:
-    """Raises BadRequest."""
+    """A request from its JSON body. Raises BadRequest."""
     if body.get("messages") is not None:
         return validate(TokenizeChat, body)
     if body.get("prompt") is not None:
@@ -77,5 +73,5 @@ def tokenize(body: dict[str, Any]) -> TokenizeContent | TokenizePrompt | Tokeniz
 
 
 def detokenize(body: dict[str, Any]) -> Detokenize:
-    """Raises BadRequest."""
+    """A request from its JSON body. Raises BadRequest."""
     return validate(Detokenize, body)

@@ -1,4 +1,4 @@
-"""The endpoints about tokens. They work while no model is warm, where no length is told."""
+"""The routes about tokens. Without the context's length in the answer, they need no warm model."""
 
 from typing import Any
 
@@ -81,8 +81,9 @@ def tokenize() -> flask.Response:
 @blueprint.post("/detokenize")
 @declares({200: TokenText}, body=parse.Detokenize, errors=(404,), example={"tokens": [5, 6]})
 def detokenize() -> flask.Response:
-    """The text of tokens, special ones included: `content` for llama.cpp's clients, `prompt` for
-    vLLM's.
+    """The text of tokens, special tokens included.
+
+    `content` is for llama.cpp's clients, `prompt` for vLLM's.
     """
     request = generation.receive(parse.detokenize, services().settings, services().gate)
     model = services().models.get(request.model)
@@ -98,7 +99,7 @@ def detokenize() -> flask.Response:
     example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def apply_template() -> flask.Response:
-    """The prompt that a conversation becomes. What else a chat may ask for has no effect on it."""
+    """The text of a conversation's prompt. Other parameters of a chat have no effect."""
     request = generation.receive(chat, services().settings, services().gate)
     model = services().models.get(request.model)
     with generation.names_of(request):

@@ -1,5 +1,7 @@
-"""A WebSocket and its socket. A request thread reads and writes messages; simple_websocket's own
-thread receives, and answers pings and the closing handshake.
+"""A WebSocket and its socket.
+
+The request thread reads and writes messages. simple_websocket's own thread receives, and answers
+pings and the closing handshake.
 """
 
 import contextlib
@@ -16,15 +18,16 @@ import wsproto.utilities
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.body import dumps
 
-MAX_UNREAD = 65536  # bytes received ahead of what has been looked at
+MAX_UNREAD = 65536  # bytes received and not yet read as messages
 CLOSE_TIMEOUT = 2.0  # seconds for the client to answer the closing handshake
 
 _CLOSED = (OSError, simple_websocket.ConnectionClosed, wsproto.utilities.LocalProtocolError)
 
 
 class SharedSocket:
-    """What simple_websocket takes for a socket. To the real one two threads write, so each frame
-    goes out whole; and the server, not the thread that receives, closes it.
+    """A wrapper of the socket, for simple_websocket. Two threads write, each frame in one piece.
+
+    The server closes the real socket, not the receiving thread.
     """
 
     def __init__(self, server_socket: socket.socket) -> None:
@@ -44,13 +47,13 @@ class SharedSocket:
         with self._sending:
             try:
                 self._socket.sendall(data)
-            except OSError:  # half a frame may have gone out
+            except OSError:  # half a frame may have been sent
                 self.end()
                 raise
         return len(data)
 
     def end(self) -> None:
-        """Send and receive nothing more."""
+        """Ends sending and receiving."""
         with contextlib.suppress(OSError):  # closed already
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._may_receive.set()
@@ -58,7 +61,7 @@ class SharedSocket:
     # simple_websocket's thread
 
     def recv(self, size: int) -> bytes:
-        """Not further ahead of the reader than `MAX_UNREAD`."""
+        """Receives, at most MAX_UNREAD bytes ahead of the reader."""
         self._may_receive.wait()
         data = self._socket.recv(size)
         self._unread += len(data)
@@ -68,26 +71,27 @@ class SharedSocket:
         return data
 
     def close(self) -> None:
-        """Nothing more is received."""
+        """Called by simple_websocket when it stops receiving."""
         self.end()
         self.wake()
 
     # Request thread
 
     def resume(self) -> None:
-        """All that was received has been looked at."""
+        """The reader has taken all messages: receiving goes on."""
         self._unread = 0
         self._may_receive.set()
 
 
 class Connection:
-    """Called on the request thread, but for `wake`."""
+    """One WebSocket. Used by the request thread, except `wake`."""
 
     def __init__(
         self, websocket: simple_websocket.Server, max_message_size: int, heartbeat: float
     ) -> None:
-        """`heartbeat`: seconds after which the client is sent a ping if it is sent nothing else. It
-        needn't answer: the kernel says if nobody is there to take it.
+        """`heartbeat`: seconds without a message, after which a ping is sent.
+
+        The client needn't answer it: a write to a client that has left fails by itself.
         """
         self._websocket = websocket
         self._websocket.max_message_size = max_message_size
@@ -97,7 +101,7 @@ class Connection:
         self._last_write = time.monotonic()
 
     def wake(self) -> None:
-        """Have `wait` return. Any thread."""
+        """Lets `wait` return. Any thread."""
         self._websocket.event.set()
 
     def wait(self, timeout: float) -> None:
@@ -105,9 +109,9 @@ class Connection:
         self._websocket.event.clear()
 
     def messages(self) -> Iterator[str | bytes]:
-        """Those that have come. Raises ClientGone.
+        """The messages that have come. Raises ClientGone.
 
-        A wake that comes meanwhile may be lost: look at everything else after this.
+        A wake during this call may be lost, so the caller looks at all else after it.
         """
         try:
             while (message := self._websocket.receive(timeout=0)) is not None:
@@ -119,7 +123,7 @@ class Connection:
         self._socket.resume()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Raises ClientGone."""
+        """Sends a message as JSON. Raises ClientGone."""
         try:
             self._websocket.send(dumps(message).decode())
         except _CLOSED:
@@ -127,7 +131,7 @@ class Connection:
         self._last_write = time.monotonic()
 
     def keep_alive(self) -> None:
-        """Raises ClientGone."""
+        """Sends a ping if it is due. Raises ClientGone."""
         if time.monotonic() - self._last_write < self._heartbeat:
             return
         try:
@@ -137,11 +141,11 @@ class Connection:
         self._last_write = time.monotonic()
 
     def close(self, code: int, reason: str) -> None:
-        """Close it if it is open, as far as the client has patience; end its thread."""
+        """Closes the WebSocket, with CLOSE_TIMEOUT for the client's answer, and ends its thread."""
         with contextlib.suppress(*_CLOSED):
             self._websocket.close(code, reason)
         self._socket.resume()
-        # Also where the client closes: that thread wakes this one before it answers.
+        # Also if the client closes: the receiving thread wakes this one before it answers.
         self._websocket.thread.join(CLOSE_TIMEOUT)
         self._socket.end()
         self._websocket.thread.join()

@@ -13,7 +13,7 @@ from switchyard.app.request.validation import Parameters, validate
 
 Identifier = int | str
 
-_SETTLED: dict[str, tuple[Any, ...]] = {  # there is no other way here
+_SETTLED: dict[str, tuple[Any, ...]] = {  # the only values that a WebSocket supports
     "n": (1,),
     "return_progress": (False,),
     "stream": (True,),
@@ -45,7 +45,7 @@ class Envelope(Parameters):
 
 
 def message(data: str | bytes, max_bytes: int) -> dict[str, Any]:
-    """`max_bytes` that there may be. Raises BadRequest."""
+    """The JSON object in a message. `max_bytes`: limit of a body. Raises BadRequest."""
     if isinstance(data, bytes):
         raise BadRequest("messages are text, not binary", None, "invalid_json")
     check_values(data.encode(), max_bytes)
@@ -59,14 +59,14 @@ def message(data: str | bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def envelope(value: dict[str, Any]) -> Envelope:
-    """Raises BadRequest."""
-    if value.get("type") != "cancel":  # then there is more
+    """Type and id of a message. Raises BadRequest."""
+    if value.get("type") != "cancel":  # other messages also have parameters
         value = {name: value[name] for name in ("type", "id") if name in value}
     return validate(Envelope, value)
 
 
 def generate(value: dict[str, Any]) -> SpokenText | SpokenChat:
-    """What to generate. Raises BadRequest."""
+    """The request in a message of type `generate`. Raises BadRequest."""
     parameters = {name: item for name, item in value.items() if name not in ("type", "id")}
     if parameters.get("messages") is None:
         return validate(SpokenText, parameters)

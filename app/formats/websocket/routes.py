@@ -1,4 +1,4 @@
-"""The WebSocket, as far as it is still HTTP."""
+"""The route of the WebSocket: checks before the handshake, and its places."""
 
 import flask
 import flask_sock
@@ -18,22 +18,23 @@ from switchyard.app.openapi.contract import needs
 from switchyard.app.services import services
 
 SUBPROTOCOL = "realtime"
-RETRY = 10.0  # seconds; nobody knows when another client leaves
+RETRY = 10.0  # seconds: a guess, since the end of another WebSocket is unknown
 
 blueprint = flask.Blueprint("switchyard_websocket", __name__, url_prefix="/v1")
 
 
 @blueprint.record
 def _offer(state: flask.blueprints.BlueprintSetupState) -> None:
-    """The one that browsers offer beside their API key, and have a connection fail without. The key
-    is never told back.
+    """Accepts the subprotocol that browsers offer beside their API key.
+
+    A browser fails the connection without an accepted subprotocol. The key is never sent back.
     """
     state.app.config.setdefault("SOCK_SERVER_OPTIONS", {}).setdefault("subprotocols", [SUBPROTOCOL])
 
 
 @blueprint.before_request
 def _admit() -> None:
-    """Before the handshake, so that a refusal is an answer in HTTP."""
+    """Admits a client before the handshake, so that a refusal is an HTTP response."""
     settings = services().settings
     origins.check(settings.cors_origins)
     environ = flask.request.environ
@@ -49,7 +50,7 @@ def _admit() -> None:
     flask.g.websocket_of = address
     Client(environ).limit_sends(settings.send_timeout)
     environ[name] = SharedSocket(environ[name])
-    # No compression: of messages this small it saves little, and costs more than all else.
+    # No compression: for small messages it saves little, and costs more than all other work.
     environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)
 
 

@@ -1,4 +1,4 @@
-"""One WebSocket's generations, all on its request thread."""
+"""The session of one WebSocket: all its generations, on its request thread."""
 
 import itertools
 import logging
@@ -31,18 +31,18 @@ from switchyard.app.services import services
 logger = logging.getLogger(__name__)
 
 MAX_GENERATIONS = 32  # at once on one connection
-TICK = 0.25  # seconds between looks at the deadlines, and whether the server drains
+TICK = 0.25  # seconds between two checks of deadlines and of a drain
 
 NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011  # RFC 6455, section 7.4.1
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    identifier: str  # the engine's
+    identifier: str  # of the job
     reader: Reader
     model: engine.Engine
-    answer: Answer | None  # of a chat
-    ignored: str  # names of what asked for nothing
+    answer: Answer | None  # for a chat
+    ignored: str  # names of parameters without effect
     account: Account | None
 
     def close(self) -> None:
@@ -53,16 +53,14 @@ class Running:
 
 class Session:
     def __init__(self, connection: Connection, timeout: float) -> None:
-        """`timeout`: seconds without any generation at work after which it ends. 0: none."""
+        """`timeout`: seconds without a running generation, after which it ends. 0: no limit."""
         self._connection = connection
         self._timeout = timeout or math.inf
         self._last_work = time.monotonic()
         self._running: dict[parse.Identifier, Running] = {}  # by the client's identifier
 
     def run(self) -> None:
-        """Until the client has left or is idle for too long, or the server drains and all has
-        ended.
-        """
+        """Serves until the client leaves, is idle for too long, or all has ended in a drain."""
         code, reason = GOING_AWAY, "the server is shutting down"
         try:
             while not self._has_drained():
@@ -84,7 +82,7 @@ class Session:
             self._connection.close(code, reason)
 
     def _go_on(self) -> None:
-        """Whatever has come of generations. Raises ClientGone."""
+        """Sends the new events of all generations. Raises ClientGone."""
         for identifier in list(self._running):
             self._forward(identifier)
         self._connection.keep_alive()
@@ -96,7 +94,7 @@ class Session:
         return True
 
     def _is_idle(self) -> bool:
-        """Too long, which is told."""
+        """Whether it was idle for too long. Then also tells the client."""
         if self._running:
             self._last_work = time.monotonic()
         if time.monotonic() - self._last_work < self._timeout:
@@ -106,7 +104,7 @@ class Session:
         return True
 
     def _receive(self, data: str | bytes) -> None:
-        """A message, which gets an answer whatever it is."""
+        """Handles a message. Each message gets an answer, or an error."""
         identifier: parse.Identifier | None = None
         try:
             with generation.inside(services().gate, len(data), services().settings):
@@ -118,7 +116,7 @@ class Session:
                     return
                 if envelope.id in self._running:
                     raise BadRequest(f"id {envelope.id!r} is in use", "id")
-                identifier = envelope.id  # from here on it is this one's end
+                identifier = envelope.id  # from here on an error ends this generation
                 request = parse.generate(message)
                 with services().guard.generation(flask.request.environ) as account:
                     self._running[identifier] = self._start(request, account)
@@ -161,14 +159,14 @@ class Session:
         return Running(identifier, Reader(submitted), model, answer, neutral.told(), account)
 
     def _cancel(self, identifier: parse.Identifier) -> None:
-        """Its end follows, and says so."""
+        """Cancels a generation. Its end follows as an event."""
         running = self._running.get(identifier)
         if running is None:
             raise BadRequest(f"id {identifier!r} is not at work", "id", "unknown_id")
         running.model.cancel(running.identifier)
 
     def _forward(self, identifier: parse.Identifier) -> None:
-        """All that has come of one generation. Raises ClientGone."""
+        """Sends the new events of one generation. Raises ClientGone."""
         running = self._running[identifier]
         try:
             events = running.reader.take_events(0)
@@ -202,7 +200,7 @@ class Session:
 
 
 def _bodies(answer: Answer | None, events: Sequence[engine.JobEvent]) -> Iterator[dict[str, Any]]:
-    """What is new; all text that follows each other as one."""
+    """The bodies of new events. Consecutive texts are joined."""
     parts: Iterator[Part] = (
         part
         for event in events
