@@ -4,8 +4,8 @@
     scripts/test-page -k narrow   # installs chromium and Playwright
     .venv/page/bin/python benchmarks/page.py [--seconds 30] [--visits 10]
 
-A server over a backend without a model. `viewers`: CPU of its worker's process, beyond what it
-takes alone. `first paint`: of a browser that has nothing in its cache, by its Performance API.
+The server has a backend without a model. `viewers`: CPU of its worker's process, less its CPU
+without viewers. `first paint`: of a browser with an empty cache, by its Performance API.
 """
 
 import argparse
