@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many tokens a second does one server deliver, and what does it pay for each?
+"""How many tokens a second does a server deliver, and at what CPU cost for each?
 
     python benchmarks/ceiling.py [--streams 256] [--tokens 500] [--ticks 0.02,0.007,0]
         [--servers 1,2] [--model DIRECTORY --gpus 0,1 --rounds 3]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What does a first request to a model that isn't loaded wait for, and what do loads leave behind?
+"""How long does a request to an unloaded model wait, and what memory do loads leave behind?
 
     python benchmarks/demand.py [MODEL_DIR] [--rounds 20]
 

@@ -3,9 +3,9 @@
 
     python benchmarks/fragmentation.py [MODEL_DIR]
 
-exllamav2 defragments its cache only when no job is left, which under constant load is never. Decode
-steps of 8 jobs, engine only, with each job's pages side by side in order, and with the free pages
-shuffled before the jobs take theirs: in turns, on one backend.
+exllamav2 defragments its cache only when no job is left, which never happens under constant load.
+Measured are decode steps of 8 jobs, engine only, in turns on one backend: with each job's pages
+adjacent and in order, and with pages from a shuffled list of free pages.
 """
 
 import argparse

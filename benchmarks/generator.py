@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many times exllamav2's own generator's speed is ours, without HTTP?
+"""How does this generator's speed compare with exllamav2's own, without HTTP?
 
     python benchmarks/generator.py [MODEL_DIR] [--streams 1,8,32,64,128,256] [--profile FILE]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What does the loss of an engine that two servers share cost, or of one of the servers?
+"""What does the loss of a shared engine cost its two servers, or the loss of a server?
 
     python benchmarks/hosts.py [--streams 64] [--rounds 3] [--model DIRECTORY --gpus 0,1]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What does the page cost: a viewer and a hundred of the server's time, and its first paint?
+"""What CPU do one and a hundred viewers of the page cost, and how long is its first paint?
 
     scripts/test-page -k narrow   # installs chromium and Playwright
     .venv/page/bin/python benchmarks/page.py [--seconds 30] [--visits 10]

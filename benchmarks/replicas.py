@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What does the loss of one of two replicas cost, and of the only one?
+"""What does the loss of a replica cost, if there are two, and if it is the only one?
 
     python benchmarks/replicas.py [--streams 64] [--rounds 5] [--model DIRECTORY --gpus 0,1]
 

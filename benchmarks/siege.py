@@ -5,9 +5,10 @@
 
 The server has the project's own model. A good client reads long greedy streams, and a probe asks
 /health/live five times a second. One attack at a time runs beside them, from a process of its own:
-with at most 50 connections and 64 MB in all, or with 1,100 silent or slow connections. A row shows
-an attack: the good client's rate relative to the seconds before, the 99th percentile of the gaps
-between its events, the slowest probe, and the memory of all the server's processes after it
+with at most 50 connections and 64 MB in all, or with 1,100 silent or slow connections.
+
+A row shows an attack: the good client's rate relative to the seconds before; the 99th percentile of
+the gaps between its events; the slowest probe; the memory of all the server's processes after it,
 relative to before. Ratios are from one run; the attacker's own CPU counts. The first rows are no
 attacks: equal numbers of honest clients, each with an equal share.
 

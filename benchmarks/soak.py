@@ -3,16 +3,16 @@
 
     python benchmarks/soak.py [--minutes 60] [--model MODEL_DIR] [--models 3]
 
-Starts a server with the SWITCHYARD_* settings of this environment, whose forward passes fail now
-and then, and sends it requests of fourteen kinds from many clients at once. In 30 % of the requests
-the client leaves, 5 % are an attack of `siege.py`. Half of the others are greedy, and must repeat
-the idle server's text. The server's memory, threads and files are sampled meanwhile.
+Starts a server with the SWITCHYARD_* settings of this environment. Its forward passes fail now and
+then. Many clients at once send requests of fourteen kinds. In 30 % of the requests the client
+leaves, 5 % are an attack of `siege.py`. Half of the others are greedy, and must repeat the idle
+server's text. The server's memory, threads and files are sampled meanwhile.
 
 With `--models N` there are N models, loaded on demand, and room for all but one. All but the first
 have random weights and the first one's shape, so that memory doesn't depend on which are loaded.
 
-Exit status 1 if a request got no clear end or a wrong text, or if memory, threads or files of the
-last tenth differ from those of the second tenth by more than 3 %.
+Exit status 1 if a request got no clear end or a wrong text. Also if memory, threads or files of the
+last tenth differ by more than 3 % from those of the second tenth.
 """
 
 import argparse

@@ -5,8 +5,8 @@
 
 Starts a server with the SWITCHYARD_* settings of this environment, with room for all streams, and
 keeps it busy. Each minute: tokens a second, resident memory of the server's processes, memory of
-the GPUs in use. Exit status 1 if a request failed, if the last minute is more than 3% slower than
-the second, or if memory at the end is more than 2% above that after the second minute.
+the GPUs in use. Exit status 1 if a request failed; if the last minute is more than 3% slower than
+the second; or if memory has grown by more than 2% since the end of the second minute.
 """
 
 import argparse

@@ -60,8 +60,8 @@ class Connection(TConn):  # type: ignore[misc]
     def wait_for_request(
         self, begin_within: float, head_within: float, body_within: float, now: float
     ) -> None:
-        """Begin to wait for a request. Seconds from now to the first and the last byte of the head,
-        then from the head's end to the last byte of a small body.
+        """Begin to wait for a request. Seconds from now to the first byte and to the last byte of
+        the head; then from the head's end to the last byte of a small body.
         """
         self.is_late = False
         self.body_within = body_within
@@ -164,8 +164,8 @@ class _Request(Request):  # type: ignore[misc]
         connection.body = self.body
 
     def should_close(self) -> bool:
-        """Also close after an answer that has not read its body, since the next head may be far,
-        and after a POST of a browser's page. When a page gives up an answer on a reusable
+        """Also close after an answer that has not read its body, since the next head may be far.
+        Also after a POST of a browser's page: when a page gives up an answer on a reusable
         connection, Chromium reads on for up to 5 seconds (its HttpResponseBodyDrainer).
         """
         is_of_page = self.method == "POST" and any(name == "ORIGIN" for name, _ in self.headers)
