@@ -217,7 +217,11 @@ class Lifecycle:
         old, new = entry.instance, self._make(entry, served)
         if not old.is_loaded:
             self._point(entry, new)
-            self._load_with_room(entry, new, load)
+            try:
+                self._load_with_room(entry, new, load)
+            except BaseException:  # a later load is of what was there before
+                self._point(entry, self._make(entry, old.served))
+                raise
             return
         theirs, own = old.served.config.gpus, served.config.gpus
         with self._turns.take((*theirs, *own) if theirs and own else ()):

@@ -421,6 +421,19 @@ def test_a_failed_swap_leaves_what_was_there(served, size):
     assert models.status("a").state == "ready"
 
 
+def test_settings_that_a_model_could_not_be_loaded_with_are_not_its_own(served):
+    """Nor does a load that names none try them again."""
+    table = served()
+    table.scripts["a"] = [ScriptedBackend(), ScriptedBackend(open_error=engine.NoRoom("too large"))]
+    models = table.start(table.model("a", load="manual", max_pending=7))
+    with pytest.raises(engine.NoRoom, match="too large"):
+        models.swap(table.model("a", load="manual", max_pending=8)).wait(20)
+    assert models.status("a").state == "failed"
+    assert "too large" in str(models.status("a").error)
+    models.load("a").wait(20)
+    assert models.get("a").config.max_pending == 7 and table.loaded() == ["a"]
+
+
 @pytest.mark.parametrize("way", [None, "drain"])
 def test_a_swap_that_can_never_fit_is_refused_before_the_old_one_ends(served, way):
     table = served(size=15)
