@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An engine thread with nothing around it, for `serve.py --engine`: a line in, a line out."""
+"""An engine thread without a server, for `serve.py --engine`: a line in, a line out."""
 
 import json
 import os
@@ -19,11 +19,11 @@ from switchyard.engine.backends import make_backend  # noqa: E402
 from switchyard.engine.links.thread import EngineThread  # noqa: E402
 from switchyard.engine.messages import Loaded, Stop, Stopped, Submit  # noqa: E402
 
-NUM_READY = 256  # jobs made before the clock starts; the rest are made beside it
+NUM_READY = 256  # jobs made before the measurement; the rest are made during it
 
 
 class Alone:
-    """Submits a job for every one that ends, on the engine thread itself."""
+    """Submits a job for each job that ends, on the engine thread itself."""
 
     def __init__(self, config):
         self._tokenizer = engine.Tokenizer(engine.ModelDir.read(config.path))
@@ -33,7 +33,7 @@ class Alone:
         self._idle = threading.Event()
         self._num_left = 0
         self._until = 0.0
-        self._arrivals = []  # (time, tokens) of each iteration
+        self._arrivals = []  # of each iteration: (time, tokens)
         self._link.start()
         self._loaded.wait()
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""How many tokens a second does one server deliver, and what does it pay for each?
+"""How many tokens a second does a server deliver, and at what CPU cost for each?
 
     python benchmarks/ceiling.py [--streams 256] [--tokens 500] [--ticks 0.02,0.007,0]
         [--servers 1,2] [--model DIRECTORY --gpus 0,1 --rounds 3]
 
-A backend that has a token for every job each tick, in a process of the server's own; or, for two
-servers, in one that they share, with half of the streams each. CPU is that of the front ends, of
-all processes but the engine's: a token, and of a core while the streams last. With a model: in
-turns, one replica behind the first number of servers, and one on each GPU, with as many streams
-each, behind the last.
+The backend has a token for every job each tick. It runs in a process of its own behind one server;
+two servers share one such process, with half of the streams each. CPU is that of all processes but
+the engine's: seconds for a token, and the share of a core while the streams last.
+
+With a model, in turns: one replica behind the first number of servers; one replica on each GPU
+behind the last number, with equal streams for each replica.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def own_seconds(pid):
 
 
 def engine_of(process):
-    """The process that runs the server's engine: the last of its family."""
+    """The process of the server's engine: the last of its descendants."""
     return family(process.pid)[-1]
 
 
@@ -63,7 +64,7 @@ def start_shared(model, at, environment):
 
 
 def measure(environment, num_servers, num_streams, num_tokens, model=None):
-    """Tokens a second; CPU seconds of the front ends a token."""
+    """Returns tokens a second, and CPU seconds of the front ends for a token."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         environment = {**environment, STATS: str(pathlib.Path(directory, "stats"))}
         if num_servers > 1:
@@ -76,7 +77,7 @@ def measure(environment, num_servers, num_streams, num_tokens, model=None):
             servers.append(start_server(model or MODEL, directory, environment, conf))
             stack.callback(stop, servers[-1][0])
         engines = [engine_of(servers[0][0])] if num_servers == 1 else []
-        # A process for the clients of each: two in one would wait for its lock.
+        # A process for each server's clients: in one process they would share a GIL.
         spawn = multiprocessing.get_context("spawn")
         clients = concurrent.futures.ProcessPoolExecutor(num_servers, spawn)
         stack.enter_context(clients)

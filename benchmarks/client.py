@@ -1,4 +1,4 @@
-"""Streams of many requests, read by one thread: as little work as a client can do."""
+"""Reads the streams of many requests on one thread, with as little work as a client can do."""
 
 import json
 import re
@@ -14,14 +14,15 @@ USAGE = re.compile(rb'"usage":\s*{')
 
 @dataclass
 class Reading:
-    """What one response was. Times in seconds since all began."""
+    """One response. Times in seconds since the start of all."""
 
     begin: float
     body: dict
-    arrivals: list[tuple[float, int]] = field(default_factory=list)  # of a read, its data frames
+    # Of each read its time, and the number of data frames
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     end: float = 0.0
-    error: str = ""  # of the connection
+    error: str = ""  # error of the connection
 
     @property
     def data(self) -> bytes:
@@ -38,14 +39,14 @@ class Reading:
 
     @property
     def usage(self) -> dict | None:
-        """Of a stream that was asked to tell it."""
+        """The usage at the end of a stream that asked for it."""
         data = self.data
         starts = [match.end() - 1 for match in USAGE.finditer(data)]
         return json.JSONDecoder().raw_decode(data[starts[-1] :].decode())[0] if starts else None
 
     @property
     def fault(self) -> str:
-        """Why this was not a whole stream, if it wasn't."""
+        """Why this was not a complete stream; empty if it was."""
         data, status = self.data, self.status
         if self.error:
             return self.error
@@ -81,7 +82,9 @@ class Client:
         self._timeout = timeout
 
     def post(self, bodies, num_streams):
-        """Readings of the responses to `bodies`, as they end; `num_streams` at a time."""
+        """Readings of the responses to `bodies`, in the order of their ends; `num_streams` at a
+        time.
+        """
         bodies = iter(bodies)
         begin = time.perf_counter()
         with selectors.DefaultSelector() as selector:
@@ -108,7 +111,7 @@ class Client:
         selector.register(connection.socket, selectors.EVENT_WRITE, connection)
 
     def _go_on(self, selector, key, begin):
-        """Whether there is more to come."""
+        """Returns whether the stream goes on."""
         connection, reading = key.data, key.data.reading
         try:
             if connection.unsent:
@@ -131,7 +134,7 @@ class Client:
 
 
 def post_all(url, path, bodies, timeout=600.0):
-    """Readings of the responses to all of `bodies`, which are sent at once; as they end."""
+    """Sends all `bodies` at once. Readings of the responses, in the order of their ends."""
     return list(Client(url, path, timeout=timeout).post(bodies, len(bodies)))
 
 

@@ -3,10 +3,10 @@
 
     python benchmarks/constraints.py [MODEL_DIR] [--device cpu] [--rounds 6]
 
-The gap between two tokens of ten free streams, at the engine's door (no HTTP), beside ten other
-free ones and beside ten constrained by a JSON schema; in turns. Of each round the mean, the median
-and the 99th percentile; told is the median of all rounds, and of the ratio between the two kinds of
-a pair of rounds. With --cpu-time the clock is that of the engine thread's own work.
+The gap between two tokens of ten free streams, by the engine's events (no HTTP): beside ten other
+free streams, and beside ten with a JSON schema; in turns. Each round gives mean, median and 99th
+percentile. The output is the median over all rounds, and the median of the ratios of pairs of
+rounds. With --cpu-time the clock counts the engine thread's CPU time only.
 """
 
 import argparse
@@ -40,7 +40,7 @@ PERSON = {
     "required": ["name", "email", "age", "tags", "notes"],
     "additionalProperties": False,
 }
-# So many that none ends in time.
+# A minimum of items that no text reaches during the measurement.
 SCHEMA = {"type": "array", "items": PERSON, "minItems": 1000}
 
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""What does it cost to bring tokens to their clients, by who writes them? How evenly do they come?
+"""What does delivery cost for a token, by the thread that writes? How evenly do tokens come?
 
     scripts/bootstrap requirements-uvicorn.txt
     python benchmarks/delivery.py [--streams 64,256] [--rounds 3]
 
-A backend has a token for every job each 20 ms. They go to nobody; through gunicorn, by the sender;
-by a thread a request; through uvicorn, where one call of the loop an iteration empties the streams
-into an asyncio.Queue each. All in turns, each in a server process of its own, looked at while all
-streams run. `work`: what the engine thread does between two iterations, on average. `cpu`: of the
-server's process without that thread. `gap`: between the tokens of a stream, at its client.
+The backend has a token for every job each 20 ms. `nobody`: streams are not read. Through gunicorn:
+by the sender, or by a thread for each request. Through uvicorn: one call of the event loop in each
+iteration moves the streams' events into asyncio.Queues. All in turns, each in a server process of
+its own, measured while all streams run. `work`: mean time of the engine thread between two
+iterations. `cpu`: of the server's process without that thread. `gap`: between the tokens of a
+stream, at its client.
 """
 
 import argparse
@@ -45,13 +46,13 @@ NUM_TOKENS = int((WARM_UP + WINDOW + 3) / TICK)
 
 
 class Backend(TokenBackend):
-    """Tells, when asked, what has been since the last time."""
+    """A backend that reports its work since the last report."""
 
     def __init__(self):
         super().__init__(TICK)
         gc.set_threshold(50_000)  # as wsgi.py does
         self._num_tokens = 0
-        self._cpu = 0.0  # of the engine thread
+        self._cpu = 0.0  # CPU seconds of the engine thread
         self._last = (0, 0.0, 0.0)
 
     def iterate(self):
@@ -88,12 +89,12 @@ def make_app(way):
     def submit(num_streams):
         for i in range(num_streams):
             job = engine.Job(f"{len(streams)}-{i}", (1,), NUM_TOKENS)
-            streams.append(model.submit([job], lambda: None))  # put as for a thread that polls
+            streams.append(model.submit([job], lambda: None))  # as for a thread that polls
         return ""
 
     if way == "request threads":
         inner = app.wsgi_app
-        # Somebody stands between, so that the sender keeps out.
+        # A middleware in between keeps the sender out.
         app.wsgi_app = lambda environ, start: inner(environ, lambda *args: start(*args))
     models.start()
     models.wait_until_loaded()
@@ -101,7 +102,7 @@ def make_app(way):
 
 
 def make_asgi():
-    """For uvicorn: as little as streams need there."""
+    """The application for uvicorn: the minimum for streams."""
     import pydantic_core
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, StreamingResponse
@@ -132,7 +133,7 @@ def make_asgi():
                     case Finished(finish_reason=reason):
                         yield frame(identifier, "", reason) + b"data: [DONE]\n\n"
                         return
-        finally:  # also where the client has left, which starlette watches
+        finally:  # also after the client has left, as starlette notices
             del queues[stream]
             stream.close()
 
@@ -163,7 +164,7 @@ def make_asgi():
 
 
 class Server:
-    """`make`: of the application, for `way`."""
+    """`make`: makes the application for `way`."""
 
     def __init__(self, way, make="benchmarks.delivery:make_app"):
         with socket.socket() as listener:
@@ -183,7 +184,7 @@ class Server:
                 *("--no-control-socket", "--log-level", "warning", "--pythonpath", str(ROOT)),
                 f"{make}({way!r})",
             ]
-        # Not in the project's directory, whose gunicorn.conf.py is another server's.
+        # Outside the project's directory, whose gunicorn.conf.py is for the real server.
         self._process = subprocess.Popen([sys.executable, "-m", *server], cwd=self._directory.name)
 
     def __enter__(self):
@@ -206,7 +207,7 @@ class Server:
 
 
 def watch(server, reader):
-    """What the server tells of the time in which all streams of the thread `reader` run."""
+    """The server's report on the time in which all streams of the thread `reader` run."""
     reader.start()
     time.sleep(WARM_UP)
     server.stats()
@@ -217,7 +218,7 @@ def watch(server, reader):
 
 
 def measure(way, num_streams):
-    """Work of a tick in seconds, seconds of CPU a token, gaps in seconds."""
+    """Returns work of a tick in seconds, CPU seconds for a token, gaps in seconds."""
     with Server(way) as server:
         readings = []
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What does a first request to a model that isn't loaded wait for, and what do loads leave behind?
+"""How long does a request to an unloaded model wait, and what memory do loads leave behind?
 
     python benchmarks/demand.py [MODEL_DIR] [--rounds 20]
 
 Starts a server with the SWITCHYARD_* settings of this environment and two models of the same files.
-The second one is loaded by an operator, asked once, unloaded, loaded by a request, and unloaded
-again, so many times. `load`: as the server tells it; `first text`: from the connection to the first
-frame, of a loaded model, and of one that the request has loaded; memory of the server's processes
-and of the GPUs, once it is unloaded, for each round. Exit status 1 if the GPUs' after the last
-round is more than 1 % above that after the second.
+In each round, an operator loads the second one; it answers a request and is unloaded; a request
+loads it; it is unloaded again. `load`: as the server reports it. `first text`: from the connection
+to the first frame, with the model loaded, and with a load by the request. Memory: of the server's
+processes and of the GPUs, after the last unload of each round. Exit status 1 if the GPUs' memory
+after the last round is more than 1 % above that after the second.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from benchmarks.report import header  # noqa: E402
 from benchmarks.steady import device_mb, host_mb  # noqa: E402
 from benchmarks.swap import IDLE, change, start, wait_for  # noqa: E402
 
-LARGER = 1.01  # at the most
+LARGER = 1.01  # highest ratio
 
 
 def first_text(url):
-    """Seconds."""
+    """Seconds until the first text."""
     body = {"model": IDLE, "prompt": "Once", "max_tokens": 1, "stream": True, "ignore_eos": True}
     [reading] = Client(url, "/v1/completions").post([body], 1)
     if reading.fault:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Within how many seconds is a request gone whose client fails, at every point of its life?
+"""How many seconds after its client's failure does a request end, in each phase of its life?
 
     python benchmarks/faults.py [MODEL_DIR]
 
-Starts a server of its own over the real generator, slowed down so that every phase can be met: 200
-ms an iteration during the prompt, 20 while tokens come, either of which may pass before a
-cancellation is looked at. After each cell every page of the cache is free again, or it ends there.
+Starts a server over the real generator, slowed down so that each phase lasts: 200 ms an iteration
+during the prompt, 20 ms while tokens come. A cancellation may wait for one iteration. After each
+cell every page of the cache must be free again, else the benchmark ends.
 """
 
 import pathlib

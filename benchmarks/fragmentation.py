@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Does it cost anything that a job's pages lie scattered over the cache?
+"""What does it cost if a job's pages are scattered over the cache?
 
     python benchmarks/fragmentation.py [MODEL_DIR]
 
-exllamav2 defragments its cache only when no job is left, which under constant load is never. Decode
-steps of 8 jobs, engine only, with each job's pages side by side in order, and with the free pages
-shuffled before the jobs take theirs: in turns, on one backend.
+exllamav2 defragments its cache only when no job is left, which never happens under constant load.
+Measured are decode steps of 8 jobs, engine only, in turns on one backend: with each job's pages
+adjacent and in order, and with pages from a shuffled list of free pages.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ROUNDS = 9  # the median counts
 
 
 def order_pages(backend, rng):
-    """Free pages are taken by age: give them ages in order, or by chance."""
+    """Free pages are taken by age: give them ages in order, or at random."""
     generator = backend._generator
     generator.reset_page_table()
     ages = list(range(generator.max_pages))
@@ -43,14 +43,14 @@ def order_pages(backend, rng):
 
 
 def scatter(backend):
-    """Share of a job's pages that don't follow the one before."""
+    """Share of a job's pages that don't follow the page before."""
     jobs = [job.sequences[0].allocated_pages for job in backend._generator.active_jobs]
     pairs = [(a, b) for pages in jobs for a, b in itertools.pairwise(pages)]
     return sum(b.page_index != a.page_index + 1 for a, b in pairs) / len(pairs)
 
 
 def measure(backend, seed):
-    """(seconds a decode step, scatter)."""
+    """Returns (seconds of a decode step, scatter)."""
     rng = random.Random(seed)
     for i in range(NUM_JOBS):
         prompt = tuple(rng.randrange(300, 2000) for _ in range(PROMPT_TOKENS))

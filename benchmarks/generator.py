@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many times exllamav2's own generator's speed is ours, without HTTP?
+"""How does this generator's speed compare with exllamav2's own, without HTTP?
 
     python benchmarks/generator.py [MODEL_DIR] [--streams 1,8,32,64,128,256] [--profile FILE]
 
@@ -43,7 +43,7 @@ def prompts(num_streams, length, vocab_size, seed):
 
 
 class Stock:
-    """On a GPU over weights of its own, since ours are loaded without the library's graphs."""
+    """On a GPU it has weights of its own, since ours are loaded without the library's graphs."""
 
     def __init__(self, backend, max_batch_size):
         from exllamav2 import ExLlamaV2, ExLlamaV2Config
@@ -68,10 +68,12 @@ class Stock:
         self._generator.warmup()
 
     def prepare(self):
-        self._generator.reset_page_table()  # the cache has been another's meanwhile
+        self._generator.reset_page_table()  # another generator has used the cache meanwhile
 
     def run(self, prompts, new_tokens, steps):
-        """Tokens that came, and seconds; appends those of every iteration to `steps`."""
+        """Returns the number of tokens and seconds; appends the seconds of each iteration to
+        `steps`.
+        """
         import torch
         from exllamav2.generator import ExLlamaV2DynamicJob, ExLlamaV2Sampler
 
@@ -126,7 +128,7 @@ class Ours:
 
 
 class Here(EngineThread):
-    """On the thread that calls `run`, which is the one that has opened the backend."""
+    """An engine thread that is the calling thread of `run`, which has also opened the backend."""
 
     def start(self):
         self._watchdog.start()
@@ -137,7 +139,7 @@ class Here(EngineThread):
 
 
 class Opened:
-    """A backend that is open already, and stays so."""
+    """A backend that is already open, and stays open."""
 
     def __init__(self, backend, info, steps):
         self._backend = backend
@@ -217,7 +219,7 @@ def measure(way, args, num_streams, vocab_size, seed):
 
 
 def profile(name, way, args, num_streams, vocab_size):
-    """Where the time goes, as text."""
+    """The profile, as text."""
     import torch
 
     out = io.StringIO()

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What does the loss of an engine that two servers share cost, or of one of the servers?
+"""What does the loss of a shared engine cost its two servers, or the loss of a server?
 
     python benchmarks/hosts.py [--streams 64] [--rounds 3] [--model DIRECTORY --gpus 0,1]
 
-Real processes, half of the streams by each server, and requests that wait behind them. Without a
+Real processes: each server has half of the streams, and waiting requests behind them. Without a
 model the engine has a token for every job each 20 ms; with one it has a replica on each GPU.
-`server`: until the engine has none of the jobs of the server that was lost, and streams of the
-other one that failed. `engine`: to the error of the first stream that had begun; the engine is
-started anew, or goes on. SIGSTOP's are less `silence_timeout`.
-`lost`: requests that had not begun and did not end whole, of so many.
+`server`: seconds until the engine has no job of the lost server left; failed streams of the other
+server. `engine`: seconds to the error of the first stream that had begun; a killed engine is
+started again, a stopped one goes on. `silence_timeout` is subtracted from the times of SIGSTOP.
+`lost`: requests that had not begun and did not end completely.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Load(threading.Thread):
         body = {"prompt": [1], "max_tokens": num_tokens, "stream": True, "ignore_eos": True}
         self._bodies = [body] * number
         self._client = Client(url, "/v1/completions")
-        self.ended = []  # (when, why if it failed), as they end
+        self.ended = []  # (time, error or empty), in the order of ends
         self.start()
 
     def run(self):
@@ -62,7 +62,7 @@ class Load(threading.Thread):
 
 
 class Shared:
-    """An engine, and two servers before it."""
+    """An engine, and the two servers that share it."""
 
     def __init__(self, args, directory, stack):
         self.at = f"unix:{directory}/engine.sock"
@@ -108,7 +108,7 @@ class Shared:
             if row["completion_tokens"] <= SHORT:
                 continue
             url = f"{self.servers[server][1]}/v1/requests/{row['id']}"
-            with contextlib.suppress(urllib.error.HTTPError):  # has ended meanwhile
+            with contextlib.suppress(urllib.error.HTTPError):  # ended meanwhile
                 urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=60)
 
 
@@ -122,7 +122,9 @@ def stop(process):
 
 
 def lose(args, what, number):
-    """Seconds until it is told, streams that failed for nothing, waiting ones lost."""
+    """Returns seconds until the loss is told, other streams that failed, waiting requests that were
+    lost.
+    """
     grace = SILENCE if number == signal.SIGSTOP else 0.0
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         shared = Shared(args, directory, stack)
@@ -133,7 +135,7 @@ def lose(args, what, number):
         wait_for(lambda: len(shared.rows(0)) == 2 * (half + WAITING))
         before = time.perf_counter()
         if what == "server":
-            # Its worker, that alone has connections; gunicorn starts another one.
+            # Its worker, which has all connections; gunicorn starts another one.
             victim = family(shared.servers[1][0].pid)[1]
             os.kill(victim, number)
             wait_for(lambda: len(shared.rows(0)) <= half + WAITING, every=0.005)
@@ -162,10 +164,10 @@ def started(rows):
 
 
 def whole(loads, shared):
-    """How many of the waiting ended as they should, once the long ones have made room for them."""
+    """Number of waiting requests that ended completely, once the long streams have made room."""
     deadline = time.monotonic() + 120
     while any(load.is_alive() for load in loads) and time.monotonic() < deadline:
-        with contextlib.suppress(OSError):  # the engine is not there yet
+        with contextlib.suppress(OSError):  # the engine does not listen yet
             shared.end_long(0)
         time.sleep(0.1)
     return sum(not fault for load in loads for _, fault in load.ended)

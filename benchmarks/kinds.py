@@ -1,4 +1,4 @@
-"""Requests of many kinds of clients, and what text an answer to each has."""
+"""Requests of many kinds of clients, and the text of an answer to each."""
 
 import json
 from collections.abc import Callable
@@ -19,10 +19,10 @@ TOOL = {"type": "function", "function": FUNCTION}
 @dataclass(frozen=True)
 class Kind:
     path: str
-    body: Callable[[str, int], dict[str, Any]]  # of a question, and most new tokens
-    text: Callable[[Any], str]  # of a whole body, or of an event of a stream
+    body: Callable[[str, int], dict[str, Any]]  # makes a body from a question and max tokens
+    text: Callable[[Any], str]  # text of a whole body, or of a stream's event
     is_streamed: bool
-    end: Callable[[Any], str | None]  # why it has ended, as far as a body or an event tells
+    end: Callable[[Any], str | None]  # finish reason, if a body or an event has one
 
 
 def messages(question):
@@ -38,7 +38,7 @@ def prompt(limit="max_tokens", name="prompt", **more):
 
 
 def first(value, *path):
-    """What lies at a path of names and places; None where there is nothing."""
+    """The value at a path of names and indices; None without one."""
     for step in path:
         try:
             value = value[step]
@@ -145,7 +145,7 @@ def events(data):
 
 
 def read(kind, data):
-    """Text and end of an answer, or an error's body. Raises ValueError for what is neither."""
+    """Returns text and end of an answer, or an error's body. Raises ValueError for other data."""
     parts = list(events(data)) if kind.is_streamed else [json.loads(data)]
     for part in parts:
         error = part.get("error") or first(part, "response", "error")

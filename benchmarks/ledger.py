@@ -4,11 +4,11 @@
     python benchmarks/ledger.py [--requests 20000]
 
 Starts the server with ten keys and its own model, and sends it requests of 16 clients, half of them
-streams. A third of the way the engine's process is killed, at half the whole server, which is
-started again, and at two thirds the engine's process once more. Then each answer that told its
-usage must have a row with the same tokens, but for those of the last moment before the server died,
-the days' sums must be those of the rows, and no counter of /metrics may ever have fallen while a
-server lived. Exit status 1 if one of it is not so.
+streams. The engine's process is killed after a third and after two thirds of the requests. The
+whole server is killed after half of them, and started again. Then three things must hold. Each
+answer with its usage has a row with the same tokens, except answers of the last moment before the
+server died. The sums of days are those of the rows. No counter of /metrics has fallen while a
+server lived. Otherwise the exit status is 1.
 """
 
 import argparse
@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.report import header  # noqa: E402
 
 NUM_KEYS, NUM_CLIENTS = 10, 16
-LATE = 0.1  # seconds: the ledger writes each 0.05, and an answer takes its way to its client
+LATE = 0.1  # seconds: the ledger writes each 0.05, and the answer travels to its client
 KEYS = [f"sk-sy-ledger-{i}-0123456789abcdef" for i in range(NUM_KEYS)]
 GROWING = re.compile(
     r"^(\S+(?:_total|_count|_sum|_bucket)\S*|process_resident_memory_bytes) (\S+)$", re.MULTILINE
@@ -45,7 +45,7 @@ RESIDENT = "process_resident_memory_bytes"
 
 
 class Server:
-    """That can be killed, and started again on the same port."""
+    """A server that can be killed, and started again on the same port."""
 
     def __init__(self, directory, limits_of=lambda key: ""):
         self._directory = directory
@@ -92,7 +92,7 @@ class Server:
         self._process.wait()
 
     def kill_engine(self):
-        """The youngest of the worker's processes that load models."""
+        """Kills the youngest process of the worker that loads models."""
         [worker] = _children(self._process.pid)
         os.kill(max(_children(worker)), signal.SIGKILL)
 
@@ -102,7 +102,7 @@ class Server:
 
 
 def entry(key, more):
-    """As TOML."""
+    """An entry of the file of keys, as TOML."""
     name, digest = f"key{KEYS.index(key)}", hashlib.sha256(key.encode()).hexdigest()
     role = "admin" if key == KEYS[0] else "user"
     return f'[[keys]]\nname = "{name}"\nrole = "{role}"\nhash = "sha256:{digest}"\n{more}'
@@ -119,9 +119,9 @@ def _children(pid):
 class Clients:
     def __init__(self, port, num_requests):
         self._port = port
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the attributes below
         self.num_left = num_requests
-        self.answers = {}  # by the response's identifier: key's name, its usage, when it was there
+        self.answers = {}  # by response id: the key's name, the usage, the time of arrival
         self.ends = collections.Counter()
 
     def run(self):
@@ -177,14 +177,14 @@ def read_counters(port):
 
 
 class Watch(threading.Thread):
-    """Reads /metrics each second; `fallen`: what did, but at the start of a server."""
+    """Reads /metrics each second. `fallen`: counters that fell other than at a server's start."""
 
     def __init__(self, server):
         super().__init__(daemon=True)
         self.fallen = set()
         self.is_over = threading.Event()
         self.before = {}
-        self.resident = []  # bytes of the server that was started last
+        self.resident = []  # bytes of the newest server
         self._server = server
 
     def run(self):
@@ -200,8 +200,8 @@ class Watch(threading.Thread):
 
 
 def faults(directory, clients, killed):
-    """What the ledger says otherwise than the answers, a line each; but for those that came within
-    LATE seconds before the server was `killed`, and the ledger has as `lost`, or not yet.
+    """Differences between ledger and answers, a line each. Answers within LATE seconds before the
+    server was `killed` may be missing, or `lost`, in the ledger.
     """
     ledger = sqlite3.connect(pathlib.Path(directory, "ledger.sqlite"))
     columns = "id, key, state, prompt_tokens, cached_tokens, completion_tokens"

@@ -3,11 +3,11 @@
 
     python benchmarks/limits.py [--requests 10000]
 
-Starts the server with ten keys and its own model: five of so many requests a minute, five of so
-many tokens. A client each asks as often as it can, and a twentieth of a second after a refusal
-again. The file of keys is written anew each second, and the engine's process is killed twice. Then
-each key must have had what its limit says, within a twentieth; the access log must have a line for
-each request, and no log a prompt or a key. Exit status 1 if one of it is not so.
+Starts the server with ten keys and its own model: five keys have a limit of requests a minute, five
+a limit of tokens a minute. Each key has a client that asks as often as it can, and repeats a
+refused request after 50 ms. The file of keys is rewritten each second, and the engine's process is
+killed twice. Then each key must have got its limit, within a twentieth. The access log must have a
+line for each request, and no log may contain a prompt or a key. Otherwise the exit status is 1.
 """
 
 import argparse
@@ -39,11 +39,11 @@ def limits_of(key):
 
 
 class Clients:
-    """One for each key. `passed`: requests that their limits let in; `tokens`: that count."""
+    """One client for each key. `passed`: requests within limits; `tokens`: tokens that count."""
 
     def __init__(self, port, num_requests):
         self._port = port
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the attributes below
         self.num_left = num_requests
         self.ends, self.passed = collections.Counter(), collections.Counter()
         self.tokens = collections.Counter()

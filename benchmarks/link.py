@@ -4,13 +4,13 @@
     python benchmarks/link.py [--streams 64,256] [--rounds 5]
         [--link thread,process,replicas,two,socket]
 
-`replicas`: a process with the queue of its jobs in front of it, as it is served. `two` of them.
-`socket`: an engine that servers share, of which there is one.
+`replicas`: a process with the queue of jobs in front of it, as in service. `two`: two of them.
+`socket`: one shared engine.
 
-A backend that has a token for every job each 20 ms, under the project's own gunicorn.conf.py, one
-server for each `link`, in turns. `work` is what the engine thread does between two iterations,
-`lateness` how long after its time an iteration begins; `gap` is the client's, between two reads.
-CPU is that of all processes of a server.
+The backend has a token for every job each 20 ms, under the project's own gunicorn.conf.py: one
+server for each `link`, in turns. `work`: the engine thread's time between two iterations.
+`lateness`: the delay of an iteration's begin. `gap`: between two reads of a client. CPU is that of
+all processes of a server.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from benchmarks.report import header  # noqa: E402
 from benchmarks.routing import MODEL, TICK, TokenBackend  # noqa: E402
 from benchmarks.steady import family, start_server  # noqa: E402
 
-STATS = "LINK_STATS"  # the file in which a backend tells what it has seen
-LINKS = {  # and the server's environment
+STATS = "LINK_STATS"  # the file to which a backend reports
+LINKS = {  # link -> environment of the server
     "thread": {"SWITCHYARD_LINK": "thread"},
     "process": {"SWITCHYARD_LINK": "process", "LINK_IS_BARE": "1"},
     "replicas": {"SWITCHYARD_LINK": "process"},
@@ -64,14 +64,14 @@ def make_backend(*_):
 def cpu_seconds(pid):
     total = 0
     for one in family(pid):
-        with contextlib.suppress(OSError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # it has ended
             fields = pathlib.Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
             total += int(fields[11]) + int(fields[12])
     return total / CLOCK
 
 
 def run_engine(at):
-    """In the process of a shared one."""
+    """Runs in the process of a shared engine."""
     import switchyard.engine.models.opening
     from switchyard.app import read_settings
     from switchyard.server.shared_engine import run

@@ -8,5 +8,5 @@ from switchyard.server.conf import *  # noqa: F403
 
 switchyard.engine.models.opening.make_backend = make_backend
 
-if os.environ.get("LINK_IS_BARE"):  # what the replicas' link costs above that of its process
+if os.environ.get("LINK_IS_BARE"):  # to measure the replicas' link above the process link
     switchyard.engine.models.opening.ReplicaLink = lambda _, makers, deliver: makers[0][1](deliver)

@@ -1,4 +1,4 @@
-"""What clients ask for: prompts and lengths from a fixed mix, the same at every run."""
+"""The clients' requests: prompts and lengths from a fixed mix, the same at every run."""
 
 import random
 import time
@@ -26,8 +26,8 @@ class Load:
         return cls(*(tuple(map(int, s.split(","))) for s in (args.prompt_words, args.new_tokens)))
 
     def requests(self, seed):
-        """(prompt, new tokens) without end. No prompt begins as another, of no other run either:
-        no page of a cache is shared.
+        """Yields (prompt, new tokens) without end. No two prompts, of any run, begin alike: no page
+        of a cache is shared.
         """
         rng = random.Random(seed)
         while True:
@@ -36,7 +36,7 @@ class Load:
 
 
 def within(seconds, values):
-    """As many as are asked for in that time."""
+    """Number of values in the measured time."""
     deadline = time.perf_counter() + seconds
     for value in values:
         if time.perf_counter() > deadline:

@@ -4,13 +4,14 @@
     python benchmarks/operations.py streams [--streams 256] [--rounds 3]
     python benchmarks/operations.py requests [--rounds 3]
 
-`streams`: as delivery.py's `sender`, with all of them off and on, in turns: a key with limits that
-are never reached, an access log in JSON, numbers, a ledger, and /metrics read each second. `rate`:
-tokens delivered, of those that the backend has in that time.
-`requests`: CPU of the server without the engine thread for one of some thousand requests of a
-token, one after the other on each of sixteen connections; and for one reading of /metrics. Beside a
-key, its limits and the log, numbers and the ledger one by one, all in turns; the least of the
-rounds, since noise only adds.
+`streams`: as delivery.py's `sender`, with all of these off and on, in turns: a key with limits that
+are never reached, an access log in JSON, metrics, a ledger, a read of /metrics each second. `rate`:
+share of the backend's tokens that were delivered.
+
+`requests`: CPU of the server without the engine thread, for one of some thousand requests of one
+token, sent one after the other on each of sixteen connections; and for one read of /metrics.
+Measured with a key, its limits and the log, then with metrics and ledger added one by one, all in
+turns. The result is the minimum over the rounds, since noise only adds.
 """
 
 import argparse
@@ -39,7 +40,9 @@ MAKE = "benchmarks.operations:make_app"
 
 
 def make_app(way):
-    """For gunicorn, in a directory of its own. `way`: of WAYS; "keys": with limits and the log."""
+    """The application for gunicorn, in a directory of its own. `way`: one of WAYS; "keys": with
+    limits and the log.
+    """
     import flask
 
     from switchyard.app import Settings, create_app
@@ -95,7 +98,7 @@ class Scraper(threading.Thread):
 
 
 def measure(way, num_streams):
-    """Share of the tokens that were delivered, seconds of CPU a token, gaps in seconds."""
+    """Returns the share of delivered tokens, CPU seconds for a token, gaps in seconds."""
     with Server(way, MAKE) as server:
         readings = []
         body = {"prompt": [1], "max_tokens": NUM_TOKENS, "stream": True}
@@ -121,7 +124,7 @@ def measure(way, num_streams):
 
 
 def measure_request(way):
-    """Seconds of CPU a request, and a reading of /metrics."""
+    """Returns CPU seconds for a request, and for a read of /metrics."""
     with Server(way, MAKE) as server:
         body = {"prompt": [1], "max_tokens": 1}
         client = Client(server.url, "/v1/completions", KEY)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What does the page cost: a viewer and a hundred of the server's time, and its first paint?
+"""What CPU do one and a hundred viewers of the page cost, and how long is its first paint?
 
     scripts/test-page -k narrow   # installs chromium and Playwright
     .venv/page/bin/python benchmarks/page.py [--seconds 30] [--visits 10]
 
-A server over a backend without a model. `viewers`: CPU of its worker's process, beyond what it
-takes alone. `first paint`: of a browser that has nothing in its cache, by its Performance API.
+The server has a backend without a model. `viewers`: CPU of its worker's process, less its CPU
+without viewers. `first paint`: of a browser with an empty cache, by its Performance API.
 """
 
 import argparse

@@ -20,7 +20,7 @@ MINUTE = re.compile(r"minute +(\d+) +([\d.]+) tok/s +(\d+) MB(?:, (\d+) MB on GP
 
 
 def read(text):
-    """By name and quantity, points (streams, value)."""
+    """By name and quantity: points (streams, value)."""
     series = {}
     for streams, name, rate, rest in LINE.findall(text):
         series.setdefault("tokens a second", {}).setdefault(name, []).append((streams, rate))

@@ -39,7 +39,7 @@ def prompt(rng, length):
 
 
 class Arrivals:
-    """When the running streams' tokens came out of the engine thread."""
+    """The times at which the running streams' tokens left the engine thread."""
 
     def __init__(self, model, clock):
         self.clock = clock
@@ -56,7 +56,7 @@ class Arrivals:
 
 
 def measure(model, arrivals, with_newcomers, seed):
-    """(gaps between tokens in ms, by second; newcomers' times to their first token in ms)."""
+    """Returns (gaps between tokens in ms, by second; newcomers' times to first token in ms)."""
     rng = random.Random(seed)
     names = [f"stream{i}" for i in range(NUM_STREAMS)]
     arrivals.times = {name: [] for name in names}

@@ -3,8 +3,8 @@
 
     python benchmarks/proxy.py [--streams 256] [--rounds 3] [--nginx nginx]
 
-The backend of delivery.py has a token for every job each 20 ms, and the sender writes them. The
-streams go straight to their client, and through deploy/proxy/nginx.conf without TLS, in turns.
+The backend of delivery.py has a token for every job each 20 ms, and the sender writes them. In
+turns, the streams go directly to their client, and through deploy/proxy/nginx.conf without TLS.
 `gap`: between the tokens of a stream, at its client.
 """
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What does the loss of one of two replicas cost, and of the only one?
+"""What does the loss of a replica cost, if there are two, and if it is the only one?
 
     python benchmarks/replicas.py [--streams 64] [--rounds 5] [--model DIRECTORY --gpus 0,1]
 
-Without a model: processes over a backend that has a token for every job each 20 ms; with one, a
-replica on each GPU. `told`: from SIGKILL, or from SIGSTOP, to the error of the first stream that
-had begun; SIGSTOP's less `silence_timeout`. `lost`: requests that had not begun and did not end
-whole, of so many. What two replicas bring: `ceiling.py`.
+Without a model: processes over a backend with a token for every job each 20 ms; with one, a replica
+on each GPU. `told`: seconds from SIGKILL or SIGSTOP to the error of the first stream that had
+begun; for SIGSTOP less `silence_timeout`. `lost`: requests that had not begun and did not end
+completely. ceiling.py measures what a second replica gains.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def make_job(identifier, num_tokens, prompt=(1,)):
 
 
 def open_model(args, num_replicas):
-    """The engine, and its replicas all ready."""
+    """The engine, once all its replicas are ready."""
     config = ModelConfig(
         args.model or MODEL,
         "bench",
@@ -67,7 +67,7 @@ def open_model(args, num_replicas):
         tokens = config.max_batch_size * 2048
         model = engine.open_engine(replace(config, gpus=gpus, cache_tokens=tokens))
     else:
-        # By its module's name: a function of the main one can't cross.
+        # By its module's name: a function of the main module can't be pickled.
         from benchmarks import replicas
 
         make = functools.partial(PipeLink, config, replicas.make_backend)
@@ -110,7 +110,7 @@ class Reader(threading.Thread):
 
 
 def lose(args, number, num_replicas):
-    """Seconds until the loss is told, answers that ended with it, requests that were lost."""
+    """Returns seconds until the loss is told, answers that it ended, requests that were lost."""
     model = open_model(args, num_replicas)
     begun = threading.Semaphore(0)
     long = [Reader(model, make_job(f"long-{i}", LONG), begun) for i in range(args.streams)]
@@ -128,7 +128,7 @@ def lose(args, number, num_replicas):
         if reader.end is None:
             model.cancel(f"long-{i}")
     if number == signal.SIGSTOP and num_replicas == 1:
-        os.kill(victim, signal.SIGCONT)  # what waits has none else to go to
+        os.kill(victim, signal.SIGCONT)  # no other replica can take the waiting jobs
     for reader in [*long, *waiting]:
         reader.join()
     lost = sum(not isinstance(reader.end, Finished) for reader in waiting)

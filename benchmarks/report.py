@@ -1,4 +1,4 @@
-"""The lines above every result: which machine, which commit, which command."""
+"""The header of a result: machine, commit, command."""
 
 import os
 import pathlib

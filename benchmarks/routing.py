@@ -5,11 +5,11 @@
     python benchmarks/routing.py http   [--streams 1,16,64,256]
     python benchmarks/routing.py memory [--requests 10000]
 
-`engine`: a backend that has a token for every active job at once, through Engine and Stream to a
-thread a stream. `http`: one that has a token for every job each 20 ms, through gunicorn and its
-sockets to a client in another process. `work` is what the engine thread does between two
-iterations, `lateness` how long after its time an iteration begins.
-`memory`: resident size of the server over many short requests.
+`engine`: the backend has a token for every active job at once; Engine and Stream bring it to a
+thread for each stream. `http`: the backend has a token for every job each 20 ms; gunicorn and its
+sockets bring it to a client in another process. `work`: the engine thread's time between two
+iterations. `lateness`: the delay of an iteration's begin. `memory`: resident size of the server
+over many short requests.
 """
 
 import argparse
@@ -33,17 +33,19 @@ from switchyard.engine.links.thread import EngineThread  # noqa: E402
 from switchyard.engine.messages import Chunk, Finished, ModelInfo, Started  # noqa: E402
 from switchyard.engine.stats import Occupancy, Work  # noqa: E402
 
-MODEL = str(ROOT / "models" / "demo")  # for its tokenizer
+MODEL = str(ROOT / "models" / "demo")  # only its tokenizer is used
 MAX_JOBS = 256
 TICK = 0.02  # seconds
 
 
 class TokenBackend:
-    """A token for every active job in each iteration; iterations `tick` seconds apart, or none."""
+    """A backend with a token for every active job in each iteration. `tick`: seconds between
+    iterations, or none.
+    """
 
     def __init__(self, tick=0.0):
-        self.lateness = []  # of iterations, in seconds
-        self.busy = []  # of the engine thread between two iterations, in seconds
+        self.lateness = []  # seconds of delay of each iteration
+        self.busy = []  # seconds of the engine thread's work between iterations
         self.work = Work()
         self._tick = tick
         self._next = 0.0
@@ -94,8 +96,8 @@ class TokenBackend:
         pass
 
     def _wait(self):
-        """Until the next tick, and note how late that was noticed. A tick after a late one comes
-        a whole tick later, so that lateness is each iteration's own.
+        """Wait for the next tick, and note the delay. The tick after a late one comes a whole tick
+        later, so that delays don't add up.
         """
         called = time.perf_counter()
         if called < self._next:
@@ -146,7 +148,7 @@ def through_engine(num_streams, num_tokens):
 
 
 def make_app(tick):
-    """The application over a TokenBackend, with a route that tells what it has seen."""
+    """The application over a TokenBackend, with a route that reports its measurements."""
     import flask
 
     from switchyard.app import Settings, create_app
@@ -190,7 +192,7 @@ class Server:
                 *("--worker-connections", "10000"),
                 f"benchmarks.routing:make_app({tick})",
             ],
-            cwd=self._directory.name,  # not the project's gunicorn.conf.py
+            cwd=self._directory.name,  # away from the project's gunicorn.conf.py
         )
         self._wait()
 

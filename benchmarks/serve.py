@@ -3,10 +3,12 @@
 
     python benchmarks/serve.py http://127.0.0.1:8000 [NAME=URL ...] [--streams 1,8,32]
 
-Each client asks again as soon as it has its answer. Works against any server with OpenAI's
-/v1/completions; several are measured in turns, and the last column is the speed of each by that of
-the first, the median of the rounds' ratios. With --engine MODEL_DIR, the first is an engine thread
-in a process of its own here, with the SWITCHYARD_* settings of this environment and no HTTP.
+Each client sends its next request once it has its answer. Works against any server with OpenAI's
+/v1/completions. Several servers are measured in turns; the last column is the ratio of each
+server's speed to the first one's, the median over the rounds. With --engine MODEL_DIR, the first is
+an engine thread in a process of its own, with the SWITCHYARD_* settings of this environment and no
+HTTP. A gap is the time between two reads with tokens. `client` is the share of a core that this
+program took: near 100% it measures itself.
 
 A gap is the time between two reads that brought tokens. `client` is the share of a core that
 this program took: near 100% it measures itself.
@@ -30,16 +32,16 @@ from benchmarks import load  # noqa: E402
 from benchmarks.client import Client, percentile  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 
-FIXED = {"ignore_eos": True}  # not of OpenAI's API: where the server takes it
+FIXED = {"ignore_eos": True}  # an extension of OpenAI's API, if the server accepts it
 
 
 class Round:
-    """What was seen between `begin` and `end`, in seconds since the first request."""
+    """The measurements between `begin` and `end`, in seconds since the first request."""
 
     def __init__(self, readings, begin, end, client):
         self.client = client  # its share of a core
         self.faults = collections.Counter(r.fault for r in readings if r.fault)
-        self.num_short = 0  # fewer tokens than were asked for
+        self.num_short = 0  # answers with fewer tokens than asked for
         self.first, self.gaps, tokens = [], [], 0.0
         for reading in readings:
             if reading.fault or not reading.arrivals:
@@ -108,7 +110,7 @@ class Server:
 
 
 class EngineAlone:
-    """benchmarks/alone.py, which answers a line with a line."""
+    """Runs benchmarks/alone.py, which answers each line with a line."""
 
     name = "engine"
 
@@ -134,13 +136,13 @@ class EngineAlone:
 
     def _answer(self):
         for line in self._process.stdout:
-            if line.startswith("{"):  # libraries print, too
+            if line.startswith("{"):  # libraries may print other lines
                 return json.loads(line)
         sys.exit("the engine alone has ended")
 
 
 def describe(rounds, first):
-    """`first`: the rounds that these are compared with."""
+    """`first`: the rounds of the first server, to compare with."""
     line = f"{statistics.median(r.rate for r in rounds):9.1f} tok/s"
     for name, values in (
         ("first token", [x for r in rounds for x in r.first]),

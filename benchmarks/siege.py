@@ -3,13 +3,14 @@
 
     python benchmarks/siege.py [--links thread,process] [--attacks NAME,...] [--seconds 6]
 
-A server with the project's own model; a good client whose greedy streams never end for long, and a
-probe of /health/live five times a second. Beside them one attack at a time, from a process of its
-own: at most 50 connections and 64 MB in all, or 1,100 connections that are silent or slow. A row
-is an attack: the good client's rate under it against that in the seconds before, the 99th
-percentile of the gaps between its events, the slowest probe, and the memory of all the server's
-processes after it against before. Ratios of one run; what the attacker takes of the cores counts.
-The first rows are no attacks: as many honest clients, each of which has an equal share.
+The server has the project's own model. A good client reads long greedy streams, and a probe asks
+/health/live five times a second. One attack at a time runs beside them, from a process of its own:
+with at most 50 connections and 64 MB in all, or with 1,100 silent or slow connections.
+
+A row shows an attack: the good client's rate relative to the seconds before; the 99th percentile of
+the gaps between its events; the slowest probe; the memory of all the server's processes after it,
+relative to before. Ratios are from one run; the attacker's own CPU counts. The first rows are no
+attacks: equal numbers of honest clients, each with an equal share.
 
 Exit status 1 if a row misses a target: half the rate, or half of that beside as many honest
 clients; gaps of 250 ms, probes of 1 s, 5 % of memory.
@@ -39,24 +40,24 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.client import percentile  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 
-CONNECTIONS, MAX_BYTES = 50, 64_000_000  # of an attack
+CONNECTIONS, MAX_BYTES = 50, 64_000_000  # limits of an attack
 MANY = 1100  # connections that send nothing, or slowly
 QUIET = 4.0  # seconds before an attack
-AFTER = 15.0  # seconds behind it in which memory must come back
+AFTER = 15.0  # seconds after it in which memory must come back
 RATE, GAP, PROBE, MEMORY = 0.5, 0.25, 1.0, 1.05  # targets
 BIG = 4_000_000  # bytes of a body
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
 
 
-# Attacks. In a process of their own, against `port`, until `deadline`.
+# Attacks, in a process of their own, against `port`, until `deadline`
 
 
 class Flood:
-    """The same requests again and again, on `connections` at once."""
+    """Repeats the same requests, on `connections` at once."""
 
     def __init__(self, path, make_body, connections=CONNECTIONS, headers=()):
         self.path = path
-        self.make_body = make_body  # from the number of the request
+        self.make_body = make_body  # called with the request's number
         self.connections = connections
         self.headers = {"Content-Type": "application/json", **dict(headers)}
 
@@ -87,7 +88,7 @@ class Flood:
 
 
 class Hold:
-    """Connections that are kept; each gets `first`, then `drip` once a second."""
+    """Holds connections open; each sends `first`, then `drip` once a second."""
 
     def __init__(self, connections, first=b"", drip=b"", reads=True):
         self.connections = connections
@@ -98,7 +99,7 @@ class Hold:
     def run(self, port, deadline):
         held = []
         while time.monotonic() < deadline:
-            while len(held) < self.connections:  # those that the server closed are opened again
+            while len(held) < self.connections:  # reopens connections that the server has closed
                 held.append(self._open(port))
             time.sleep(1.0)
             held = [sock for sock in held if self._is_open(sock)]
@@ -157,7 +158,7 @@ def chat(**more):
 
 
 def constrained(make_text, name="grammar"):
-    """Each request's is another: none is answered from a cache."""
+    """Each request has a constraint of its own, so that no cache helps."""
     return lambda number: completion(**{name: make_text(number)})
 
 
@@ -237,7 +238,7 @@ ATTACKS = {
 
 
 class Good:
-    """Streams, one after the other, and when their events came."""
+    """Reads streams one after the other, and notes the times of their events."""
 
     def __init__(self, port):
         self.port = port
@@ -264,7 +265,7 @@ class Good:
         return sum(begin <= t < end for t in self.arrivals) / (end - begin)
 
     def gap(self, begin, end):
-        """The 99th percentile, in seconds. The ends count as events: silence is a gap, too."""
+        """The 99th percentile in seconds. Begin and end count as events: silence is a gap."""
         times = [begin, *(t for t in self.arrivals if begin <= t < end), end]
         return percentile([b - a for a, b in itertools.pairwise(times)], 0.99)
 
@@ -313,7 +314,7 @@ def family(pid):
 
 
 def memory(pid):
-    """Of all the server's processes, in MB, shared pages once."""
+    """Memory of all the server's processes in MB; shared pages count once."""
     total = 0
     for one in family(pid):
         lines = pathlib.Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
@@ -331,7 +332,7 @@ def serving(link):
         "SWITCHYARD_NGRAM_DRAFT": "true",
         "SWITCHYARD_IDEMPOTENCY_TIMEOUT": "60",
         "SWITCHYARD_LOG_LEVEL": "ERROR",
-        "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",  # as scripts/serve does
+        "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",  # as in scripts/serve
     }
     command = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
     with tempfile.TemporaryDirectory() as directory:
@@ -362,7 +363,7 @@ def is_ready(port):
 
 
 def crowd_of(name):
-    """The honest clients of which an attack's requests are as many, if it has any."""
+    """The row of as many honest clients as an attack has requests; None without one."""
     if name == "readers that stop":
         return "50 streams"
     attack = ATTACKS[name]
@@ -373,12 +374,12 @@ def crowd_of(name):
 
 
 def besiege(link, names, seconds):
-    """A row for each attack. Whether all targets were met."""
+    """Prints a row for each attack. Returns whether all targets were met."""
     is_good, rates = True, {}
     print(f"{'link':8} {'attack':24} {'rate':>6} {'gap p99':>9} {'probe':>8} {'memory':>7}")
     for name in names:
         with serving(link) as (port, pid), Good(port) as good:
-            time.sleep(QUIET / 2)  # its first stream has begun
+            time.sleep(QUIET / 2)  # the first stream has begun
             begin = time.monotonic()
             time.sleep(QUIET)
             before = memory(pid)

@@ -3,15 +3,16 @@
 
     python benchmarks/soak.py [--minutes 60] [--model MODEL_DIR] [--models 3]
 
-Starts a server with the SWITCHYARD_* settings of this environment, whose forward passes fail now
-and then, and sends it requests of fourteen kinds from many clients at once: of three in ten the
-client leaves, one in twenty is an attack of `siege.py`. Half of the others are greedy, and were
-answered before by the idle server: the text must be the same. What the server holds is read all
-the while. With `--models` there are as many, by demand, of which all but one can be loaded at the
-same time; those beside the first have random weights, and its shape, so that memory doesn't tell
-which are loaded. Exit status 1 if a request got no clear end
-or a wrong text, or if memory, threads or files of the last tenth differ from those of the second by
-more than 3 %.
+Starts a server with the SWITCHYARD_* settings of this environment. Its forward passes fail now and
+then. Many clients at once send requests of fourteen kinds. In 30 % of the requests the client
+leaves, 5 % are an attack of `siege.py`. Half of the others are greedy, and must repeat the idle
+server's text. The server's memory, threads and files are sampled meanwhile.
+
+With `--models N` there are N models, loaded on demand, and room for all but one. All but the first
+have random weights and the first one's shape, so that memory doesn't depend on which are loaded.
+
+Exit status 1 if a request got no clear end or a wrong text. Also if memory, threads or files of the
+last tenth differ by more than 3 % from those of the second tenth.
 """
 
 import argparse
@@ -43,16 +44,16 @@ from switchyard.cli.serve import TUNABLES  # noqa: E402
 from switchyard.engine.backends import make_backend as make_real_backend  # noqa: E402
 
 CLIENTS = 32
-LEAVING, ATTACKING, FAULTS = 0.30, 0.05, 0.002  # shares: of requests, and of forward passes
-LASTING = 0.2  # share of the faults that go on for two or three passes, so that a retry won't do
-FAILED = ("batch_failed", "job_failed")  # codes of what the passes that fail cost
-SAMPLES = 200  # of what the server holds
-DRIFT = 0.03  # of a median of the last tenth from that of the second
+LEAVING, ATTACKING, FAULTS = 0.30, 0.05, 0.002  # shares: requests, requests, forward passes
+LASTING = 0.2  # share of the faults that last for two or three passes, so that a retry fails
+FAILED = ("batch_failed", "job_failed")  # error codes of jobs in failed passes
+SAMPLES = 200  # samples of memory, threads and files
+DRIFT = 0.03  # highest change of a median, from the second tenth to the last
 ATTACKS = (
     *("quotes", "blank lines", "regexes", "anyOf of 25000", "enum of objects", "tools", "messages"),
     *("stop strings", "texts of 4 MB", "prompts of 4 MB", "a million tokens", "deep lists"),
 )
-HELD = {  # attacks that are connections, for a second or two
+HELD = {  # attacks that hold connections, for a second or two
     "silent": b"",
     "slow heads": siege.SLOW_HEAD,
     "slow bodies": siege.head(siege.COMPLETIONS, 1000),
@@ -68,7 +69,7 @@ QUESTIONS = (
 )
 WORDS = ("fox", "river", "lantern", "king", "window", "robot", "apple", "storm", "bridge", "piano")
 LIMITS = (4, 16, 48, 96)
-NAMELESS = ("kobold, streamed",)  # kinds that name no model, and get the first
+NAMELESS = ("kobold, streamed",)  # kinds of requests without a model name: the first model answers
 SHAPE = {
     "--hidden-size": "hidden_size",
     "--intermediate-size": "intermediate_size",
@@ -80,11 +81,12 @@ SHAPE = {
 }
 
 
-_rng = random.Random(0)  # of faults: of all models, or each load would fail where the last did
+# For the faults of all models: else each load would repeat the faults of the last one.
+_rng = random.Random(0)
 
 
 def make_backend(config, *more):
-    """Like the real one, but forward passes fail now and then."""
+    """The real backend, whose forward passes fail now and then."""
     backend = make_real_backend(config, *more)
     backend._load = _faulty(backend._load)
     return backend
@@ -117,11 +119,11 @@ class Lost(Exception):
 
 
 class Wrong(Exception):
-    """A greedy answer that is another than the idle server's."""
+    """A greedy answer that differs from the idle server's."""
 
 
 def greedy_requests(models):
-    """(model, kind's name, question, limit) of those whose answers are known. `models`: names."""
+    """(model, kind's name, question, limit) of the requests with known answers. `models`: names."""
     rng = random.Random(1)
     for model, name, limit in itertools.product(models, KINDS, LIMITS):
         text = rng.choice(QUESTIONS).format(w=rng.choice(WORDS), n=rng.randint(1, 40))
@@ -131,7 +133,7 @@ def greedy_requests(models):
 
 
 def post(port, model, name, question, limit, temperature, leaves=None):
-    """Status and data of the answer, and its Retry-After; None if the client left."""
+    """Returns status and data of the answer, and its Retry-After; None if the client left."""
     kind = KINDS[name]
     named = {} if name in NAMELESS else {"model": model}
     body = {**kind.body(question, limit), **named, "temperature": temperature}
@@ -152,7 +154,9 @@ def post(port, model, name, question, limit, temperature, leaves=None):
 
 
 def leave(connection, rng):
-    """At a random moment: in the queue, in prefill, in decode, after the end; closed or reset."""
+    """Leave at a random moment: in the queue, in prefill, in decode, after the end; by a close or a
+    reset.
+    """
     sock = connection.sock
     sock.settimeout(rng.choice([0.001, 0.02, 0.1, 0.5, 2.0]))
     try:
@@ -166,7 +170,7 @@ def leave(connection, rng):
 
 
 def outcome_of(name, answer):
-    """The text if the answer is complete, else None; and what to count it as."""
+    """Returns the text of a complete answer, else None; and a name of the outcome to count."""
     if answer is None:
         return None, "left"
     status, data, retry_after = answer
@@ -276,17 +280,17 @@ def state(port):
 
 
 def settled(port, models):
-    """The state once every job has ended; at most a minute later."""
+    """The server's state once every job has ended, within a minute."""
     wait_until(lambda: not state(port)["jobs"], 60)
     free = all(all_pages_are_free(port, model) for model in models)
     wait_until(lambda: not state(port)["jobs"], 20)
-    time.sleep(6)  # kept connections are closed after 5 s
+    time.sleep(6)  # keep-alive connections close after 5 s
     return {**state(port), "all_pages_free": free}
 
 
 def all_pages_are_free(port, model):
-    """Whether every page of the cache is free: jobs that need them all decode at the same time."""
-    post(port, model, "completion", "x", 1, 0)  # which loads it
+    """Whether every page is free: jobs that need all pages decode at the same time."""
+    post(port, model, "completion", "x", 1, 0)  # loads the model
     meta = get(port, f"/v1/models/{model}")["meta"]
     length = min(meta["cache_tokens"], meta["max_seq_len"])
     number = meta["cache_tokens"] // length
@@ -321,13 +325,13 @@ def names_of(args):
 
 
 def shape_of(model):
-    """Options of scripts/make_model.py for one as large."""
+    """Options of scripts/make_model.py for a model of the same size."""
     config = json.loads(pathlib.Path(model, "config.json").read_text())
     return [part for option, key in SHAPE.items() for part in (option, str(config[key]))]
 
 
 def configure(args, directory):
-    """A file of several models."""
+    """Writes a settings file for several models."""
     lines = [f"max_loaded = {args.models - 1}"]
     for seed, name in enumerate(names_of(args)):
         path = args.model if not seed else os.path.join(directory, name)
@@ -347,7 +351,7 @@ def start_server(args, directory):
     environment = os.environ | {
         "SWITCHYARD_BIND": f"127.0.0.1:{port}",
         "SWITCHYARD_LOG_LEVEL": "ERROR",
-        "GLIBC_TUNABLES": TUNABLES,  # as `switchyard serve` does
+        "GLIBC_TUNABLES": TUNABLES,  # as in `switchyard serve`
         "PYTHONPATH": str(ROOT),
     }
     if args.models > 1:
@@ -393,7 +397,7 @@ def main():
 
 
 def known_answers(port, models):
-    """Texts of an idle server, by request. What a failed pass has ended is asked again."""
+    """Texts of an idle server, by request. A request in a failed pass is repeated."""
     known = {}
     for request in greedy_requests(models):
         for _ in range(20):
@@ -401,7 +405,7 @@ def known_answers(port, models):
             if text is not None:
                 known[request] = text
                 break
-            time.sleep(0.5)  # a lost model comes back by itself
+            time.sleep(0.5)  # a lost model is loaded again automatically
     return known
 
 

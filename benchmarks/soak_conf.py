@@ -1,4 +1,4 @@
-"""gunicorn.conf.py for `soak.py`: over its backend, and `/soak` tells what is held."""
+"""gunicorn.conf.py for `soak.py`: over its backend; `/soak` reports memory, threads and files."""
 
 import gc
 import os
@@ -21,10 +21,10 @@ def post_worker_init(worker):
 
 
 def _state(engines):
-    gc.collect()  # what is garbage already is not held
+    gc.collect()  # garbage does not count
     tasks = pathlib.Path("/proc/self/task").glob("*/children")
-    others = [pid for task in tasks for pid in task.read_text().split()]  # the engine's, if any
-    # Of gunicorn's pool there are as many as were ever busy at once.
+    others = [pid for task in tasks for pid in task.read_text().split()]  # the engine's process
+    # gunicorn's pool has as many threads as were ever busy at once.
     own_threads = sum(not t.name.startswith("ThreadPool") for t in threading.enumerate())
     return {
         "jobs": sum(engine.num_jobs for engine in engines),

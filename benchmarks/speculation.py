@@ -3,9 +3,9 @@
 
     python benchmarks/speculation.py [MODEL_DIR] [--draft MODEL_DIR] [--streams 1,8]
 
-Engine only: no guesses, n-grams of the text so far, and with --draft the guesses of another model,
-each by a backend of its own, in turns. A greedy text likes to repeat itself, which suits n-grams.
-`same`: texts that are those without guesses.
+Engine only, in turns, each on a backend of its own: without drafts, with n-grams of the text so
+far, and with --draft a draft model. A greedy text likes to repeat itself, which suits n-grams.
+`same`: texts equal to those without drafts.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def prompts(backend, number, seed):
 
 
 class Way:
-    """One way of guessing, its backend open as long as it is measured."""
+    """One kind of drafts. Its backend is open during its measurement."""
 
     def __init__(self, args, **config):
         self._new_tokens = args.new_tokens
@@ -52,7 +52,7 @@ class Way:
         self.backend.open()
 
     def run(self, num_streams, seed):
-        """(tokens a second, token ids of each text, guessed tokens, those that were right)."""
+        """Returns (tokens a second, token ids of each text, draft tokens, accepted ones)."""
         self.backend.reset()
         work = prompts(self.backend, num_streams, seed)
         jobs = [

@@ -5,8 +5,8 @@
 
 Starts a server with the SWITCHYARD_* settings of this environment, with room for all streams, and
 keeps it busy. Each minute: tokens a second, resident memory of the server's processes, memory of
-the GPUs in use. Exit status 1 if a request failed, if the last minute is more than 3% slower than
-the second, or if memory at the end is more than 2% above that after the second minute.
+the GPUs in use. Exit status 1 if a request failed; if the last minute is more than 3% slower than
+the second; or if memory has grown by more than 2% since the end of the second minute.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from benchmarks import load  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 from benchmarks.serve import Server  # noqa: E402
 
-SLOWER, LARGER = 0.97, 1.02  # at the most
+SLOWER, LARGER = 0.97, 1.02  # lowest and highest ratio
 
 
 def start_server(model, directory, defaults, conf="gunicorn.conf.py"):
-    """`model`: None if `defaults`, of this environment, say it. The process and its URL."""
+    """Returns the process and its URL. `model`: None if `defaults` name it."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -61,12 +61,12 @@ def start_server(model, directory, defaults, conf="gunicorn.conf.py"):
 
 
 def family(pid):
-    """It and all that it has started, directly or not."""
+    """A process and all its descendants."""
     children = collections.defaultdict(list)
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # gone meanwhile
+        except OSError:  # it has ended
             continue
         children[int(fields[1])].append(int(path.parent.name))
     found = [pid]
@@ -76,7 +76,7 @@ def family(pid):
 
 
 def host_mb(pid):
-    """What no other process shares, so that nothing counts twice."""
+    """Private memory of a process: shared memory would count twice."""
     total = 0
     for one in family(pid):
         try:
@@ -88,7 +88,7 @@ def host_mb(pid):
 
 
 def device_mb():
-    """Of the GPUs in CUDA_VISIBLE_DEVICES, or of all. None without a GPU."""
+    """Used memory of the GPUs in CUDA_VISIBLE_DEVICES, or of all. None without a GPU."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
@@ -98,7 +98,7 @@ def device_mb():
 
 
 class Minutes:
-    """What came in each minute, as it comes, and what the server held at its end."""
+    """Tokens in each minute, counted as they come, and the server's memory at its end."""
 
     def __init__(self, pid):
         self.tokens = collections.Counter()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What do a swap, and another model that idles, cost those who are served?
+"""What do a swap, and an idle second model, cost running requests?
 
     python benchmarks/swap.py [MODEL_DIR] [--other MODEL_DIR] [--requests 1000] [--swaps 4]
 
 Starts a server with the SWITCHYARD_* settings of this environment and two models of the same files,
-and keeps one busy with so many streams. In turns, twice: that one alone; the other one loaded
-beside it, without a request. Then once more while the busy one is swapped: to `--other`, and back.
-TTFT: from the connection to the first frame of text. Exit status 1 if a request failed or a swap.
+and keeps one busy. In turns, twice: the busy model alone; the other one loaded beside it, without a
+request. Then the busy one is swapped to `--other` and back. TTFT: from the connection to the first
+frame of text. Exit status 1 if a request or a swap failed.
 """
 
 import argparse
@@ -32,7 +32,7 @@ BUSY, IDLE = "busy", "idle"
 
 
 def start(args, directory, idle="manual"):
-    """`idle`: when that model is loaded. The process and its URL."""
+    """Returns the process and its URL. `idle`: the load policy of the idle model."""
     config = pathlib.Path(directory, "switchyard.toml")
     tables = ({"name": BUSY}, {"name": IDLE, "load": idle})
     lines = [f'models_dir = "{pathlib.Path(args.other).resolve().parent}"']
@@ -45,7 +45,7 @@ def start(args, directory, idle="manual"):
 
 
 def change(url, method, path, body=None):
-    """The last event of the answer."""
+    """Returns the last event of the answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{url}{path}", data, method=method)
     request.add_header("Content-Type", "application/json")
@@ -63,7 +63,7 @@ def wait_for(url, name, value):
 
 
 def ask(url, args, number):
-    """Readings of that many requests, whose lengths differ so that they don't end together."""
+    """Readings of `number` requests, of different lengths, so that they don't end together."""
     rng = random.Random(number)
     bodies = (
         {
@@ -77,7 +77,7 @@ def ask(url, args, number):
 
 
 def report(what, readings):
-    """How many have failed."""
+    """Returns the number of failed requests."""
     faults = [reading.fault for reading in readings if reading.fault]
     good = [reading for reading in readings if not reading.fault]
     first = [reading.arrivals[0][0] - reading.begin for reading in good]
@@ -95,7 +95,7 @@ def report(what, readings):
 
 
 class Swaps(threading.Thread):
-    """One after the other, one each `interval` seconds at most; the first behind half of that."""
+    """Swaps one after the other, at most one each `interval` seconds; first half of it passes."""
 
     def __init__(self, url, args, interval):
         super().__init__()
@@ -107,7 +107,7 @@ class Swaps(threading.Thread):
         self.told = []
 
     def run(self):
-        self.is_over.wait(self._interval / 2)  # all clients begin at once: not with them
+        self.is_over.wait(self._interval / 2)  # not together with the start of all clients
         for i in range(self._number):
             model = self._models[i % 2]
             body = {"model": model if i % 2 == 0 else str(pathlib.Path(model).resolve())}
@@ -141,7 +141,7 @@ def main():
 
 
 def measure(url, args):
-    """How many requests and swaps have failed."""
+    """Returns the number of failed requests and swaps."""
     ask(url, args, args.requests // 10)
     num_failed = 0
     for _ in range(2):

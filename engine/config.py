@@ -194,7 +194,9 @@ class ModelConfig:
         if not 1 <= self.fair_wait_factor < math.inf:
             raise ModelError("fair_wait_factor must be at least 1", "fair_wait_factor")
         if not 0 < self.hang_timeout <= self.hang_exit < math.inf:
-            raise ModelError("hang_timeout must be above 0, hang_exit not less", "hang_timeout")
+            raise ModelError(
+                "hang_timeout must be above 0, and hang_exit at least that", "hang_timeout"
+            )
         if not 0 < self.silence_timeout < math.inf:
             raise ModelError("silence_timeout must be above 0", "silence_timeout")
         if self.max_pending < 0:
@@ -202,21 +204,21 @@ class ModelConfig:
 
     def _check_gpus(self) -> None:
         if self.gpus and (min(self.gpus) < 0 or len(set(self.gpus)) < len(self.gpus)):
-            raise ModelError("gpus must be numbers from 0 on, none of them twice", "gpus")
+            raise ModelError("gpus must be different numbers from 0 on", "gpus")
         if self.gpus and self.device == "cpu":
             raise ModelError("gpus is for GPUs, and the device is cpu", "gpus")
         if bool(self.at) != (self.link == "socket"):
             raise ModelError("at and link = socket need each other", "at")
         if len(set(self.at)) < len(self.at):
-            raise ModelError("at must name no address twice", "at")
+            raise ModelError("at must name different addresses", "at")
         if self.gpus and self.link == "thread":
-            raise ModelError(
-                "gpus are given to a process of the model's own, and link is thread", "gpus"
-            )
+            raise ModelError("gpus needs a process of the model's own, and link is thread", "gpus")
         if self.replicas < 1:
             raise ModelError("replicas must be at least 1", "replicas")
         if self.replicas > 1 and self.link == "thread":
-            raise ModelError("replicas are processes of their own, and link is thread", "replicas")
+            raise ModelError(
+                "replicas needs processes of their own, and link is thread", "replicas"
+            )
         if len(self.gpus) % self.replicas:
             raise ModelError(
                 f"{len(self.gpus)} gpus can't be shared out to {self.replicas} replicas in equal"
@@ -224,9 +226,9 @@ class ModelConfig:
                 "replicas",
             )
         if not self.cache_mode or len(set(self.cache_mode)) < len(self.cache_mode):
-            raise ModelError("cache_mode must name one or more, none of them twice", "cache_mode")
+            raise ModelError("cache_mode must name one or more different modes", "cache_mode")
         if self.draft_model is not None and self.ngram_draft:
-            raise ModelError("there can't be both draft_model and ngram_draft", "ngram_draft")
+            raise ModelError("draft_model and ngram_draft exclude each other", "ngram_draft")
         if self.tensor_parallel and (self.draft_model is not None or self.loras):
             raise ModelError(
                 "ExLlamaV2's tensor_parallel has no LoRAs, and is not tried with a draft model",

@@ -88,7 +88,7 @@ class Engine:
 
     @property
     def standing(self) -> Standing:
-        """What the engine thread has told of itself. Read only."""
+        """The state that the engine thread has reported. Read only."""
         return self._standing
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:

@@ -1,4 +1,4 @@
-"""Everything that goes wrong in the engine, by whose fault it is.
+"""The errors of the engine, by the side at fault.
 
 EngineError
 ├── ModelError              a model can't be loaded, or brought back: its files, device, memory

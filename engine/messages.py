@@ -57,7 +57,7 @@ Command = Submit | Cancel | ListPending | ListJobs | Abandon | Stop
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a warm model offers. Lengths in tokens."""
+    """The properties of a warm model. Lengths in tokens."""
 
     max_seq_len: int
     vocab_size: int
@@ -209,7 +209,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """By the model's raw logits over its whole vocabulary, before any change."""
+    """Logprob by the model's raw logits over its whole vocabulary, before any change."""
 
     token_id: int
     logprob: float

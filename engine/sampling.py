@@ -47,7 +47,7 @@ def _parameter(
 
 @dataclass(frozen=True, slots=True)
 class BannedString:
-    """Which tokens may not follow which text; see `Vocabulary.ban`."""
+    """Tokens that may not follow a text, by text; see `Vocabulary.ban`."""
 
     data: bytes
     containing: tuple[int, ...]  # tokens that contain the whole string

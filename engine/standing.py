@@ -73,7 +73,9 @@ class Standing:
 
     @property
     def stats(self) -> Stats | None:
-        """With the counts of earlier threads of this engine, and of earlier engines of its name."""
+        """The counts, with those of earlier threads of this engine, and earlier engines of its
+        name.
+        """
         before = None if self._past is None else self._past.stats
         if self._stats is not None:
             return self._stats.after(before)

@@ -17,7 +17,7 @@ from switchyard.engine.messages import (
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What one job has used so far, for the application's accounts.
+    """The usage of one job so far, for the application's accounts.
 
     Told once after the lookup of its prompt in the cache, and once at its end. A job that never
     starts has computed nothing.

@@ -34,7 +34,7 @@ CHAT_TEMPLATE = """\
 {{- '<|im_start|>assistant\\n' }}
 {%- endif %}"""
 
-CORPUS_BYTES = 1 << 20  # of source text the tokenizer learns from
+CORPUS_BYTES = 1 << 20  # of source text for the tokenizer's training
 
 SIZES = (
     *("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads"),
@@ -49,11 +49,11 @@ SHAPES = {
 BITS, HEAD_BITS = 4, 6  # of a weight, with --exl2
 QUANTIZATION = {"quant_method": "exl2", "version": "0.3.2", "bits": BITS, "head_bits": HEAD_BITS}
 GROUP_SIZE = 128  # inputs that share a scale
-SCALE = 10  # of every group, of 16; exllamav2 multiplies by the square of one more, over 256
+SCALE = 10  # of every group, from 0 to 15; exllamav2 multiplies by (it + 1) squared, over 256
 
 
 def make_model(directory: Path, args: argparse.Namespace) -> None:
-    """Into a directory beside it first: an interrupted run leaves nothing half-written."""
+    """Written beside `directory` first: an interrupted run leaves no half-written model."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -80,8 +80,8 @@ def make_model(directory: Path, args: argparse.Namespace) -> None:
 
 
 def make_tokenizer(vocab_size: int) -> Tokenizer:
-    """Byte-level BPE. Every id has text: a vocabulary larger than the sources yield is filled up
-    with words that no text is encoded to.
+    """Byte-level BPE. Every id has text: words that no text is encoded to fill the vocabulary
+    beyond the tokens that the sources yield.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -117,7 +117,7 @@ def corpus() -> str:
 
 
 def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """Scaled so that activations keep their size from layer to layer."""
+    """Scaled so that activations keep their size over the layers."""
     generator = torch.Generator().manual_seed(args.seed)
     hidden, inner = args.hidden_size, args.intermediate_size
     head_dim = hidden // args.num_heads
@@ -155,7 +155,7 @@ def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
             **matrix(f"{layer}mlp.down_proj", hidden, inner, residual),
         }
     tensors["model.norm.weight"] = ones()
-    # Logits far enough apart that greedy text doesn't hang on the last bit of a float.
+    # Logits far enough apart: greedy text must not depend on a float's last bit.
     tensors |= matrix("lm_head", args.vocab_size, hidden, 3.0, HEAD_BITS)
     return tensors
 
@@ -163,8 +163,8 @@ def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
 def quantized(
     outputs: int, inputs: int, scale: float, bits: int, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """A matrix as EXL2 stores it, of uniform random codes of which each stands for itself less
-    2 ** (bits - 1). Its weights have the standard deviation of the float16 ones.
+    """A matrix in EXL2's format, with uniform random codes. Each code means its own value less 2 **
+    (bits - 1). Its weights have the standard deviation of the float16 ones.
     """
     num_groups = inputs // GROUP_SIZE
     deviation = ((4**bits - 1) / 12) ** 0.5

@@ -22,11 +22,11 @@ PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- what fits -->\n", "<!-- end of what fits -->\n"
 GPUS = (8, 12, 16, 24, 48, 80)
 BITS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5)
-HEAD_BITS = 6.0  # of the matrix that makes logits, as ExLlamaV2 converts it by default
+HEAD_BITS = 6.0  # of the output matrix
 TOKENS = 16384
 
-# By their config.json: hidden and inner size, layers, heads, key/value heads, numbers of a head,
-# vocabulary, context; what else differs.
+# Each by its config.json: hidden and inner size, layers, heads, key/value heads, numbers of a head,
+# vocabulary, context; further settings.
 LLAMA, MISTRAL, QWEN = "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096}
 EXPERTS = {"num_experts": 128, "moe_intermediate_size": 768, "norm_topk_prob": True}
@@ -53,7 +53,7 @@ NAMES = (
 
 
 def matrices(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Tensors of EXL2 and how many weights each has: those of a layer's parts as one."""
+    """Yields EXL2 tensors with their numbers of weights; the parts of a layer as one."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     queries = config["num_attention_heads"] * config["head_dim"]
     keys = config["num_key_value_heads"] * config["head_dim"]
@@ -65,7 +65,7 @@ def matrices(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def make(root: pathlib.Path, config: dict[str, Any], bits: float) -> None:
-    """A model's directory whose weights are a hole in the file."""
+    """Makes a model directory whose weights are a hole in a sparse file."""
     told = {**config, "quantization_config": {"quant_method": "exl2", "bits": bits}}
     (root / "config.json").write_text(json.dumps(told))
     (root / "tokenizer.json").write_text("{}")
@@ -94,7 +94,7 @@ def footprints(name: str) -> Iterator[tuple[float, engine.ModelConfig, Footprint
 
 
 def best(name: str, models: list[tuple[float, engine.ModelConfig, Footprint]], gpu: int) -> str:
-    """The most bits with which a whole context fits, in the first cache mode that does."""
+    """The most bits for which a full context fits, in the first cache mode that fits."""
     free = [gpu * GIB - CONTEXT]
     for bits, config, footprint in models:
         assert config.max_seq_len is not None

@@ -22,7 +22,7 @@ without_packages("switchyard", "switchyard.engine", "switchyard.engine.memory")
 from switchyard.engine.memory import gpus  # noqa: E402
 
 USUAL, CUDA, COMPILED = "requirements.txt", "requirements-cuda.txt", "requirements-cuda-source.txt"
-TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"  # a tenth of the other's size
+TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"  # a tenth of the size with CUDA
 OLDEST = (7, 0)  # compute capability that torch 2.8.0 is built for, with CUDA 12.8
 CURE = "docs/deployment.md has other ways, SWITCHYARD_DEVICE=cpu does without the GPU"
 PIP = """
@@ -42,12 +42,12 @@ import exllamav2_ext
 
 
 def choose(installed: str) -> str:
-    """`installed`: the list that was installed last, or nothing."""
+    """`installed`: the last installed list, or empty."""
     if installed == read(COMPILED):
         return installed
     device = setting("device")
     found = gpus.gpus() if device != "cpu" and gpus.has_gpu() else []
-    if not found and device != "cuda":  # which may be set where the driver isn't, to build an image
+    if not found and device != "cuda":  # set without a driver to build an image
         keeps = installed in (read(CUDA), without_flash_attn(read(CUDA)))
         return installed if keeps else read(USUAL)
     chosen = read(CUDA)
@@ -109,7 +109,7 @@ def install(listed: str, name: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(lines))
         file.flush()
-        # compiled when first imported: most of it never is, and installing takes half the time
+        # compiled at first import; most modules never are, and installing takes half the time
         if pip("install", *options, "--no-compile", "-r", file.name, stdout=sys.stderr).returncode:
             fail(f"pip could not install {CUDA if is_cuda else name}; see above", status=1)
     if is_cuda:
@@ -122,15 +122,13 @@ def install(listed: str, name: str) -> None:
 
 @functools.cache
 def has_index() -> bool:
-    """Is pip configured for an index, or a directory of wheels? Those win."""
+    """Whether pip is configured for an index, or a directory of wheels: then these are used."""
     told = pip("config", "list", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     return bool(re.search(r"(index-url|find-links|no-index)=", told))
 
 
 def by_name(line: str) -> str:
-    """A wheel with an address becomes a name and a version, if the index that pip is configured for
-    has it.
-    """
+    """Replaces a wheel's address by name and version, if the configured index has it."""
     name, is_wheel, rest = line.partition(" @ ")
     address, _, marker = rest.partition(" ; ")
     if not is_wheel or f'"{dotted(sys.version_info[:2])}"' not in marker:
@@ -145,7 +143,7 @@ def pip(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]
 
 
 def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
-    """Python. At Ctrl-C it cleans up, and then this process ends."""
+    """Run Python. At Ctrl-C it cleans up first, then this process ends."""
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     done = subprocess.run([sys.executable, *arguments], text=True, **options)

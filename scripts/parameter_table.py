@@ -82,7 +82,7 @@ TOPICS = {  # names up to the first dot or bracket
     "Scheduling and identity": "priority timeout user metadata safety_identifier"
     " prompt_cache_key genkey",
 }
-ROUTES = {  # of parameters that only such routes have, by the beginnings of their paths
+ROUTES = {  # topics of parameters by the beginning of their only routes' paths
     "Tokens": ("/tokenize", "/detokenize", "/v1/internal/", "/v1/token/", "/api/extra/tokencount"),
     "Usage": ("/v1/usage",),
 }
@@ -90,9 +90,9 @@ LOADING = (
     "/admin/",
     "/models/",
     "/v1/model/",
-)  # which take settings: docs/configuration.md has them
-COUNTING = "/input_tokens"  # ends paths that take what the path before it does
-UNBOUNDED = 2**31 - 1  # from here on a limit is only what an integer holds
+)  # these take settings: see docs/configuration.md
+COUNTING = "/input_tokens"  # a path with this ending takes the parameters of the path before it
+UNBOUNDED = 2**31 - 1  # limits from here on are those of an integer
 
 
 class Row(NamedTuple):
@@ -103,17 +103,17 @@ class Row(NamedTuple):
 
 
 class Neutral(NamedTuple):
-    """A parameter that is taken with values that ask for nothing."""
+    """A parameter that is accepted only with values that ask for nothing."""
 
     name: str
     values: str
 
 
-Rows = dict[Row | Neutral, list[str]]  # each with its endpoints
+Rows = dict[Row | Neutral, list[str]]  # row -> its endpoints
 
 
 def rows(api: dict[str, Any]) -> Rows:
-    """Of an OpenAPI document, each once, with the paths of all endpoints that have it."""
+    """The rows of an OpenAPI document, each once, with the paths of its endpoints."""
     definitions = api["components"]["schemas"]
     found: Rows = {}
     for path, methods in sorted(api["paths"].items(), key=_openai_first):
@@ -133,7 +133,7 @@ def _openai_first(item: tuple[str, Any]) -> tuple[bool, str]:
 
 
 def _objects(operation: dict[str, Any], definitions: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What it takes: its body, its query string."""
+    """The schemas of an operation's input: its body, its query string."""
     contents = operation.get("requestBody", {}).get("content", {})
     schemas = [content["schema"] for content in contents.values()]
     for reference in dict.fromkeys(name for s in schemas for name, _ in _references(s)):
@@ -154,7 +154,7 @@ def _objects(operation: dict[str, Any], definitions: dict[str, Any]) -> Iterator
 def _rows(
     schema: dict[str, Any], definitions: dict[str, Any], prefix: str, above: tuple[str, ...]
 ) -> Iterator[Row | Neutral]:
-    """Of an object: its properties, and those described of objects inside."""
+    """The rows of an object: its properties, and documented properties of objects inside."""
     for name, value in schema.get("properties", {}).items():
         if value.get("description") in (NEUTRAL, SETTLED, TOLD):
             values = [_code(item) for item in value.get("enum", ()) if item is not None]
@@ -256,7 +256,7 @@ def topic_of(row: Row, paths: list[str]) -> str:
 
 
 def where(paths: list[str]) -> str:
-    """By WORDS as far as they fit, then single paths."""
+    """The endpoints in WORDS where they fit, then as single paths."""
     for word, members in WORDS.items():
         lacking = [path for path in members if path not in paths]
         if len(lacking) <= (2 if word == "all" else 0):
@@ -267,7 +267,7 @@ def where(paths: list[str]) -> str:
 
 
 def other_names() -> list[tuple[str, list[str]]]:
-    """Of parameters of text completions: what other servers call them."""
+    """For each parameter of text completions, its names on other servers."""
     names: dict[str, list[str]] = {}
     for name, own in sorted(parse.Completion.other_names().items()):
         names.setdefault(own, []).append(name)

@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "faults.toml"
-TIMEOUT = 1200  # seconds of tests, of one fault: that they hang is a fault that was noticed
+TIMEOUT = 1200  # seconds of tests for one fault; a hang counts as noticed
 
 
 def main() -> int:
@@ -60,7 +60,7 @@ def tell_places(faults: list[dict[str, Any]]) -> int:
 
 
 def plant(copy: pathlib.Path, fault: dict[str, Any]) -> str | None:
-    """The file's text with the fault; None where it has no place, or isn't Python any more."""
+    """The file's text with the fault; None without its place, or if the result isn't Python."""
     path = copy / fault["file"]
     text = path.read_text() if path.exists() else ""
     if text.count(fault["before"]) != 1:
@@ -122,7 +122,7 @@ def test_files(copy: pathlib.Path) -> list[str]:
 
 
 def importers(copy: pathlib.Path, name: str) -> list[str]:
-    """Test files that import the module itself."""
+    """Test files that import the module directly."""
     module = "switchyard." + name.removeprefix("switchyard/").removesuffix(".py").replace("/", ".")
     return [test for test in test_files(copy) if module in set(imports(copy / test))]
 

@@ -18,7 +18,7 @@ DEFAULTS = {
 
 
 def setting(name: str) -> str:
-    """As app/config.py reads it, and judges it later."""
+    """Reads a setting as app/config.py does, which checks it later."""
     if (value := os.environ.get(f"SWITCHYARD_{name.upper()}")) is not None:
         return value
     try:
@@ -28,7 +28,7 @@ def setting(name: str) -> str:
 
 
 def without_packages(*names: str) -> None:
-    """Makes modules of these importable which need no package, while those beside them do."""
+    """Makes these modules importable without any package: not their siblings, which need some."""
     for name in names:
         package = types.ModuleType(name)
         package.__path__ = [str(ROOT.joinpath(*name.split(".")))]
@@ -36,7 +36,7 @@ def without_packages(*names: str) -> None:
 
 
 def check_model(path: str) -> None:
-    """In the words of the loader."""
+    """Uses the messages of the loader."""
     without_packages(
         *("switchyard", "switchyard.engine", "switchyard.engine.memory", "switchyard.engine.model")
     )
@@ -52,7 +52,7 @@ def check_model(path: str) -> None:
 
 
 def check_port(bind: str) -> None:
-    """In the words of the server."""
+    """Uses the messages of the server."""
     without_packages("switchyard", "switchyard.server")
     from switchyard.server import address
 
@@ -70,5 +70,5 @@ if __name__ == "__main__":
         check_model(model)
     elif os.environ.get("SWITCHYARD_MODEL") is not None:
         fail("SWITCHYARD_MODEL is empty: name a directory, or leave it out for the demo model")
-    if not setting("bind_wait").strip("0."):  # else another server may still have it
+    if not setting("bind_wait").strip("0."):  # else the server itself waits for the port
         check_port(setting("bind"))

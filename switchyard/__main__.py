@@ -1,4 +1,4 @@
-"""`python -m switchyard`: the command `switchyard`; by arguments of gunicorn, or none, a server."""
+"""`python -m switchyard`: the command `switchyard`; with gunicorn's arguments or none, a server."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ def run() -> None:
         arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
     )
     if is_gunicorn:
-        # Until gunicorn looks at signals itself, Ctrl-C ends this without a traceback.
+        # Until gunicorn handles signals, Ctrl-C ends the process without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         from gunicorn.app import wsgiapp
 

@@ -1,1 +1,1 @@
-"""Where an engine thread runs: in this process, or in one of its own."""
+"""Ways to an engine thread: in this process, or in one of its own."""

@@ -1,5 +1,5 @@
-"""Which models fit into memory together, and which to evict for another. Pure, except `free`, and
-`needed`, which looks for room on the GPUs.
+"""Chooses the models to evict for another model. Pure, except `free`, and `needed`, which looks for
+room on the GPUs.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which architectures, and variants of them, ExLlamaV2 0.3.2 computes: by config.json alone. It
+"""The architectures, and variants of them, that ExLlamaV2 0.3.2 computes: by config.json alone. It
 would load most others as a Llama, or ignore the difference.
 """
 

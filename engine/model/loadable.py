@@ -18,7 +18,7 @@ UNQUANTIZED = "only a CUDA device can serve them, the CPU backend needs the unqu
 
 
 def check_loadable(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
-    """What `measure` returns. Raises ModelError."""
+    """Returns footprints and lengths, as `measure` does. Raises ModelError."""
     measured = measure(config)
     if is_for_cpu(config.device):
         for path in (config.path, config.draft_model):

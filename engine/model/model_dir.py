@@ -159,7 +159,7 @@ def _token_ids(config: dict[str, Any]) -> list[int]:
 
 
 def _chat_template(root: Path, tokenizer_config: dict[str, Any]) -> str | None:
-    """From chat_template.jinja, as newer models have it, else from tokenizer_config.json."""
+    """The template of chat_template.jinja, as in newer models, else of tokenizer_config.json."""
     file = root / "chat_template.jinja"
     if file.is_file():
         try:

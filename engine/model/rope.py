@@ -30,8 +30,8 @@ class Rope:
 
 
 def read_rope(model_config: dict[str, Any]) -> Rope:
-    """From `rope_parameters`, as transformers 5 writes it, else from `rope_scaling`. Raises
-    ModelError for an unknown or incomplete one.
+    """The rotary embedding in `rope_parameters`, as transformers 5 writes it, else in
+    `rope_scaling`. Raises ModelError for an unknown or incomplete one.
     """
     text = text_config(model_config)
     named = text.get("rope_parameters") or {}

@@ -9,7 +9,7 @@ from typing import Any
 from switchyard.engine.errors import ModelError
 
 READS = "ExLlamaV2 reads EXL2, GPTQ of 4 bits and float16, as .safetensors"
-INSTEAD = "take the model in one of these, or the original and quantize that"
+INSTEAD = "take the model in one of these formats, or quantize the original"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # owner/model
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 

@@ -1,1 +1,1 @@
-"""Which job runs next, and for how long."""
+"""Chooses the next job to run, and measures the jobs."""

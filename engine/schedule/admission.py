@@ -1,4 +1,4 @@
-"""Which jobs an engine accepts. Pure; any thread."""
+"""Decides which jobs an engine accepts. Pure; any thread."""
 
 from collections.abc import Collection, Iterator
 from typing import Literal

@@ -1,4 +1,4 @@
-"""`switchyard bench`: how fast is a running server?"""
+"""`switchyard bench`: measures the speed of a running server."""
 
 import http.client
 import json
@@ -19,19 +19,19 @@ PATIENCE = 300.0  # seconds without a byte
 
 @dataclass
 class Measured:
-    """One stream. Times in seconds, by the monotonic clock."""
+    """The times of one stream, in seconds, by the monotonic clock."""
 
     begin: float = 0.0
-    times: list[float] = field(default_factory=list)  # of its frames with text
+    times: list[float] = field(default_factory=list)  # arrival of each frame with text
     num_tokens: int = 0
     error: str | None = None
 
 
 @click.command()
-@click.option("--url", help="The server's. Default: where the settings have it listen.")
+@click.option("--url", help="URL of the server. Default: the address in the settings.")
 @click.option("--key", help="Sent as Authorization: Bearer.")
-@click.option("--streams", default="1,8,32", show_default=True, help="At once, in turns.")
-@click.option("--tokens", default=128, show_default=True, help="New ones of each stream.")
+@click.option("--streams", default="1,8,32", show_default=True, help="Streams at once, in turns.")
+@click.option("--tokens", default=128, show_default=True, help="New tokens of each stream.")
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def bench(url: str | None, key: str | None, streams: str, tokens: int, as_json: bool) -> None:
     """Measure a running server: tokens a second, the wait for the first, gaps, errors."""
@@ -70,7 +70,7 @@ def _check_reachable(base: str) -> None:
 
 
 def _measure(base: str, key: str | None, number: int, tokens: int) -> list[Measured]:
-    """So many streams that begin together, each with a prompt of its own."""
+    """Run `number` streams that begin together, each with a prompt of its own."""
     measured = [Measured() for _ in range(number)]
     barrier = threading.Barrier(number)
 
@@ -118,7 +118,7 @@ def _stream(measured: Measured, base: str, key: str | None, prompt: str, tokens:
 
 
 def _row(number: int, measured: Sequence[Measured]) -> dict[str, float | int | str | None]:
-    """Times in milliseconds."""
+    """The line of the report. Times in milliseconds."""
     good = [one for one in measured if one.error is None and one.times]
     errors = [one.error or "no text" for one in measured if one.error or not one.times]
     first = [1000 * (one.times[0] - one.begin) for one in good]
@@ -139,7 +139,7 @@ def _row(number: int, measured: Sequence[Measured]) -> dict[str, float | int | s
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """0 of none."""
+    """0 without values."""
     if len(values) < 2:
         return values[0] if values else 0.0
     return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]

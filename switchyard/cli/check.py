@@ -1,4 +1,6 @@
-"""`switchyard check`: could a server start with these settings? Without torch; loads nothing."""
+"""`switchyard check`: whether a server could start with these settings. Without torch; loads
+nothing.
+"""
 
 import errno
 import http.client
@@ -84,7 +86,7 @@ def _of_ledger(settings: Settings) -> Finding:
 
 
 def _of_access_log(path: str) -> Finding:
-    """Without making it."""
+    """Checks the path without creating the file."""
     folder = os.path.dirname(os.path.abspath(path))
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
@@ -103,7 +105,7 @@ def _of_address(bind: str) -> Finding:
 
 
 def _is_ours() -> bool:
-    """Whether a Switchyard answers where the settings have one listen."""
+    """Whether a Switchyard answers at the address of the settings."""
     connection, _ = connect(url_of_settings(), timeout=1)
     try:
         connection.request("GET", "/health/live")

@@ -1,4 +1,4 @@
-"""`switchyard doctor`: what is there, and what follows from it."""
+"""`switchyard doctor`: what this machine has for a server, and what is missing."""
 
 import importlib.metadata
 import json
@@ -114,7 +114,9 @@ def _cure(name: str) -> str:
 
 
 def _probe() -> dict[str, Any]:
-    """What torch says, of which importing takes seconds, and might not return."""
+    """Versions and devices by torch, in a process of its own: the import takes seconds, and might
+    hang.
+    """
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`switchyard estimate`: what a model takes of GPUs, by the loader's arithmetic. Without torch."""
+"""`switchyard estimate`: GPU memory of a model, by the loader's arithmetic. Without torch."""
 
 import dataclasses
 import json
@@ -18,15 +18,15 @@ CANNOT_LOAD = 3
 
 
 class Row(NamedTuple):
-    """Of one way to hold the cache. Sizes in bytes."""
+    """The estimate for one cache mode. Sizes in bytes."""
 
     cache_mode: str
     weights: int
     cache: int
     work_space: int
     total: int
-    fits: bool | None  # None: no GPU is known
-    most_tokens: int | None  # of a cache that fits
+    fits: bool | None  # None without a known GPU
+    most_tokens: int | None  # tokens of the largest cache that fits
 
 
 @click.command()
@@ -34,14 +34,14 @@ class Row(NamedTuple):
 @click.option(
     "--context",
     type=click.IntRange(PAGE_SIZE),
-    help="Tokens of one prompt and completion. Default: what the model was made for.",
+    help="Tokens of one prompt and completion. Default: the model's own context.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1, 4096),
     default=1,
     show_default=True,
-    help="How many such contexts the cache holds at once.",
+    help="Number of such contexts that the cache holds at once.",
 )
 @click.option(
     "--gpu",
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 def estimate(
     model_dir: str, context: int | None, jobs: int, sizes: tuple[float, ...], as_json: bool
 ) -> None:
-    """Say what the model in MODEL_DIR takes of GPUs, and what fits, without loading it.
+    """Estimate the GPU memory of the model in MODEL_DIR, and what fits, without loading it.
 
     Exit status: 1 if nothing fits, 3 if the model can't be loaded at all.
     """
@@ -89,7 +89,7 @@ def estimate(
 
 
 def usable(found: Sequence[Gpu]) -> list[int]:
-    """Bytes of each that the loader will find free."""
+    """Bytes of each GPU that the loader will find free."""
     return [max(gpu.free - CONTEXT, 0) for gpu in found]
 
 

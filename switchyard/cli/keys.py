@@ -1,4 +1,4 @@
-"""`switchyard keys`: make, list and take back API keys."""
+"""`switchyard keys`: creates, lists and revokes API keys."""
 
 import hashlib
 import json
@@ -18,17 +18,17 @@ from switchyard.cli.keys_file import Failed, block, edit, place, read
 
 PREFIX = "sk-sy-"
 NUM_BYTES = 32
-MIN_GIVEN = 20  # characters of a key that the operator makes
+MIN_GIVEN = 20  # characters of a key that the operator supplies
 
 HEAD = "# API keys of Switchyard: docs/operations.md. Never the keys themselves, only hashes.\n"
 
 
 @click.group()
-@click.option("--file", help="Of the keys. Default: the setting keys_file.")
+@click.option("--file", help="File of the keys. Default: the setting keys_file.")
 @click.option("--config", help="File of settings, in place of ./switchyard.toml.")
 @click.pass_context
 def keys(context: click.Context, file: str | None, config: str | None) -> None:
-    """Make, list and take back API keys."""
+    """Create, list and revoke API keys."""
     if config is not None:
         os.environ[CONFIG] = os.path.abspath(config)
     try:
@@ -37,28 +37,28 @@ def keys(context: click.Context, file: str | None, config: str | None) -> None:
         raise Failed(str(error)) from None
     if not path:
         raise click.UsageError("no file of keys: give --file, or the setting keys_file")
-    context.obj = os.path.realpath(path)  # or a link would be replaced by what it stands for
+    context.obj = os.path.realpath(path)  # else an edit would replace a link by a file
 
 
 @keys.command()
 @click.argument("name")
 @click.option("--role", type=click.Choice(["user", "metrics", "admin"]), help="Default: user.")
-@click.option("--model", "models", multiple=True, help="It may use; any number of times.")
+@click.option("--model", "models", multiple=True, help="A model that the key may use; repeatable.")
 @click.option("--rpm", type=int, help="Requests a minute.")
-@click.option("--tpm", type=int, help="Tokens a minute: computed prompt, and new ones.")
+@click.option("--tpm", type=int, help="Tokens a minute: computed prompt tokens and new tokens.")
 @click.option("--concurrency", type=int, help="Requests at once.")
 @click.option("--max-tokens", type=int, help="Most new tokens of a request.")
-@click.option("--budget-tokens", type=int, help="Of each --budget-period, prompts and new ones.")
+@click.option("--budget-tokens", type=int, help="Tokens in each --budget-period, prompts included.")
 @click.option("--budget-period", type=click.Choice(["day", "month", "total"]))
-@click.option("--priority", type=int, help="Of requests that don't say.")
-@click.option("--max-priority", type=int, help="Highest that it may ask for.")
-@click.option("--expires", help="Such as 2027-01-01T00:00:00Z.")
-@click.option("--note", help="For whom, for what.")
+@click.option("--priority", type=int, help="Default priority of its requests.")
+@click.option("--max-priority", type=int, help="Highest priority that its requests may ask for.")
+@click.option("--expires", help="End of its validity, such as 2027-01-01T00:00:00Z.")
+@click.option("--note", help="A note, such as the owner.")
 @click.option("--stdin", "is_given", is_flag=True, help="Take the key from standard input.")
 @click.option("--json", "as_json", is_flag=True, help="As an object.")
 @click.pass_obj
 def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -> None:
-    """Add a key, and show it: this once."""
+    """Add a key, and show it. It can't be shown again."""
     key = _given() if is_given else _made()
     values = {k: list(v) if k == "models" else v for k, v in limits.items() if v not in (None, ())}
     entry = block({"name": name, "hash": _hash(key), **values})
@@ -99,7 +99,7 @@ def list_keys(path: str, as_json: bool) -> None:
 @click.argument("name")
 @click.pass_obj
 def remove(path: str, name: str) -> None:
-    """Take a key back. Its requests at work go on to their end."""
+    """Revoke a key. Its running requests go on to their end."""
 
     def without(text: str) -> str:
         parts = blocks(text)
@@ -115,7 +115,7 @@ def remove(path: str, name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As an object.")
 @click.pass_obj
 def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
-    """Another key for a name, in place of the one it has; limits stay."""
+    """Replace the key of a name; its limits stay."""
     key = _given() if is_given else _made()
 
     def rotated(text: str) -> str:
@@ -133,7 +133,7 @@ def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As an object.")
 @click.pass_obj
 def check(path: str, as_json: bool) -> None:
-    """Say whether a server could read the file."""
+    """Check whether a server could read the file."""
     try:
         settings = read_settings()
         table = read_keys(path, settings.max_priority, bool(settings.ledger))
@@ -148,7 +148,7 @@ def check(path: str, as_json: bool) -> None:
 
 
 def _max_priority() -> int:
-    """The server's own, within which those of keys are."""
+    """The server's own limit, which bounds the keys' limits."""
     try:
         return read_settings().max_priority
     except SettingsError as error:
@@ -173,7 +173,7 @@ def _hash(key: str) -> str:
 
 
 def _show(name: str, key: str | None, as_json: bool) -> None:
-    """`key`: None where the operator has it already."""
+    """`key`: None if the operator has supplied it."""
     if as_json:
         click.echo(json.dumps({"name": name} | ({} if key is None else {"key": key})))
     elif key is None:

@@ -1,5 +1,6 @@
-"""Changes of the file of API keys, of which a running server never sees half. Its owner's comments
-stay: the standard library reads TOML and writes none, so that entries are changed as text.
+"""Edits the file of API keys, in one step, so that a running server never reads half of a change.
+The owner's comments stay: the standard library reads TOML and writes none, so entries are edited as
+text.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from switchyard.app.operations.keys import (
     read_keys,
 )
 
-MAX_PRIORITY = 2**31 - 1  # of any server
+MAX_PRIORITY = 2**31 - 1  # upper limit of the setting max_priority
 
 
 class Failed(click.ClickException):
@@ -40,7 +41,7 @@ def read(path: str) -> KeyTable:
 
 
 def block(values: dict[str, Any]) -> str:
-    """JSON's strings, numbers and lists are TOML's, too."""
+    """A TOML block. JSON's strings, numbers and lists are TOML's, too."""
     expires = values.get("expires")
     try:
         when = None if expires is None else datetime.fromisoformat(expires)
@@ -58,7 +59,7 @@ def block(values: dict[str, Any]) -> str:
 
 
 def place(parts: list[str], name: str, path: str) -> int:
-    """Which of the blocks is the entry's."""
+    """Index of the block that holds the entry."""
     for i, part in enumerate(parts):
         entries = tomllib.loads(part).get("keys", [])
         if any(entry["name"] == name for entry in entries):
@@ -74,8 +75,8 @@ def edit(
     expected: set[str],
     max_priority: int = MAX_PRIORITY,
 ) -> None:
-    """In one step, and only if a server with this `max_priority` can read the result, and it
-    differs in the entries `expected`.
+    """Replace the file in one step. The result must be readable by a server with this
+    `max_priority`, and differ only in the entries `expected`; else raises Failed.
     """
     with _locked(os.path.dirname(path)):
         before = read(path) if os.path.exists(path) else None
@@ -103,7 +104,7 @@ def _differ(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> set[st
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Against another of these commands."""
+    """Excludes other such commands."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:
@@ -116,7 +117,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _replace(path: str, text: str) -> None:
-    """Owner and mode stay as they were, without others' rights; of a new file the mode is 0600."""
+    """Owner and mode stay, without rights for others; a new file has mode 0600."""
     directory = os.path.dirname(path)
     try:
         descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".keys-")

@@ -1,4 +1,4 @@
-"""`switchyard models`: what a running server serves, and what of it is loaded."""
+"""`switchyard models`: shows and changes the models of a running server."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ Context = dict[str, Any]
 
 
 @click.group()
-@click.option("--url", help="The server's. Default: where the settings have it listen.")
+@click.option("--url", help="URL of the server. Default: the address in the settings.")
 @click.option("--key", envvar=KEY, help="An admin's API key. Default: $SWITCHYARD_KEY.")
 @click.pass_context
 def models(context: click.Context, url: str | None, key: str | None) -> None:
@@ -30,10 +30,10 @@ LOADS = {"start": "", "demand": ", on demand", "manual": ", by an operator alone
 
 
 @models.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As the server says it.")
+@click.option("--json", "as_json", is_flag=True, help="The server's own JSON.")
 @click.pass_obj
 def show(there: Context, as_json: bool) -> None:
-    """Each model with its state and aliases, and directories that may be loaded beside them."""
+    """List models with state and aliases, and directories of models_dir that may be loaded."""
     answer = ask(there["base"], "GET", "/v1/models", there["headers"])
     rows = json.loads(answer)["data"]
     if as_json:
@@ -64,7 +64,7 @@ def show(there: Context, as_json: bool) -> None:
 def load(
     there: Context, name: str, model: str | None, settings: tuple[str, ...], way: str | None
 ) -> None:
-    """Load a model, or swap what NAME stands for, and wait for it."""
+    """Load a model, or swap the model of NAME, and wait for the end."""
     body: dict[str, Any] = dict(_setting(text) for text in settings)
     body |= {k: v for k, v in (("model", model), ("way", way)) if v is not None}
     path = f"/admin/models/{urllib.parse.quote(name, safe='')}"
@@ -80,10 +80,10 @@ def load(
 
 @models.command()
 @click.argument("name")
-@click.option("--drain", type=float, help="Seconds that its jobs may go on. Default: the model's.")
+@click.option("--drain", type=float, help="Seconds for its running jobs. Default: the model's.")
 @click.pass_obj
 def unload(there: Context, name: str, drain: float | None) -> None:
-    """Unload a model behind its last job."""
+    """Unload a model after its last job."""
     path = f"/admin/models/{urllib.parse.quote(name, safe='')}"
     query = "" if drain is None else f"?drain={drain:g}"
     ask(there["base"], "DELETE", path + query, there["headers"])
@@ -98,7 +98,7 @@ def unload(there: Context, name: str, drain: float | None) -> None:
 @click.argument("name")
 @click.pass_obj
 def alias(there: Context, alias: str, name: str) -> None:
-    """Have ALIAS stand for the model NAME."""
+    """Point ALIAS to the model NAME."""
     path = f"/admin/aliases/{urllib.parse.quote(alias, safe='')}"
     told = json.loads(ask(there["base"], "PUT", path, there["headers"], {"model": name}))
     before = f", and was {told['before']}" if told["before"] else ""
@@ -106,7 +106,7 @@ def alias(there: Context, alias: str, name: str) -> None:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Its name and value, which is written as in the file; a text needs no quotes. Raises
+    """Name and value. The value is written as in the file; a text needs no quotes. Raises
     click.UsageError.
     """
     name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""What several commands take: where the settings come from."""
+"""Options of several commands: the sources of the settings."""
 
 import os
 from collections.abc import Callable
@@ -13,13 +13,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_settings(command: Command) -> Command:
-    """MODEL_DIR, --bind, --set and --config, which `read` takes."""
+    """Adds MODEL_DIR, --bind, --set and --config, the arguments of `read`."""
     bind = click.option("--bind", help="Where to listen: HOST:PORT, or unix:PATH.")
     return bind(with_model_settings(command))
 
 
 def with_model_settings(command: Command) -> Command:
-    """Likewise, for what listens nowhere, or elsewhere."""
+    """As `with_settings`, without --bind: for commands that do not listen at `bind`."""
     for option in (
         click.argument("model_dir", required=False),
         click.option(
@@ -27,7 +27,7 @@ def with_model_settings(command: Command) -> Command:
             "assigned",
             multiple=True,
             metavar="NAME=VALUE",
-            help="A setting, as SWITCHYARD_NAME; any number of times.",
+            help="A setting, as SWITCHYARD_NAME; repeatable.",
         ),
         click.option("--config", help="File of settings, in place of ./switchyard.toml."),
     ):
@@ -41,8 +41,8 @@ def read(
     config: str | None,
     bind: str | None = None,
 ) -> Settings:
-    """Also into the environment, which wins over the file. Raises click.UsageError, SettingsError
-    that names the option.
+    """The settings. Options also go into the environment, which takes precedence over the file.
+    Raises click.UsageError, or SettingsError with the option's name.
     """
     options = {}
     for item in assigned:

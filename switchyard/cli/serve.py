@@ -1,4 +1,4 @@
-"""`switchyard serve`, and `switchyard engine`, for what several of those share."""
+"""`switchyard serve`, and `switchyard engine`, which runs an engine for several servers."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from switchyard.app import SettingsError
 from switchyard.cli.options import read, with_model_settings, with_settings
 from switchyard.engine.models.opening import own_config
 
-# Else glibc keeps up to 240 KB of freed memory for each of some hundred threads.
+# Without it glibc keeps up to 240 KB of freed memory for each of some hundred threads.
 TUNABLES = "glibc.malloc.tcache_count=0"
 
 
@@ -31,9 +31,9 @@ def serve(**given: Any) -> None:
 @click.command("engine")
 @with_model_settings
 @click.option("--at", help="Where to listen: unix:PATH, or HOST:PORT. Default: the setting at.")
-@click.option("--name", help="Of the model, where the settings have several.")
+@click.option("--name", help="Name of the model, if the settings have several.")
 def shared_engine(at: str | None, name: str | None, **given: Any) -> None:
-    """Run the engine of a model for several servers, which have link = "socket"."""
+    """Run the engine of a model for several servers, which set link = "socket"."""
     try:
         settings = read(**given)
         config = _chosen([one.config for one in settings.served()], name)

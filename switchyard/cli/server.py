@@ -1,4 +1,4 @@
-"""Where a running server is, as the commands that ask it need it; and `switchyard drain`."""
+"""Finds and asks a running server, for the commands that need one; and `switchyard drain`."""
 
 import http.client
 import json
@@ -13,7 +13,7 @@ import click
 from switchyard.app.config import read_settings
 from switchyard.app.sources import KEY, SettingsError
 
-ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # listened on, and where that is on this machine
+ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # address of all networks -> of this machine
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -28,7 +28,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def url_of_settings() -> str:
-    """Where the settings have a server listen. Raises click.UsageError."""
+    """URL of the server's address in the settings. Raises click.UsageError."""
     try:
         bind = read_settings().bind
     except SettingsError as error:
@@ -42,8 +42,8 @@ def url_of_settings() -> str:
 
 
 def connect(url: str, timeout: float) -> tuple[http.client.HTTPConnection, str]:
-    """A connection, and what paths begin with. `url`: http://, https:// or unix:PATH. `timeout`:
-    seconds without a byte. Raises click.UsageError.
+    """Returns a connection, and the prefix of its paths. `url`: http://, https:// or unix:PATH.
+    `timeout`: seconds without a byte. Raises click.UsageError.
     """
     if url.startswith("unix:"):
         return _UnixConnection(url.removeprefix("unix:"), timeout), ""
@@ -62,8 +62,8 @@ def ask(
     body: object = None,
     timeout: float = 30,
 ) -> bytes:
-    """The body of a good answer. Where there is none, the process ends, and says why. `body`: for
-    JSON, if it isn't None. `timeout`: seconds without a byte.
+    """Returns the body of a successful answer; else the process ends with a message. `body`: sent
+    as JSON unless None. `timeout`: seconds without a byte.
     """
     connection, prefix = connect(base, timeout)
     sent = dict(headers or {})
@@ -89,9 +89,9 @@ def ask(
 
 
 @click.command()
-@click.option("--url", help="The server's. Default: where the settings have it listen.")
+@click.option("--url", help="URL of the server. Default: the address in the settings.")
 def drain(url: str | None) -> None:
-    """Have the server of this machine finish what it has, and end."""
+    """Make the server of this machine finish its requests, and end."""
     base = url or url_of_settings()
     ask(base, "POST", "/admin/drain")
     click.echo(f"{base} is draining")

@@ -1,4 +1,4 @@
-"""`switchyard status`: how a running server stands, as it tells it."""
+"""`switchyard status`: shows the state of a running server."""
 
 import json
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from switchyard.cli.server import ask, url_of_settings
 
 
 @click.command()
-@click.option("--url", help="The server's. Default: where the settings have it listen.")
+@click.option("--url", help="URL of the server. Default: the address in the settings.")
 @click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
-@click.option("--json", "as_json", is_flag=True, help="As the server says it.")
+@click.option("--json", "as_json", is_flag=True, help="The server's own JSON.")
 def status(url: str | None, key: str | None, as_json: bool) -> None:
-    """Show each model's state, queue, batch and rates; with a user's key, states and sums."""
+    """Show each model's state, queue, batch and rates; with a user's key, only states and sums."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     answer = ask(url or url_of_settings(), "GET", "/v1/status", headers)
     if as_json:

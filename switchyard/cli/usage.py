@@ -1,4 +1,4 @@
-"""`switchyard usage`: what API keys have used, as a running server tells it."""
+"""`switchyard usage`: shows the usage of API keys, by a running server's ledger."""
 
 import json
 import urllib.parse
@@ -10,17 +10,17 @@ import click
 from switchyard.app.sources import KEY
 from switchyard.cli.server import ask, url_of_settings
 
-TEXTS = ("day", "key", "model")  # all else is numbers
+TEXTS = ("day", "key", "model")  # columns of text; the others are numbers
 
 
 @click.command()
-@click.option("--url", help="The server's. Default: where the settings have it listen.")
+@click.option("--url", help="URL of the server. Default: the address in the settings.")
 @click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
 @click.option("--from", "first", metavar="DAY", help="In UTC. Default: the first of the month.")
 @click.option("--to", "last", metavar="DAY", help="Default: today.")
 @click.option("--group-by", metavar="NAMES", help="Some of day,key,model. Default: all.")
-@click.option("--csv", "form", flag_value="csv", help="As a table for other programs.")
-@click.option("--json", "form", flag_value="json", help="As the server says it.")
+@click.option("--csv", "form", flag_value="csv", help="As comma-separated values.")
+@click.option("--json", "form", flag_value="json", help="The server's own JSON.")
 def usage(
     url: str | None,
     key: str | None,
@@ -29,7 +29,7 @@ def usage(
     group_by: str | None,
     form: str | None,
 ) -> None:
-    """Show what API keys have used, by day and model; your own, or with an admin's all."""
+    """Show the usage of your API key, by day and model; with an admin's key, of all keys."""
     query = {"from": first, "to": last, "group_by": group_by, "format": form}
     given = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None})
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -42,7 +42,7 @@ def usage(
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """In columns, numbers to the right; the last line is the sum of all."""
+    """Columns, numbers aligned right; the last line is the sum."""
     if not rows:
         return ["nothing was used"]
     names = list(rows[0])

@@ -2,6 +2,6 @@
 
 import os
 
-# prometheus_client would share its numbers between processes by files there, and looks for it as it
-# is imported. This server has one process that counts.
+# At its import, prometheus_client would share numbers between processes through this directory.
+# Only one process of this server counts.
 ignored_directory = os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)

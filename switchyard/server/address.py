@@ -1,5 +1,5 @@
-"""Can an address be listened on? With nothing but Python's own library: asked before any package is
-installed, too.
+"""Checks whether an address is free. Only Python's standard library: it also runs before any
+package is installed.
 """
 
 import errno
@@ -8,18 +8,20 @@ import socket
 import time
 from collections.abc import Callable
 
-LOOK = 0.05  # seconds from one look to the next
+LOOK = 0.05  # seconds between checks
 
 
 def refusal(bind: str) -> str | None:
-    """Why not, and what to do. One that is not understood is let through."""
+    """Why the address can't be listened on, and a remedy; else None. An unknown form of address is
+    let through.
+    """
     found = _look(bind)
     return None if found is None else found[0]
 
 
 def refusal_after(bind: str, seconds: float, tell: Callable[[str], None]) -> str | None:
-    """The same, of an address that another server may leave within so many seconds. `tell` is told
-    that it is waited for.
+    """As `refusal`, after up to `seconds` for another server to leave the address. `tell` gets a
+    message about the wait.
     """
     end = time.monotonic() + seconds
     found = _look(bind)
@@ -32,7 +34,9 @@ def refusal_after(bind: str, seconds: float, tell: Callable[[str], None]) -> str
 
 
 def _look(bind: str) -> tuple[str, bool] | None:
-    """Why not, and whether another program has it."""
+    """Why the address can't be listened on, and whether another program holds it; None if it is
+    free.
+    """
     if bind.startswith("unix:"):
         return _of_path(bind.removeprefix("unix:"))
     address = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d+)", bind, re.ASCII)
@@ -56,11 +60,11 @@ def _look(bind: str) -> tuple[str, bool] | None:
 
 
 def _of_path(path: str) -> tuple[str, bool] | None:
-    """gunicorn would take the place of another server's socket without a word."""
+    """Needed since gunicorn silently replaces another server's socket."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(5)
         try:
             sock.connect(path)
-        except OSError:  # nothing is there, or nobody listens
+        except OSError:  # no such file, or no listener
             return None
     return f"unix:{path} is taken by another server: end that, or choose another path", True

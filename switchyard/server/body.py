@@ -1,5 +1,5 @@
-"""What an application reads of a request's body. gunicorn's own copies all that it has received for
-each small chunk, and takes a body that is cut off for whole.
+"""The request body as the application reads it, in place of gunicorn's. gunicorn's copies all
+received bytes for each small chunk, and takes a truncated body for a whole one.
 """
 
 import contextlib
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
     from switchyard.server.connection import Connection
 
-MAX_LINE = 8190  # bytes of a chunk's size and extensions, or of a trailer
+MAX_LINE = 8190  # bytes of a chunk's header line, or of a trailer
 MAX_TRAILERS = 100
-MAX_FRAMING = 65536  # bytes around chunks, beyond as many as they hold
-PATIENCE = 1.0  # seconds of waiting for a body in all, until it counts as coming slowly
-RECEIVE = 1 << 20  # bytes at once
-SMALL = 65536  # bytes that are skipped where nothing has read them
+MAX_FRAMING = 65536  # bytes of framing allowed beyond the bytes of content
+PATIENCE = 1.0  # total seconds of waiting for a body until it counts as slow
+RECEIVE = 1 << 20  # bytes of one read
+SMALL = 65536  # bytes that are skipped if the application has not read them
 
 _SIZE = re.compile(rb"[0-9a-fA-F]+")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*")
 
 
 class Body(io.RawIOBase):
-    """`wsgi.input` of one request. Raises BadRequest where it is cut off or malformed, and what
-    the threads refuse it for.
+    """`wsgi.input` of one request. Raises BadRequest for a truncated or malformed body, and
+    RequestThreads's refusals.
     """
 
     def __init__(self, connection: "Connection", length: int | None) -> None:
-        """`length` None: in chunks."""
-        self.failed = False  # for gunicorn: where the next request begins is unknown
+        """`length` None: the body is chunked."""
+        self.failed = False  # for gunicorn: the start of the next request is unknown
         self.is_over = length == 0
         self._connection = connection
         self._is_chunked = length is None
-        self._left = length or 0  # of all, or of the chunk
+        self._left = length or 0  # bytes left of the body, or of the chunk
         self._num_read = 0
         self._num_framing = 0
         self._patience = PATIENCE
@@ -50,7 +50,7 @@ class Body(io.RawIOBase):
         return True
 
     def readinto(self, target: "WriteableBuffer") -> int:
-        """All that there is room for, or up to the end."""
+        """Fills `target`, unless the body ends before."""
         view = memoryview(target).cast("B")
         if not self._num_read and not self.is_over:
             self._connection.threads.check_body()
@@ -70,11 +70,11 @@ class Body(io.RawIOBase):
         return count
 
     def skip(self) -> bool:
-        """Whether all has been read. What is left of a short one is, if it has come."""
+        """Whether the whole body has been read. Skips the rest of a short one, if it is there."""
         buffer = self._connection.buffer
         if not self.is_over and not self._is_chunked and self._left <= SMALL:
             if self._left > len(buffer):
-                with contextlib.suppress(OSError):  # not yet there, or never
+                with contextlib.suppress(OSError):  # not arrived
                     size = self._left - len(buffer)
                     buffer += self._connection.sock.recv(size, socket.MSG_DONTWAIT)
             if self._left <= len(buffer):
@@ -88,7 +88,7 @@ class Body(io.RawIOBase):
             self._receive(self._left)
         count = min(len(target), len(buffer), self._left)
         target[:count] = buffer[:count]
-        del buffer[:count]  # which moves nothing
+        del buffer[:count]  # moves no bytes
         self._left -= count
         self._num_read += count
         if not self._left:
@@ -123,7 +123,7 @@ class Body(io.RawIOBase):
         self._refuse(f"more than {MAX_TRAILERS} trailers")
 
     def _line(self, max_bytes: int) -> bytes:
-        """The next, without its end, which must come within so many bytes."""
+        """The next line, without its end, which must come within `max_bytes`."""
         buffer = self._connection.buffer
         num_searched = 0
         while (end := buffer.find(b"\r\n", max(num_searched - 1, 0), max_bytes + 2)) < 0:
@@ -136,7 +136,7 @@ class Body(io.RawIOBase):
         return line
 
     def _receive(self, size: int) -> None:
-        """More, of the next requests, too, into the buffer."""
+        """Receive more bytes into the buffer, also of later requests."""
         sock = self._connection.sock
         if self._connection.is_late:
             seconds = self._connection.body_within

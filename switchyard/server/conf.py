@@ -1,4 +1,4 @@
-"""gunicorn for Switchyard: one threaded worker, which holds the model. Settings: app/config.py."""
+"""gunicorn's configuration: one threaded worker, which holds the model. Settings: app/config.py."""
 
 import logging
 import math
@@ -31,12 +31,14 @@ RELOAD = (
     " is refused: a second worker would load the model beside the first. To load new settings"
     " or another model, end the server with SIGTERM and start it again."
 )
-PAUSE = 5.0  # seconds between two turns of the master, of one second, after which it stood still
+PAUSE = 5.0  # seconds between turns of the master, usually one; more is a pause
 LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 
 def _stop(message: str) -> NoReturn:
-    """At once: with --preload torch is half imported, and says so at an orderly end."""
+    """Ends at once: with --preload, torch is half imported, and would print errors at an orderly
+    end.
+    """
     logs.say(message, log_format, is_error=True)
     os._exit(1)
 
@@ -45,7 +47,7 @@ log_format: logs.LogFormat = "text"  # until the settings are read
 limits.open_standard_streams()
 notifier = Notifier.take(os.environ)
 try:
-    limits.check_temporary_directory(None)  # gunicorn's and the libraries'
+    limits.check_temporary_directory(None)  # used by gunicorn and the libraries
 except OSError as error:
     _stop(f"switchyard: no temporary directory can be written to: {error}")
 try:
@@ -62,7 +64,7 @@ wsgi_app = "switchyard.server.wsgi:app"
 bind = settings.bind
 workers = 1
 worker_class = Worker
-# Surplus connections wait in a queue without bound, health checks among them, so there are more
+# Surplus connections wait in an unbounded queue, health checks among them. So there are more
 # threads than jobs that the engine takes.
 threads = settings.num_threads
 num_files = limits.raise_open_files()
@@ -73,15 +75,15 @@ if worker_connections <= threads:
         f" it takes {2 * threads + limits.OWN_FILES + 1}"
     )
 preload_app = False  # the model is loaded in the worker, on its engine thread
-# The drain ends before gunicorn kills.
+# The drain must end before gunicorn kills the worker.
 graceful_timeout = math.ceil(settings.grace + RELEASE + LAST_WRITES) + 10
-# For how long the worker's main thread may not tell that it lives. It never waits for the model:
-# that is the watchdog's, which must come first. What is left is Python's lock, held for ever.
+# Seconds of silence of the worker's main thread. It never waits for the model, whose hangs the
+# watchdog must detect first. What is left is a GIL that is held forever.
 timeout = math.ceil(settings.hang_exit) + 60
 keepalive = 5
-forwarder_headers = ""  # no client says under which path the application lies
-umask = 0o177  # of a Unix socket: its owner's alone; `--umask 0o117` lets its group in
-control_socket_disable = True  # one path for all servers of a user, and a way to add workers
+forwarder_headers = ""  # clients must not set the application's path
+umask = 0o177  # of a Unix socket: only its owner; `--umask 0o117` admits its group
+control_socket_disable = True  # all servers of a user share its path, and it can add workers
 loglevel = settings.log_level.lower()
 logger_class = JsonLogger if settings.log_format == "json" else Logger
 
@@ -93,16 +95,16 @@ def on_starting(server: Any) -> None:
         _stop(f"switchyard: its own worker class only, not {server.cfg.worker_class_str}")
     if server.cfg.preload_app:
         _stop("switchyard: no preload: threads and CUDA do not survive a fork")
-    is_inherited = "LISTEN_FDS" in os.environ  # by systemd: gunicorn binds nothing
+    is_inherited = "LISTEN_FDS" in os.environ  # from systemd: gunicorn binds no address
     for bind in () if is_inherited else server.cfg.bind:
-        # gunicorn tries for six seconds, two lines each.
+        # gunicorn would try for six seconds, with two lines a second.
         if reason := address.refusal_after(bind, settings.bind_wait, server.log.info):
             _stop(f"switchyard: {reason}")
     open_to_all = [place for place in server.cfg.address if not _is_private(place)]
     if open_to_all and not settings.keys_file:
         server.log.warning(
-            "No API keys are asked for, and whoever reaches %s may use the model, see and end all"
-            " requests: docs/operations.md, keys_file",
+            "There are no API keys: any client that reaches %s may use the model, see and end all"
+            " requests (docs/operations.md, keys_file)",
             ", ".join(f"{host}:{port}" for host, port, *_ in open_to_all),
         )
     server.log.info(
@@ -113,15 +115,16 @@ def on_starting(server: Any) -> None:
 
 
 def _is_private(address: Any) -> bool:
-    """Whether only this machine reaches it: loopback, a Unix socket, an inherited one."""
+    """Whether only this machine reaches the address: loopback, a Unix socket, an inherited one."""
     if not isinstance(address, tuple):
         return True
     return address[0] in ("localhost", "::1") or address[0].startswith("127.")
 
 
 class Patience:
-    """The master's look at its worker, once a second, but for the first after a pause: where the
-    machine or the container stood still, so did the worker, and has not told yet that it lives.
+    """The master's check of its worker, once a second, which skips the first check after a pause.
+    If the machine or the container stood still, so did the worker, and has not yet given its sign
+    of life.
     """
 
     def __init__(self, look: Callable[[], None]) -> None:
@@ -136,7 +139,7 @@ class Patience:
 
 
 def when_ready(server: Any) -> None:
-    """The master: the first SIGTERM or SIGINT drains, the second ends at once."""
+    """In the master: the first SIGTERM or SIGINT drains, the second ends at once."""
     signals = iter([signal.SIGTERM])
 
     def end(signum: int, frame: FrameType | None) -> None:
@@ -145,7 +148,7 @@ def when_ready(server: Any) -> None:
             notifier.tell_end(graceful_timeout)
         server.signal(number, frame)
 
-    # The worker's, at /admin/drain; a supervisor may still send its first.
+    # The worker calls it at /admin/drain; a supervisor may still send its first signal.
     def drain(signum: int, frame: FrameType | None) -> None:
         notifier.tell_end(graceful_timeout)
         server.signal(signal.SIGTERM, frame)
@@ -160,7 +163,7 @@ def when_ready(server: Any) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """A worker that can't load has said why. gunicorn says twice that it has ended."""
+    """False for two lines of gunicorn about a worker that could not load, and has said why."""
     is_exit = str(record.msg).startswith("Worker (pid:%s) exited") and record.args
     is_boot_error = isinstance(is_exit, tuple) and is_exit[-1] == BOOT_ERROR
     return not is_boot_error and record.args != ("Worker failed to boot.",)
@@ -173,7 +176,7 @@ def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    notifier.tell("WATCHDOG=1")  # the next sign of life comes once torch is imported
+    notifier.tell("WATCHDOG=1")  # the next sign of life comes after torch's import
 
 
 def post_worker_init(worker: Any) -> None:
@@ -199,14 +202,14 @@ def worker_exit(server: Any, worker: Any) -> None:
 
 
 def _close_models(timeout: float) -> None:
-    # Not there in the master, nor if the import failed.
+    # Missing in the master, and if the import failed.
     wsgi = sys.modules.get("switchyard.server.wsgi")
     if wsgi is not None:
-        wsgi.models.close(timeout=timeout)  # not for as long as a model that is loading may take
+        wsgi.models.close(timeout=timeout)  # bounded: a loading model may take longer
 
 
 def _address(listener: Any) -> tuple[str, str]:
-    """Where the server is, and what curl needs to get there."""
+    """The server's address, and curl's arguments for it."""
     where = str(listener)
     if listener.FAMILY == socket.AF_UNIX:
         path = shlex.quote(where.removeprefix("unix:"))
@@ -215,8 +218,8 @@ def _address(listener: Any) -> tuple[str, str]:
 
 
 def _watch(worker: Worker, wsgi: ModuleType, where: str, url: str) -> None:
-    """Say where once the model is warm. End the process when an engine is lost for good: for good
-    if it could not even load, else for gunicorn to start another.
+    """Log the address once the model is warm. When an engine is lost for good, end the process:
+    with BOOT_ERROR if the engine could not even load, else gunicorn starts another worker.
     """
     models: engine.Models = wsgi.models
     if models.wait_until_loaded():
@@ -232,8 +235,8 @@ def _watch(worker: Worker, wsgi: ModuleType, where: str, url: str) -> None:
     else:
         status = BOOT_ERROR
     while (lost := models.wait_until_stopped()) is not None:
-        if lost.error is not None:  # else it was told to stop; the log says why
+        if lost.error is not None:  # None: told to stop
             if status == LOST:
                 worker.make_room(status)
-            wsgi.logs.stop()  # with the last line written
+            wsgi.logs.stop()  # writes the last line
             os._exit(status)

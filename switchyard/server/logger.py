@@ -1,4 +1,4 @@
-"""gunicorn's own log, in the form of all others."""
+"""gunicorn's own log, in the format of the other logs."""
 
 from typing import Any
 

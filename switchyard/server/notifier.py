@@ -1,4 +1,4 @@
-"""What systemd is told, by the protocol of sd_notify: datagrams to the socket that it names."""
+"""Messages to systemd by the protocol of sd_notify: datagrams to a socket."""
 
 import contextlib
 import socket
@@ -8,29 +8,29 @@ from typing import NoReturn
 
 from switchyard import engine
 
-PERIOD = 5.0  # seconds from one message to the next
-PATIENCE = 1.0  # seconds for systemd to take one
-EXTENSION = 30.0  # seconds of start that a message asks for
-OWN_TURN = 60.0  # seconds behind `hang_exit` for the server to recover by itself
+PERIOD = 5.0  # seconds between messages
+PATIENCE = 1.0  # seconds for systemd to receive a message
+EXTENSION = 30.0  # seconds by which a message extends the start
+OWN_TURN = 60.0  # seconds after `hang_exit` in which the server may recover by itself
 
 
 class Notifier:
-    """Says nothing where nobody listens. Any thread; signal handlers, too."""
+    """Silent without an address. Any thread, and signal handlers."""
 
     def __init__(self, address: str = "", watchdog: float = 0.0) -> None:
-        """`watchdog`: seconds within which systemd wants a sign of life; 0: it doesn't."""
+        """`watchdog`: longest seconds between signs of life for systemd; 0: none wanted."""
         self.is_on = bool(address)
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.period = min(PERIOD, watchdog / 3) if watchdog else PERIOD
 
     @classmethod
     def take(cls, variables: MutableMapping[str, str]) -> "Notifier":
-        """From systemd's variables, which are taken out of there: gunicorn's master would say READY
-        before there is a model, and no child is meant.
+        """Takes systemd's variables out of `variables`: gunicorn's master would send READY before a
+        model is loaded, and children must not send.
         """
         address = variables.pop("NOTIFY_SOCKET", "")
         microseconds = variables.pop("WATCHDOG_USEC", "0")
-        variables.pop("WATCHDOG_PID", None)  # the master's, whose worker speaks for it
+        variables.pop("WATCHDOG_PID", None)  # it names the master, for which the worker speaks
         return cls(address, int(microseconds) / 1e6 if microseconds.isdecimal() else 0.0)
 
     def tell(self, *lines: str) -> None:
@@ -42,16 +42,16 @@ class Notifier:
             sock.send("\n".join(lines).encode())
 
     def tell_loads(self, status: str, *more: str) -> None:
-        """That a model is being loaded, however long the unit's TimeoutStartSec."""
+        """A model is loading: extend the unit's TimeoutStartSec."""
         self.tell(f"STATUS={status}", _extension(EXTENSION), *more)
 
     def tell_end(self, seconds: float) -> None:
-        """That the process ends, within so many seconds, whatever the unit's TimeoutStopSec."""
+        """The process ends within `seconds`: extend the unit's TimeoutStopSec."""
         self.tell("STOPPING=1", _extension(seconds))
 
 
 class Pulse:
-    """Tells how the models are. Signs of life end where one hangs longer than the server bears."""
+    """Tells the models' states. Signs of life stop once a model hangs for longer than `_bears`."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class Pulse:
         self._notifier = notifier
         self._models = models
         self._clock = clock
-        self._hangs_since: dict[str, float] = {}  # by name
+        self._hangs_since: dict[str, float] = {}  # start of a hang, by model
 
     def run(self) -> NoReturn:
-        """A thread of its own."""
+        """On a thread of its own."""
         while True:
             self.beat()
             time.sleep(self._notifier.period)
@@ -88,9 +88,9 @@ class Pulse:
         return all(now - since <= self._bears(name) for name, since in self._hangs_since.items())
 
     def _bears(self, name: str) -> float:
-        """For how many seconds a model of that name may hang."""
+        """Seconds that a model of this name may hang."""
         config = self._models.served(name).config
-        # A shared engine isn't mended by the end of a server.
+        # The end of a server would not repair a shared engine.
         return float("inf") if config.link == "socket" else config.hang_exit + OWN_TURN
 
 

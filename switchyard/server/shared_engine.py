@@ -1,4 +1,4 @@
-"""The process of an engine that several servers share: `switchyard engine`."""
+"""The process of a shared engine: `switchyard engine`."""
 
 import faulthandler
 import os
@@ -17,19 +17,20 @@ from switchyard.engine.models.opening import open_host
 from switchyard.server.notifier import Notifier
 
 LOST, NOT_LOADED = 1, 3  # exit statuses
-RELEASE = 5.0  # seconds to end what is left, and to release the model
-LOOK = 0.2  # seconds from one look at the engine to the next
+RELEASE = 5.0  # seconds to end remaining jobs and release the model
+LOOK = 0.2  # seconds between checks of the engine
 
 
 def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
-    """Until the engine ends, or SIGTERM or SIGINT ends it: the first drains it, the second ends it
-    at once. The exit status. Raises engine.ModelError for an address that can't be listened on.
+    """Run until the engine ends, or a signal ends it: the first SIGTERM or SIGINT drains, the
+    second ends at once. Returns the exit status. Raises engine.ModelError for an address that can't
+    be listened on.
     """
     faulthandler.enable()
     notifier = Notifier.take(os.environ)
     keep_memory_small()
     logs.listen(settings.log_level, settings.log_format, "")
-    if config.replicas == 1:  # it runs in this process
+    if config.replicas == 1:  # the engine runs in this process
         os.environ.update(environment(config.gpus))
         config = replace(config, gpus=())
     host = open_host(config, at)
@@ -52,7 +53,7 @@ def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
 
 
 def _follow(host: Host, notifier: Notifier, is_told: threading.Event) -> None:
-    """Until the engine ends, or is told to."""
+    """Wait until the engine ends, or is told to."""
     is_ready, next_sign = False, 0.0
     while not is_told.is_set() and not host.wait(LOOK):
         if host.is_loaded and not is_ready:

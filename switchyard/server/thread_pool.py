@@ -1,4 +1,4 @@
-"""The pool of request threads. What is to be done goes to the thread that was busy last."""
+"""The pool of request threads. The most recently busy idle thread takes the next request."""
 
 import queue
 import threading
@@ -8,14 +8,14 @@ from typing import Any
 
 
 class LastBusyFirst:
-    """A queue, first in and first out, for a `ThreadPoolExecutor`: of the threads that wait, the
-    last that came is served first.
+    """The queue of a `ThreadPoolExecutor`. Items are first in, first out; waiting threads are last
+    in, first out.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards both
-        self._items: deque[Any] = deque()  # empty while any waits
-        self._waiting: list[queue.SimpleQueue[Any]] = []  # one each, for one item
+        self._lock = threading.Lock()  # guards the attributes below
+        self._items: deque[Any] = deque()  # empty while a thread waits
+        self._waiting: list[queue.SimpleQueue[Any]] = []  # one each, for the thread's next item
 
     @property
     def num_waiting(self) -> int:
@@ -30,7 +30,7 @@ class LastBusyFirst:
         waiting.put(item)
 
     def get(self, block: bool = True) -> Any:
-        """Raises queue.Empty unless it may `block`."""
+        """Raises queue.Empty if `block` is False and there is no item."""
         with self._lock:
             if self._items:
                 return self._items.popleft()
@@ -45,8 +45,8 @@ class LastBusyFirst:
 
 
 class RequestPool(ThreadPoolExecutor):
-    """Python's own takes its threads in turn. Each would touch a stack, and have the C library keep
-    freed memory for it, up to 240 KB: of some hundred threads, though few are ever busy at once.
+    """Python's own pool uses its threads in turn. Each used thread has touched a stack, and the C
+    library keeps up to 240 KB of freed memory for it: for some hundred threads, of few busy ones.
     """
 
     def __init__(self, max_workers: int) -> None:

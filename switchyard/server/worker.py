@@ -1,6 +1,6 @@
-"""gunicorn's threaded worker, which drains before it ends, and waits for no slow client.
+"""gunicorn's threaded worker, with a drain before its end, and without waits for slow clients.
 
-What the methods replace was read in gunicorn 27.0.1.
+The replaced methods are those of gunicorn 27.0.1.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ from switchyard.server.thread_pool import RequestPool
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended
-HEAD_TIMEOUT = 10.0  # seconds for a request's line and headers in all
-LINGER = 2.0  # seconds for a client to close behind its last answer
-DISCARD = 10.0  # seconds in which the rest of a body that was not read is received for nothing
-ACCEPT_AGAIN = 1.0  # seconds without new connections once the system has had no room for one
+HEAD_TIMEOUT = 10.0  # seconds for the whole head of a request
+LINGER = 2.0  # seconds for a client to close after its last answer
+DISCARD = 10.0  # seconds in which the rest of an unread body is received and dropped
+ACCEPT_AGAIN = 1.0  # seconds without accepting after the system had no room for a connection
 BOOT_ERROR = 3  # the exit status of a worker after which gunicorn doesn't start another
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -44,35 +44,35 @@ NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Worker(ThreadWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Its connection, the alarm of its head, whether its answer has begun.
+        # The thread's connection, the alarm of its head, whether its answer has begun.
         self._request = threading.local()
-        # Signals come while their handlers run: inside one, an Event's lock would wait for itself.
+        # A signal can interrupt a signal handler: in there, an Event's lock would deadlock.
         self._shall_drain: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._accept_from = 0.0  # by the monotonic clock
-        # gunicorn is left what it reads in its own way.
+        self._accept_from = 0.0  # time from which to accept, by the monotonic clock
+        # TLS and HTTP/2 stay with gunicorn.
         self._is_plain = not (self.cfg.is_ssl or "h2" in self.cfg.http_protocols)
-        # On the poller, in the order of their coming, and what reads from each.
+        # Connections on the poller, in order of arrival, with their handlers.
         self._waiting: dict[Connection, Callable[[Connection, Any], None]] = {}
-        self._next_look = 0.0  # at their deadlines
+        self._next_look = 0.0  # time of the next check of deadlines
         self._waste = bytearray(65536)
 
     # Main thread
 
     def init_signals(self) -> None:
         super().init_signals()
-        # A terminal sends it to the master and to us, and the master goes on to send SIGTERM.
+        # A terminal sends SIGINT to master and worker, and the master then sends SIGTERM.
         signal.signal(signal.SIGINT, self.handle_exit)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal's too; the master answers it
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # sent to all processes of a service, say
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # also from a terminal; the master handles it
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # perhaps sent to all processes of a service
 
     def get_thread_pool(self) -> RequestPool:
         return RequestPool(self.cfg.threads)
 
     def load_wsgi(self) -> None:
-        """With all threads that requests will need. One that can't be started later, because
-        others have taken the last, would end the worker.
+        """Starts all request threads before the load. A thread that can't be started later, for
+        want of room, would end the worker.
         """
-        engine.keep_memory_small()  # before there are threads
+        engine.keep_memory_small()  # before any thread
         num_threads = self.cfg.threads
         self.log.info(
             "Threads: %d for requests, up to %d others; allowed: %s",
@@ -83,7 +83,7 @@ class Worker(ThreadWorker):
         try:
             limits.start_threads(self.tpool, num_threads)
             threading.Thread(target=self._drain, name="drain", daemon=True).start()
-            engine.ALARMS.set(math.inf, lambda: None)  # their thread runs while there are any
+            engine.ALARMS.set(math.inf, lambda: None)  # keeps the alarms' thread running
         except RuntimeError as error:
             message = f"{error} beside {threading.active_count()}; see the limits above, or memory"
             is_json = isinstance(self.log, JsonLogger)
@@ -91,33 +91,35 @@ class Worker(ThreadWorker):
             sys.exit(BOOT_ERROR)
         super().load_wsgi()
         self._settings = self.wsgi.extensions[KEY].settings
-        # As many have readers of answers that another reads, too.
+        # The other half of the reserve is for further readers of answers.
         threads = self._threads = RequestThreads(num_threads, self._settings.reserve_threads // 2)
         told = self.wsgi.extensions[KEY].threads
         told.count = lambda: (threads.num_busy, threads.number)
         if self._is_plain:
             told.detach = self._detach
-            # Requests have as many connections left as threads, and half of the rest.
+            # Requests keep as many connections as threads, and half of the rest.
             told.max_detached = (self.worker_connections - num_threads) // 2
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
-        """SIGTERM and SIGINT. gunicorn's own stops accepting at once and cuts off what is left."""
-        if getattr(self, "wsgi", None) is None:  # not loaded yet
+        """SIGTERM and SIGINT: drain. gunicorn's own would stop accepting at once, and cut answers
+        off.
+        """
+        if getattr(self, "wsgi", None) is None:  # not loaded
             super().handle_exit(sig, frame)
         else:
             self._shall_drain.put(sig)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGQUIT, which the master sends at the second SIGINT or SIGTERM: the end, now."""
+        """SIGQUIT, sent by the master at the second SIGINT or SIGTERM: end now."""
         threading.Thread(target=_exit_in, args=(LAST_WRITES,), name="quit", daemon=True).start()
         super().handle_quit(sig, frame)
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Asked for at each turn of the main loop."""
+        """Called in each turn of the main loop."""
         super().set_accept_enabled(enabled and time.monotonic() >= self._accept_from)
 
     def accept(self, listener: Any) -> None:
-        """gunicorn's own raises where there is no file or memory left, which ends the worker."""
+        """gunicorn's own raises without a free file or memory, which ends the worker."""
         try:
             if self._is_plain:
                 sock, client = listener.accept()
@@ -142,7 +144,7 @@ class Worker(ThreadWorker):
     def enqueue_req(self, conn: Any) -> None:
         try:
             super().enqueue_req(conn)
-        except RuntimeError as error:  # no thread, or the pool is closed
+        except RuntimeError as error:  # no thread is free, or the pool is closed
             self.log.error("A connection is closed: %s", error)
             self.nr_conns -= 1
             conn.close()
@@ -151,7 +153,7 @@ class Worker(ThreadWorker):
         if not isinstance(conn, Connection):
             super().finish_request(conn, fs)
         elif conn.is_detached:
-            pass  # whose end comes by itself
+            pass  # the detached stream ends it
         elif not fs.cancelled() and fs.result():
             self._wait_for_request(conn, self.cfg.keepalive)
         else:
@@ -167,18 +169,18 @@ class Worker(ThreadWorker):
                 self._give_up(connection, force)
 
     def _give_up(self, connection: Connection, force: bool) -> None:
-        """At its deadline, unless it was this thread that was late: then what waits is there."""
+        """Called at a deadline. This thread may be late itself: data that has arrived counts."""
         self._waiting[connection](connection, None)
         if connection not in self._waiting:
             return
-        if connection.has_head and not force:  # its body is late: the answer says so
+        if connection.has_head and not force:  # the answer tells that the body is late
             connection.is_late = True
             self._begin(connection)
         else:
             self._close(connection)
 
     def _cap_keepalive(self, deadline: float) -> None:
-        """When the worker is to end."""
+        """Called when the worker is to end."""
         super()._cap_keepalive(deadline)
         for connection in self._waiting:
             connection.deadline = min(connection.deadline, deadline)
@@ -197,8 +199,8 @@ class Worker(ThreadWorker):
             self._close(connection)
 
     def _wait_for_end(self, connection: Connection) -> None:
-        """Closed at once, a connection is reset where the client has sent more than was read, and
-        it may never see its answer.
+        """An immediate close would reset a connection with unread bytes, and its client might never
+        see the answer.
         """
         is_read = connection.body is None or connection.body.is_over
         try:
@@ -220,7 +222,7 @@ class Worker(ThreadWorker):
             if connection.receive():
                 if connection.has_request():
                     self._begin(connection)
-            elif connection.has_head:  # its body is cut off: the answer says so
+            elif connection.has_head:  # the answer tells that the body is cut off
                 self._begin(connection)
             else:
                 self._close(connection)
@@ -255,19 +257,19 @@ class Worker(ThreadWorker):
     # Drain's thread
 
     def _drain(self) -> None:
-        is_ctrl_c = self._shall_drain.get() == signal.SIGINT  # else the master's SIGTERM
+        is_ctrl_c = self._shall_drain.get() == signal.SIGINT  # else SIGTERM of the master
         services = self.wsgi.extensions[KEY]
         _announce(services.models, services.settings, is_ctrl_c)
         deadline = time.monotonic() + services.settings.grace
         services.models.close(drain=services.settings.grace, timeout=RELEASE)
-        super().handle_exit(None, None)  # until here, new requests got a 503 and probes an answer
-        _exit_in(max(deadline - time.monotonic(), LAST_WRITES))  # however slow the last readers are
+        super().handle_exit(None, None)  # before it, new requests got a 503 and probes an answer
+        _exit_in(max(deadline - time.monotonic(), LAST_WRITES))  # a bound for slow readers
 
     # Watch's thread
 
     def make_room(self, status: int) -> None:
-        """End, for the master to start another worker, with that status if need be. New connections
-        wait for the other one; those that are there have their answers written.
+        """End, so that the master starts another worker, perhaps with this exit status. New
+        connections wait for that worker; running answers are finished.
         """
         super().handle_exit(None, None)
         _exit_in(LAST_WRITES, status)
@@ -288,7 +290,7 @@ class Worker(ThreadWorker):
         self._threads.enter(conn)
         try:
             keep = super().handle(conn)
-        except BaseException as error:  # such as a panic in Rust; gunicorn's main loop would end
+        except BaseException as error:  # a panic of Rust would end the main loop
             if self._request.is_answered:
                 self.log.exception("A request has failed in the midst of its answer")
             else:
@@ -299,21 +301,21 @@ class Worker(ThreadWorker):
             self._request.connection = None
             self._cancel_alarm()
         if keep is False and not isinstance(conn, Connection):
-            _stop_receiving(conn.sock)  # or gunicorn's main thread waits for the client to close
+            _stop_receiving(conn.sock)  # else gunicorn's main thread waits for the client to close
         return keep
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        self._cancel_alarm()  # here the request's head has been read
+        self._cancel_alarm()  # the head has been read
         return super().handle_request(req, conn)
 
     def _keepalive_after(self, conn: Any, keepalive: Any) -> bool:
-        """gunicorn's own has a request thread wait for the rest of a body."""
+        """gunicorn's own would make a request thread wait for the rest of a body."""
         if isinstance(conn, Connection):
             return bool(keepalive) and conn.body is not None and conn.body.skip()
         return bool(super()._keepalive_after(conn, keepalive))
 
     def _detach(self) -> Callable[[], None]:
-        """Leave the current request's connection alone, until what is returned is called."""
+        """Detach the current connection from its thread. The returned function ends it."""
         conn = self._request.connection
         conn.is_detached = True
         return partial(self.method_queue.defer, self._wait_for_end, conn)
@@ -323,18 +325,18 @@ class Worker(ThreadWorker):
             self._request.alarm.cancel()
 
     def note_answer(self, response: Any) -> None:
-        """gunicorn's, of a request that ends, however; None if there has been none."""
+        """`response`: gunicorn's, of a request that has ended; None without one."""
         self._request.is_answered = response is not None and response.headers_sent
 
 
 def _stop_receiving(sock: socket.socket) -> None:
-    """As if the client had sent its end of file."""
+    """As if the client had closed its sending side."""
     with contextlib.suppress(OSError):  # closed already
         socket.socket.shutdown(sock, socket.SHUT_RD)
 
 
 def _announce(models: engine.Models, settings: Settings, is_ctrl_c: bool) -> None:
-    """What the end waits for."""
+    """Print the number of requests that the end waits for."""
     jobs = [job for model in models.engines for job in model.jobs(timeout=0)]
     if number := len({job.request_id for job in jobs}):
         again = "; again to end now" if is_ctrl_c else ""
@@ -347,8 +349,8 @@ def _announce(models: engine.Models, settings: Settings, is_ctrl_c: bool) -> Non
 
 
 def _exit_in(seconds: float, status: int = 0) -> None:
-    """End the process unless it has ended by itself until then. Its status says that all is well:
-    at exit, Python would wait for threads that wait for a client.
+    """End the process in `seconds`, if it has not ended by then. The default status is success. An
+    ordinary exit would wait for threads that wait for clients.
     """
     time.sleep(seconds)
     os._exit(status)

@@ -1,6 +1,6 @@
 """The composition root: settings -> models -> app. `gunicorn`, `flask run` and waitress serve it.
 
-Importing this module starts to load the model, on its engine thread, in the importing process.
+The import of this module starts to load the model, on its engine thread, in this process.
 """
 
 import atexit
@@ -28,21 +28,21 @@ def compose(settings: Settings) -> tuple[engine.Models, flask.Flask]:
         services.checks.keyring.watch()
     if services.ledger is not None:
         services.ledger.start()
-        atexit.register(services.ledger.close)  # after the models, below: last in, first out
+        atexit.register(services.ledger.close)  # after the models: last in, first out
     return models, app
 
 
 def has_master() -> bool:
-    """Whether gunicorn's master runs, which says so."""
+    """Whether gunicorn's master runs, by its variable."""
     return os.environ.get("SERVER_SOFTWARE", "").startswith("gunicorn/")
 
 
 def terminate() -> None:
-    """Have gunicorn's master drain, as at SIGTERM: it starts no other worker then."""
+    """Make gunicorn's master drain, as at SIGTERM: then it starts no other worker."""
     os.kill(os.getppid(), signal.SIGRTMIN)
 
 
-engine.keep_memory_small()  # before there are threads
+engine.keep_memory_small()  # before any thread
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # of no use here
 log_format: LogFormat = "text"  # until the settings are read
 try:
@@ -52,13 +52,13 @@ try:
     models, app = compose(settings)
 except (SettingsError, engine.ModelError) as error:
     say(f"switchyard: {error}", log_format, is_error=True)
-    sys.exit(3)  # gunicorn would start another worker after any other status
+    sys.exit(3)  # after any other status gunicorn starts another worker
 if server.ignored_directory is not None:
     logging.getLogger("switchyard.server").warning(
         "PROMETHEUS_MULTIPROC_DIR is ignored: one process counts"
     )
-# At the default of 700 objects, parsing a body of a million lists looks through all of them again
-# and again, half a second in which no other thread runs.
+# With the default of 700 objects, parsing a body of a million lists scans all of them repeatedly:
+# half a second in which no other thread runs.
 gc.set_threshold(50_000)
 if has_master() or "switchyard.server.conf" not in sys.modules:  # else `gunicorn --check-config`
     models.start()

@@ -1,5 +1,5 @@
-"""A model that says what a test scripts, for applications that have the extension: no torch, no
-thread, and all routes, validation and streaming as they are.
+"""A scripted model for tests of applications with the extension. No torch and no thread; routes,
+validation and streaming are the real ones.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ __all__ = ["Fake", "fake", "faking"]
 
 
 class FakeModels(engine.Models):
-    """Engines that need neither a load nor a look from time to time."""
+    """A table whose engines need no load and no regular checks."""
 
     def start(self) -> None:
         self._process = os.getpid()
@@ -31,7 +31,7 @@ class FakeModels(engine.Models):
 
 
 class Fake:
-    """What one application has in place of its models, until `close` or the end of `with`."""
+    """Replaces the models of one application, until `close` or the end of `with`."""
 
     def __init__(self, app: Any, answers: Mapping[str, Answer] | None = None) -> None:
         self._host = app.extensions[HOST]
@@ -48,16 +48,16 @@ class Fake:
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """May be changed."""
+        """The script; it may be changed."""
         return self._script.answers
 
     @property
     def prompts(self) -> list[str]:
-        """What the model was asked, as its template has it, the latest last."""
+        """The prompts so far, as rendered by the template, the latest last."""
         return self._script.prompts
 
     def close(self) -> None:
-        """The application has its own models again. Harmless when called again."""
+        """Restore the application's own models. Idempotent."""
         if isinstance(self._host, Remote):
             self._host.upstream.mount(None)
         else:
@@ -72,20 +72,21 @@ class Fake:
 
 
 def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
-    """Have the model of a Flask application with the extension answer by a script: a prompt gets
-    the answer whose key ends last in it. An answer is a text, or an exception of
+    """Make the model of a Flask application with the extension answer by a script.
+
+    A prompt gets the answer whose key ends last in it. An answer is a text, or an exception of
     `switchyard.engine`, which is raised. A prompt without any key gets a text that says so.
 
-    The tokenizer and the chat template are those of the application's model; in client mode, those
-    of the demo model. Tokens, and what limits them, count; what shapes them has no effect.
+    Tokenizer and chat template are the application's own; in client mode, the demo model's. Tokens
+    and their limits count; sampling parameters have no effect.
     """
     return Fake(app, answers)
 
 
 @contextlib.contextmanager
 def faking() -> Iterator[Any]:
-    """Gives `fake`, and closes what that has made. An application that is made inside needs no
-    model on this machine: where there is none the demo model's tokenizer stands for it.
+    """Yields `fake`, and closes all that it has made. An application made inside needs no model on
+    this machine: without one, the demo model's tokenizer replaces it.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, TABLES, "open", TABLES.open)

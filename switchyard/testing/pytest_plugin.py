@@ -1,4 +1,4 @@
-"""Fixtures of pytest, in each environment that Switchyard is installed in."""
+"""Fixtures for pytest, in every environment with Switchyard installed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture
 def fake_switchyard() -> Iterator[Any]:
     """`fake_switchyard(app, answers)` is `switchyard.testing.fake` until the test's end."""
-    from switchyard.testing import faking  # by who asks for it alone: it imports Flask
+    from switchyard.testing import faking  # only on use: it imports Flask
 
     with faking() as fake:
         yield fake

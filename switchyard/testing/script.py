@@ -1,4 +1,4 @@
-"""An engine whose tokens come from a script, all at once, on the thread that asks for them."""
+"""An engine with scripted tokens, all at once, on the calling thread."""
 
 import codecs
 import copy
@@ -45,7 +45,7 @@ NO_ANSWER = "This is a fake, and none of its answers is for this prompt."
 
 
 class Script:
-    """What prompts are answered with, and which they were."""
+    """The answers to prompts, and the prompts so far."""
 
     def __init__(self, answers: dict[str, Answer]) -> None:
         self.answers = answers
@@ -64,8 +64,8 @@ class Script:
 
 class FakeEngine(Engine):
     def __init__(self, config: ModelConfig, script: Script) -> None:
-        """Raises ModelError for files that can't be read. Where there is no directory the demo
-        model's stands for it.
+        """Raises ModelError for files that can't be read. A missing directory is replaced by the
+        demo model's.
         """
         if not os.path.isdir(config.path):
             config = replace(config, path=DEFAULT_MODEL, name=config.name)
@@ -101,7 +101,7 @@ class FakeEngine(Engine):
         return Loaded(ModelInfo(length, config.get("vocab_size", 0), PAGE, num_pages, "fake"))
 
     def play(self, job: Job) -> list[Event]:
-        """All that becomes of it."""
+        """All events of the job."""
         self._script.prompts.append(self.prompt(job))
         num_prompt = len(job.prompt)
         events: list[Event] = [Started(job.identifier)]
@@ -124,11 +124,11 @@ class FakeEngine(Engine):
         return [*events, Finished(job.identifier, reason, num_prompt, len(taken), 0, stop)]
 
     def _pieces(self, text: str, token_ids: Sequence[int]) -> list[str]:
-        """The text that each adds: a character with the last of its tokens."""
+        """The text that each token adds: a character comes with the last of its tokens."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         pieces = [decoder.decode(self.tokenizer.piece(token_id)) for token_id in token_ids]
         if pieces and pieces[0].startswith(" ") and not text.startswith(" "):
-            pieces[0] = pieces[0][1:]  # which some tokenizers put before a text
+            pieces[0] = pieces[0][1:]  # some tokenizers put a space before a text
         return pieces
 
 
@@ -154,7 +154,7 @@ class FakeLink:
 
 
 def _stopped(text: str, job: Job) -> tuple[str, str | None]:
-    """The text up to the stop string that begins first in it, and that one."""
+    """The text up to the stop string that begins first in it, and that stop string."""
     found = [(text.find(stop), stop) for stop in job.stop_strings if stop in text]
     if not found:
         return text, None

@@ -1,4 +1,4 @@
-"""A Switchyard server in the process of the host application that asks it, without a socket."""
+"""A server in the process of its host application, without a socket."""
 
 import io
 from typing import Any
@@ -10,7 +10,7 @@ import urllib3
 
 
 class ServerInProcess(requests.adapters.HTTPAdapter):
-    """Answers as `app` does, once that is done."""
+    """Answers with `app`'s response once it is complete."""
 
     def __init__(self, app: flask.Flask) -> None:
         super().__init__()

@@ -78,8 +78,8 @@ def test_what_was_never_started_is_not_waited_for(make_host):
 def cancelled(make_host, monkeypatch):
     """An extension, and the identifiers of jobs that are cancelled."""
     _, switchyard = make_host()
-    model, found = switchyard.models.get(), []
-    monkeypatch.setattr(model, "_cancel", lambda i: found.append(i) or model._link.send(Cancel(i)))
+    model, found = switchyard.models.get(), queue.SimpleQueue()
+    monkeypatch.setattr(model, "_cancel", lambda i: found.put(i) or model._link.send(Cancel(i)))
     return switchyard, found
 
 
@@ -90,7 +90,7 @@ def test_a_stream_that_is_dropped_is_cancelled(cancelled):
     [job] = switchyard.models.get().jobs()
     del stream
     gc.collect()
-    assert found == [job.identifier]
+    assert found.get(timeout=20) == job.identifier  # by another thread
 
 
 def test_a_stream_is_cancelled_behind_with(cancelled):
@@ -98,7 +98,7 @@ def test_a_stream_is_cancelled_behind_with(cancelled):
     with switchyard.stream("x", **ENDLESS) as stream:
         next(stream)
         [job] = switchyard.models.get().jobs()
-    assert found == [job.identifier]
+    assert found.get_nowait() == job.identifier
     assert list(stream) == [] and stream.result is None
 
 

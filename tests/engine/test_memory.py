@@ -186,7 +186,7 @@ def test_the_next_mode_is_tried_where_memory_runs_out_after_all(loader, model_pa
     config = ModelConfig(model_path, "name", cache_mode=("float16", "Q8", "Q4"), cache_tokens=512)
     assert loader.load(config).cache_mode == "Q4"
     assert tried == [("float16", 512), ("Q8", 512), ("Q4", 512)]
-    with pytest.raises(engine.NoRoom, match="less memory than it seemed"):
+    with pytest.raises(engine.NoRoom, match="less memory than estimated"):
         loader.load(ModelConfig(model_path, "name", cache_mode=("Q6", "Q8")))
 
 

@@ -228,7 +228,7 @@ def test_the_last_threads_are_for_health_checks_and_refusals(small, opened):
         assert read_head(stream).startswith(b"HTTP/1.1 200 ")
     response = small.post(URL, ONE)
     assert response.status_code == 429
-    assert "as many requests are served" in response.json()["error"]["message"]
+    assert "request threads that read bodies are busy" in response.json()["error"]["message"]
     assert_is_live(small)
     for connection in [*slow, *streams]:
         connection.close()
@@ -341,7 +341,7 @@ def test_a_body_that_drips_comes_slowly_once_it_was_waited_for_long_enough_in_al
             connection.threads.wait(object())
         body = Body(connection, 9)
         assert body.read(3) == b"xxx"
-        with pytest.raises(engine.Full, match="bodies are being received, as many as may come"):
+        with pytest.raises(engine.Full, match="bodies arrive slowly"):
             body.read(1)
         assert body.failed
 

@@ -1,7 +1,7 @@
 """Turns a job's tokens into text, piece by piece: whole characters, cut at stop strings.
 
-The generator's own code loses text at a stop token and at the limit, decodes characters of several
-tokens wrongly, and chooses between stop strings by the order of a set.
+The generator's own code has three faults. It loses text at a stop token and at the limit. It
+decodes characters of several tokens wrongly. It chooses between stop strings by the order of a set.
 """
 
 from collections import deque

@@ -47,7 +47,7 @@ def meet_server(connection: socket.socket, key: bytes) -> None:
         own, other = _exchange(connection, until)
         proof = _receive(connection, _SIZE, until)
         if not hmac.compare_digest(proof, _proof(key, _SERVER, other, own)):
-            raise Stranger("a server with another key")
+            raise Stranger("the server has another key")
         connection.sendall(_proof(key, _ENGINE, own, other))
 
 

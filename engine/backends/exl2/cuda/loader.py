@@ -79,7 +79,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
         gc.collect()
         torch.cuda.empty_cache()
     raise NoRoom(
-        "the GPUs had less memory than it seemed: raise gpu_reserve, or lower cache_tokens",
+        "the GPUs had less memory than estimated: raise gpu_reserve, or lower cache_tokens",
         "gpu_reserve",
     )
 
