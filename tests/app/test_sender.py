@@ -174,6 +174,9 @@ class Scripted:
     def notify(self, wake):
         pass
 
+    def end(self):
+        self.ended.set()
+
     def write(self, now):
         if self._raised is not None:
             raise self._raised
