@@ -563,3 +563,18 @@ def test_another_shape_of_what_crosses_is_another_protocol():
 
 
 DIGEST = "d0e2b176fe77"
+
+
+def test_strangers_that_have_been_refused_leave_room_for_others(house, monkeypatch):
+    monkeypatch.setattr(door, "MAX_STRANGERS", 2)
+    shared = house(key=KEY)
+    shared.open(ScriptedBackend())
+    for refused in (b"", b"x" * 32, b"another", b""):
+        with address.connect(shared.at, 5.0) as stranger, contextlib.suppress(Stranger, OSError):
+            meet_engine(stranger, refused)
+        with address.connect(shared.at, 5.0) as stranger, contextlib.suppress(Stranger, OSError):
+            meet_engine(stranger, KEY)
+            wire = Wire(stranger)
+            wire.send(Hello(1, "another"))
+            wire.receive_one(20)
+    assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
