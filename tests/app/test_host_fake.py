@@ -157,3 +157,11 @@ def test_no_torch_is_imported_and_memory_stays():
         "assert not {'torch', 'exllamav2'} & set(sys.modules)\n"
         "assert sizes[-1] < 1.03 * sizes[1], sizes\n"
     )
+
+
+def test_what_is_said_again_gets_its_answer_again(host):
+    said = ["color", "Blue, of course.", "sum", "Thirty-six.", "color"]
+    roles = ["user", "assistant"] * 3
+    turns = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
+    assert host.switchyard.generate(messages=turns[:3]).text == "Thirty-six."
+    assert host.switchyard.generate(messages=turns).text == "Blue, of course."

@@ -1,6 +1,7 @@
 """A host application whose models are a server's: client mode, over real sockets."""
 
 import gc
+import gzip
 import http.server
 import json
 import os
@@ -15,7 +16,7 @@ import werkzeug.serving
 
 from switchyard import engine
 from switchyard.app import BadRequest, ClientGone, SettingsError, Switchyard, TimedOut
-from switchyard.app.exceptions import LimitReached, Unauthorized
+from switchyard.app.exceptions import BudgetSpent, LimitReached, Unauthorized
 from tests.app.conftest import wait_until_empty
 from tests.conftest import run_code
 from tests.scripted import Gate, ScriptedBackend, endless, ticking
@@ -281,6 +282,7 @@ def test_what_the_server_refuses_is_raised(behind, arguments, kind, param):
     [
         (error(429, "queue_full", **{"Retry-After": 600}), engine.Full),
         (error(429, "rate_limit_exceeded", **{"Retry-After": 600}), LimitReached),
+        (error(429, "insufficient_quota", **{"Retry-After": 600}), BudgetSpent),
         (error(503, "overloaded", **{"Retry-After": 600}), engine.Refused),
         (error(503, "model_failed", **{"Retry-After": 1}), engine.Dead),
         (error(503, "model_unloaded", **{"Retry-After": 1}), engine.Unloaded),
@@ -551,3 +553,12 @@ def test_no_engine_is_there():
         "assert not {'torch', 'exllamav2'} & set(sys.modules)\n"
         "assert threading.active_count() == 1"
     )
+
+
+def test_a_compressed_answer_is_passed_through_as_it_is(upstream, make_remote):
+    body = gzip.compress(b'{"choices": []}')
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    app = make_remote(upstream((200, headers, body)).url, url_prefix="/llm")
+    answer = app.test_client().post("/llm/v1/completions", json={"prompt": "x"})
+    assert (answer.status_code, answer.headers.get("Content-Encoding")) == (200, "gzip")
+    assert answer.data == body

@@ -396,3 +396,11 @@ def test_a_stream_tells_the_progress_and_nothing_else_can(make_client):
     assert told["prompt_progress"]["processed"] == 3 and told["token"] == ""
     error = client.post(GENERATE, json=body).json["error"]
     assert (error["param"], error["code"]) == ("return_progress", "unknown_parameter")
+
+
+@pytest.mark.parametrize(
+    ("given", "stays"), [({}, False), ({"trim_stop": True}, False), ({"trim_stop": False}, True)]
+)
+def test_a_stop_sequence_is_cut_off_unless_asked_otherwise(make_client, given, stays):
+    job, _ = job_of(make_client, {"prompt": "x", "stop_sequence": ["END"], **given})
+    assert job.include_stop is stays

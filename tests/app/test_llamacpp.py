@@ -191,7 +191,7 @@ def test_an_answer_has_the_fields_that_are_asked_for(make_client):
 @pytest.mark.parameter("logit_bias", "/completion")
 @pytest.mark.parametrize(
     "bias",
-    [[[5, 1.5], [" the the", False]], {"5": 1.5, " the the": False}],
+    [[[5, 1.5], [7, 0], [" the the", False]], {"5": 1.5, "7": 0, " the the": False}],
     ids=["list", "object"],
 )
 def test_a_bias_is_for_an_id_or_for_each_token_of_a_text(make_client, bias):
@@ -200,7 +200,7 @@ def test_a_bias_is_for_an_id_or_for_each_token_of_a_text(make_client, bias):
     response = client.post(URL, json={"prompt": "x", "logit_bias": bias})
     assert response.status_code == 200
     texts = client.models.get().tokenizer.encode(" the the", 9, add_bos=False)
-    biases = {5: 1.5, **dict.fromkeys(texts, -100)}
+    biases = {5: 1.5, 7: 0, **dict.fromkeys(texts, -100)}
     assert dict(backend.enqueued[0].sampling.logit_bias) == biases
     told = response.json["generation_settings"]["logit_bias"]
     assert told == [{"token": token, "bias": value} for token, value in biases.items()]

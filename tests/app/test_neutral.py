@@ -222,3 +222,12 @@ def test_no_limit_at_all_is_the_default(make_client):
     client.post("/completion", json={"prompt": "x", "n_predict": -1})
     client.post("/completion", json={"prompt": "x", "n_predict": 0})
     assert [job.max_new_tokens for job in backend.enqueued] == [7, 7, 0]
+
+
+def test_what_a_request_tells_ends_with_it(make_client):
+    """Else what runs on its thread later, a host's `generate` say, would not be refused."""
+    client = make_client(ScriptedBackend())
+    for body in ({**PROMPT, "store": False}, {**PROMPT, "no_such": 1}, {"prompt": 3}):
+        with client.post("/v1/completions", json=body) as response:
+            response.get_data()
+        assert not neutral.is_telling()

@@ -1,5 +1,6 @@
 """A WebSocket's connection, with its two threads in a forced order, and a clock of its own."""
 
+import json
 import re
 import socket
 import threading
@@ -8,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import simple_websocket
 import wsproto
-from wsproto.events import AcceptConnection, CloseConnection, Ping, Request
+from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
 
 from switchyard.app.exceptions import ClientGone
-from switchyard.app.formats.websocket.connection import Connection, SharedSocket
+from switchyard.app.formats.websocket.connection import MAX_UNREAD, Connection, SharedSocket
 
 
 class Slow(SharedSocket):
@@ -148,3 +149,18 @@ def test_what_two_threads_write_does_not_mix():
         shared.send(b"aaaa")
         other.join(20)
         assert theirs.recv(100) == b"aaaabb"
+
+
+def test_a_client_may_send_more_in_all_than_may_wait_unread(pair, opened):
+    _, theirs = pair
+    connection, _, client = opened
+    got = []
+    for number in range(2 * MAX_UNREAD // 900):
+        theirs.sendall(client.send(TextMessage(json.dumps([number, "x" * 900]))))
+        while len(got) <= number:
+            assert connection._websocket.event.wait(20)
+            connection.wait(0)
+            got += [json.loads(message)[0] for message in connection.messages()]
+    assert got == list(range(len(got)))
+    theirs.sendall(client.send(CloseConnection(1000, "bye")))
+    connection.close(1001, "")

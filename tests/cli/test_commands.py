@@ -255,3 +255,26 @@ def test_doctor_asks_torch_itself(switchyard):
     told = DOCTOR._probe()
     assert told["sees"] == 0 and told["cuda"] is None
     assert "none that NVIDIA's driver knows" in switchyard("doctor").output
+
+
+@pytest.mark.parametrize("path", ["", "/", "/llm", "/llm/"])
+def test_a_server_below_a_path_is_asked_there(switchyard, path):
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        done = switchyard("drain", "--url", f"http://127.0.0.1:{server.server_port}{path}")
+        server.shutdown()
+        thread.join()
+    assert done.exit_code == 0, done.output
+    assert asked == [f"{path.rstrip('/')}/admin/drain"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import os
@@ -563,3 +564,79 @@ def test_another_shape_of_what_crosses_is_another_protocol():
 
 
 DIGEST = "d0e2b176fe77"
+
+
+def test_strangers_that_have_been_refused_leave_room_for_others(house, monkeypatch):
+    monkeypatch.setattr(door, "MAX_STRANGERS", 2)
+    shared = house(key=KEY)
+    shared.open(ScriptedBackend())
+    for refused in (b"", b"x" * 32, b"another", b""):
+        with address.connect(shared.at, 5.0) as stranger, contextlib.suppress(Stranger, OSError):
+            meet_engine(stranger, refused)
+        with address.connect(shared.at, 5.0) as stranger, contextlib.suppress(Stranger, OSError):
+            meet_engine(stranger, KEY)
+            wire = Wire(stranger)
+            wire.send(Hello(1, "another"))
+            wire.receive_one(20)
+    assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        [],
+        [[messages.Stopped(engine.Closed("the engine drains"))]],
+        [[messages.Loaded(ScriptedBackend().open())], [messages.Stopped(ModelError("no weights"))]],
+    ],
+    ids=["cut off while it loads", "ended while it loads", "failed after its load"],
+)
+def test_a_server_goes_on_with_the_next_engine(house, last):
+    shared = house()
+    with address.listen(shared.at) as first:
+        model = shared.connect(is_waited_for=False)
+        connection, _ = first.accept()
+        handshake.meet_server(connection, b"")
+        with Wire(connection) as wire:
+            wire.receive_one()
+            wire.send(knock.Welcome(7))
+            for events in last:
+                wire.send(events)
+    os.unlink(shared.at.removeprefix("unix:"))
+    shared.open(ScriptedBackend())
+    assert model.wait_until_loaded(20)
+    assert isinstance(take_all(model.submit([job("a")]))[-1], Finished)
+
+
+def test_a_server_does_not_wait_for_an_engine_that_can_not_load(house):
+    shared = house()
+    with address.listen(shared.at) as first:
+        model = shared.connect(is_waited_for=False)
+        connection, _ = first.accept()
+        handshake.meet_server(connection, b"")
+        with Wire(connection) as wire:
+            wire.receive_one()
+            wire.send(knock.Welcome(7))
+            wire.send([messages.Stopped(ModelError("no weights"))])
+            assert not model.wait_until_loaded(20)
+    assert type(model.error) is ModelError and "no weights" in str(model.error)
+
+
+class Exhausted(socket.socket):
+    """A listener that has no file descriptor for the first connection."""
+
+    has_failed = False
+
+    def accept(self):
+        if not self.has_failed:
+            self.has_failed = True
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_a_connection_that_can_not_be_accepted_keeps_no_other_out(house, monkeypatch, caplog):
+    listen = address.listen
+    monkeypatch.setattr(address, "listen", lambda at: Exhausted(fileno=listen(at).detach()))
+    shared = house()
+    shared.open(ScriptedBackend())
+    assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
+    assert "no connection can be accepted: [Errno 24] Too many open files" in caplog.text

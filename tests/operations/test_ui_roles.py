@@ -1,13 +1,17 @@
 """What the page's stream of status shows a key."""
 
+import itertools
 import json
 
 import pytest
 
+from switchyard.app.services import KEY
+from switchyard.app.ui.viewers import Board
 from tests.operations.conftest import bearer
 from tests.scripted import ScriptedBackend
 
 BROWSER = {"Accept": "text/html"}
+ROLES = ["user", "metrics", "admin"]
 
 
 @pytest.fixture
@@ -27,3 +31,13 @@ def test_the_files_need_no_key_and_the_stream_does(client):
     assert client.get("/", headers=BROWSER).status_code == 200
     assert client.get("/ui/app.js").status_code == client.get("/ui/style.css").status_code == 200
     assert client.get("/ui/status").status_code == 401
+
+
+@pytest.mark.parametrize("roles", [*itertools.permutations(ROLES)])
+def test_viewers_of_one_second_see_what_each_of_their_roles_may(client, roles):
+    board, services = Board(), client.application.extensions[KEY]
+    for role in roles * 2:
+        frame, goes_on = board.frame(services, role, 5)
+        told = json.loads(frame.removeprefix(b"data: "))
+        assert (("queue" in told), ("streams" in told)) == (role == "admin", role != "user")
+        assert goes_on

@@ -277,3 +277,28 @@ def test_schemas_of_tools_are_enforced_as_far_as_they_can_be_together(make_clien
         tool["function"]["strict"] = True
     response = client.post(URL, json=request)
     assert (response.status_code, response.json["error"]["param"]) == (400, "tools")
+
+
+@pytest.mark.parametrize(
+    ("template", "last", "after"),
+    [
+        (THINKS, "Weather?", "</think>"),
+        (TEMPLATE, "Weather?", ""),
+        (TEMPLATE + "<think>\n\n</think>\n\n", "Weather?", ""),
+        (TEMPLATE, "<think>\nWell", "</think>"),  # thoughts that the answer goes on with
+        (TEMPLATE, "<think>\nWell</think>\n", ""),
+    ],
+)
+def test_a_form_begins_behind_the_thoughts_where_there_are_any(
+    make_client, with_template, template, last, after
+):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend, path=with_template(template))
+    goes_on = last != "Weather?"
+    message = {"role": "assistant" if goes_on else "user", "content": last}
+    request = {"messages": [message], "response_format": {"type": "json_object"}}
+    if goes_on:
+        request |= {"continue_final_message": True, "add_generation_prompt": False}
+    response = client.post(URL, json=request)
+    assert response.status_code == 200, response.json
+    assert backend.enqueued[0].constraint.after == after

@@ -1,0 +1,84 @@
+"""TextStream over any source: what it cancels, and what a caller gets behind an error."""
+
+import gc
+
+import pytest
+
+from switchyard import engine
+from switchyard.app.host.text_stream import Ending, TextStream
+
+
+class Source:
+    """Reads what it is given, an error is raised."""
+
+    def __init__(self, *reads):
+        self.reads = list(reads)
+        self.ends = []
+
+    def read(self):
+        read = self.reads.pop(0)
+        if isinstance(read, BaseException):
+            raise read
+        return read
+
+    def close(self):
+        self.ends.append("closed")
+
+    def drop(self):
+        self.ends.append("dropped")
+
+
+END = Ending("stop", 3, 2)
+
+
+@pytest.mark.parametrize("error", [engine.Closed("lost"), KeyboardInterrupt(), SystemExit(1)])
+def test_an_error_amid_the_text_cancels_the_rest(error):
+    source = Source((["a"], None), error)
+    stream = TextStream(source)
+    assert next(stream) == "a"
+    with pytest.raises(type(error)):
+        next(stream)
+    assert source.ends == ["closed"]
+    assert list(stream) == [] and stream.result is None
+    del stream
+    gc.collect()
+    assert source.ends == ["closed"]
+
+
+@pytest.mark.parametrize(
+    ("reads", "pieces"),
+    [
+        ([(["a", "", "b"], None), ([], None), (["c"], END)], ["a", "b", "c"]),
+        ([([], END)], []),
+        ([(["a"], END)], ["a"]),
+    ],
+)
+def test_a_text_that_has_ended_is_whole_and_nothing_is_left_to_cancel(reads, pieces):
+    source = Source(*reads)
+    stream = TextStream(source)
+    got = []
+    for piece in stream:
+        assert stream.result is None
+        got.append(piece)
+    assert got == pieces and next(stream, None) is None
+    assert (stream.result.text, stream.result.finish_reason) == ("".join(pieces), "stop")
+    assert (stream.result.prompt_tokens, stream.result.completion_tokens) == (3, 2)
+    assert source.ends == ["closed"]
+
+
+def test_a_stream_that_is_closed_says_no_more_and_has_no_result():
+    source = Source((["a", "b", "c"], END))
+    with TextStream(source) as stream:
+        assert next(stream) == "a"
+    stream.close()
+    assert list(stream) == [] and stream.result is None
+    assert source.ends == ["closed"]
+
+
+def test_a_stream_that_is_dropped_cancels_the_rest():
+    source = Source((["a", "b"], None))
+    stream = TextStream(source)
+    assert next(stream) == "a"
+    del stream
+    gc.collect()
+    assert source.ends == ["dropped"]

@@ -1,0 +1,47 @@
+"""GET /v1/models: what a row tells of its model in each state."""
+
+import json
+import pathlib
+
+from switchyard import engine
+from switchyard.engine.messages import ModelInfo
+from tests.app.test_lifecycle import events, make, rows
+from tests.scripted import ScriptedBackend
+
+__all__ = ["make"]
+
+
+def status(client, name):
+    told = rows(client)[name]["status"]
+    return told["value"], told["failed"], told["reason"]
+
+
+def test_a_row_tells_a_failure_while_it_lasts(make):
+    client = make()
+    assert status(client, "first") == ("loaded", False, None)
+    assert status(client, "second") == ("unloaded", False, None)
+
+    client.opened.next["second"] = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    client.post("/admin/models/second", json={}).get_data()
+    value, failed, reason = status(client, "second")
+    assert (value, failed) == ("failed", True) and "no weights" in reason
+
+    assert events(client.post("/admin/models/second", json={}))[-1]["status"] == "loaded"
+    assert status(client, "second") == ("loaded", False, None)
+
+
+def test_a_change_that_failed_beside_the_old_model_is_no_failure_of_that(make):
+    client = make()
+    client.opened.next["first"] = ScriptedBackend(open_error=engine.NoRoom("3 of 2 GiB"))
+    assert client.post("/admin/models/first", json={"way": "beside"}).status_code == 409
+    assert status(client, "first") == ("loaded", False, None)
+
+
+def test_a_row_tells_the_context_that_is_served_and_that_of_the_files(make_client, model_path):
+    made_for = json.loads(pathlib.Path(model_path, "config.json").read_text())
+    backend = ScriptedBackend(info=ModelInfo(768, 4096, 256, 64, "scripted"))
+    [row] = make_client(backend, max_seq_len=768).get("/v1/models").json["data"]
+    meta = row["meta"]
+    assert (meta["n_ctx"], meta["max_seq_len"]) == (768, 768)
+    assert meta["n_ctx_train"] == made_for["max_position_embeddings"] != 768
+    assert (meta["n_vocab"], meta["cache_tokens"]) == (4096, 64 * 256)
