@@ -49,7 +49,7 @@ FORMS = (
         "Qwen",
         ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
         ends=(
-            "<|endoftext|>",
+            *("<|endoftext|>", "<|im_end|>"),
             *("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>"),
             *("<|repo_name|>", "<|file_sep|>"),
         ),

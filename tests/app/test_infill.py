@@ -43,7 +43,11 @@ def spelled(tokenizer, token_ids):
     ("names", "prompt", "ends"),
     [
         # QwenLM/Qwen2.5-Coder, examples/Qwen2.5-Coder-fim.py, with all that ends its answer there
-        (QWEN, "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>", QWEN),
+        (
+            [*QWEN, "<|endoftext|>"],
+            "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>",
+            [*QWEN, "<|endoftext|>", "<|im_end|>"],
+        ),
         # deepseek-ai/DeepSeek-Coder, README.md, "Code Insertion"
         (DEEPSEEK, "{}".join(DEEPSEEK), []),
         # arXiv:2305.06161, and the model card of bigcode/starcoder, "Fill-in-the-middle"
