@@ -8,6 +8,7 @@ from switchyard.app.request.infill_forms import FAMILIES, FORMS, Extra, Form, Ga
 from switchyard.app.request.prompt_tokens import PromptTokens, limited
 
 MARK = "\u263a"  # one token or more, which never merge with the tokens of another text
+_NAME = "filename\n"  # as llama.cpp has it, of the file with the gap
 
 
 def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -> PromptTokens:
@@ -35,7 +36,8 @@ def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -
         return token_ids[len(first) :] if token_ids[: len(first)] == first else read(text)
 
     before, between, *behind = (tokenizer.token_id(name) for name in form.tokens)
-    prefix, suffix = read(gap.prefix), go_on(gap.suffix)
+    is_named = bool(gap.extras) and form.name_in_gap and _has_files(tokenizer, form)
+    prefix, suffix = read(f"{_NAME}{gap.prefix}" if is_named else gap.prefix), go_on(gap.suffix)
     first, second = (suffix, prefix) if form.suffix_first else (prefix, suffix)
     token_ids = [
         *tokenizer.encode("", max_tokens),  # the tokens that begin each prompt of this model
@@ -52,6 +54,10 @@ def _has(tokenizer: engine.Tokenizer, names: Iterable[str]) -> bool:
     return all(tokenizer.token_id(name) is not None for name in names)
 
 
+def _has_files(tokenizer: engine.Tokenizer, form: Form) -> bool:
+    return form.files is not None and _has(tokenizer, form.files)
+
+
 def _files(
     tokenizer: engine.Tokenizer,
     form: Form,
@@ -64,15 +70,17 @@ def _files(
     """
     if not extras:
         return
-    if form.files is None or not _has(tokenizer, form.files):
+    if form.files is None or not _has_files(tokenizer, form):
         yield from read("".join(f"\n\n--- {one.filename} ---\n\n{one.text}" for one in extras))
         return
     repository, file = map(tokenizer.token_id, form.files)
+    newline = "" if form.name_in_gap else "\n"
     yield repository
-    yield from read("myproject\n")
+    yield from read(f"myproject{newline}")
     for one in extras:
-        end = "" if one.text.endswith("\n") else "\n"
+        end = "" if one.text.endswith("\n") else newline
         yield file
         yield from read(f"{one.filename}\n{one.text}{end}")
     yield file
-    yield from read("filename\n")
+    if not form.name_in_gap:
+        yield from read(_NAME)

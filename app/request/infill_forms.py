@@ -1,8 +1,8 @@
 """Gaps, and the tokens that each family of models was trained with to fill them. Pure.
 
 Tokens and their order come from the models' own papers, tokenizers and examples: StarCoder
-(arXiv:2305.06161), CodeLlama (arXiv:2308.12950), DeepSeek-Coder (arXiv:2401.14196), Qwen2.5-Coder
-(arXiv:2409.12186), and mistral-common for Codestral.
+(arXiv:2305.06161), StarCoder2 (arXiv:2402.19173), CodeLlama (arXiv:2308.12950), DeepSeek-Coder
+(arXiv:2401.14196), Qwen2.5-Coder (arXiv:2409.12186), and mistral-common for Codestral.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,8 @@ class Form:
     `tokens`: the first stands before the prefix, the second before the suffix, a third after both.
     With `suffix_first`: the first before the suffix, the second before the prefix. `ends`: tokens
     that end the middle, beside the model's own. `files`: the token before a repository's name, and
-    the token before each file.
+    the token before each file. `name_in_gap`: the name of the file with the gap stands behind the
+    token before the prefix, and only names of files get a newline.
     """
 
     family: str
@@ -40,6 +41,7 @@ class Form:
     suffix_first: bool = False
     ends: tuple[str, ...] = ()
     files: tuple[str, str] | None = None
+    name_in_gap: bool = False
 
 
 FORMS = (
@@ -47,7 +49,7 @@ FORMS = (
         "Qwen",
         ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
         ends=(
-            "<|endoftext|>",
+            *("<|endoftext|>", "<|im_end|>"),
             *("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>"),
             *("<|repo_name|>", "<|file_sep|>"),
         ),
@@ -59,6 +61,7 @@ FORMS = (
         ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
         ends=("<|endoftext|>", "<fim_pad>", "<file_sep>"),
         files=("<repo_name>", "<file_sep>"),
+        name_in_gap=True,
     ),
     Form("CodeLlama", ("▁<PRE>", "▁<SUF>", "▁<MID>"), ends=("▁<EOT>",)),
     Form("Codestral", ("[SUFFIX]", "[PREFIX]"), suffix_first=True),

@@ -20,6 +20,7 @@ QWEN = [
 ]
 DEEPSEEK = [f"<\uff5cfim▁{name}\uff5c>" for name in ("begin", "hole", "end")]
 STARCODER = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<fim_pad>", "<|endoftext|>"]
+STARCODER_2 = [*STARCODER, "<repo_name>", "<file_sep>"]
 CODELLAMA = ["▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"]
 CODESTRAL = ["[SUFFIX]", "[MIDDLE]", "[PREFIX]"]
 
@@ -32,7 +33,7 @@ def read(path):
 
 def spelled(tokenizer, token_ids):
     """With special tokens in full, all else as text."""
-    every = [*QWEN, *DEEPSEEK, *STARCODER, *CODELLAMA, *CODESTRAL]
+    every = [*QWEN, *DEEPSEEK, *STARCODER_2, *CODELLAMA, *CODESTRAL]
     names = {tokenizer.token_id(name): name for name in every}
     parts = [names.get(i, "").encode() or tokenizer.piece(i) for i in token_ids]
     return b"".join(parts).decode()
@@ -42,10 +43,14 @@ def spelled(tokenizer, token_ids):
     ("names", "prompt", "ends"),
     [
         # QwenLM/Qwen2.5-Coder, examples/Qwen2.5-Coder-fim.py, with all that ends its answer there
-        (QWEN, "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>", QWEN),
+        (
+            [*QWEN, "<|endoftext|>"],
+            "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>",
+            [*QWEN, "<|endoftext|>", "<|im_end|>"],
+        ),
         # deepseek-ai/DeepSeek-Coder, README.md, "Code Insertion"
         (DEEPSEEK, "{}".join(DEEPSEEK), []),
-        # arXiv:2305.06161, and the model card of bigcode/starcoder
+        # arXiv:2305.06161, and the model card of bigcode/starcoder, "Fill-in-the-middle"
         (STARCODER, "<fim_prefix>{}<fim_suffix>{}<fim_middle>", STARCODER[3:]),
     ],
     ids=["Qwen", "DeepSeek", "StarCoder"],
@@ -86,19 +91,39 @@ def test_no_space_is_put_before_the_suffix(
     assert list(map(tokenizer.token, found.ends)) == ends
 
 
-def test_other_files_come_first_and_what_has_begun_last(with_tokens):
-    """As QwenLM/Qwen2.5-Coder has them, examples/Qwen2.5-Coder-repolevel-fim.py, by llama.cpp's
-    names of repository and file.
-    """
-    tokenizer = read(with_tokens(QWEN))
+@pytest.mark.parametrize(
+    ("names", "prompt"),
+    [
+        # QwenLM/Qwen2.5-Coder, examples/Qwen2.5-Coder-repolevel-fim.py
+        (
+            QWEN,
+            "<|repo_name|>myproject\n<|file_sep|>a.py\nx = 1\n<|file_sep|>b.py\ny = 2\n"
+            "<|file_sep|>filename\n<|fim_prefix|>p<|fim_suffix|>s<|fim_middle|>    m",
+        ),
+        # StarCoder2, arXiv:2402.19173, 5.1: the name in the gap, newlines behind names alone
+        (
+            STARCODER_2,
+            "<repo_name>myproject<file_sep>a.py\nx = 1<file_sep>b.py\ny = 2\n"
+            "<file_sep><fim_prefix>filename\np<fim_suffix>s<fim_middle>    m",
+        ),
+    ],
+    ids=["Qwen", "StarCoder2"],
+)
+def test_other_files_come_first_and_what_has_begun_last(with_tokens, names, prompt):
+    """By llama.cpp's names of repository and file."""
+    tokenizer = read(with_tokens(names))
     extras = [Extra("a.py", "x = 1"), Extra("b.py", "y = 2\n")]
     found = infill(tokenizer, Gap("p", "s", "    m", extras), 2048, "input_suffix")
-    repository, file = QWEN[4:]
     bos = tokenizer.encode("", 1)
-    assert spelled(tokenizer, found.token_ids[len(bos) :]) == (
-        f"{repository}myproject\n{file}a.py\nx = 1\n{file}b.py\ny = 2\n{file}filename\n"
-        f"{QWEN[0]}p{QWEN[1]}s{QWEN[2]}    m"
-    )
+    assert spelled(tokenizer, found.token_ids[len(bos) :]) == prompt
+
+
+@pytest.mark.parametrize("extras", [[], [Extra("a.py", "x")]])
+def test_a_name_stands_in_the_gap_beside_other_files_that_have_tokens(with_tokens, extras):
+    """StarCoder's first version has no tokens for files."""
+    tokenizer = read(with_tokens(STARCODER if extras else STARCODER_2))
+    found = infill(tokenizer, Gap("p", "s", extras=extras), 2048, "input_suffix")
+    assert "filename" not in spelled(tokenizer, found.token_ids)
 
 
 def test_a_family_that_knows_no_files_reads_them_as_one_text(with_tokens):

@@ -74,6 +74,15 @@ class Page:
         headers = {"Content-Type": "application/json", **self._keys}
         return self._send("POST", path, headers, data=json.dumps(body))
 
+    def claude(self, method, path, **more):
+        headers = {
+            "Content-Type": "application/json",
+            "anthropic-version": "2023-06-01",
+            "anthropic-dangerous-direct-browser-access": "true",
+            **self._keys,
+        }
+        return self._send(method, path, headers, **more)
+
     @property
     def _keys(self):
         """Of its connection to OpenAI's API, which needs one."""
@@ -161,6 +170,29 @@ def test_later_versions_of_it_say_that_the_end_is_not_passed_over_beside(open_pa
     assert job.ignore_eos
 
 
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_a_seed_is_text_once_its_settings_are_saved(open_page, path):
+    page, backend, _ = open_page()
+    for seed in (42, "42"):
+        assert page.post(path, {**STORY, "sampler_seed": seed}).status_code == 200
+    for seed in ("4 2", "", "4.2", "9" * 5000):
+        response = page.post(path, {**STORY, "sampler_seed": seed})
+        assert response.status_code == 400 and response.json["error"]["param"] == "sampler_seed"
+    assert [job.sampling.seed for job in backend.enqueued] == [42, 42]
+
+
+@pytest.mark.parametrize("tag", ["{{[INPUT]}}", "{{[OUTPUT_END]}}"])
+def test_tags_that_it_leaves_to_the_server_are_refused(open_page, tag):
+    page, backend, _ = open_page()
+    body = {**STORY, "prompt": f"\n{tag}\nHello!", "replace_instruct_placeholders": True}
+    response = page.post(GENERATE, body)
+    assert response.status_code == 400
+    assert response.json["error"]["param"] == "replace_instruct_placeholders"
+    assert tag in response.json["error"]["message"] and not backend.enqueued
+    assert page.post(GENERATE, {**body, "prompt": "Hello!"}).status_code == 200
+    assert page.post(GENERATE, {**body, "replace_instruct_placeholders": False}).status_code == 200
+
+
 def test_it_streams(open_page):
     page, _, _ = open_page()
     response = page.post(STREAM, {**INSTRUCT, "max_length": 2})
@@ -212,3 +244,18 @@ def test_its_connection_to_openais_api(open_page, path, more, stream):
         for choice in body["choices"]
     ]
     assert "".join(text or "" for text in texts) == "0 1 "
+
+
+def test_its_connection_to_anthropics_api(open_page):
+    page, _, _ = open_page()
+    [model] = page.claude("GET", "/v1/models").json["data"]
+    body = {
+        "model": model["id"],
+        "messages": [{"role": "user", "content": INSTRUCT["prompt"]}],
+        "max_tokens": 2,
+        "temperature": 0.75,
+        "top_k": 100,
+        "top_p": 0.92,
+    }
+    response = page.claude("POST", "/v1/messages", data=json.dumps(body))
+    assert [part["text"] for part in response.json["content"]] == ["0 1 "]

@@ -1,5 +1,6 @@
 """Requests of KoboldAI's and text-generation-webui's APIs. Pure."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
@@ -23,6 +24,9 @@ from switchyard.app.request.validation import Parameters, validate
 # KoboldAI's numbers of samplers, in the order of this server, and with `temperature_last`.
 _ORDER = (6, 5, 0, 2, 1, 3, 4)
 _HEAT_LAST = (6, 0, 2, 1, 3, 4, 5)
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_PLACEHOLDER = re.compile(r"\{\{\[(?:INPUT|OUTPUT|SYSTEM)(?:_END)?\]\}\}")
 
 _DRY = ("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers")
 _MIROSTAT = ("mirostat_tau", "mirostat_eta")
@@ -70,7 +74,7 @@ class Kobold(OtherServers, OneText):
             "quiet": (True, False),  # this server never prints prompts
             "reasoning_effort": (0, ""),
             "render_special": OFF,
-            "replace_instruct_placeholders": (True, False),  # the client has replaced them
+            "replace_instruct_placeholders": (True, False),  # see `settle`
             "singleline": OFF,
             "soft_prompt": ("",),
             "use_authors_note": OFF,
@@ -121,6 +125,11 @@ class Kobold(OtherServers, OneText):
         # Of KoboldAI's bad words only the end token exists here. A grammar needs it.
         if given.get("use_default_badwordsids") is True and "grammar" not in given:
             given = {**given, "bypass_eos": True}
+        seed = given.get("sampler_seed")
+        if isinstance(seed, str) and _INTEGER.fullmatch(seed):  # as forms of web pages have it
+            given = {**given, "sampler_seed": int(seed)}
+        if given.get("replace_instruct_placeholders") is True:
+            _refuse_placeholders(given.get("prompt"))
         return given
 
     def check(self) -> None:
@@ -157,6 +166,15 @@ class Kobold(OtherServers, OneText):
     def max_context(self) -> tuple[int, str] | None:
         limit = self.max_context_length
         return None if limit is None else (limit, "max_context_length")
+
+
+def _refuse_placeholders(prompt: object) -> None:
+    if isinstance(prompt, str) and (found := _PLACEHOLDER.search(prompt)):
+        raise BadRequest(
+            f"replace_instruct_placeholders: the prompt has {found[0]}, which the client must"
+            " replace by the model's own tags",
+            "replace_instruct_placeholders",
+        )
 
 
 class KoboldStream(Kobold):
