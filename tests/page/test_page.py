@@ -192,8 +192,14 @@ def test_a_word_of_a_megabyte_leaves_the_page_usable(visit, page):
 
 def test_code_is_a_block_however_it_comes(visit, page):
     text = "See:\n```python\nif a < b:\n    `x`\n```\nDone ``` so."
-    visit(ScriptedBackend(says(*text)))
-    say(page, "Hi!")
+    gate = Gate()
+    try:
+        visit(ScriptedBackend(says(*text), gate))
+        say(page, "Hi!")
+        gate.step(text.index("`") + 3)  # within the first three backticks
+        chat(page).get_by_text("See:").wait_for()
+    finally:
+        gate.open()
     shown = complete(page)
     assert shown.locator("pre").text_content() == "if a < b:\n    `x`\n"
     assert shown.locator(".language").text_content() == "python"
