@@ -12,7 +12,7 @@ from switchyard.engine.messages import (
     Started,
 )
 from switchyard.engine.schedule.batch import GROW_AFTER, Batch
-from tests.engine.test_engine import take_all, text
+from tests.engine.reading import take_all, text
 from tests.scripted import Gate, Panic, ScriptedBackend, count, endless, finished, job
 
 

@@ -12,7 +12,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Stopped
 from switchyard.engine.models import lessor, lifecycle
-from tests.engine.test_engine import take_all
+from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, job
 
 GIB = 2**30
