@@ -44,9 +44,9 @@ def own_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / CLOCK
 
 
-def engine_of(process):
-    """The process of the server's engine: the last of its descendants."""
-    return family(process.pid)[-1]
+def engines_of(process, number):
+    """The processes of the server's engines: the last of its descendants."""
+    return family(process.pid)[-number:]
 
 
 def stop(process):
@@ -63,7 +63,7 @@ def start_shared(model, at, environment):
     return subprocess.Popen(command, cwd=ROOT, env=environment)
 
 
-def measure(environment, num_servers, num_streams, num_tokens, model=None):
+def measure(environment, num_servers, num_streams, num_tokens, model=None, num_replicas=1):
     """Returns tokens a second, and CPU seconds of the front ends for a token."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         environment = {**environment, STATS: str(pathlib.Path(directory, "stats"))}
@@ -76,7 +76,7 @@ def measure(environment, num_servers, num_streams, num_tokens, model=None):
             conf = CONF if model is None else "gunicorn.conf.py"
             servers.append(start_server(model or MODEL, directory, environment, conf))
             stack.callback(stop, servers[-1][0])
-        engines = [engine_of(servers[0][0])] if num_servers == 1 else []
+        engines = engines_of(servers[0][0], num_replicas) if num_servers == 1 else []
         # A process for each server's clients: in one process they would share a GIL.
         spawn = multiprocessing.get_context("spawn")
         clients = concurrent.futures.ProcessPoolExecutor(num_servers, spawn)
@@ -113,7 +113,7 @@ def measure_model(args, gpus, num_servers):
         "SWITCHYARD_MAX_BATCH_SIZE": str(args.streams),
         "SWITCHYARD_CACHE_TOKENS": str(args.streams * 1024),
     }
-    rate, cpu = measure(environment, num_servers, num_streams, args.tokens, args.model)
+    rate, cpu = measure(environment, num_servers, num_streams, args.tokens, args.model, len(gpus))
     told = f"replicas {len(gpus)}  servers {num_servers}  {rate:8.0f} tokens/s"
     print(f"{told}  front ends {cpu * 1e6:5.1f} us a token, {cpu * rate * 100:4.0f} % of a core")
     return rate

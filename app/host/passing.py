@@ -13,12 +13,14 @@ from switchyard.app.config import Settings
 from switchyard.app.delivery.watch import WatchedClient
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.host.upstream import Incoming, Upstream
+from switchyard.app.host.wait import check_silence
 from switchyard.app.http import request_id
 from switchyard.app.http.body import read_bytes
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 MAX_BODY = 32 << 20  # bytes, without a setting; the server's own limit is lower
 VIA = "1.1 switchyard"
+STREAMS = ("text/event-stream", "application/x-ndjson")  # types that have heartbeats
 
 # Headers of one connection, or of the server that writes them: RFC 9110, 7.6.1. Not passed on.
 OWN = {
@@ -86,11 +88,16 @@ def _pass(upstream: Upstream, settings: Settings, path: str) -> flask.Response:
         data = read_bytes(settings.max_body_bytes or MAX_BODY)
     query = f"?{request.query_string.decode('latin-1')}" if request.query_string else ""
 
+    has_heartbeats = False
+
     def look(silent: float) -> None:
         client.check()
+        if has_heartbeats:
+            check_silence(silent, settings)
 
     target = f"/{quote(path, safe='/:@!$&()*+,;=~')}{query}"
     answer = upstream.send(request.method, target, _headers(request), data, look)
+    has_heartbeats = answer.headers.get("Content-Type", "").startswith(STREAMS)
     told = [(k, v) for k, v in answer.headers.items() if _is_passed(k) or k == "Content-Length"]
     return flask.Response(PassedBody(answer), answer.status, told, direct_passthrough=True)
 

@@ -15,6 +15,12 @@ SLACK = 5.0  # seconds beyond a deadline, in which the server reports it first
 SILENCE = 60.0  # seconds, at least, for which a stream may be silent; heartbeats count
 
 
+def check_silence(silent: float, settings: Settings) -> None:
+    """Of a stream with heartbeats. `silent`: seconds without a byte. Raises engine.Closed."""
+    if silent > max(SILENCE, 4 * settings.heartbeat):
+        raise engine.Closed(f"the server has said nothing for {silent:.0f} seconds")
+
+
 class Wait:
     """The wait of one request, from its beginning."""
 
@@ -24,7 +30,7 @@ class Wait:
         self._asked = timeout if isinstance(timeout, int | float) and timeout > 0 else None
         self._most = self._asked or settings.total_timeout  # 0: no limit
         self._patience = self._asked or settings.queue_timeout
-        self._silence = max(SILENCE, 4 * settings.heartbeat)
+        self._settings = settings
         self._client = WatchedClient(generation.environ(), serves_half_closed=False)
 
     @property
@@ -48,8 +54,7 @@ class Wait:
         if self._most and time.monotonic() - self._begun > self._most + SLACK:
             code = "total_timeout"
             raise TimedOut(f"{MEANINGS[code]} within {self._most:g} seconds", code)
-        if silent > self._silence:
-            raise engine.Closed(f"the server has said nothing for {silent:.0f} seconds")
+        check_silence(silent, self._settings)
 
     def rest(self, seconds: float) -> None:
         """Waits, and checks the client. Raises ClientGone, or engine.Draining if the host ends."""

@@ -10,6 +10,7 @@ import faulthandler
 import logging
 import logging.handlers
 import os
+import pathlib
 import queue
 import signal
 import socket
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 KILL_TIMEOUT = 30.0  # seconds; a process that is stuck in a driver ends once the driver returns
 PULSES = 10  # signs of life in `silence_timeout`
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+CLONE_FILES = 0x400  # linux/sched.h
+STAT_EXIT_CODE = 52 - 3  # proc(5), of the fields behind the name
 CODE = "from switchyard.engine.links.pipe import serve; serve({})"
 
 MakeBackend = Callable[[Deliver], Backend]
@@ -89,9 +92,8 @@ class PipeLink:
             is_loaded, error = self._run_child()
             if not is_loaded or self._is_stopping:
                 return error
-            self._deliver([Restarting(str(error))])
-            # From here on no job is accepted. The old queue holds only commands for ended jobs, and
-            # perhaps a `Stop`, which the flag repeats.
+            # Since `Restarting` no job is accepted. The old queue has only commands for ended jobs,
+            # and perhaps a `Stop`, which the flag repeats.
             self._commands = queue.SimpleQueue()
             if self._is_stopping:
                 return None
@@ -110,19 +112,20 @@ class PipeLink:
             logger.info("the engine of model %s is process %d", self._config.name, process.pid)
             commands = self._commands
             setup = (self._config, self._make_backend, logging.getLogger("switchyard.engine").level)
+            arguments = (here, commands, process)
             writer = threading.Thread(
-                target=_write_commands,
-                args=(here, commands, process),
-                name="commands",
-                daemon=True,
+                target=_write_commands, args=arguments, name="commands", daemon=True
             )
             try:
                 with contextlib.suppress(OSError):  # the child has ended
                     here.send(setup)
                 writer.start()
                 is_loaded, is_ended, error = self._read(here)
-                if error is None:
-                    process.wait()
+                if not is_ended:
+                    kind = DeviceLost if is_loaded else ModelError
+                    error = kind(f"the engine's process {_end(_status(process))}")
+                if is_loaded and not self._is_stopping:
+                    self._deliver([Restarting(str(error))])
             finally:
                 process.kill()  # it may hang; the kernel frees its memory
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -131,13 +134,8 @@ class PipeLink:
                 commands.put(None)
                 if writer.ident is not None:
                     writer.join(KILL_TIMEOUT)
-        status = process.returncode
-        if status is None:  # it may hold the device: another child could not load
+        if process.returncode is None:  # it may hold the device: another child could not load
             return False, DeviceLost(f"the engine's process {process.pid} can't be ended")
-        if not is_ended:
-            error = (DeviceLost if is_loaded else ModelError)(
-                f"the engine's process {_end(status)}"
-            )
         return is_loaded, error
 
     def _read(self, here: Wire) -> tuple[bool, bool, EngineError | None]:
@@ -209,9 +207,7 @@ def _start(there: Wire, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
 
 
 def _write_commands(
-    here: Wire,
-    commands: queue.SimpleQueue[Command | None],
-    process: subprocess.Popen[bytes],
+    here: Wire, commands: queue.SimpleQueue[Command | None], process: subprocess.Popen[bytes]
 ) -> None:
     """On a thread of its own: `send` must not wait for a child that doesn't read."""
     try:
@@ -221,6 +217,18 @@ def _write_commands(
     except Exception:
         logger.exception("a command can't cross")
         process.kill()  # the job would wait forever
+
+
+def _status(process: subprocess.Popen[bytes]) -> int:
+    """Of a process that ends. The kernel knows it before it has freed the process's memory, which
+    takes 0.2 s with a GPU.
+    """
+    if process.poll() is None:
+        with contextlib.suppress(OSError):  # not Linux
+            stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
+            if status := int(stat.rpartition(")")[2].split()[STAT_EXIT_CODE]):
+                return os.waitstatus_to_exitcode(status)
+    return process.wait()
 
 
 def _end(status: int) -> str:
@@ -254,11 +262,19 @@ def serve(descriptor: int) -> None:
     writer = threading.Thread(target=_write_events, args=(there, outbox, interval), name="events")
     writer.start()
     threading.Thread(target=_read_commands, args=(there, thread), daemon=True).start()
+    _leave(descriptor)
     thread.start()
     thread.join()
     outbox.put(None)
     writer.join()
     os._exit(0)
+
+
+def _leave(descriptor: int) -> None:
+    """To the threads that run: what all threads share is closed behind the last, a GPU's."""
+    with contextlib.suppress(AttributeError):  # not Linux
+        if ctypes.CDLL(None).unshare(CLONE_FILES) == 0:  # a container may refuse it
+            os.close(descriptor)
 
 
 def _read_commands(there: Wire, thread: EngineThread) -> None:

@@ -7,6 +7,7 @@ import os
 import queue
 import socket
 import threading
+import time
 
 import flask
 import pytest
@@ -102,6 +103,7 @@ class Upstream(http.server.ThreadingHTTPServer):
 
 class UpstreamHandler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    timeout = 20
 
     def do_POST(self):
         length = int(self.headers["Content-Length"])
@@ -327,6 +329,42 @@ def test_a_server_that_is_lost_amid_the_text_is_an_error(upstream, make_remote, 
     app = make_remote(upstream((200, headers, body)).url)
     with pytest.raises(engine.Closed):
         app.switchyard.generate("x")
+
+
+@pytest.fixture
+def frozen(upstream, monkeypatch):
+    """The URL of a server that begins a stream, and says nothing more."""
+    monkeypatch.setattr("switchyard.app.host.wait.SILENCE", 0.5)
+    body = text("a")[2].split(b"\n\n")[1] + b"\n\n"
+    headers = {"Content-Type": "text/event-stream", "Content-Length": len(body) + 1000}
+    return upstream((200, headers, body)).url
+
+
+def test_a_stream_of_a_frozen_server_ends_with_an_error(frozen, make_remote):
+    stream = make_remote(frozen, heartbeat=0.05).switchyard.stream("x")
+    assert next(stream) == "a"
+    with pytest.raises(engine.Closed, match="has said nothing"):
+        next(stream)
+
+
+def test_a_passed_stream_of_a_frozen_server_ends_with_an_error(frozen, make_remote):
+    app = make_remote(frozen, heartbeat=0.05, url_prefix="/llm")
+    body = {"prompt": "x", "stream": True}
+    answer = app.test_client().post("/llm/v1/completions", json=body, buffered=False)
+    pieces = iter(answer.response)
+    assert b'"a"' in next(pieces)
+    with pytest.raises(engine.Closed, match="has said nothing"):
+        next(pieces)
+
+
+def test_a_stream_may_be_silent_for_four_heartbeats(frozen, make_remote):
+    app = make_remote(frozen, heartbeat=1.0)
+    stream = app.switchyard.stream("x")
+    assert next(stream) == "a"
+    begin = time.monotonic()
+    with pytest.raises(engine.Closed):
+        next(stream)
+    assert time.monotonic() - begin >= 4
 
 
 def test_a_server_that_is_not_there_is_an_error_at_once(make_remote):

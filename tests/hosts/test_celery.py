@@ -100,7 +100,9 @@ def test_a_second_process_of_the_pool_that_loads_a_model_says_so(start_shop, tmp
     found = shop.end_of(shop.begin("text", HELLO))
     assert found["result"].startswith(ANSWER)
     assert f"process {pid} of this user serves" in shop.worker.output
+    # A worker that is told to end before it hears of this waits for the task, and hears no more.
     assert requests.delete(busy, timeout=30).ok
+    assert shop.end_of(busy)["state"] == "REVOKED"
 
 
 def test_a_model_that_was_started_before_the_fork_is_refused(start_shop, monkeypatch):

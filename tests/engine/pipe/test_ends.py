@@ -30,7 +30,7 @@ from tests.engine.pipe.child import (
     seeded,
     take_all,
 )
-from tests.scripted import ScriptedBackend, job
+from tests.scripted import ScriptedBackend, count, job
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,38 @@ def test_a_child_that_dies_ends_its_jobs_once_and_another_serves(make_engine, se
     assert_serves(model)
     assert child_of(model) != child
     assert_gone(child)
+
+
+def test_the_jobs_of_a_killed_child_end_before_its_memory_is_free(make_engine, monkeypatch):
+    """The kernel frees what a GPU holds first, and lets a process be waited for then."""
+    model = make_engine(ScriptedBackend(fatal))
+    stream = model.submit([job("a", 1001)])
+    stream.take(20)
+    is_free = threading.Event()
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda process: process.returncode)
+    wait = subprocess.Popen.wait
+    monkeypatch.setattr(
+        subprocess.Popen, "wait", lambda *arguments: is_free.wait(60) and wait(*arguments)
+    )
+    child = child_of(model)
+    os.kill(child, signal.SIGKILL)
+    end = take_all(stream)[-1]
+    assert isinstance(end, Failed) and "was killed by SIGKILL" in str(end.error)
+    assert child_of(model) == child and model.state != "ready"
+    is_free.set()
+    assert_serves(model)
+
+
+def test_the_threads_of_a_gpu_have_no_part_in_the_wire(make_engine):
+    """It would stay open until the last of them has ended."""
+    own = pathlib.Path(f"/proc/{child_of(make_engine(ScriptedBackend(count)))}/task")
+
+    def sockets(task):
+        links = [os.readlink(file) for file in task.glob("fd/*")]
+        return [one for one in links if one.startswith("socket:")]
+
+    holders = [task for task in own.iterdir() if sockets(task)]
+    assert len(holders) == 2 and own / own.parent.name not in holders
 
 
 def test_the_progress_of_a_load_crosses(model_path, monkeypatch):
