@@ -25,7 +25,7 @@ MIN_BYTES = 128 * 1024  # of the smallest grammar
 MAX_GROWTH = 40 * 1024**2  # growth of one grammar: `max_lexer_states` of 2 kB
 
 # What one grammar may cost, in units of llguidance. By its own limits a regex of ten characters
-# takes five seconds. With these, all grammars of tests/engine/test_rules.py that are too large are
+# takes five seconds. With these, all grammars of tests/engine/constraints that are too large are
 # refused within about one second.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,

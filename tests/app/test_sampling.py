@@ -9,8 +9,8 @@ from switchyard.app import SettingsError, read_settings
 from switchyard.app.request.sampling import Sampled
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from tests.engine.exl2.drive import chain
 from tests.engine.forced import exl2_backend
-from tests.engine.test_exl2 import chain
 from tests.scripted import ScriptedBackend
 
 URL = "/v1/completions"

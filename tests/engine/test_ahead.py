@@ -8,8 +8,8 @@ import pytest
 
 from switchyard.engine.messages import Chunk, Finished
 from switchyard.engine.sampling import Sampling
+from tests.engine.exl2.drive import prompt
 from tests.engine.forced import exl2_backend
-from tests.engine.test_exl2 import prompt
 from tests.scripted import job
 
 FEW = Sampling(temperature=1.0, top_k=20)  # a float that is a little other draws no other token

@@ -26,7 +26,7 @@ from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending
 from switchyard.engine.standing import Past, Standing
 from switchyard.engine.stats import Histogram, Occupancy, Stats, Totals
 from switchyard.engine.stream import Stream
-from tests.engine.test_engine import take_all
+from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, job
 
 INFO = ModelInfo(2048, 4096, 256, 64, "scripted")

@@ -7,8 +7,8 @@ import torch
 
 from switchyard.engine.messages import Chunk, Failed, Finished
 from switchyard.engine.sampling import Sampling
+from tests.engine.exl2.drive import GREEDY, prompt
 from tests.engine.forced import exl2_backend, run
-from tests.engine.test_exl2 import GREEDY, prompt
 from tests.scripted import job
 
 SIZE = 256

@@ -15,8 +15,8 @@ from switchyard.engine.schedule.counters import INTERVAL, OCCUPANCY_INTERVAL, Co
 from switchyard.engine.standing import RECENT, Standing
 from switchyard.engine.stats import BOUNDS, Histogram, Occupancy, Rates, Stats, Totals, Work
 from tests.engine.conftest import over_all_links
-from tests.engine.test_engine import take_all
-from tests.engine.test_pipe import child_of
+from tests.engine.pipe.child import child_of
+from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
 
 PROMPT, CACHED = 100, 60  # tokens

@@ -28,7 +28,7 @@ def prompt():
 
 
 def test_its_logits_are_those_of_transformers(prompt):
-    from tests.engine.test_cpu_llama import Scenario
+    from tests.engine.small_llama import Scenario
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

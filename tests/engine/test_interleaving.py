@@ -6,9 +6,9 @@ import pytest
 
 from switchyard.engine.backends.exl2.results import TokenTold
 from switchyard.engine.messages import Chunk
+from tests.engine.exl2.drive import GREEDY, prompt
 from tests.engine.forced import ending, exl2_backend, run
-from tests.engine.test_engine import take_all, text
-from tests.engine.test_exl2 import GREEDY, prompt
+from tests.engine.reading import take_all, text
 from tests.scripted import job
 
 NUM_THREADS = 200

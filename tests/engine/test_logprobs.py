@@ -12,8 +12,8 @@ from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Finished, PromptLogprobs, Started
 from switchyard.engine.sampling import Sampling
 from tests.engine import dense_llama
+from tests.engine.exl2.drive import Faults, chain, free_pages, pieces, prompt
 from tests.engine.forced import exl2_backend, run
-from tests.engine.test_exl2 import Faults, chain, free_pages, pieces, prompt
 from tests.scripted import ScriptedBackend, job
 
 GREEDY = Sampling(temperature=0.0)

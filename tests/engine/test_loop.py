@@ -10,8 +10,8 @@ from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule.repetition import MAX_PERIOD, MIN_REPEATS, MIN_TOKENS, LoopDetector
 from tests.conftest import DEMO
 from tests.engine.forced import exl2_backend
+from tests.engine.reading import take_all, text
 from tests.engine.test_counters import stats_of
-from tests.engine.test_engine import take_all, text
 from tests.scripted import ScriptedBackend, finished, job
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from switchyard.engine.messages import Chunk, Finished, Prefill
+from tests.engine.exl2.drive import GREEDY, free_pages, prompt
 from tests.engine.forced import ending, exl2_backend, run
-from tests.engine.test_exl2 import GREEDY, free_pages, prompt
 from tests.scripted import job
 
 LENGTHS = (32, 64, 128, 256, 512, 1024)

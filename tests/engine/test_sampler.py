@@ -12,8 +12,8 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.model.vocabulary import Vocabulary
 from switchyard.engine.sampling import Sampling
+from tests.engine.exl2.drive import GREEDY, chain, draws, pieces, prompt
 from tests.engine.forced import ending, exl2_backend, run
-from tests.engine.test_exl2 import GREEDY, chain, draws, pieces, prompt
 from tests.scripted import job
 
 PROBABILITIES = {300: 0.45, 301: 0.40, 302: 0.10, 303: 0.05}

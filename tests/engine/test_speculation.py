@@ -16,8 +16,8 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.sampling import Sampling
 from tests.conftest import DEMO
+from tests.engine.exl2.drive import free_pages
 from tests.engine.forced import ending, exl2_backend, run
-from tests.engine.test_exl2 import free_pages
 from tests.engine.test_logprobs import told
 from tests.scripted import job
 

@@ -9,8 +9,8 @@ from switchyard.engine.backends import make_backend
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.messages import Chunk
 from tests.conftest import ROOT
+from tests.engine.exl2.drive import GREEDY
 from tests.engine.forced import run
-from tests.engine.test_exl2 import GREEDY
 from tests.scripted import job
 
 NEW_TOKENS = 24

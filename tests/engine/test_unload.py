@@ -9,8 +9,8 @@ from switchyard.engine import open_engine
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
 from tests.conftest import DEMO
+from tests.engine.exl2.drive import GREEDY, prompt
 from tests.engine.forced import exl2_backend, run
-from tests.engine.test_exl2 import GREEDY, prompt
 from tests.scripted import job
 
 

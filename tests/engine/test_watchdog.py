@@ -8,7 +8,7 @@ import pytest
 from switchyard import engine
 from switchyard.engine.messages import Failed, Finished
 from switchyard.engine.schedule.watchdog import Watchdog
-from tests.engine.test_engine import take_all, text
+from tests.engine.reading import take_all, text
 from tests.scripted import Gate, ScriptedBackend, endless, job
 
 

@@ -1,43 +1,27 @@
 """What holds a request thread, and what doesn't: heads, bodies and readers as slow as can be."""
 
-import collections
 import contextlib
-import errno
 import http.client
-import itertools
 import json
 import os
 import pathlib
 import re
 import select
-import selectors
 import signal
 import socket
 import struct
-import sys
-import threading
 import time
-import types
 
 import pytest
 import requests
-from gunicorn.config import Config
 
-from switchyard import engine
-from switchyard.app.exceptions import BadRequest
-from switchyard.server.body import Body
-from switchyard.server.connection import Connection
-from switchyard.server.request_threads import RequestThreads
-from switchyard.server.worker import DISCARD, LINGER, Worker
-from tests.faults.conftest import SCRIPTED, open_request, read_all
+from tests.faults.conftest import open_request, read_all
+from tests.faults.heads import HASTY, MAX_SLOW, NUM_THREADS, head
 from tests.faults.test_processes import worker_of
-from tests.growth import assert_within
-from tests.live.conftest import ROOT, Server
+from tests.live.conftest import Server
 
-HASTY = [*SCRIPTED[:-1], str(ROOT / "tests" / "faults" / "hasty_conf.py")]
 URL = "/v1/completions"
 ONE = {"prompt": "x", "max_tokens": 1}
-NUM_THREADS, MAX_SLOW = 12, 6
 CHUNKED = "Transfer-Encoding: chunked"  # whose body a thread reads
 
 
@@ -85,12 +69,6 @@ def connections_of(port):
     return sum(
         local.endswith(f":{port:04X}") and state not in ("0A", "06") for local, _, state in ours
     )
-
-
-def head(*lines, length=None):
-    first = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
-    more = () if length is None else (f"Content-Length: {length}",)
-    return "\r\n".join((*first, *more, *lines)).encode() + b"\r\n\r\n"
 
 
 def read_head(connection):
@@ -294,251 +272,3 @@ def test_a_body_that_is_cut_off_is_not_taken_for_whole(small, opened, is_chunked
     connection.shutdown(socket.SHUT_WR)
     received = read_all(connection)
     assert received.startswith(b"HTTP/1.1 400 ") and b"it ends after" in received
-
-
-@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
-@pytest.mark.parametrize("num_late", range(5))
-def test_the_end_of_a_head_is_found_wherever_the_network_divides_it(num_late, is_first):
-    head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-    with make_connection() as connection:
-        if not is_first:
-            connection.buffer += head
-            assert connection.has_request()
-            connection.init()
-        begin = len(head) - num_late
-        connection.buffer += head[:begin]
-        assert connection.has_request() == (not num_late)
-        connection.buffer += head[begin:]
-        assert connection.has_request() and connection.has_head
-
-
-def test_a_head_that_has_begun_has_its_own_time_and_not_what_is_left_to_begin_in():
-    with make_connection(b"GET / HT") as connection:
-        connection.wait_for_request(begin_within=5.0, head_within=10.0, body_within=1.0, now=100.0)
-        assert connection.deadline == 105.0
-        assert connection.receive() and not connection.has_request()
-        assert connection.deadline == 110.0
-
-
-def test_what_comes_byte_by_byte_is_looked_at_once():
-    def gather(size):
-        with make_connection() as connection:
-            for _ in range(size):
-                connection.buffer += b"x"
-                assert not connection.has_request()
-
-    assert_within(8, lambda: gather(40_000), lambda: gather(10_000))
-
-
-def test_a_body_that_drips_comes_slowly_once_it_was_waited_for_long_enough_in_all(monkeypatch):
-    """However soon each of its bytes comes: here in 0.4 seconds, of one."""
-    clock = itertools.count(step=0.4)
-    times = types.SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr("switchyard.server.body.time", times)
-    with make_connection(b"x") as connection:
-        connection.sock = Dripping(connection.sock)
-        for _ in range(MAX_SLOW):
-            connection.threads.wait(object())
-        body = Body(connection, 9)
-        assert body.read(3) == b"xxx"
-        with pytest.raises(engine.Full, match="bodies arrive slowly"):
-            body.read(1)
-        assert body.failed
-
-
-def test_a_body_that_counts_as_slow_may_wait_again_where_no_other_may(monkeypatch):
-    monkeypatch.setattr("switchyard.server.body.PATIENCE", 0.0)
-    with make_connection() as connection:
-        connection.sock = Dripping(connection.sock)
-        for _ in range(MAX_SLOW - 1):
-            connection.threads.wait(object())
-        body = Body(connection, 9)
-        assert body.read(3) == b"xxx"
-        with pytest.raises(engine.Full):
-            connection.threads.wait(object())
-        assert body.read(9) == b"xxxxxx"
-        connection.threads.wait(object())
-
-
-def test_many_chunks_take_a_time_in_proportion():
-    def read(number):
-        with make_connection() as connection:
-            connection.buffer += b"a\r\nxxxxxxxxxx\r\n" * number + b"0\r\n\r\n"
-            assert len(Body(connection, None).read(10 * number + 1)) == 10 * number
-
-    assert_within(8, lambda: read(64_000), lambda: read(16_000))
-
-
-@pytest.mark.parametrize(
-    ("data", "refusal"),
-    [
-        (b"3 ;a=b\r\nabc\r\n0\r\nDigest: x\r\n\r\n", None),
-        (b"3\r\nabcd\r\n0\r\n\r\n", "malformed|longer than it says"),
-        (b"3\r\nabcde\r\n0\r\n\r\n", "malformed|longer than it says"),
-        (b"3\r\nabcd\r\n\r\n0\r\n\r\n", "malformed|longer than it says"),
-        (b"3\r\nabc\r\n0\r\nGET / HTTP/1.1\r\n\r\n", "is no trailer"),
-    ],
-)
-def test_chunks_have_the_length_that_they_say_and_trailers_have_names(data, refusal):
-    with make_connection() as connection:
-        connection.buffer += data
-        body = Body(connection, None)
-        if refusal is None:
-            assert body.read(9) == b"abc" and body.is_over
-        else:
-            with pytest.raises(BadRequest, match=refusal):
-                body.read(9)
-
-
-def test_the_length_of_the_next_request_is_none_of_this_ones():
-    with make_connection() as connection:
-        connection.buffer += b"GET / HTTP/1.1\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 999\r\n\r\n"
-        assert connection.has_request()
-
-
-@pytest.fixture
-def make_worker():
-    """With what its main thread needs, and without a server."""
-    workers = []
-
-    def make(**attributes):
-        worker = object.__new__(Worker)
-        worker.cfg, worker._threads = Config(), RequestThreads(NUM_THREADS, 4)
-        worker.keepalived_conns, worker.poller = collections.deque(), selectors.DefaultSelector()
-        worker._waiting, worker._next_look, worker.alive, worker._is_plain = {}, 0.0, True, True
-        worker._settings = types.SimpleNamespace(send_timeout=1.0, body_timeout=1.0)
-        vars(worker).update(attributes)
-        workers.append(worker)
-        return worker
-
-    yield make
-    for worker in workers:
-        worker.murder_keepalived(force=True)
-        assert not worker._waiting
-        worker.poller.close()
-
-
-def test_a_request_that_is_there_is_served_though_the_server_was_late_to_look(make_worker):
-    """As after a pause of the whole machine, longer than heads may take."""
-    begun = []
-    worker = make_worker(nr_conns=2, enqueue_req=begun.append)
-    with make_connection(b"GET / HTTP/1.1\r\n\r\n") as whole, make_connection(b"GET / HT") as half:
-        for connection in (whole, half):
-            connection.wait_for_request(0.0, 0.0, 0.0, time.monotonic())
-            worker._wait(connection, worker._on_request)
-        worker.murder_keepalived()
-        assert begun == [whole]
-        assert not worker._waiting and half.sock.fileno() < 0
-
-
-def test_who_has_sent_more_than_was_read_may_take_longer_to_close(make_worker, monkeypatch):
-    """Until all has come and gone, or a reset would overtake the answer."""
-    worker = make_worker(nr_conns=2, _waste=bytearray(1))
-    times = types.SimpleNamespace(monotonic=lambda: 100.0)
-    monkeypatch.setattr("switchyard.server.worker.time", times)
-    with make_connection() as is_read, make_connection() as is_not:
-        is_not.body = Body(is_not, 9)
-        for connection in (is_read, is_not):
-            worker._wait_for_end(connection)
-        assert (is_read.deadline, is_not.deadline) == (100.0 + LINGER, 100.0 + DISCARD)
-        worker.murder_keepalived(force=True)
-
-
-@pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener
-
-
-@pytest.fixture
-def connect(listener):
-    with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(
-            socket.create_connection(listener.getsockname(), timeout=20)
-        )
-
-
-def test_the_connection_that_has_waited_longest_makes_room(make_worker, listener, connect):
-    worker = make_worker(nr_conns=7, worker_connections=10)
-    clients = []
-    for expected in (8, 9, 9, 9):  # a place is kept free for the next
-        clients.append(connect())
-        worker.accept(listener)
-        assert worker.nr_conns == expected
-    left = [connection.client for connection in worker._waiting]
-    assert left == [client.getsockname() for client in clients[2:]]
-    assert clients[0].recv(1) == clients[1].recv(1) == b""
-
-
-def test_what_is_being_served_makes_no_room(make_worker, listener, connect):
-    worker = make_worker(nr_conns=9, worker_connections=10)
-    newcomer = connect()
-    worker.accept(listener)
-    assert [connection.client for connection in worker._waiting] == [newcomer.getsockname()]
-    assert worker.nr_conns == 10
-
-
-@pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EAGAIN])
-def test_a_client_that_has_left_before_it_was_accepted_is_no_fault(make_worker, number):
-    worker = make_worker(nr_conns=0, worker_connections=10)
-    worker.accept(failing_listener(number))
-    assert worker.nr_conns == 0 and not worker._waiting
-    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
-        worker.accept(failing_listener(errno.EBADF))
-
-
-def failing_listener(number):
-    def accept():
-        raise OSError(number, os.strerror(number))
-
-    return types.SimpleNamespace(accept=accept)
-
-
-@contextlib.contextmanager
-def make_connection(sent=b""):
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(sent)
-        yield Connection(Config(), ours, "", "", RequestThreads(NUM_THREADS, 4))
-
-
-class Dripping:
-    """A socket, which has something to read, on which each byte is waited for."""
-
-    def __init__(self, sock):
-        self.fileno = sock.fileno
-
-    def recv(self, size, flags=0):
-        if flags & socket.MSG_DONTWAIT:
-            raise BlockingIOError
-        return b"x"
-
-
-def test_a_signal_while_another_is_handled_holds_nothing_up(make_worker):
-    """As a terminal's SIGINT, and the master's SIGTERM at any step of it."""
-    made = Worker(0, 0, [], None, 1, Config(), None)
-    drains = []
-    for step in itertools.count():
-        worker = make_worker(wsgi=object(), _shall_drain=made._shall_drain)
-        steps = itertools.count()
-
-        def trace(frame, event, arg, worker=worker, steps=steps, step=step):
-            if event == "line" and next(steps) == step:
-                sys.settrace(None)
-                worker.handle_exit(signal.SIGTERM, None)
-                drains.append(step)
-            return trace
-
-        def handle(worker=worker, trace=trace):
-            sys.settrace(trace)
-            worker.handle_exit(signal.SIGINT, None)
-            sys.settrace(None)
-
-        thread = threading.Thread(target=handle, daemon=True)
-        thread.start()
-        thread.join(10)
-        assert not thread.is_alive(), f"at step {step}"
-        if len(drains) <= step:
-            break
-    made.tmp.close()
-    assert drains

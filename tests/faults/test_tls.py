@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.faults.conftest import read_all, request_bytes
-from tests.faults.test_request_threads import HASTY
+from tests.faults.heads import HASTY
 from tests.live.conftest import Server
 
 

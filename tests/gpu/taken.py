@@ -11,8 +11,8 @@ from switchyard.engine.backends import make_backend
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.memory.estimate import Memory
 from switchyard.engine.model.footprint import measure
+from tests.engine.exl2.drive import GREEDY
 from tests.engine.forced import run
-from tests.engine.test_exl2 import GREEDY
 from tests.scripted import job
 
 ROOM = 2**40  # bytes: nothing is refused

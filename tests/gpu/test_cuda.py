@@ -12,8 +12,8 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.grammar import constraints
 from switchyard.engine.messages import Failed, Finished, PromptLogprobs
 from switchyard.engine.sampling import Sampling
+from tests.engine.exl2.drive import GREEDY, free_pages, prompt
 from tests.engine.forced import ending, run
-from tests.engine.test_exl2 import GREEDY, free_pages, prompt
 from tests.engine.test_logprobs import direct_logprobs, told
 from tests.scripted import job
 

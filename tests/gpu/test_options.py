@@ -17,8 +17,8 @@ from switchyard.engine.model.footprint import measure
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO, ROOT
+from tests.engine.exl2.drive import GREEDY, free_pages
 from tests.engine.forced import ending, run
-from tests.engine.test_exl2 import GREEDY, free_pages
 from tests.gpu.gptq import make_gptq
 from tests.scripted import job
 

@@ -9,8 +9,8 @@ from switchyard import engine
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.messages import Chunk
 from tests.conftest import DEMO
+from tests.engine.exl2.drive import free_pages
 from tests.engine.forced import run
-from tests.engine.test_exl2 import free_pages
 from tests.gpu.test_options import answers, estimated, free_memory, num_same, questions
 from tests.scripted import job
 

@@ -34,7 +34,8 @@ from tests.operations.ledgers import (
     read,
     wall,
 )
-from tests.operations.test_ledger import BODY, Full, insert, ledger, refuse, timed
+from tests.operations.test_ledger import BODY, Full, ledger, refuse, timed
+from tests.operations.test_ledger_start import insert
 from tests.scripted import ScriptedBackend, job
 
 __all__ = ["fill", "follow", "ledger", "make_counted", "make_open", "path", "wall"]

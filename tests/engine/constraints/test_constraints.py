@@ -8,8 +8,7 @@ import pytest
 from switchyard import engine
 from switchyard.engine.grammar import constraints
 from switchyard.engine.sampling import Sampling
-from tests.conftest import DEMO
-from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.forced import ending, run
 from tests.scripted import job
 
 HOT = 1.5
@@ -23,14 +22,6 @@ PERSON = {
     "required": ["name", "age", "pets"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def backend():
-    backend = exl2_backend(DEMO)
-    backend.open()
-    yield backend
-    backend.close()
 
 
 def complete(backend, constraint, seed=0, max_new_tokens=200, **more):

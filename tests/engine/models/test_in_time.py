@@ -11,11 +11,9 @@ from switchyard import engine
 from switchyard.app.table_settings import TableModel
 from switchyard.engine.messages import LoadProgress, Stopped
 from switchyard.engine.models import lifecycle
-from tests.engine.test_engine import take_all
-from tests.engine.test_several_models import closed, ends, in_threads, served, wait_for
+from tests.engine.models.asked import closed, ends, in_threads, wait_for
+from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, job
-
-__all__ = ["served"]
 
 
 def tick(models):

@@ -1,0 +1,186 @@
+"""What /v1/messages refuses, and its errors, in Anthropic's words."""
+
+import re
+
+import pytest
+
+from switchyard import engine
+from tests.app.anthropic.asked import CALL, HELLO, TOOLS, URL, USER, error_of
+from tests.scripted import ScriptedBackend
+
+pytestmark = pytest.mark.both_ways
+TEXTS = [{"type": "text", "text": "x"}] * 10_000
+
+
+def blocks(*contents, role="user"):
+    return {"messages": [{"role": role, "content": list(contents)}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"max_tokens": None}, "missing parameter: max_tokens"),
+        ({"messages": None}, "missing parameter: messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": ["x"]}, "messages.0: must be a message of role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0: must be a message of role"),
+        ({"messages": [{"role": "user"}]}, "missing parameter: messages.0.content"),
+        (blocks(CALL, role="assistant"), "messages.0: results of its calls must follow"),
+        (
+            blocks({"type": "text", "text": "x"}, CALL, role="assistant"),
+            "messages.0: results of its calls must follow",
+        ),
+        (blocks(CALL), "messages.0.content.0: must be a block of type"),
+        ({"messages": USER * 2049}, "messages: must be at most 2048"),
+        (blocks({"type": "image", "source": {}}), "messages.0.content.0: must be a block of type"),
+        (blocks({"type": "thinking", "thinking": "x"}), "messages.0.content.0: must be a block"),
+        (blocks(*TEXTS, TEXTS[0]), "messages: must have at most 10000"),
+        (
+            blocks({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "audio"}]}),
+            "messages.0.content.0.content.0: must be a block of type",
+        ),
+        (
+            blocks({"type": "tool_result", "tool_use_id": "a", "content": TEXTS}),
+            "messages: must have at most 10000",
+        ),
+        ({"system": 5}, "system: input should be a valid string"),
+        ({"system": [{"type": "image"}]}, "system.0.type"),
+        ({"cache_control": {"type": "eternal"}}, "cache_control.type"),
+        ({"stop_sequences": "x"}, "stop_sequences"),
+        ({"temperature": 9}, "temperature"),
+        ({"tools": [{"name": "add"}]}, "missing parameter: tools.0.input_schema"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two have the name add"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
+        ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice: a name is for type tool"),
+        (
+            {"tool_choice": {"type": "tool", "name": "x"}, "tools": TOOLS},
+            "tool_choice: no tool has the name x",
+        ),
+        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+        ({"thinking": {"type": "enabled"}}, "thinking: budget_tokens is for type enabled"),
+        (
+            {"thinking": {"type": "disabled", "budget_tokens": 9}},
+            "thinking: budget_tokens is for type enabled",
+        ),
+        ({"output_config": {"effort": "least"}}, "output_config.effort"),
+        ({"container": "x"}, "container is not supported"),
+        ({"mcp_servers": [{}]}, "mcp_servers is not supported"),
+        ({"stop": ["x"]}, "unknown parameter: stop"),
+        ({"n": 2}, "unknown parameter: n"),
+        ({"timings": True}, "unknown parameter: timings"),
+        ({"stream": True, "return_progress": True}, "unknown parameter: return_progress"),
+        ({"user": "x"}, "unknown parameter: user"),
+        ({"metadata": {"name": "x"}}, "unknown parameter: metadata.name"),
+        ({"stream": True, "stream_options": {}}, "unknown parameter: stream_options"),
+    ],
+)
+def test_what_is_wrong_is_named(make_client, change, says):
+    backend = ScriptedBackend()
+    error = error_of(make_client(backend).post(URL, json={**HELLO, **change}))
+    assert error["type"] == "invalid_request_error" and error["message"].startswith(says)
+    assert not backend.enqueued
+
+
+def test_what_does_not_fit_the_context_is_a_bad_request(make_client):
+    client = make_client(ScriptedBackend(), clamp_max_tokens=False)
+    message = error_of(client.post(URL, json={**HELLO, "max_tokens": 5000}))["message"]
+    assert re.match(
+        r"input length and `max_tokens` exceed context limit: \d+ \+ 5000 > 2048", message
+    )
+    long = [{"role": "user", "content": "word " * 5000}]
+    message = error_of(client.post(URL, json={**HELLO, "messages": long}))["message"]
+    assert re.fullmatch(r"prompt is too long: \d+ tokens > 2048 maximum", message)
+
+
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_too_long(make_client):
+    """For one token there is."""
+    client = make_client(ScriptedBackend())
+
+    def body(number):
+        return {"messages": [{"role": "user", "content": "a" + " a" * number}]}
+
+    def count(number):
+        return client.post(f"{URL}/count_tokens", json=body(number)).json["input_tokens"]
+
+    most = 2048 - count(0)
+    assert count(most) == 2048
+    message = error_of(client.post(URL, json={**body(most), "max_tokens": 1}))["message"]
+    assert message == "prompt is too long: 2048 tokens > 2048 maximum"
+    response = client.post(URL, json={**body(most - 1), "max_tokens": 1})
+    assert response.json["usage"]["input_tokens"] == 2047
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", URL, 405, "invalid_request_error"),
+        ("POST", f"{URL}/batches", 404, "not_found_error"),
+        ("GET", "/v1/models/nothing", 404, "not_found_error"),
+        ("GET", "/nothing", 404, "not_found_error"),
+    ],
+)
+def test_errors_that_no_view_sees_have_the_shape_too(make_client, method, path, status, kind):
+    client = make_client(ScriptedBackend())
+    headers = {} if path.startswith(URL) else {"anthropic-version": "2023-06-01"}
+    response = client.open(path, method=method, headers=headers)
+    assert error_of(response, status)["type"] == kind
+
+
+def test_an_unknown_model_is_not_found(make_client):
+    response = make_client(ScriptedBackend()).post(URL, json={**HELLO, "model": "gpt-9"})
+    assert error_of(response, 404)["type"] == "not_found_error"
+
+
+def test_a_body_that_is_too_long_is_too_large(make_client):
+    response = make_client(ScriptedBackend(), max_body_bytes=10).post(URL, json=HELLO)
+    assert error_of(response, 413)["type"] == "request_too_large"
+
+
+def test_a_full_server_limits_the_rate(make_client, gate):
+    client = make_client(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=0)
+    with client.post(URL, json={**HELLO, "stream": True}, buffered=False):
+        response = client.post(URL, json=HELLO)
+        assert error_of(response, 429)["type"] == "rate_limit_error"
+        assert int(response.headers["Retry-After"]) >= 1
+        gate.open()
+
+
+def test_a_server_that_drains_is_overloaded(make_client):
+    client = make_client(ScriptedBackend())
+    client.models.drain()
+    response = client.post(URL, json=HELLO)
+    assert error_of(response, 529)["type"] == "overloaded_error"
+    assert "Retry-After" in response.headers
+
+
+def test_a_model_that_has_failed_is_no_overload(make_client):
+    """Clients try again where there is one."""
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    backend.iterate_errors = [engine.DeviceLost("the device is lost")]
+    client.post(URL, json=HELLO)
+    assert client.models.wait_until_stopped(20)
+    assert error_of(client.post(URL, json=HELLO), 503)["type"] == "api_error"
+
+
+def test_a_model_that_loads_is_told_without_its_context(make_client):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    try:
+        client = make_client(backend, wait=False)
+        response = client.get("/v1/models", headers={"anthropic-version": "2023-06-01"})
+        assert response.status_code == 200
+        assert [model["max_tokens"] for model in response.json["data"]] == [None]
+    finally:
+        backend.opening.set()
+
+
+def test_a_thread_is_refused_as_the_sdk_expects(make_client):
+    """Which then sends the whole conversation by itself."""
+    client = make_client(ScriptedBackend())
+    response = client.post(URL, json={**HELLO, "thread": {"type": "create"}})
+    assert response.status_code == 400
+    assert response.json["error"]["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }

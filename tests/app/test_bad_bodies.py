@@ -1,0 +1,143 @@
+"""Bodies that are no JSON, too large, or have too many values."""
+
+import gzip
+import io
+import json
+
+import pytest
+
+from tests.app.refused import CHAT, COMPLETIONS, error_of
+from tests.growth import assert_within
+from tests.scripted import ScriptedBackend, count
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b'{"prompt": "x"',
+        b'{"prompt": "\xff\xfe"}',
+        b'{"prompt": "\\ud800"}',
+        b"[" * 100_000,
+        b'{"prompt": "x", "max_tokens": 1' + b"0" * 5000 + b"}",
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused(make_client, data):
+    client = make_client(ScriptedBackend())
+    error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
+
+
+def test_a_byte_order_mark_before_the_body_is_passed_over(make_client):
+    data = b'\xef\xbb\xbf{"prompt": "x", "max_tokens": 1}'
+    client = make_client(ScriptedBackend())
+    response = client.post(COMPLETIONS, data=data, content_type="application/json")
+    assert response.status_code == 200
+
+
+def values(number):
+    """A body of so many."""
+    return b'{"prompt": [' + b"5," * (number - 3) + b"5]}"
+
+
+@pytest.mark.parametrize("max_body_bytes", [1 << 20, 1 << 21])
+def test_a_body_of_more_values_than_any_use_has_is_refused_unread(
+    make_client, monkeypatch, max_body_bytes
+):
+    client = make_client(ScriptedBackend(), max_body_bytes=max_body_bytes)
+    limit = max(100_000, max_body_bytes // 10)
+
+    def post(data):
+        return error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
+
+    assert post(values(limit))["code"] == "context_length_exceeded"
+    monkeypatch.setattr("pydantic_core.from_json", None)
+    for data in (
+        values(limit + 2),
+        b"[" * (limit + 1),
+        b"{" * (limit + 1),
+        b'["' + b'","' * (limit + 1),
+        b'"' * (4 * limit + 1) + b"," * (limit + 1),
+    ):
+        error = post(data)
+        assert str(limit) in error["message"], data[:20]
+
+
+@pytest.mark.parametrize("text", [",[{", '",[{', "\\,[", '\\",{', "\\\\\\,", '\\\\"[', '"'])
+def test_what_a_text_has_of_commas_and_brackets_is_free(make_client, text):
+    client = make_client(ScriptedBackend())
+    body = {"stop": ["\\"], "prompt": [1], "user": (text + ",,,,") * 50_000, "max_tokens": 1}
+    assert client.post(COMPLETIONS, json=body).status_code == 200
+
+
+@pytest.mark.one_way
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda n: {"prompt": [1.5] * n},
+        lambda n: {"prompt": [5] * n},
+        lambda n: {"prompt": [[5]] * (n // 2)},
+        lambda n: {"prompt": "x", "stop": ["x"] * n},
+        lambda n: {f"a{i}": 0 for i in range(n)},
+        lambda n: {"messages": [{"role": "user", "content": [5] * n}]},
+        lambda n: {"prompt": 'x\n"' * n},
+    ],
+    ids=["floats", "ids", "lists", "stop", "names", "parts", "text"],
+)
+def test_a_body_of_twice_the_values_takes_about_twice_the_time(make_client, body):
+    client = make_client(ScriptedBackend())
+
+    def post(number):
+        data = json.dumps(body(number)).encode()
+        url = CHAT if b"messages" in data[:20] else COMPLETIONS
+
+        def work():
+            assert client.post(url, data=data, content_type="application/json").status_code == 400
+
+        return work
+
+    assert_within(3, post(80_000), post(40_000))
+
+
+def test_another_content_type_is_refused(make_client):
+    client = make_client(ScriptedBackend())
+    error = error_of(client.post(COMPLETIONS, data={"prompt": "x"}), 415)
+    assert "application/json" in error["message"]
+    assert error_of(client.post(COMPLETIONS, data=b"{}"))["param"] == "prompt"  # without one
+    error = error_of(client.post(COMPLETIONS, data=b"prompt"))
+    assert error["code"] == "invalid_json"
+    page = {"Origin": "https://example.org"}  # of which a browser asks nobody
+    error_of(client.post(COMPLETIONS, data=b'{"prompt": "x"}', headers=page), 403)
+
+
+def test_a_body_over_the_limit_is_refused(make_client):
+    client = make_client(ScriptedBackend(), max_body_bytes=1000)
+    error = error_of(client.post(COMPLETIONS, json={"prompt": "x" * 1000}), 413)
+    assert "1000 bytes" in error["message"]
+
+
+@pytest.mark.parametrize("length", [1000, 1001])
+def test_a_body_in_chunks_is_taken_whole_or_refused(make_client, length):
+    client = make_client(ScriptedBackend(count), max_body_bytes=1000)
+    body = {"prompt": "x", "max_tokens": 1}
+    response = client.post(
+        COMPLETIONS,
+        input_stream=io.BytesIO(json.dumps(body).ljust(length).encode()),
+        content_type="application/json",
+        environ_overrides={
+            "wsgi.input_terminated": True,
+            "CONTENT_LENGTH": "",
+            "HTTP_TRANSFER_ENCODING": "chunked",
+        },
+    )
+    assert response.status_code == (200 if length == 1000 else 413)
+
+
+def test_a_compressed_body_is_refused_by_its_coding(make_client):
+    client = make_client(ScriptedBackend(count))
+    data = gzip.compress(b'{"prompt": "x"}')
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    error = error_of(client.post(COMPLETIONS, data=data, headers=headers), 415)
+    assert "Content-Encoding: gzip" in error["message"]

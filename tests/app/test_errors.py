@@ -1,0 +1,82 @@
+"""Each error has its status and the API's shape."""
+
+import pytest
+
+from switchyard import engine
+from switchyard.app import errors
+from tests.app.refused import COMPLETIONS, error_of
+from tests.scripted import Gate, ScriptedBackend
+
+
+@pytest.mark.parameter("model")
+def test_an_unknown_model_is_named(make_client):
+    client = make_client(ScriptedBackend())
+    error = error_of(client.post(COMPLETIONS, json={"prompt": "x", "model": "gpt"}), 404)
+    assert error["code"] == "model_not_found" and "'gpt'" in error["message"]
+    assert error["param"] == "model"
+    error_of(client.get("/v1/models/gpt"), 404)
+
+
+def test_unknown_paths_and_methods_are_refused_in_the_same_shape(make_client):
+    client = make_client(ScriptedBackend())
+    error_of(client.get("/v1/nothing"), 404)
+    response = client.get(COMPLETIONS)
+    error_of(response, 405)
+    assert "POST" in response.headers["Allow"]
+
+
+def test_embeddings_are_not_offered_and_it_is_no_use_to_try_again(make_client):
+    client = make_client(ScriptedBackend())
+    response = client.post("/v1/embeddings", json={"model": "scripted", "input": "x"})
+    assert "embeddings" in error_of(response, 501)["message"]
+    assert response.headers["x-should-retry"] == "false"
+    error_of(client.get("/v1/embeddings"), 405)
+
+
+def test_an_unexpected_failure_is_a_500_in_the_same_shape(make_client, caplog):
+    client = make_client(ScriptedBackend())
+    client.models.lease = lambda *_: 1 / 0
+    error = error_of(client.post(COMPLETIONS, json={"prompt": "x"}), 500)
+    assert error["type"] == "server_error" and "ZeroDivisionError" not in error["message"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_full_server_answers_429_with_retry_after(make_client):
+    gate = Gate()
+    client = make_client(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=0)
+    stream = client.models.get().submit([engine.Job("a", (1,), 1)])
+    response = client.post(COMPLETIONS, json={"prompt": "x"})
+    error = error_of(response, 429)
+    assert error["type"] == "rate_limit_error" and error["code"] == "queue_full"
+    assert int(response.headers["Retry-After"]) >= 1
+    gate.open()
+    while not stream.is_finished:
+        assert stream.take(20)
+
+
+def test_a_server_that_loads_answers_503_with_retry_after(make_client):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make_client(backend, wait=False)
+    response = client.post(COMPLETIONS, json={"prompt": "x"})
+    assert error_of(response, 503)["message"] == "model scripted is loading"
+    assert "Retry-After" in response.headers
+    backend.opening.set()
+
+
+def test_every_engine_error_has_a_status():
+    from switchyard.app.errors import KINDS
+
+    def leaves(kind):
+        subclasses = kind.__subclasses__()
+        return [leaf for sub in subclasses for leaf in leaves(sub)] if subclasses else [kind]
+
+    assert all(not KINDS.keys().isdisjoint(leaf.__mro__) for leaf in leaves(engine.EngineError))
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.1, "1"), (7.2, "8"), (1000.0, "120")])
+def test_retry_after_is_the_engines_estimate_within_what_clients_obey(seconds, header):
+    for kind, status in ((engine.Full, 429), (engine.Loading, 503), (engine.Draining, 503)):
+        described, _ = errors.describe(kind("not now", seconds))
+        assert described.status == status
+        assert described.headers == {"Retry-After": header}

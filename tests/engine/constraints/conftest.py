@@ -1,0 +1,27 @@
+"""The demo model's tokens, grammars, and the real generator over it."""
+
+import pytest
+
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokenizer import Tokenizer
+from tests.conftest import DEMO
+from tests.engine.forced import exl2_backend
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(ModelDir.read(DEMO))
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer):
+    return Grammars(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def backend():
+    backend = exl2_backend(DEMO)
+    backend.open()
+    yield backend
+    backend.close()

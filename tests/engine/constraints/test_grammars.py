@@ -1,0 +1,245 @@
+"""Grammars: what is too much, and how long a compiled one is kept."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.grammar import constraints
+from switchyard.engine.grammar.grammars import Grammars
+from tests.engine.forced import run
+from tests.scripted import job
+
+MAX_CHAIN = 747  # definitions, each of which refers to the next, beside the last
+
+
+def chain(number):
+    definitions = {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(number)}
+    return {"$ref": "#/$defs/a0", "$defs": {**definitions, f"a{number}": {"type": "string"}}}
+
+
+def deep(number):
+    schema = {"type": "string"}
+    for _ in range(number):
+        schema = {"items": schema}
+    return schema
+
+
+HOSTILE = {
+    "references": lambda: constraints.json_schema(chain(10_000)),
+    "depth": lambda: constraints.json_schema(deep(20_000)),
+    "some depth": lambda: constraints.json_schema(deep(500)),
+    "choices": lambda: constraints.json_schema(
+        {
+            "allOf": [
+                {"anyOf": [{"properties": {f"p{i}": {"const": j}}} for j in range(8)]}
+                for i in range(12)
+            ]
+        }
+    ),
+    "properties": lambda: constraints.json_schema(
+        {"type": "object", "properties": {f"p{i}": {} for i in range(20_000)}}
+    ),
+    "repetitions": lambda: constraints.regex("(a{2000}){2000}"),
+    "one repetition": lambda: constraints.regex("a{100000000}"),
+    "nested groups": lambda: constraints.regex("(" * 20_000 + "a" + ")" * 20_000),
+    "rules": lambda: constraints.grammar(
+        "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(20_000)) + 'r20000: "a"'
+    ),
+    "terminals": lambda: constraints.grammar(
+        "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(40)) + 'A40: "a"'
+    ),
+    "brackets": lambda: constraints.grammar("start: " + "(" * 20_000 + '"a"' + ")" * 20_000),
+    "conjunctions": lambda: constraints.grammar(
+        "start: A\nA: " + " & ".join(f"/({'a' * i})*/" for i in range(1, 40))
+    ),
+    "patterns of one value": lambda: constraints.json_schema(
+        {"allOf": [{"pattern": f"a.{{{i}}}$"} for i in range(40)]}
+    ),
+    "patterns of one property": lambda: constraints.json_schema(
+        {"allOf": [{"properties": {"a": {"pattern": f"a.{{{i}}}$"}}} for i in range(40)]}
+    ),
+    "patterns of one definition": lambda: constraints.json_schema(
+        {
+            "$defs": {
+                f"a{i}": {"pattern": f"a.{{{i}}}$", "$ref": f"#/$defs/a{i + 1}"} for i in range(40)
+            }
+            | {"a40": {"type": "string"}},
+            "$ref": "#/$defs/a0",
+        }
+    ),
+    "patterns of names": lambda: constraints.json_schema(
+        {"type": "object", "patternProperties": {f"^k{i}x": {} for i in range(1000)}}
+    ),
+    "required names": lambda: constraints.json_schema(
+        {"type": "object", "required": [f"k{i}" for i in range(2100)]}
+    ),
+    "a multiple": lambda: constraints.json_schema({"type": "integer", "multipleOf": 1_000_003}),
+    "multiples": lambda: constraints.json_schema(
+        {"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}
+    ),
+    "many objects": lambda: constraints.json_schema(
+        {"enum": [{"a": [i], "b": {"c": i}} for i in range(4000)]}
+    ),
+    "letters that may be": lambda: constraints.regex(r"\pL*" * 8000),
+    "a deep schema in a grammar": lambda: constraints.grammar(
+        'start: %json {"const": ' + "[" * 900 + "]" * 900 + "}"
+    ),
+    "groups of GBNF": lambda: constraints.grammar(
+        "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_grammar_is_refused_in_time(grammars, name):
+    begin = time.thread_time()
+    with pytest.raises(engine.InvalidJob):
+        grammars.matcher(HOSTILE[name]().grammar)
+    assert time.thread_time() - begin < 5  # of this thread, whatever runs beside it
+
+
+@pytest.mark.parametrize("make", [lambda: chain(MAX_CHAIN), lambda: deep(60)])
+def test_what_is_large_but_allowed_fits_the_stack(grammars, make):
+    done = []
+
+    def compile_it():
+        done.append(grammars.matcher(constraints.json_schema(make()).grammar))
+
+    thread = threading.Thread(target=compile_it)  # with a thread's stack, not the main one's
+    thread.start()
+    thread.join()
+    assert done
+
+
+def test_one_definition_more_than_fits_the_stack_is_refused():
+    constraints.json_schema(chain(MAX_CHAIN))
+    with pytest.raises(engine.InvalidJob, match="definitions are too many, or too deep"):
+        constraints.json_schema(chain(MAX_CHAIN + 1))
+
+
+def nested(depth):
+    schema = {}
+    for _ in range(depth - 1):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "refusal"),
+    [
+        (nested(128), nested(129), "nested too deeply"),
+        ({"const": 2**63 - 1}, {"const": 2**63}, "whole number beyond"),
+        ({"enum": [1 - 2**63]}, {"enum": [-(2**63)]}, "whole number beyond"),
+    ],
+)
+def test_the_most_that_a_schema_may_say_and_a_little_more(most, more, refusal):
+    constraints.json_schema(most)
+    with pytest.raises(engine.InvalidJob, match=refusal):
+        constraints.json_schema(more)
+
+
+@pytest.mark.parametrize("keyword", ["prefixItems", "items"])
+def test_an_array_may_hold_its_own_kind_if_it_may_be_empty(grammars, keyword):
+    inner = {"$ref": "#"}
+    schema = {"type": "array", keyword: [inner] if keyword == "prefixItems" else inner}
+    assert grammars.matcher(constraints.json_schema(schema).grammar)
+    with pytest.raises(engine.InvalidJob, match="no value of it can end"):
+        constraints.json_schema(schema | {"minItems": 1})
+
+
+def test_a_grammar_is_compiled_once(grammars, monkeypatch):
+    constraint = constraints.regex("compiled once [0-9]+")
+    compiled = []
+    compile_it = grammars._compile
+    monkeypatch.setattr(grammars, "_compile", lambda g: compiled.append(g) or compile_it(g))
+    for _ in range(3):  # made, found, found: each at the beginning
+        assert grammars.matcher(constraint.grammar).consume_token(
+            grammars.tokenizer.tokenize_str("c")[0]
+        )
+    assert len(compiled) == 1
+
+
+def test_the_grammar_that_was_not_used_for_longest_is_dropped_first(grammars, monkeypatch):
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.BYTES_PER_SECOND", 0)
+    grammars.matcher(constraints.regex("before").grammar)
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.MAX_BYTES", 300 * 1024)  # of two
+    for pattern in ("a", "b", "a", "c"):
+        grammars.matcher(constraints.regex(pattern).grammar)
+    kept = list(grammars._compiled)
+    assert kept == [constraints.regex(pattern).grammar for pattern in ("a", "c")]
+
+
+def test_compiled_grammars_are_kept_by_their_size(tokenizer, monkeypatch):
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.KEPT_BYTES", 1 << 40)
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.QUIET", 60)
+    grammars = Grammars(tokenizer)
+    small = [constraints.regex(f"small {i}").grammar for i in range(100)]
+    for grammar in small:
+        grammars.matcher(grammar)
+    assert set(small) <= grammars._compiled.keys()
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.MAX_BYTES", 80 * 1024**2)
+    large = [constraints.regex(f"{i}" + "abcdefgh" * 8000).grammar for i in range(6)]
+    for grammar in large:  # of 26 MB
+        grammars.matcher(grammar)
+    assert 1 <= len(grammars._compiled.keys() & set(large)) <= 3
+    assert grammars._size == sum(one.size for one in grammars._compiled.values()) <= 80 * 1024**2
+
+
+def test_grammars_beyond_some_go_once_they_are_not_used_any_more(tokenizer, monkeypatch):
+    alarms = []
+    module = "switchyard.engine.grammar.grammars"
+    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append(call))
+    monkeypatch.setattr(f"{module}.ALARMS", alarm)
+    monkeypatch.setattr(f"{module}.BYTES_PER_SECOND", 0)
+    monkeypatch.setattr(f"{module}.KEPT_BYTES", 300 * 1024)  # two
+    monkeypatch.setattr(f"{module}.QUIET", 3600.0)
+    grammars = Grammars(tokenizer)
+    names = [constraints.regex(pattern).grammar for pattern in "abcd"]
+    for name in names:
+        grammars.matcher(name)
+    assert len(alarms) == 1
+    alarms.pop()()
+    assert list(grammars._compiled) == names  # in use
+    assert len(alarms) == 1  # another look
+    monkeypatch.setattr(f"{module}.QUIET", 0.0)
+    alarms.pop()()
+    assert list(grammars._compiled) == names[2:]
+    assert alarms == []
+
+
+def test_a_grammar_that_is_asked_for_again_stays_compiled(tokenizer, monkeypatch):
+    alarms, now = [], [0.0]
+    module = "switchyard.engine.grammar.grammars"
+    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append(call))
+    clock = SimpleNamespace(monotonic=lambda: now[0], thread_time=time.thread_time)
+    monkeypatch.setattr(f"{module}.ALARMS", alarm)
+    monkeypatch.setattr(f"{module}.time", clock)
+    monkeypatch.setattr(f"{module}.KEPT_BYTES", 0)
+    monkeypatch.setattr(f"{module}.QUIET", 5.0)
+    grammars = Grammars(tokenizer)
+    name = constraints.regex("again").grammar
+    kept = []
+    for now[0], asks in ((0, True), (4, True), (6, False), (9, False)):
+        if asks:
+            grammars.matcher(name)
+        elif alarms:
+            alarms.pop()()
+        kept.append(name in grammars._compiled)
+    assert kept == [True, True, True, False]
+
+
+def test_a_compiled_grammar_counts_more_as_it_is_used(tokenizer, backend, monkeypatch):
+    monkeypatch.setattr("switchyard.engine.backends.sampling.matcher.NOTE_AFTER", 0)
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.KEPT_BYTES", 1 << 40)
+    constraint = constraints.regex("([a-z]{0,300}|[a-y]{0,301}|[b-z]{0,302})*")
+    run(backend, job("a", 1, prompt=(1,), constraint=constraint))
+    kept = backend._grammars._compiled[constraint.grammar]
+    before = kept.size
+    run(backend, job("a", 60, prompt=(1,), constraint=constraint))
+    assert kept.size > before
+    backend._grammars.note_use(constraint.grammar, 3600)
+    assert kept.size == kept.max_size
+    backend._grammars.note_use("none that is kept", 3600)

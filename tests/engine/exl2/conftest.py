@@ -1,0 +1,37 @@
+"""The real generator on the CPU, in both orders in which it works."""
+
+import pytest
+
+from tests.engine.forced import exl2_backend
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["in turn", "overlapping"])
+def is_overlapping(request):
+    """Whether the generator works in the order of a GPU, where host and device do so at once."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def backend(model_path, is_overlapping):
+    backend = exl2_backend(model_path, is_overlapping=is_overlapping)
+    backend.open()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def forced(model_path, is_overlapping):
+    """The generator over a ForcedModel."""
+    opened = []
+
+    def make(logits, before=None, **config):
+        backend = exl2_backend(
+            model_path, logits=logits, before=before, is_overlapping=is_overlapping, **config
+        )
+        backend.open()
+        opened.append(backend)
+        return backend
+
+    yield make
+    for backend in opened:
+        backend.close()

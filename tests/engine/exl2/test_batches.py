@@ -1,0 +1,175 @@
+"""Jobs of the real generator side by side: texts, pages, room."""
+
+from dataclasses import replace
+
+import pytest
+
+from switchyard.engine.messages import Chunk, Finished, Prefill, Started
+from switchyard.engine.sampling import Sampling
+from switchyard.engine.stats import Occupancy
+from tests.engine.exl2.drive import GREEDY, free_pages, prompt
+from tests.engine.forced import ending, exl2_backend, run
+from tests.scripted import job
+
+
+def test_jobs_in_a_batch_give_the_texts_that_they_give_alone(backend):
+    jobs = [
+        job(f"job{i}", 20 + i, prompt=prompt(i, 1 + 37 * i), sampling=GREEDY) for i in range(12)
+    ]
+    together = run(backend, *jobs)
+    for one in jobs:
+        alone = run(backend, one)[one.identifier]
+        assert ending(alone).text == ending(together[one.identifier]).text
+        assert ending(alone).last.new_tokens == ending(together[one.identifier]).last.new_tokens
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_no_pass_waits_for_tokens_when_jobs_come_and_go(model_path, monkeypatch):
+    backend = exl2_backend(model_path, is_overlapping=True, max_batch_size=4)
+    backend.open()
+    from switchyard.engine.backends.exl2.generator import (
+        Generator,  # not before the backend is installed
+    )
+
+    launched = []
+    launch_ahead = Generator._launch_ahead
+    monkeypatch.setattr(
+        Generator, "_launch_ahead", lambda *args: launched.append(launch_ahead(*args))
+    )
+    jobs = [
+        job(f"job{i}", 3 + 2 * i, prompt=prompt(i, 10 + 40 * i), sampling=GREEDY) for i in range(12)
+    ]
+    together = run(backend, *jobs)
+    assert launched and not any(launched)
+    backend.close()
+    plain = exl2_backend(model_path)
+    plain.open()
+    for one in jobs:
+        alone = run(plain, one)[one.identifier]
+        assert ending(alone).text == ending(together[one.identifier]).text
+    plain.close()
+
+
+def test_events_come_as_started_prefill_chunks_and_the_end(backend):
+    events = run(backend, job("a", 3, prompt=prompt(50, 700), sampling=GREEDY, ignore_eos=True))[
+        "a"
+    ]
+    kinds = [type(event) for event in events]
+    assert kinds[0] is Started and kinds[-1] is Finished
+    prefills = [event for event in events if isinstance(event, Prefill)]
+    assert [(p.done_tokens, p.total_tokens) for p in prefills] == [(512, 699), (699, 699)]
+    ids = [token_id for e in events if isinstance(e, Chunk) for token_id in e.token_ids]
+    assert len(ids) == 3 and all(type(token_id) is int for token_id in ids)
+
+
+def test_a_prompt_seen_before_is_not_computed_again(backend):
+    same = prompt(60, 900)
+    first = run(backend, job("a", 2, prompt=same, sampling=GREEDY))["a"][-1]
+    second = run(backend, job("b", 2, prompt=same, sampling=GREEDY))["b"][-1]
+    assert (first.prompt_tokens, first.cached_tokens) == (900, 0)
+    assert (second.prompt_tokens, second.cached_tokens) == (900, 899)
+
+
+def test_what_it_does_and_holds_is_told(model_path, is_overlapping):
+    backend = exl2_backend(model_path, is_overlapping=is_overlapping)
+    backend.open()
+    before = replace(backend.work)
+    one = job("a", 5, prompt=prompt(61, 600), sampling=GREEDY, ignore_eos=True)
+    backend.enqueue(one)
+    while backend.work.rows == before.rows:
+        backend.iterate()
+    assert backend.occupancy().referenced_pages == one.num_pages(256, 0)
+    while backend.num_jobs:
+        backend.iterate()
+    rows = backend.work.rows - before.rows
+    assert rows == backend.work.computed_rows - before.computed_rows
+    assert rows == 5
+    assert backend.occupancy() == Occupancy(referenced_pages=0, cached_pages=2)
+    backend.rebuild()
+    assert backend.occupancy() == Occupancy() and backend.work.rows > before.rows
+    backend.close()
+
+
+def test_one_newcomer_at_a_time_is_in_prefill(backend):
+    backend.enqueue(job("long", 2, prompt=prompt(70, 1500)))
+    assert not backend.has_room(job("next"))
+    backend.iterate()
+    assert not backend.has_room(job("next"))  # 512 of 1500 tokens are done
+    backend.iterate()
+    backend.iterate()
+    assert backend.has_room(job("next"))
+    assert not backend._generator.pending_jobs
+    backend.cancel("long")
+
+
+def test_newcomers_whose_prompts_are_one_chunk_together_start_together(backend):
+    for i in range(5):
+        assert backend.has_room(job(f"job{i}", prompt=prompt(i, 100)))
+        backend.enqueue(job(f"job{i}", prompt=prompt(i, 100)))
+    assert backend.has_room(job("next", prompt=prompt(9, 12)))
+    assert not backend.has_room(job("next", prompt=prompt(9, 13)))
+    events = backend.iterate()
+    assert {e.identifier for e in events if isinstance(e, Started)} == {f"job{i}" for i in range(5)}
+    assert not backend._generator.pending_jobs
+    for i in range(5):
+        backend.cancel(f"job{i}")
+
+
+def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(model_path):
+    backend = exl2_backend(model_path, cache_tokens=1024, max_batch_size=2)
+    backend.open()
+    big = job("big", 512 - 3, ignore_eos=True)
+    pair = job("pair", negative_prompt=(1, 2))  # of two places, and two pages
+    assert backend.has_room(big) and backend.has_room(pair)
+    backend.enqueue(big)
+    for _ in range(2):  # before it has its pages and after
+        assert backend.has_room(job("a", 512 - 3)) and not backend.has_room(job("a", 513 - 3))
+        assert not backend.has_room(pair)
+        backend.iterate()
+    backend.enqueue(job("a", ignore_eos=True))
+    for _ in range(2):
+        assert not backend.has_room(job("b"))
+        backend.iterate()
+    backend.cancel("big")
+    assert backend.has_room(job("b"))
+    backend.cancel("a")
+    assert free_pages(backend) == 4
+    backend.close()
+
+
+@pytest.mark.parameter("seed")
+def test_the_same_seed_gives_the_same_text_alone_and_in_a_batch(backend):
+    def seeded(identifier, seed):
+        return job(identifier, 20, sampling=Sampling(temperature=1.0, seed=seed))
+
+    alone = ending(run(backend, seeded("a", 5))["a"]).text
+    together = run(backend, seeded("a", 5), seeded("b", 6), seeded("c", 5))
+    assert ending(together["a"]).text == ending(together["c"]).text == alone
+    assert ending(together["b"]).text != alone
+    assert ending(run(backend, seeded("d", -5))["d"]).text != alone
+
+
+@pytest.mark.parametrize("chunk", [17, 64, 100])
+def test_prompts_in_chunks_that_end_inside_pages_give_the_same_text(model_path, chunk):
+    """Beside a running stream; some begin alike, and share pages that are not full yet."""
+    backend = exl2_backend(model_path, max_chunk_size=chunk, max_batch_size=8)
+    backend.open()
+    generator = backend._generator
+    generator.validate_cache = generator._ExLlamaV2DynamicGenerator___validate_cache
+    shared = prompt(99, 600)
+    prompts = [prompt(i, n) for i, n in enumerate((2, 17, 255, 256, 257, 400, 700))]
+    prompts += [shared[:n] + prompt(n, 50) for n in (100, 300, 512, 600)]
+    jobs = [job(f"job{i}", 20, prompt=p, sampling=GREEDY) for i, p in enumerate(prompts)]
+    stream = job("stream", 700, prompt=prompt(7, 5), sampling=GREEDY, ignore_eos=True)
+    together = run(backend, stream, *jobs)
+    for one in jobs:
+        events = together[one.identifier]
+        done = [e.done_tokens for e in events if isinstance(e, Prefill)]
+        assert done == sorted(done) and (not done or done[-1] == len(one.prompt) - 1)
+        backend.reset()
+        assert ending(events).text == ending(run(backend, one)[one.identifier]).text
+    long = [e for e in together["job6"] if isinstance(e, Prefill)]
+    assert all(e.total_tokens == 699 for e in long)
+    assert len(long) == -(-699 // chunk)
+    assert free_pages(backend) == generator.max_pages
+    backend.close()

@@ -1,0 +1,108 @@
+"""The real generator is loaded, and closed."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from switchyard import engine
+from tests.engine.exl2.drive import prompt
+from tests.engine.forced import ending, exl2_backend, run
+from tests.scripted import job
+
+
+def test_a_context_of_less_than_a_chunk_limits_the_chunk(model_path):
+    """ExLlamaV2 on CUDA limits the longest input to the context, and insists that a chunk fits."""
+    backend = exl2_backend(model_path, max_seq_len=256, max_chunk_size=512)
+    load = backend._load
+
+    def load_as_on_cuda(config, exl2_config, progress):
+        exl2_config.max_input_len = min(exl2_config.max_input_len, exl2_config.max_seq_len)
+        return load(config, exl2_config, progress)
+
+    backend._load = load_as_on_cuda
+    assert backend.open().max_seq_len == 256
+    assert ending(run(backend, job("a", 6, prompt=prompt(1, 250)))["a"]).last.prompt_tokens == 250
+    backend.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", b"\x08" + bytes(7) + b"{}      more"])
+def test_weights_that_are_damaged_are_named(model_path, tmp_path, content):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    (path / "model.safetensors").write_bytes(content)
+    with pytest.raises(engine.ModelError, match=r"model\.safetensors can't be read"):
+        exl2_backend(str(path)).open()
+
+
+def test_a_context_that_the_cache_cannot_hold_is_told(model_path, caplog):
+    backend = exl2_backend(model_path, cache_tokens=1024)
+    backend.open()
+    backend.close()
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "context of 2048 tokens" in record.getMessage() and "1024" in record.getMessage()
+
+
+def test_each_pass_is_given_the_loras_of_the_model(model_path):
+    given, lora = [], SimpleNamespace(unload=lambda: None)
+
+    def wrap(forward):
+        def note(*args, loras=None, **kwargs):
+            given.append(list(loras or ()))
+            return forward(*args, **kwargs)
+
+        return note
+
+    backend = exl2_backend(model_path, wrap=wrap)
+    load = backend._load
+
+    def load_with_lora(*args):
+        loaded = load(*args)
+        loaded.loras.append(lora)
+        return loaded
+
+    backend._load = load_with_lora
+    backend.open()
+    backend.close()
+    assert given and all(loras == [lora] for loras in given)
+
+
+def test_a_closed_backend_has_no_weights(model_path):
+    backend = exl2_backend(model_path)
+    backend.open()
+    model = backend._generator.model
+    assert model._weights is not None
+    backend.close()
+    backend.close()
+    assert model._weights is None
+
+
+def without_eos(path):
+    """Make the model in `path` one whose files name no end token."""
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        content = json.loads((path / name).read_text())
+        content["eos_token_id"] = content["eos_token"] = None
+        (path / name).write_text(json.dumps(content))
+
+
+def test_a_model_without_an_end_token_goes_on_to_the_limit(model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    without_eos(path)
+    backend = exl2_backend(str(path), logits=lambda t: {2: 0.0})
+    backend.open()
+    last = ending(run(backend, job("a", 4))["a"]).last
+    assert (last.finish_reason, last.new_tokens) == ("length", 4)
+    backend.close()
+
+
+def test_an_end_token_that_the_tokenizer_alone_names_ends_a_text(model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    without_eos(path)
+    config = json.loads((path / "tokenizer_config.json").read_text())
+    (path / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "</s>"}))
+    backend = exl2_backend(str(path), logits=lambda t: {2: 0.0})
+    backend.open()
+    last = ending(run(backend, job("a", 4))["a"]).last
+    assert (last.finish_reason, last.new_tokens) == ("stop", 0)
+    backend.close()

@@ -1,0 +1,70 @@
+"""A fault of one job ends that job alone, over the real generator."""
+
+import math
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.messages import Failed, Finished
+from switchyard.engine.sampling import Sampling
+from tests.engine.exl2.drive import GREEDY, free_pages, prompt
+from tests.engine.forced import ending, run
+from tests.scripted import job
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"sampling": Sampling(top_k=40, min_p="x")},  # the sampler refuses
+        {"sampling": Sampling(repetition_penalty="x")},  # the penalty refuses
+        {"prompt": (1, 999_999, 2)},  # prefill fails: no such embedding
+    ],
+    ids=["sampler", "penalty", "prefill"],
+)
+def test_a_jobs_own_fault_ends_that_job_alone(backend, broken):
+    others = [job(f"job{i}", 15, prompt=prompt(i, 300), sampling=GREEDY) for i in range(3)]
+    alone = {o.identifier: ending(run(backend, o)[o.identifier]).text for o in others}
+    events = run(backend, others[0], job("broken", 15, **broken), *others[1:])
+    last = events["broken"][-1]
+    assert isinstance(last, Failed) and isinstance(last.error, engine.JobFailed)
+    assert sum(isinstance(e, Failed | Finished) for e in events["broken"]) == 1
+    assert {o.identifier: ending(events[o.identifier]).text for o in others} == alone
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_a_job_that_the_generator_will_not_take_is_rejected(backend):
+    with pytest.raises(engine.InvalidJob, match="AssertionError"):
+        backend.enqueue(job("empty", prompt=()))
+    assert not backend._jobs
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), GREEDY, Sampling(top_p=0.9, seed=1)], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_numbers_end_that_job_alone(forced, sampling, value):
+    backend = forced(lambda t: {7: value} if t == 9 else {5: 0.0})
+    bad = job("bad", 5, prompt=(1, 9), sampling=sampling)
+    events = run(backend, bad, job("good", 5, prompt=(1, 2)))
+    assert isinstance(events["bad"][-1], Failed)
+    assert str(events["bad"][-1].error) == "the model's logits are not numbers"
+    assert events["good"][-1].new_tokens == 5
+
+
+def test_a_job_with_no_token_left_to_choose_from_ends_alone(forced):
+    backend = forced(lambda t: {5: 0.0})
+    bad = job("bad", 5, sampling=Sampling(allowed_token_ids=(5,), banned_token_ids=(5,)))
+    events = run(backend, bad, job("good", 5))
+    assert isinstance(events["bad"][-1].error, engine.InvalidJob)  # its own fault: 400
+    assert str(events["bad"][-1].error) == "no token is left to choose from: all are banned"
+    assert events["good"][-1].new_tokens == 5
+
+
+def test_a_job_that_fails_behind_its_result_tells_its_failure_alone(backend):
+    def fail(*args, **more):
+        raise ArithmeticError("no text")
+
+    backend.enqueue(job("x", 5, sampling=GREEDY, ignore_eos=True))
+    backend.iterate()
+    backend._jobs["x"]._detokenizer.push = fail
+    [event] = backend.iterate()
+    assert isinstance(event, Failed) and "no text" in str(event.error)
+    assert free_pages(backend) == backend._generator.max_pages

@@ -1,0 +1,241 @@
+"""Texts of the real generator, and their ends."""
+
+import itertools
+
+import pytest
+
+from switchyard.engine.messages import Chunk, Finished
+from switchyard.engine.sampling import Sampling
+from tests.engine.exl2.drive import GREEDY, chain, free_pages, pieces, prompt
+from tests.engine.forced import ending, exl2_backend, run
+from tests.scripted import job
+
+# Text
+
+
+def test_text_held_for_a_stop_string_is_delivered_when_the_limit_comes(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    held = forced(chain(1, a, b, c))
+    end = ending(run(held, job("x", 2, prompt=(1,), stop_strings=(" importance",)))["x"])
+    assert (end.text, end.last.finish_reason) == (" return import", "length")
+
+
+def test_text_held_for_a_stop_string_is_delivered_when_a_stop_token_comes(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    held = forced(chain(1, a, b, c))
+    stopped = job("x", 9, prompt=(1,), stop_strings=(" importance",), stop_token_ids=(c,))
+    events = run(held, stopped)["x"]
+    end = ending(events)
+    assert (end.text, end.last.finish_reason) == (" return import", "stop")
+    assert end.last.new_tokens == 2  # without the stop token
+    assert [i for e in events if isinstance(e, Chunk) for i in e.token_ids] == [a, b]
+    end = ending(run(held, job("x", 9, prompt=(1,), stop_token_ids=(b,)))["x"])
+    assert (end.text, end.last.new_tokens) == (" return", 1)
+
+
+@pytest.mark.parameter("stop")
+def test_a_stop_string_ends_the_text_before_it(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    held = forced(chain(1, a, b, c))
+    for stops, text in [
+        (("import",), " return "),
+        (("port cl",), " return im"),
+        (("class", "urn im"), " ret"),
+    ]:
+        end = ending(run(held, job("x", 9, prompt=(1,), stop_strings=stops))["x"])
+        assert (end.text, end.last.finish_reason) == (text, "stop")
+
+
+@pytest.mark.parametrize("tail", ["by limit", "by stop token", "by neither"])
+def test_of_overlapping_stop_strings_the_one_that_begins_first_ends_the_text(backend, forced, tail):
+    a, b, c = pieces(backend, " return", " import", " class")
+    more = {
+        "by limit": {"max_new_tokens": 3},
+        "by stop token": {"stop_token_ids": (c,), "max_new_tokens": 9},
+        "by neither": {"max_new_tokens": 9},
+    }[tail]
+    held = forced(chain(1, a, b, c))
+    for letters in (" return", "return", "turn", "urn", "n"):
+        for pair in itertools.permutations([f"{letters} im", "n import"]):
+            end = ending(run(held, job("x", prompt=(1,), stop_strings=pair, **more))["x"])
+            assert (end.text, end.last.finish_reason) == (" return".removesuffix(letters), "stop")
+        for pair in itertools.permutations([f"{letters} import class", " im"]):
+            end = ending(run(held, job("x", prompt=(1,), stop_strings=pair, **more))["x"])
+            text = " return" if tail == "by stop token" else " return".removesuffix(letters)
+            assert (end.text, end.last.finish_reason) == (text, "stop")
+
+
+def test_a_stop_string_that_the_last_token_completes_ends_the_text_too(backend, forced):
+    a, b = pieces(backend, " return", " import")
+    held = forced(chain(1, a, b))
+    end = ending(run(held, job("x", 2, prompt=(1,), stop_strings=("import",)))["x"])
+    assert (end.text, end.last.finish_reason) == (" return ", "stop")
+
+
+def test_jobs_that_start_together_are_told_in_their_order(backend):
+    jobs = [job(i, 30, prompt=(1, 2, 3), sampling=GREEDY, ignore_eos=True) for i in "abcd"]
+    for one in jobs:
+        backend.enqueue(one)
+    told = [e.identifier for _ in range(3) for e in backend.iterate() if isinstance(e, Chunk)]
+    assert told[:4] == list("abcd")
+    for identifier in "abcd":
+        backend.cancel(identifier)
+
+
+def test_a_job_that_has_grown_beyond_its_first_page_is_cancelled(backend):
+    """What it holds was made inside the generator, and is changed outside."""
+    backend.enqueue(job("a", 600, prompt=prompt(1, 200), sampling=GREEDY, ignore_eos=True))
+    for _ in range(400):
+        backend.iterate()
+    [*_, last] = backend.cancel("a")
+    assert last.finish_reason == "cancelled" and last.new_tokens >= 399
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_a_job_that_it_does_not_have_is_cancelled_without_an_error(backend):
+    assert backend.cancel("unknown") == []
+
+
+def test_cancelling_tells_the_text_that_was_held_and_the_counts(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    held = forced(chain(1, a, b, c))
+    same = (*prompt(90, 600), 1)
+    run(held, job("before", 1, prompt=same))
+    held.enqueue(job("x", 9, prompt=same, stop_strings=(" importance",)))
+    events = [held.iterate() for _ in range(2)][-1]
+    assert [event.text for event in events if isinstance(event, Chunk)] == []
+    assert held.cancel("x") == [
+        Chunk("x", " import", (b,)),
+        Finished("x", "cancelled", prompt_tokens=601, new_tokens=2, cached_tokens=600),
+    ]
+    assert free_pages(held) == held._generator.max_pages
+
+
+def test_a_character_that_the_last_token_completes_is_whole(backend, forced):
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    emoji = hf.encode("😀", add_special_tokens=False).ids
+    [after] = pieces(backend, " class")
+    assert len(emoji) > 1
+    by_limit = forced(chain(1, *emoji, after))
+    end = ending(run(by_limit, job("x", len(emoji), prompt=(1,)))["x"])
+    assert end.text == "😀"
+    by_token = forced(chain(1, *emoji, after))
+    end = ending(run(by_token, job("x", 9, prompt=(1,), stop_token_ids=(after,)))["x"])
+    assert end.text == "😀"
+
+
+def test_text_after_a_byte_that_is_no_character_is_not_held_back(backend, forced):
+    a, b, c, d = pieces(backend, " return", " import", " class", " for")
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    stray = hf.encode("é", add_special_tokens=False).ids[0]
+    assert backend._tokenizer.get_id_to_piece_list()[stray] == "\ufffd"
+    held = forced(chain(1, a, stray, b, d, c))
+    chunks = [
+        event
+        for event in run(held, job("x", 9, prompt=(1,), stop_strings=("class",)))["x"]
+        if isinstance(event, Chunk)
+    ]
+    assert [chunk.text for chunk in chunks] == [" return", "\ufffd import", " for", " "]
+    assert [i for chunk in chunks for i in chunk.token_ids] == [a, stray, b, d, c]
+
+
+def test_a_whole_character_behind_stray_bytes_stays_whole(backend, forced):
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    emoji = hf.encode("😀", add_special_tokens=False).ids
+    stray = emoji[-1]
+    [after] = pieces(backend, " class")
+    steps = []
+    held = forced(lambda t: {steps.pop(0) if steps else after: 0.0})
+    for before in (0, 1, 2, 3, 4, 5, 9):
+        steps += [*[stray] * before, *emoji]
+        end = ending(run(held, job("x", before + len(emoji) + 2, prompt=(1,)))["x"])
+        assert end.text == "\ufffd" * before + "😀 class class"
+
+
+def test_a_space_before_what_is_decoded_together_is_kept(sentencepiece_path):
+    """Decoders of this kind take the space away from the beginning of a text."""
+    steps = []
+    backend = exl2_backend(sentencepiece_path, logits=lambda t: {steps.pop(0) if steps else 5: 0.0})
+    backend.open()
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    the, *emoji = hf.encode("the 😀 class", add_special_tokens=False).ids
+    for stop_strings in ((), (" END", "!")):  # held back for the rest of a stop string, or not
+        steps[:] = [the, *emoji]
+        one = job("x", 1 + len(emoji), prompt=(1,), stop_strings=stop_strings)
+        assert ending(run(backend, one)["x"]).text == " the 😀 class"
+    backend.close()
+
+
+# Stops
+
+
+@pytest.mark.parameter("min_tokens")
+def test_min_tokens_forbids_stops_by_token_and_by_string(backend, forced):
+    a, b, c, eos = *pieces(backend, " return", " import", " class"), 2
+    model = {1: {eos: 5.0, a: 4.0}, a: {eos: 5.0, b: 4.0}, b: {eos: 5.0, c: 4.0}, c: {c: 5.0}}
+    backend = forced(lambda t: model.get(t, {c: 0.0}))
+    for sampling in (GREEDY, Sampling(top_p=0.5)):  # the nucleus is EOS alone
+        early = job("x", 9, prompt=(1,), min_new_tokens=2, sampling=sampling)
+        assert ending(run(backend, early)["x"]).text == " return import"
+    by_string = job(
+        "x", 9, prompt=(1,), min_new_tokens=3, stop_strings=("port", "class"), sampling=GREEDY
+    )
+    end = ending(run(backend, by_string)["x"])
+    assert (end.text, end.last.finish_reason) == (" return import ", "stop")
+
+
+def test_a_stop_string_counts_if_it_ends_after_min_tokens_wherever_it_began(backend, forced):
+    a, b, c = pieces(backend, " return", " import", " class")
+    backend = forced(chain(1, a, b, c, a))
+    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    stray = hf.encode("é", add_special_tokens=False).ids[0]
+
+    def text(model, min_new_tokens, *stop_strings):
+        more = {"min_new_tokens": min_new_tokens, "stop_strings": stop_strings}
+        return ending(run(model, job("x", 4, prompt=(1,), sampling=GREEDY, **more))["x"]).text
+
+    assert text(backend, 3, "return imp", "port cl") == " return im"
+    assert text(backend, 4, "return imp", "port cl") == " return import class return"
+    steps = []  # the generator holds back text behind bytes that are no character
+    after_stray = forced(lambda t: {steps.pop(0) if steps else c: 0.0})
+    steps[:] = [stray, a, b, c]
+    assert text(after_stray, 3, "return") == "\ufffd return import class"
+
+
+@pytest.mark.parametrize("eos", [2, 4], ids=["</s>", "<|im_end|>"])  # the model has two
+@pytest.mark.parameter("ignore_eos")
+def test_eos_stops_unless_it_is_ignored(backend, forced, eos):
+    [a] = pieces(backend, " return")
+    model = {1: {a: 0.0}, a: {eos: 0.0}, eos: {a: 0.0}}
+    backend = forced(lambda t: model.get(t, {a: 0.0}))
+    end = ending(run(backend, job("x", 6, prompt=(1,), sampling=GREEDY))["x"])
+    assert (end.text, end.last.finish_reason, end.last.new_tokens) == (" return", "stop", 1)
+    end = ending(run(backend, job("x", 6, prompt=(1,), sampling=GREEDY, ignore_eos=True))["x"])
+    assert (end.text, end.last.finish_reason) == (" return return return", "length")
+
+
+@pytest.mark.parameter("stop_token_ids")
+def test_a_requests_own_stop_token_ends_the_text_before_it(backend, forced):
+    a, b = pieces(backend, " return", " import")
+    backend = forced(lambda t: {1: {a: 0.0}, a: {b: 0.0}}.get(t, {a: 0.0}))
+    for stops, text, reason in (((), " return import return", "length"), ((b,), " return", "stop")):
+        stopping = job("x", 3, prompt=(1,), sampling=GREEDY, stop_token_ids=stops)
+        end = ending(run(backend, stopping)["x"])
+        assert (end.text, end.last.finish_reason) == (text, reason)
+
+
+@pytest.mark.parametrize(
+    "more, reason, stop_reason",
+    [
+        ({"stop_strings": ("class",)}, "stop", "class"),
+        ({"stop_token_ids": (9,)}, "stop", 9),
+        ({}, "stop", None),  # the model's own end
+        ({"max_new_tokens": 2}, "length", None),
+    ],
+)
+def test_the_end_says_what_ended_it(forced, more, reason, stop_reason):
+    [word] = pieces(forced(lambda t: {7: 0.0}), "class")
+    backend = forced(chain(8, word, 9, 2))
+    one = job("a", **{"max_new_tokens": 9, "prompt": (8,), **more})
+    last = run(backend, one)["a"][-1]
+    assert (last.finish_reason, last.stop_reason) == (reason, stop_reason)

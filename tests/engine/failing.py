@@ -1,0 +1,27 @@
+"""Engines whose backend waits, or fails."""
+
+from switchyard.engine.messages import Failed, Finished
+from tests.scripted import Gate, ScriptedBackend, count
+
+
+def ends(events):
+    return [event for event in events if isinstance(event, Finished | Failed)]
+
+
+def held(make_engine, script=count, **config):
+    """An engine whose backend waits at a gate."""
+    gate = Gate()
+    backend = ScriptedBackend(script, gate=gate)
+    return make_engine(backend, **config), backend, gate
+
+
+def failing_to_enqueue(backend, **errors):
+    """The jobs of these names fail as they are set up, each time with the next of its errors."""
+    enqueue = backend.enqueue
+
+    def fail(job):
+        if errors.get(job.identifier):
+            raise errors[job.identifier].pop(0)
+        enqueue(job)
+
+    backend.enqueue = fail

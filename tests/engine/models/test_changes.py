@@ -1,0 +1,251 @@
+"""Models are swapped, unloaded and loaded by operators, side by side."""
+
+import gc
+import weakref
+
+import pytest
+
+from switchyard import engine
+from tests.engine.models.asked import closed, ends, in_threads, wait_for
+from tests.engine.reading import take_all
+from tests.scripted import Gate, ScriptedBackend, job
+
+
+def test_a_lease_taken_before_a_swap_can_submit_behind_it(served):
+    table = served()
+    models = table.start(table.model("a", load="start"))
+    assert models.wait_until_loaded(20)
+    lease = models.lease("a")
+    load = models.swap(table.model("a", load="start", max_pending=7))
+    load.wait(20)
+    assert load.way == "beside"
+    stream = lease.engine.submit([job("j")])
+    lease.release()
+    assert ends(take_all(stream)) is engine.Finished
+    with models.lease("a") as new:
+        assert new is not lease.engine and new.config.max_pending == 7
+    wait_for(lambda: lease.engine.state == "stopped")
+
+
+def test_without_memory_for_both_the_old_one_ends_first(served):
+    table = served(size=15)
+    gate = Gate()
+    table.scripts["a"] = [ScriptedBackend(gate=gate)]
+    models = table.start(table.model("a", load="start"))
+    assert models.wait_until_loaded(20)
+    with models.lease("a") as old:
+        stream = old.submit([job("j")])
+    load = models.swap(table.model("a", load="start", max_pending=7))
+    wait_for(lambda: load.is_waited_for)
+    threads, results = in_threads(3, lambda: models.lease("a"))
+    wait_for(lambda: models.status("a").num_waiting == 3)
+    assert len(table.backends) == 2 and table.backends[1][2].calls == []
+    gate.open()
+    load.wait(20)
+    assert load.way == "drain"
+    for thread in threads:
+        thread.join(20)
+    assert {lease.engine for lease in results} == {models.get("a")}
+    assert models.get("a").config.max_pending == 7
+    assert ends(take_all(stream)) is engine.Finished
+    for lease in results:
+        lease.release()
+
+
+@pytest.mark.parametrize("size", [100, 15], ids=["beside", "drain"])
+def test_a_failed_swap_leaves_what_was_there(served, size):
+    table = served(size=size)
+    bad = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    models = table.start(table.model("a", load="start", max_pending=7))
+    assert models.wait_until_loaded(20)
+    table.scripts["a"] = [bad]
+    load = models.swap(table.model("a", load="start", max_pending=8))
+    with pytest.raises(engine.ModelError, match="no weights") as told:
+        load.wait(20)
+    assert ("loaded again" in str(told.value)) == (size == 15)
+    with models.lease("a") as there:
+        assert there.config.max_pending == 7
+        assert ends(take_all(there.submit([job("j")]))) is engine.Finished
+    assert models.status("a").state == "ready"
+
+
+def test_settings_that_a_model_could_not_be_loaded_with_are_not_its_own(served):
+    """Nor does a load that names none try them again."""
+    table = served()
+    table.scripts["a"] = [ScriptedBackend(), ScriptedBackend(open_error=engine.NoRoom("too large"))]
+    models = table.start(table.model("a", load="manual", max_pending=7))
+    with pytest.raises(engine.NoRoom, match="too large"):
+        models.swap(table.model("a", load="manual", max_pending=8)).wait(20)
+    assert models.status("a").state == "failed"
+    assert "too large" in str(models.status("a").error)
+    models.load("a").wait(20)
+    assert models.get("a").config.max_pending == 7 and table.loaded() == ["a"]
+
+
+@pytest.mark.parametrize("way", [None, "drain"])
+def test_a_swap_that_can_never_fit_is_refused_before_the_old_one_ends(served, way):
+    table = served(size=15)
+    models = table.start(table.model("a", load="start"))
+    assert models.wait_until_loaded(20)
+    old = models.get("a")
+    with pytest.raises(engine.NoRoom, match=r"needs .* once others are gone"):
+        models.swap(table.model("a", size=16), way).wait(20)
+    assert models.get("a") is old and models.status("a").state == "ready"
+
+
+def test_two_changes_of_one_name_at_once_are_refused(served):
+    table = served()
+    models = table.start(table.model("a", load="start"))
+    assert models.wait_until_loaded(20)
+    backend = closed()
+    table.scripts["a"] = [backend]
+    load = models.swap(table.model("a"))
+    with pytest.raises(engine.LoadUnderWay):
+        models.swap(table.model("a"))
+    backend.opening.set()
+    load.wait(20)
+
+
+def test_an_unload_ends_behind_the_last_job_and_a_load_that_is_under_way(served):
+    table = served()
+    gate = Gate()
+    waiting = closed()
+    table.scripts["a"] = [ScriptedBackend(gate=gate), waiting]
+    models = table.start(table.model("a", load="manual"))
+    models.load("a").wait(20)
+    with models.lease("a") as first:
+        stream = first.submit([job("j")])
+    unload = models.unload("a")
+    assert unload.wait(0.05) is not None
+    gate.open()
+    unload.wait(20)
+    assert ends(take_all(stream)) is engine.Finished
+    assert models.status("a").state == "unloaded"
+    load = models.load("a")
+    wait_for(lambda: waiting.calls)
+    models.unload("a")
+    waiting.opening.set()
+    with pytest.raises(engine.EngineError):
+        load.wait(20)
+    assert models.status("a").state == "unloaded"
+
+
+def test_counts_go_on_over_unload_and_swap(served):
+    table = served()
+    models = table.start(table.model("a"))
+
+    def generate():
+        with models.lease("a") as there:
+            take_all(there.submit([job("j")]))
+
+    generate()
+    wait_for(lambda: models.get("a").standing.stats.totals.new_tokens)
+    before = models.get("a").standing.stats.totals.new_tokens
+    models.unload("a").wait(20)
+    assert models.get("a").standing.stats.totals.new_tokens == before
+    models.load("a").wait(20)
+    assert models.get("a").standing.stats.totals.new_tokens == before
+    models.swap(table.model("a", max_pending=7)).wait(20)
+    generate()
+    wait_for(lambda: models.get("a").standing.stats.totals.new_tokens == 2 * before)
+
+
+def test_an_alias_moves_with_the_next_request(served):
+    table = served()
+    models = table.start(table.model("a"), table.model("b"), aliases={"chat": "a"})
+    assert models.get("chat") is models.get("a")
+    assert models.point("chat", "b") == "a"
+    assert models.get("chat") is models.get("b")
+    with pytest.raises(engine.ModelNotFound):
+        models.point("chat", "c")
+
+
+def test_a_server_that_ends_lets_nobody_wait(served):
+    table = served()
+    backend = closed()
+    table.scripts["a"] = [backend]
+    models = table.start(table.model("a"))
+    threads, results = in_threads(2, lambda: models.lease("a"))
+    wait_for(lambda: models.status("a").num_waiting == 2)
+    models.drain()
+    for thread in threads:
+        thread.join(20)
+    for lease in results:
+        with lease, pytest.raises(engine.Refused):
+            lease.engine.submit([job("j")])
+
+
+def test_models_on_other_gpus_load_at_the_same_time(served):
+    table = served()
+    first, second, third = closed(), closed(), closed()
+    table.scripts = {"a": [first], "b": [second], "c": [third]}
+    models = table.start(*(table.model(name) for name in "abc"))
+    for name, gpus in (("a", (0,)), ("b", (1,)), ("c", (0, 1))):
+        object.__setattr__(models.served(name).config, "gpus", gpus)
+    loads = [models.load(name) for name in "abc"]
+    wait_for(lambda: first.calls and second.calls)
+    assert not third.calls
+    first.opening.set()
+    loads[0].wait(20)
+    assert loads[2].wait(0.05) is not None and not third.calls
+    second.opening.set()
+    wait_for(lambda: third.calls)
+    third.opening.set()
+    loads[2].wait(20)
+
+
+@pytest.mark.parametrize(("first", "second"), [((), (0,)), ((1,), ()), ((), ())])
+def test_a_model_of_all_gpus_loads_at_no_other_s_time(served, first, second):
+    table = served()
+    backends = closed(), closed()
+    table.scripts = {name: [backend] for name, backend in zip("ab", backends, strict=True)}
+    models = table.start(*(table.model(name) for name in "ab"))
+    for name, gpus in (("a", first), ("b", second)):
+        object.__setattr__(models.served(name).config, "gpus", gpus)
+    loads = [models.load("a")]
+    wait_for(lambda: backends[0].calls)
+    loads.append(models.load("b"))
+    assert loads[1].wait(0.05) is not None and not backends[1].calls
+    for load, backend in zip(loads, backends, strict=True):
+        backend.opening.set()
+        load.wait(20)
+
+
+def test_why_a_model_could_not_be_loaded_is_logged_once(served, caplog):
+    table = served()
+    table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]
+    models = table.start(table.model("a"))
+    with pytest.raises(engine.ModelError, match="no weights"):
+        models.load("a").wait(20)
+    assert caplog.text.count("no weights") == 1
+
+
+def test_the_models_of_a_server_share_the_time_to_wait_for_them(served, monkeypatch):
+    table, given = served(), []
+    models = table.start(*(table.model(name, load="start") for name in "ab"))
+    assert models.wait_until_loaded(20)
+
+    def wait(model, timeout):
+        given.append(timeout)
+        return True
+
+    monkeypatch.setattr(engine.Engine, "wait_until_loaded", wait)
+    assert models.wait_until_loaded(20)
+    assert 20 >= given[0] > given[1]
+
+
+def error_of(load):
+    wait_for(lambda: load.is_done)
+    return load.error
+
+
+def test_what_could_not_be_loaded_leaves_no_engine_behind(served):
+    table = served()
+    faults = [ScriptedBackend(open_error=ValueError(f"fault {i}")) for i in range(3)]
+    table.scripts["a"] = faults
+    models = table.start(table.model("a"))
+    kept = []
+    for i in range(3):
+        assert f"fault {i}" in str(error_of(models.load("a")))
+        kept.append(weakref.ref(models.get("a")))
+    wait_for(lambda: gc.collect() >= 0 and [one() is None for one in kept] == [True, True, False])

@@ -1,0 +1,80 @@
+"""A ReplicaLink over links that a test plays."""
+
+import threading
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.links.replicas import ReplicaLink
+from switchyard.engine.messages import (
+    ModelInfo,
+    ReplicaStates,
+    Submit,
+)
+from tests.scripted import job
+
+INFO = ModelInfo(2048, 4096, 256, 16, "scripted")
+
+
+class ToldLink:
+    """To no thread: a test says what it tells, and reads what it was sent."""
+
+    at = ""
+
+    def __init__(self, deliver):
+        self.tell = lambda *events: deliver(events)
+        self.sent = []
+        self.pid = None
+        self.is_started = False
+
+    def start(self):
+        self.is_started = True
+
+    def send(self, command):
+        self.sent.append(command)
+
+    def join(self, timeout=None):
+        return True
+
+    @property
+    def jobs(self):
+        """Identifiers of what was submitted to it."""
+        return [command.job.identifier for command in self.sent if isinstance(command, Submit)]
+
+
+class House:
+    """A link over so many replicas, and what it has delivered."""
+
+    def __init__(self, number, **config):
+        self.links = []
+        self.events = []
+        self.came = threading.Condition()
+        self.link = ReplicaLink(
+            ModelConfig("", "model", **config),
+            [((i,), self._make) for i in range(number)],
+            self._take,
+        )
+        self.link.start()
+
+    def _make(self, deliver):
+        self.links.append(ToldLink(deliver))
+        return self.links[-1]
+
+    def _take(self, events):
+        with self.came:
+            self.events += events
+            self.came.notify_all()
+
+    def submit(self, *identifiers, **more):
+        for identifier in identifiers:
+            self.link.send(Submit(job(identifier, **more), 0.0))
+
+    def told(self, *kinds):
+        return [event for event in self.events if isinstance(event, kinds)]
+
+    def wait_for(self, kind):
+        with self.came:
+            assert self.came.wait_for(lambda: self.told(kind), 20)
+            return self.told(kind)[-1]
+
+    @property
+    def states(self):
+        return [one.status for one in self.told(ReplicaStates)[-1].states]

@@ -1,0 +1,187 @@
+"""Replicas are lost, hang, are loaded anew: what becomes of their jobs."""
+
+from switchyard.engine.errors import BatchFailed, DeviceLost, ModelError
+from switchyard.engine.messages import (
+    Abandon,
+    Cancel,
+    Chunk,
+    Failed,
+    Finished,
+    Hanging,
+    ListPending,
+    Loaded,
+    ModelInfo,
+    PendingList,
+    PutBack,
+    Recovered,
+    Recovering,
+    ReplicaStates,
+    Restarting,
+    Started,
+    Stop,
+    Stopped,
+)
+from switchyard.engine.schedule.alarms import ALARMS
+from switchyard.engine.stats import DeviceMemory, Occupancy, Stats, Totals
+from tests.engine.replicas.house import INFO
+from tests.scripted import finished, job
+
+
+def test_what_a_lost_replica_had_told_ends_and_the_rest_goes_on_elsewhere(make_house):
+    house = make_house(max_batch_size=2)
+    first, second = house.links
+    house.submit(*"abcdef")
+    first.tell(Started("a"), Started("c"), Chunk("a", "x", (1,)))
+    first.tell(Restarting("it was killed"))
+    [failed] = house.told(Failed)
+    assert failed.identifier == "a" and type(failed.error) is BatchFailed
+    assert str(failed.error) == "it was killed"
+    assert house.told(PutBack) == [PutBack("c")]
+    assert house.states == ["loading", "ready"]
+    second.tell(finished(job("b"), 1), finished(job("d"), 1))
+    assert second.jobs == ["b", "d", "c", "e"]  # it is due before those that came later
+    first.tell(Loaded(INFO))
+    assert first.jobs == ["a", "c", "f"] and house.states == ["ready", "ready"]
+
+
+def test_a_job_is_moved_once(make_house):
+    house = make_house(number=3)
+    house.submit("poison")
+    for link in house.links[:2]:
+        assert link.jobs == ["poison"]
+        link.tell(Restarting("it was killed"))
+    assert house.links[2].jobs == []
+    assert house.told(PutBack) == [PutBack("poison")]
+    [failed] = house.told(Failed)
+    assert failed.identifier == "poison"
+
+
+def test_jobs_wait_while_the_only_replica_is_loaded_anew(make_house):
+    house = make_house(number=1, max_batch_size=1)
+    [link] = house.links
+    house.submit("a", "b")
+    link.tell(Restarting("it was killed"))
+    house.submit("c")
+    assert link.jobs == ["a"] and not house.told(Failed)
+    link.tell(Loaded(INFO))
+    assert link.jobs == ["a", "a"]
+    [state] = house.told(ReplicaStates)[-1].states
+    assert (state.num_restarts, state.num_hangs) == (1, 0)
+
+
+def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(make_house):
+    house = make_house()
+    first, second = house.links
+    house.submit("a", "b")
+    first.tell(Started("a"), Hanging("it is silent"))
+    *_, abandon, fence = first.sent
+    assert isinstance(abandon, Abandon) and isinstance(fence, ListPending)
+    assert house.states == ["hanging", "ready"] and second.jobs == ["b", "a"]
+    # What it had begun before it read that, and a recovery of its own:
+    first.tell(Chunk("a", "late", (1,)), Recovering("x"), Recovered(), PendingList(99, ()))
+    first.tell(Failed("a", BatchFailed("late")))
+    assert house.states == ["hanging", "ready"] and not house.told(Chunk, Failed)
+    house.submit("c")
+    assert first.jobs == ["a"]
+    first.tell(Recovering("abandoned"), Recovered(), PendingList(fence.serial, ()))
+    assert house.states == ["ready", "ready"]
+    house.submit("d")
+    assert first.jobs == ["a", "d"]
+
+
+def test_none_gets_jobs_while_it_recovers(make_house):
+    house = make_house()
+    first, second = house.links
+    first.tell(Recovering("a step failed"))
+    house.submit("a", "b")
+    assert (first.jobs, second.jobs) == ([], ["a", "b"])
+    first.tell(Recovered())
+    house.submit("c")
+    assert first.jobs == ["c"]
+
+
+def test_one_that_is_not_like_the_first_is_refused(make_house):
+    house = make_house(is_loaded=False)
+    first, second = house.links
+    first.tell(Loaded(INFO))
+    second.tell(Loaded(ModelInfo(2048, 4096, 256, 8, "scripted")))
+    assert second.sent == [Stop()]
+    second.tell(Stopped(None))
+    house.submit("a", "b")
+    assert first.jobs == ["a", "b"]
+    _, state = house.told(ReplicaStates)[-1].states
+    assert state.status == "stopped" and "num_pages=8" in state.reason
+    first.tell(Stopped(DeviceLost("the device is lost")))
+    [end] = house.told(Stopped)
+    assert type(end.error) is DeviceLost
+
+
+def test_one_that_can_not_load_is_tried_anew_while_there_are_others(make_house, monkeypatch):
+    waits = []
+    monkeypatch.setattr(ALARMS, "set", lambda seconds, call: waits.append((seconds, call)))
+    house = make_house(is_loaded=False)
+    first, second = house.links
+    first.tell(Stopped(ModelError("no room")))
+    assert not house.told(Stopped)
+    second.tell(Loaded(INFO))
+    for seconds in (5, 10, 20):
+        due, call = waits.pop()
+        assert due == seconds and not waits
+        call()
+        assert house.links[-1].is_started and house.states[0] in ("stopped", "loading")
+        house.links[-1].tell(Stopped(ModelError("no room")))
+    waits.pop()[1]()
+    house.links[-1].tell(Loaded(INFO))
+    assert house.states == ["ready", "ready"]
+    house.links[-1].tell(Stopped(ModelError("lost")))
+    assert waits.pop()[0] == 5
+
+
+def test_it_ends_with_its_last_replica(make_house, monkeypatch):
+    waits = []
+    monkeypatch.setattr(ALARMS, "set", lambda seconds, call: waits.append(call))
+    house = make_house()
+    first, second = house.links
+    house.submit("a")
+    first.tell(Stopped(DeviceLost("one")))
+    assert not house.told(Stopped)
+    second.tell(Stopped(DeviceLost("two")))
+    [end] = house.told(Stopped)
+    assert str(end.error) == "two"
+    for call in waits:
+        call()
+    assert len(house.links) == 2
+
+
+def test_a_cancelled_job_is_not_begun_anew_elsewhere(make_house):
+    house = make_house()
+    first, second = house.links
+    house.submit("a", "b")
+    house.link.send(Cancel("a"))
+    first.tell(Restarting("it was killed"))
+    assert house.told(Finished) == [Finished("a", "cancelled", 3, 0, 0)]
+    assert second.jobs == ["b"]
+
+
+def test_numbers_are_those_of_all_and_go_on_over_a_restart(make_house):
+    house = make_house(max_batch_size=1)
+    first, second = house.links
+    house.submit(*"abc")
+    memory = DeviceMemory("cuda:0", 1, 2, 3, 4)
+    first.tell(Stats(1.0, Totals(new_tokens=3), num_active=1, occupancy=Occupancy(1, 2, (memory,))))
+    second.tell(
+        Stats(2.0, Totals(new_tokens=4), num_active=1, occupancy=Occupancy(3, 4, (memory,)))
+    )
+    told = house.told(Stats)[-1]
+    assert (told.time, told.totals.new_tokens) == (2.0, 7)
+    assert (told.num_active, told.num_pending) == (2, 1)
+    assert told.occupancy == Occupancy(4, 6, (memory, memory))
+    first.tell(Restarting("it was killed"))
+    second.tell(Stats(2.5, Totals(new_tokens=4)))  # while the first loads, which holds nothing
+    told = house.told(Stats)[-1]
+    assert (told.totals.new_tokens, told.num_active, told.occupancy) == (7, 0, Occupancy())
+    first.tell(Stats(3.0, Totals(new_tokens=1), began=2.5))
+    assert house.told(Stats)[-1].totals.new_tokens == 8
+    first.tell(Restarting("the connection was lost, and it was not"))
+    first.tell(Stats(4.0, Totals(new_tokens=3), began=2.5))
+    assert house.told(Stats)[-1].totals.new_tokens == 10

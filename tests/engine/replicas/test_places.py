@@ -1,0 +1,176 @@
+"""Jobs are shared out to replicas, wait, are listed and counted."""
+
+import functools
+import threading
+
+import pytest
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import ModelError
+from switchyard.engine.links import replicas
+from switchyard.engine.links.placing import page_hashes
+from switchyard.engine.memory import gpus
+from switchyard.engine.messages import (
+    Cancel,
+    Finished,
+    ListPending,
+    Loaded,
+    LoadProgress,
+    PendingList,
+    Started,
+    Stop,
+    Stopped,
+)
+from tests.engine.replicas.house import INFO
+from tests.scripted import finished, job
+
+
+def test_it_is_loaded_with_its_first_replica(make_house):
+    house = make_house(is_loaded=False)
+    house.submit("early")
+    first, second = house.links
+    first.tell(LoadProgress(0.5))
+    second.tell(LoadProgress(0.25))
+    assert [event.share for event in house.told(LoadProgress)] == [0.5, 0.5]
+    second.tell(Loaded(INFO))
+    assert house.told(Loaded) == [Loaded(INFO)]
+    assert (first.jobs, second.jobs) == ([], ["early"])
+    first.tell(LoadProgress(0.75), Loaded(INFO))
+    assert len(house.told(Loaded)) == 1 and len(house.told(LoadProgress)) == 2
+    assert house.states == ["ready", "ready"]
+
+
+def test_jobs_go_where_there_are_fewest_and_wait_here_for_a_place(make_house):
+    house = make_house(max_batch_size=2)
+    house.submit(*"abcdef")
+    first, second = house.links
+    assert (first.jobs, second.jobs) == (["a", "c"], ["b", "d"])
+    second.tell(Started("b"), Finished("b", "stop", 3, 1, 0))
+    assert second.jobs == ["b", "d", "e"] and first.jobs == ["a", "c"]
+
+
+def test_the_best_that_waits_is_next_whatever_replica_has_a_place(make_house):
+    house = make_house(max_batch_size=1, max_priority=1)
+    house.submit(*"abc")
+    house.submit("urgent", priority=1)
+    first, second = house.links
+    second.tell(finished(job("b"), 1))
+    assert second.jobs == ["b", "urgent"]
+    first.tell(finished(job("a"), 1))
+    assert first.jobs == ["a", "c"]
+
+
+def test_a_job_for_which_a_replica_has_no_pages_waits_here(make_house):
+    house = make_house(number=1)
+    [link] = house.links
+    house.submit("large", max_new_tokens=2000)
+    link.tell(Started("large"))
+    house.submit("as large", max_new_tokens=2000)
+    link.tell(Started("as large"))  # they have a prompt in common
+    house.submit("third", max_new_tokens=2000)
+    assert link.jobs == ["large", "as large", "third"]
+    house.submit("fourth", max_new_tokens=2000)
+    assert link.jobs == ["large", "as large", "third"]  # whose turn is not told yet
+    link.tell(finished(job("large"), 1))
+    assert link.jobs == ["large", "as large", "third"]
+    link.tell(Started("third"))
+    assert link.jobs == ["large", "as large", "third", "fourth"]
+
+
+def test_pages_go_where_they_have_been_seen_within_a_bound(make_house):
+    house = make_house(max_batch_size=32)
+    first, second = house.links
+    prompt = tuple(range(512))
+    house.submit("a", prompt=prompt)
+    house.submit("other")
+    house.submit("b", prompt=(*prompt, 1))
+    assert (first.jobs, second.jobs) == (["a", "b"], ["other"])
+    for i in range(8):
+        house.submit(f"more-{i}", prompt=prompt)
+    # Not beyond a quarter more than the mean, and one; then the other has seen them, too.
+    assert first.jobs[:4] == ["a", "b", "more-0", "more-1"]
+    assert second.jobs[:2] == ["other", "more-2"]
+
+
+def test_a_page_is_known_with_all_before_it():
+    a, b = page_hashes(range(4), 2)
+    assert page_hashes((0, 1, 2, 3, 9), 2) == [a, b]
+    assert page_hashes((7, 8, 2, 3), 2)[1] != b
+    assert page_hashes((0,), 2) == []
+
+
+def test_all_are_told_to_stop(make_house):
+    house = make_house()
+    house.link.send(Stop())
+    for link in house.links:
+        assert link.sent == [Stop()]
+        link.tell(Stopped(None))
+    assert house.told(Stopped) == [Stopped(None)]
+
+
+def test_what_waits_is_listed_behind_what_has_not_begun(make_house):
+    house = make_house(max_batch_size=2)
+    house.submit(*"abcdef")
+    house.links[0].tell(Started("a"))
+    house.link.send(ListPending(7))
+    assert house.wait_for(PendingList) == PendingList(7, ("c", "b", "d", "e", "f"))
+
+
+def test_a_job_that_waits_is_cancelled_here_and_one_at_work_there(make_house):
+    house = make_house(max_batch_size=1)
+    first, second = house.links
+    house.submit(*"abc")
+    house.link.send(Cancel("c"))
+    assert house.wait_for(Finished) == Finished("c", "cancelled", 3, 0, 0)
+    house.link.send(Cancel("a"))
+    house.link.send(Cancel("unknown"))
+    assert first.sent[-1] == Cancel("a") and len(second.sent) == 1
+    first.tell(Finished("a", "cancelled", 3, 0, 0))
+    assert [event.identifier for event in house.told(Finished)] == ["c", "a"]
+
+
+def test_events_of_two_threads_come_in_the_order_in_which_they_were_taken():
+    order, inside, go_on = [], threading.Event(), threading.Event()
+
+    def deliver(events):
+        if not order:
+            inside.set()
+            assert go_on.wait(20)
+        order.extend(events)
+
+    box = replicas.Outbox(deliver)
+    box.put([1])
+    slow = threading.Thread(target=box.deliver)
+    slow.start()
+    assert inside.wait(20)
+    box.put([2])
+    box.deliver()  # by the other thread, which has the turn
+    go_on.set()
+    slow.join(20)
+    assert order == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("config", "param"),
+    [
+        ({"replicas": 2, "gpus": (0, 1, 2), "device": "cuda"}, "replicas"),
+        ({"replicas": 2, "link": "thread"}, "replicas"),
+        ({"replicas": 0}, "replicas"),
+        ({"silence_timeout": 0.0}, "silence_timeout"),
+    ],
+)
+def test_what_can_not_be_is_refused(config, param):
+    with pytest.raises(ModelError) as error:
+        ModelConfig("", "model", **config)
+    assert error.value.param == param
+
+
+def test_gpus_are_shared_out_in_equal_runs(monkeypatch):
+    monkeypatch.setattr(gpus, "visible", lambda: [None] * 4)
+    config = functools.partial(ModelConfig, "", "model", device="cuda")
+    assert gpus.shares(config()) == [()]
+    assert gpus.shares(config(replicas=2)) == [(0, 1), (2, 3)]
+    assert gpus.shares(config(replicas=2, gpus=(3, 1))) == [(3,), (1,)]
+    assert gpus.shares(ModelConfig("", "model", device="cpu", replicas=2)) == [(), ()]
+    with pytest.raises(ModelError, match="4 GPUs can't be shared out to 3 replicas"):
+        gpus.shares(config(replicas=3))

@@ -1,0 +1,230 @@
+"""An engine loads, fails, drains and closes."""
+
+import contextlib
+import functools
+import gc
+import threading
+import weakref
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.engine import Engine
+from switchyard.engine.grammar import constraints
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.messages import (
+    Failed,
+    Finished,
+    Loaded,
+    ModelInfo,
+)
+from tests.engine.conftest import over_all_links
+from tests.engine.reading import take_all, text
+from tests.scripted import Gate, Panic, ScriptedBackend, endless, finished, job
+
+
+def test_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    stream = model.submit([job("a", 2)])
+    models = engine.Models([model])
+    models.drain()
+    assert model.state == "draining"
+    with pytest.raises(engine.Draining) as caught:
+        model.submit([job("b")])
+    assert caught.value.retry_after >= 1
+    gate.open()
+    assert text(take_all(stream)) == "0 1 "
+
+
+def test_dead_backend_fails_every_stream_and_later_submits(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+    backend.iterate_error = RuntimeError("x")
+    for name in ("reset", "rebuild", "reload"):
+        backend.recovery_errors[name] = ZeroDivisionError(name)
+    model = make_engine(backend, max_batch_size=1)
+    streams = [model.submit([job("a")]), model.submit([job("b")])]
+    gate.open()
+    ends = [take_all(stream)[-1] for stream in streams]
+    assert all(isinstance(end, Failed) for end in ends)
+    assert model.close(timeout=20)
+    with pytest.raises(engine.Dead, match="ZeroDivisionError"):
+        model.submit([job("c")])
+
+
+def test_not_even_a_panic_ends_the_engine_in_silence(make_engine):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+    backend.iterate_error = Panic("unreachable code")
+    for name in ("reset", "rebuild", "reload"):
+        backend.recovery_errors[name] = Panic(f"{name}: unreachable code")
+    model = make_engine(backend)
+    stream = model.submit([job("a")])
+    gate.open()
+    assert isinstance(take_all(stream)[-1], Failed)
+    with pytest.raises(engine.Dead, match="can't be brought back: Panic: reload: unreachable code"):
+        model.submit([job("b")])
+
+
+def test_jobs_are_refused_while_the_model_loads(make_engine):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    model = make_engine(backend, start=False)
+    model.start()
+    with pytest.raises(engine.Loading):
+        model.submit([job("a")])
+    assert model.state == "loading" and not model.wait_until_loaded(0)
+    backend.opening.set()
+    assert model.wait_until_loaded(20)
+    take_all(model.submit([job("a")]))
+
+
+@over_all_links
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (engine.ModelError("no such weights"), "no such weights"),
+        (KeyError("lm_head"), "the model can't be loaded: KeyError: 'lm_head'"),
+        (Panic("bad header"), "the model can't be loaded: Panic: bad header"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_says_why(make_engine, error, message):
+    model = make_engine(ScriptedBackend(open_error=error))
+    assert model.state == "stopped" and str(model.error) == message
+    with pytest.raises(engine.Dead, match=r"can.t be loaded|no such weights"):
+        model.check_room(1)
+    assert type(model.error) is engine.ModelError
+
+
+def test_close_lets_running_jobs_finish_and_refuses_new_ones(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(gate=gate))
+    stream = model.submit([job("a", 3)])
+    closing = threading.Thread(target=model.close, args=(60, 20))
+    closing.start()
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "draining", 20)
+    with pytest.raises(engine.Draining):
+        model.submit([job("b")])
+    gate.open()
+    assert text(take_all(stream)) == "0 1 2 "
+    closing.join(20)
+    assert model.state == "stopped"
+
+
+class NoLink:
+    """Nothing is told but what a test delivers."""
+
+    def start(self):
+        pass
+
+    def send(self, command):
+        pass
+
+    def join(self, timeout=None):
+        return True
+
+
+def test_close_waits_no_longer_than_for_the_last_job(model_path, monkeypatch):
+    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
+    model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
+    stream = model.submit([job("a", 1)])
+    waits = threading.Event()
+    wait_for = model._changed.wait_for
+
+    def wait(*args):
+        waits.set()  # under the lock: what is delivered comes after
+        return wait_for(*args)
+
+    monkeypatch.setattr(model._changed, "wait_for", wait)
+    closing = threading.Thread(target=model.close, args=(60, 20))
+    closing.start()
+    assert waits.wait(20)
+    model.deliver([finished(job("a", 1), 1)])
+    closing.join(20)
+    assert not closing.is_alive()
+    assert isinstance(take_all(stream)[-1], Finished)
+
+
+class Weights:
+    """Of a model: large."""
+
+
+def test_an_engine_that_could_not_load_keeps_no_model(model_path):
+    kept = []
+
+    def make_backend():
+        weights = Weights()
+        kept.append(weakref.ref(weights))
+        raise ValueError("a bad file")
+
+    config = ModelConfig(model_path, "scripted")
+    model = Engine(config, lambda deliver: EngineThread(config, make_backend, deliver))
+    model.start()
+    with contextlib.suppress(engine.ModelError):
+        model.wait_until_loaded(20)
+    assert "a bad file" in str(model.error)
+    assert model.close(timeout=20)
+    gc.collect()
+    assert [one() for one in kept] == [None]
+
+
+class TellingLock:
+    """Tells who comes to it."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.come = threading.Semaphore(0)
+
+    def __enter__(self):
+        self.come.release()
+        self._lock.acquire()
+
+    def __exit__(self, *error):
+        self._lock.release()
+
+
+def test_grammars_are_made_once_and_by_who_asks_first(model_path, monkeypatch):
+    made = []
+
+    def make(tokenizer):
+        made.append(tokenizer)
+        for _ in asking:
+            assert lock.come.acquire(timeout=20)
+        return Grammars(tokenizer)
+
+    monkeypatch.setattr("switchyard.engine.engine.Grammars", make)
+    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
+    assert made == []  # a load beside running answers holds none of them up
+    lock = model._making = TellingLock()
+    call = functools.partial(model.check_constraint, constraints.regex("a+"))
+    asking = [threading.Thread(target=call) for _ in range(4)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join(20)
+    assert made == [model.tokenizer]
+
+
+@over_all_links
+def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
+    model = make_engine(ScriptedBackend(endless, max_active=1))
+    streams = [model.submit([job("a")]), model.submit([job("b")])]
+    assert model.close(drain=0, timeout=20)
+    for stream in streams:
+        end = take_all(stream)[-1]
+        assert isinstance(end, Failed) and isinstance(end.error, engine.Closed)
+
+
+def test_close_ends_jobs_in_time_also_where_a_step_hangs(make_engine):
+    gate = Gate()
+    model = make_engine(ScriptedBackend(endless, gate=gate))
+    stream = model.submit([job("a")])
+    gate.wait_until_held()
+    assert not model.close(drain=0.01, timeout=0.01)
+    [end] = take_all(stream)
+    assert isinstance(end, Failed) and isinstance(end.error, engine.Closed)
+    gate.open()

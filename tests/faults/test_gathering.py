@@ -1,0 +1,125 @@
+"""Heads and bodies as they are gathered, piece by piece."""
+
+import itertools
+import socket
+import types
+
+import pytest
+
+from switchyard import engine
+from switchyard.app.exceptions import BadRequest
+from switchyard.server.body import Body
+from tests.faults.heads import MAX_SLOW, make_connection
+from tests.growth import assert_within
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+@pytest.mark.parametrize("num_late", range(5))
+def test_the_end_of_a_head_is_found_wherever_the_network_divides_it(num_late, is_first):
+    head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    with make_connection() as connection:
+        if not is_first:
+            connection.buffer += head
+            assert connection.has_request()
+            connection.init()
+        begin = len(head) - num_late
+        connection.buffer += head[:begin]
+        assert connection.has_request() == (not num_late)
+        connection.buffer += head[begin:]
+        assert connection.has_request() and connection.has_head
+
+
+def test_a_head_that_has_begun_has_its_own_time_and_not_what_is_left_to_begin_in():
+    with make_connection(b"GET / HT") as connection:
+        connection.wait_for_request(begin_within=5.0, head_within=10.0, body_within=1.0, now=100.0)
+        assert connection.deadline == 105.0
+        assert connection.receive() and not connection.has_request()
+        assert connection.deadline == 110.0
+
+
+def test_what_comes_byte_by_byte_is_looked_at_once():
+    def gather(size):
+        with make_connection() as connection:
+            for _ in range(size):
+                connection.buffer += b"x"
+                assert not connection.has_request()
+
+    assert_within(8, lambda: gather(40_000), lambda: gather(10_000))
+
+
+def test_a_body_that_drips_comes_slowly_once_it_was_waited_for_long_enough_in_all(monkeypatch):
+    """However soon each of its bytes comes: here in 0.4 seconds, of one."""
+    clock = itertools.count(step=0.4)
+    times = types.SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("switchyard.server.body.time", times)
+    with make_connection(b"x") as connection:
+        connection.sock = Dripping(connection.sock)
+        for _ in range(MAX_SLOW):
+            connection.threads.wait(object())
+        body = Body(connection, 9)
+        assert body.read(3) == b"xxx"
+        with pytest.raises(engine.Full, match="bodies arrive slowly"):
+            body.read(1)
+        assert body.failed
+
+
+def test_a_body_that_counts_as_slow_may_wait_again_where_no_other_may(monkeypatch):
+    monkeypatch.setattr("switchyard.server.body.PATIENCE", 0.0)
+    with make_connection() as connection:
+        connection.sock = Dripping(connection.sock)
+        for _ in range(MAX_SLOW - 1):
+            connection.threads.wait(object())
+        body = Body(connection, 9)
+        assert body.read(3) == b"xxx"
+        with pytest.raises(engine.Full):
+            connection.threads.wait(object())
+        assert body.read(9) == b"xxxxxx"
+        connection.threads.wait(object())
+
+
+def test_many_chunks_take_a_time_in_proportion():
+    def read(number):
+        with make_connection() as connection:
+            connection.buffer += b"a\r\nxxxxxxxxxx\r\n" * number + b"0\r\n\r\n"
+            assert len(Body(connection, None).read(10 * number + 1)) == 10 * number
+
+    assert_within(8, lambda: read(64_000), lambda: read(16_000))
+
+
+@pytest.mark.parametrize(
+    ("data", "refusal"),
+    [
+        (b"3 ;a=b\r\nabc\r\n0\r\nDigest: x\r\n\r\n", None),
+        (b"3\r\nabcd\r\n0\r\n\r\n", "malformed|longer than it says"),
+        (b"3\r\nabcde\r\n0\r\n\r\n", "malformed|longer than it says"),
+        (b"3\r\nabcd\r\n\r\n0\r\n\r\n", "malformed|longer than it says"),
+        (b"3\r\nabc\r\n0\r\nGET / HTTP/1.1\r\n\r\n", "is no trailer"),
+    ],
+)
+def test_chunks_have_the_length_that_they_say_and_trailers_have_names(data, refusal):
+    with make_connection() as connection:
+        connection.buffer += data
+        body = Body(connection, None)
+        if refusal is None:
+            assert body.read(9) == b"abc" and body.is_over
+        else:
+            with pytest.raises(BadRequest, match=refusal):
+                body.read(9)
+
+
+def test_the_length_of_the_next_request_is_none_of_this_ones():
+    with make_connection() as connection:
+        connection.buffer += b"GET / HTTP/1.1\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 999\r\n\r\n"
+        assert connection.has_request()
+
+
+class Dripping:
+    """A socket, which has something to read, on which each byte is waited for."""
+
+    def __init__(self, sock):
+        self.fileno = sock.fileno
+
+    def recv(self, size, flags=0):
+        if flags & socket.MSG_DONTWAIT:
+            raise BlockingIOError
+        return b"x"
