@@ -220,9 +220,7 @@ def _write_commands(
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:
-    """Of a process that ends. The kernel knows it before it has freed the process's memory, which
-    takes 0.2 s with a GPU.
-    """
+    """Of a process that ends; known before the kernel frees its GPU's memory, for 0.2 s."""
     if process.poll() is None:
         with contextlib.suppress(OSError):  # not Linux
             stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
@@ -271,7 +269,9 @@ def serve(descriptor: int) -> None:
 
 
 def _leave(descriptor: int) -> None:
-    """To the threads that run: what all threads share is closed behind the last, a GPU's."""
+    """Leave the descriptor to the threads that run. The kernel closes what threads share with the
+    last of them, and one that has used a GPU ends late.
+    """
     with contextlib.suppress(AttributeError):  # not Linux
         if ctypes.CDLL(None).unshare(CLONE_FILES) == 0:  # a container may refuse it
             os.close(descriptor)

@@ -90,6 +90,22 @@ def frames(response):
     return [json.loads(item) for item in data]
 
 
+def named_events(response):
+    """The bodies of a stream of named events, each named by its type."""
+    assert response.status_code == 200 and response.mimetype == "text/event-stream"
+    bodies = []
+    for event in response.get_data(as_text=True).removesuffix("\n\n").split("\n\n"):
+        name, data = event.split("\n")
+        bodies.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {bodies[-1]['type']}"
+    return bodies
+
+
+def prompt_of(client, backend):
+    [job] = backend.enqueued
+    return client.models.get().tokenizer.decode(job.prompt)
+
+
 @pytest.fixture
 def gate(make_client):
     """Opened in the end, before the models close; and when a test seems to hang."""

@@ -7,6 +7,7 @@ import pytest
 from switchyard import engine
 from switchyard.app.formats.responses import parse
 from switchyard.engine.messages import Chunk, Failed, Started
+from tests.app.conftest import named_events, prompt_of
 from tests.scripted import ScriptedBackend, finished, says
 
 pytestmark = pytest.mark.both_ways
@@ -26,20 +27,10 @@ THINKS_AND_CALLS = says(
 
 
 def events(response):
-    """The bodies of a stream of named events, which are numbered in order."""
-    assert response.status_code == 200 and response.mimetype == "text/event-stream"
-    bodies = []
-    for event in response.get_data(as_text=True).removesuffix("\n\n").split("\n\n"):
-        name, data = event.split("\n")
-        bodies.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {bodies[-1]['type']}"
+    """Without their numbers, which are in order."""
+    bodies = named_events(response)
     assert [body.pop("sequence_number") for body in bodies] == list(range(len(bodies)))
     return bodies
-
-
-def prompt_of(client, backend):
-    [job] = backend.enqueued
-    return client.models.get().tokenizer.decode(job.prompt)
 
 
 def test_each_of_two_answers_in_a_row_reaches_the_template(make_client):

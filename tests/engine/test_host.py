@@ -28,6 +28,7 @@ from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import Chunk, Failed, Finished, ListPending, PutBack, Submit
+from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, count, finished, job, ticking
 
 KEY = b"k" * 32
@@ -51,15 +52,6 @@ def take_until_text(stream):
     while not any(isinstance(event, Chunk) for event in taken):
         assert taken, "no event in 20 s"
         taken = stream.take(20)
-
-
-def take_all(stream):
-    events = []
-    while not stream.is_finished:
-        taken = stream.take(20)
-        assert taken, "no event in 20 s"
-        events += taken
-    return events
 
 
 def wait_until(condition, changed):
@@ -581,6 +573,19 @@ def test_strangers_that_have_been_refused_leave_room_for_others(house, monkeypat
     assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
 
 
+@contextlib.contextmanager
+def meeting(shared):
+    """A server's model, and the wire of an engine that has let it in and goes by hand."""
+    with address.listen(shared.at) as first:
+        model = shared.connect(is_waited_for=False)
+        connection, _ = first.accept()
+        handshake.meet_server(connection, b"")
+        with Wire(connection) as wire:
+            wire.receive_one()
+            wire.send(knock.Welcome(7))
+            yield model, wire
+
+
 @pytest.mark.parametrize(
     "last",
     [
@@ -592,15 +597,9 @@ def test_strangers_that_have_been_refused_leave_room_for_others(house, monkeypat
 )
 def test_a_server_goes_on_with_the_next_engine(house, last):
     shared = house()
-    with address.listen(shared.at) as first:
-        model = shared.connect(is_waited_for=False)
-        connection, _ = first.accept()
-        handshake.meet_server(connection, b"")
-        with Wire(connection) as wire:
-            wire.receive_one()
-            wire.send(knock.Welcome(7))
-            for events in last:
-                wire.send(events)
+    with meeting(shared) as (model, wire):
+        for events in last:
+            wire.send(events)
     os.unlink(shared.at.removeprefix("unix:"))
     shared.open(ScriptedBackend())
     assert model.wait_until_loaded(20)
@@ -609,15 +608,9 @@ def test_a_server_goes_on_with_the_next_engine(house, last):
 
 def test_a_server_does_not_wait_for_an_engine_that_can_not_load(house):
     shared = house()
-    with address.listen(shared.at) as first:
-        model = shared.connect(is_waited_for=False)
-        connection, _ = first.accept()
-        handshake.meet_server(connection, b"")
-        with Wire(connection) as wire:
-            wire.receive_one()
-            wire.send(knock.Welcome(7))
-            wire.send([messages.Stopped(ModelError("no weights"))])
-            assert not model.wait_until_loaded(20)
+    with meeting(shared) as (model, wire):
+        wire.send([messages.Stopped(ModelError("no weights"))])
+        assert not model.wait_until_loaded(20)
     assert type(model.error) is ModelError and "no weights" in str(model.error)
 
 

@@ -1,7 +1,5 @@
 """Requests of Anthropic's API, and what their answers say."""
 
-import json
-
 from tests.scripted import says
 
 URL = "/v1/messages"
@@ -15,17 +13,6 @@ TOOLS = [
 ]
 
 
-def events(response):
-    """The bodies of a stream of named events, each named by its type."""
-    assert response.status_code == 200 and response.mimetype == "text/event-stream"
-    bodies = []
-    for event in response.get_data(as_text=True).removesuffix("\n\n").split("\n\n"):
-        name, data = event.split("\n")
-        bodies.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {bodies[-1]['type']}"
-    return bodies
-
-
 def error_of(response, status=400):
     assert response.status_code == status and response.mimetype == "application/json"
     assert set(response.json) == {"type", "error", "request_id"}
@@ -33,11 +20,6 @@ def error_of(response, status=400):
     assert response.headers["X-Request-Id"] == response.json["request_id"]
     assert set(response.json["error"]) == {"type", "message"}
     return response.json["error"]
-
-
-def prompt_of(client, backend):
-    [job] = backend.enqueued
-    return client.models.get().tokenizer.decode(job.prompt)
 
 
 THINKS_AND_CALLS = says(

@@ -10,9 +10,8 @@ from tests.app.anthropic.asked import (
     TOOLS,
     URL,
     USER,
-    events,
-    prompt_of,
 )
+from tests.app.conftest import named_events, prompt_of
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
@@ -33,7 +32,7 @@ def test_thoughts_text_and_calls_are_blocks(make_client):
 
 def test_streamed_blocks_follow_each_other(make_client):
     client = make_client(ScriptedBackend(THINKS_AND_CALLS))
-    bodies = events(client.post(URL, json={**HELLO, "tools": TOOLS, "stream": True}))
+    bodies = named_events(client.post(URL, json={**HELLO, "tools": TOOLS, "stream": True}))
     told = []
     for body in bodies[1:-2]:
         told.append((body["index"], body["type"].removeprefix("content_block_")))
@@ -84,7 +83,7 @@ def test_a_stop_sequence_ends_a_message_unless_its_calls_are_complete(
     request = {**HELLO, "tools": TOOLS, "stop_sequences": [stop], "stream": stream}
     response = client.post(URL, json=request)
     if stream:
-        *_, piece, _, end, _ = events(response)
+        *_, piece, _, end, _ = named_events(response)
         assert piece["delta"]["partial_json"] == arguments
         end = end["delta"]
     else:

@@ -6,7 +6,8 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Started
-from tests.app.anthropic.asked import HELLO, URL, USER, error_of, events, prompt_of
+from tests.app.anthropic.asked import HELLO, URL, USER, error_of
+from tests.app.conftest import named_events, prompt_of
 from tests.scripted import ScriptedBackend, finished, says
 
 pytestmark = pytest.mark.both_ways
@@ -36,7 +37,7 @@ def test_a_message_has_the_shape_of_the_api(make_client):
 
 def test_a_stream_has_the_events_of_the_api_in_order(make_client):
     client = make_client(ScriptedBackend())
-    start, *bodies = events(client.post(URL, json={**HELLO, "stream": True}))
+    start, *bodies = named_events(client.post(URL, json={**HELLO, "stream": True}))
     assert start["type"] == "message_start"
     assert start["message"]["content"] == [] and start["message"]["stop_reason"] is None
     assert start["message"]["usage"]["output_tokens"] == 0
@@ -100,7 +101,7 @@ def test_a_stream_that_fails_ends_with_an_error_event(make_client):
         yield Failed(job.identifier, engine.JobFailed("bad luck"))
 
     client = make_client(ScriptedBackend(script))
-    *_, delta, last = events(client.post(URL, json={**HELLO, "stream": True}))
+    *_, delta, last = named_events(client.post(URL, json={**HELLO, "stream": True}))
     assert delta["type"] == "content_block_delta"
     assert last.pop("request_id").startswith("req_")
     assert last == {"type": "error", "error": {"type": "api_error", "message": "bad luck"}}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.app.anthropic.asked import HELLO, THINKS_AND_CALLS, URL, USER, error_of, prompt_of
+from tests.app.anthropic.asked import HELLO, THINKS_AND_CALLS, URL, USER, error_of
+from tests.app.conftest import prompt_of
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways

@@ -18,6 +18,7 @@ from switchyard.engine.messages import (
     Finished,
     Started,
 )
+from tests.engine.reading import take_all
 from tests.scripted import count, job, ticking
 
 
@@ -76,15 +77,6 @@ def num_heaps():
 
 def seeded(seed, identifier="a", **more):
     return job(identifier, 3, sampling=engine.Sampling(seed=seed), **more)
-
-
-def take_all(stream):
-    events = []
-    while not stream.is_finished:
-        taken = stream.take(20)
-        assert taken, "no event in 20 s"
-        events += taken
-    return events
 
 
 def child_of(model):

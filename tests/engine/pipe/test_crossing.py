@@ -27,8 +27,8 @@ from tests.engine.pipe.child import (
     child_of,
     fatal,
     seeded,
-    take_all,
 )
+from tests.engine.reading import take_all
 from tests.scripted import ScriptedBackend, job, make_again, ticking
 from tests.scripted import finished as end_of
 

@@ -28,8 +28,8 @@ from tests.engine.pipe.child import (
     child_of,
     fatal,
     seeded,
-    take_all,
 )
+from tests.engine.reading import take_all
 from tests.scripted import ScriptedBackend, count, job
 
 
