@@ -291,7 +291,14 @@ def test_calls_of_tools_are_shown_and_their_results_asked_for(visit, page):
     assert shown.locator("strong").text_content() == "look"
     assert shown.locator("pre").text_content() == '{"at": "<b>x</b>"}'
     chat(page).get_by_text("Result of the tool look").wait_for()
-    say(page, "a mirror")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "a mirror")
+    _, called, result = asked.value.post_data_json["messages"]
+    assert called["tool_calls"][0]["function"] == {
+        "name": "look",
+        "arguments": '{"at": "<b>x</b>"}',
+    }
+    assert (result["role"], result["content"]) == ("tool", "a mirror")
     chat(page).get_by_text("It is seen.").wait_for()
 
 
