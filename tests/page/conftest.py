@@ -58,9 +58,10 @@ class Jobs:
 def slow_down(page):
     """Its line, for what it asks from now on. Then chromium holds something that it has not passed
     on to the page; and of an answer that is given up it reads the rest, for 5 seconds at most, if
-    the connection may be used again.
+    the connection may be used again. At 500 bytes a second, an answer's head takes one second: a
+    quick machine would end the job in the time of a slower line.
     """
-    conditions = {"offline": False, "latency": 0, "downloadThroughput": 100, "uploadThroughput": -1}
+    conditions = {"offline": False, "latency": 0, "downloadThroughput": 500, "uploadThroughput": -1}
     line = page.context.new_cdp_session(page)
     line.send("Network.emulateNetworkConditions", conditions)
 
