@@ -33,6 +33,7 @@ from switchyard.server.thread_pool import RequestPool
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended
+OVERTAKEN = 0.1  # seconds for a terminal's SIGINT to arrive behind the master's SIGTERM
 HEAD_TIMEOUT = 10.0  # seconds for the whole head of a request
 LINGER = 2.0  # seconds for a client to close after its last answer
 DISCARD = 10.0  # seconds in which the rest of an unread body is received and dropped
@@ -256,8 +257,18 @@ class Worker(ThreadWorker):
 
     # Drain's thread
 
+    def _wait_for_ctrl_c(self) -> bool:
+        """Wait for the signal to drain. Returns whether a terminal's SIGINT is among the first: the
+        master's SIGTERM may overtake it, since the kernel gives signals to different threads.
+        """
+        number = self._shall_drain.get()
+        if number != signal.SIGINT:
+            with contextlib.suppress(queue.Empty):
+                number = self._shall_drain.get(timeout=OVERTAKEN)
+        return number == signal.SIGINT
+
     def _drain(self) -> None:
-        is_ctrl_c = self._shall_drain.get() == signal.SIGINT  # else SIGTERM of the master
+        is_ctrl_c = self._wait_for_ctrl_c()
         services = self.wsgi.extensions[KEY]
         _announce(services.models, services.settings, is_ctrl_c)
         deadline = time.monotonic() + services.settings.grace

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import itertools
 import os
+import queue
 import selectors
 import signal
 import socket
@@ -118,6 +119,22 @@ def failing_listener(number):
         raise OSError(number, os.strerror(number))
 
     return types.SimpleNamespace(accept=accept)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_ctrl_c"),
+    [
+        ((signal.SIGINT, signal.SIGTERM), True),
+        ((signal.SIGTERM, signal.SIGINT), True),
+        ((signal.SIGINT,), True),
+        ((signal.SIGTERM,), False),
+    ],
+)
+def test_a_terminal_s_signal_may_come_behind_the_master_s(make_worker, numbers, is_ctrl_c):
+    worker = make_worker(wsgi=object(), _shall_drain=queue.SimpleQueue())
+    for number in numbers:
+        worker.handle_exit(number, None)
+    assert worker._wait_for_ctrl_c() is is_ctrl_c
 
 
 def test_a_signal_while_another_is_handled_holds_nothing_up(make_worker):
