@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from switchyard.engine.backends.sampling import penalties
@@ -36,6 +36,7 @@ def near(left, right):
 
 @SOME
 @given(logits_of, texts, st.floats(0.2, 4), st.integers(-1, 12), st.integers(0, 12))
+@example([1.0] * SIZE, [5, 6, 7], 2.0, 2, 0)  # 5 is just beyond the range, and nothing fades
 def test_repetition(values, text, penalty, full, decay):
     expected = list(values)
     for token in set(text):
