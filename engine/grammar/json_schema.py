@@ -64,8 +64,6 @@ def check_schema(root: Any) -> float:
     depths = _depths(root)
     if depths[id(root)] > MAX_DEPTH:
         raise InvalidJob("the schema is nested too deeply", "constraint")
-    if not isinstance(root, dict):
-        return 0.0
     schemas = list(_schemas(root))
     references = {s["$ref"] for _, s in schemas if isinstance(s.get("$ref"), str)}
     targets = {reference: _target(root, reference) for reference in references}

@@ -1,5 +1,6 @@
 """Model files that the CPU's Llama loads, and those that it refuses."""
 
+import sys
 import types
 
 import pytest
@@ -126,9 +127,19 @@ def test_unload_releases_the_weights(tmp_path):
     assert_close(scenario.forward([(0, [1], [0])])["logits"][0], scenario.expected([1]))
 
 
-def test_install_may_be_called_again():
-    import sys
+def test_install_comes_before_the_library_and_for_its_own_version(monkeypatch):
+    cpu.install()
+    monkeypatch.delitem(sys.modules, "exllamav2_ext")
+    with pytest.raises(ModelError, match="imported with another extension"):
+        cpu.install()
+    for name in [n for n in sys.modules if n.partition(".")[0] == "exllamav2"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(cpu, "EXLLAMAV2_VERSION", "0.0.1")
+    with pytest.raises(ModelError, match=r"needs exllamav2 0\.0\.1, not"):
+        cpu.install()
 
+
+def test_install_may_be_called_again():
     cpu.install()
     extension = sys.modules["exllamav2_ext"]
     assert isinstance(extension, types.ModuleType)

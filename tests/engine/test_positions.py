@@ -9,6 +9,7 @@ import torch
 from switchyard import engine
 from switchyard.engine.model.layers import read_layers
 from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.rope import Rope
 from switchyard.engine.model.shape import read_shape
 from tests.gpu.architectures.specs import CONTEXT, SPECS, WINDOW
 
@@ -154,6 +155,28 @@ def test_a_model_with_yarn_is_served_as_far_as_it_reaches(build, write):
     model_config = ModelDir.read(config.model_dir).config
     mend(config, model_config)
     assert config.max_seq_len == read_shape(model_config).max_seq_len == 4 * CONTEXT
+
+
+LONG = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 4.0}
+
+
+@pytest.mark.parametrize("settings", [{"factor": 4.0}, LONG], ids=["yarn", "longrope"])
+def test_a_factor_of_attention_that_the_model_names_is_taken(settings):
+    from switchyard.engine.backends.exl2.load.positions import frequencies
+
+    kind = "longrope" if "long_factor" in settings else "yarn"
+    settings = {**settings, "original_max_position_embeddings": 512}
+    named = Rope(kind, False, None, {**settings, "attention_factor": 1.5})
+    assert frequencies(named, 1e4, 8, 1024)[1] == 1.5
+    assert 1.0 < frequencies(Rope(kind, False, None, settings), 1e4, 8, 1024)[1] < 1.5
+
+
+def test_factors_of_another_number_than_a_head_has_pairs_are_refused():
+    from switchyard.engine.backends.exl2.load.positions import frequencies
+
+    rope = Rope("longrope", False, None, {**LONG, "original_max_position_embeddings": 512})
+    with pytest.raises(engine.ModelError, match="long_factor must be 8 numbers"):
+        frequencies(rope, 1e4, 16, 1024)
 
 
 @pytest.mark.parametrize("name", [n for n, spec in SPECS.items() if spec.refusal])

@@ -149,7 +149,8 @@ def test_what_a_row_has_no_room_behind_begins_earlier_instead(opened):
     one = of("one", BASE[:200] + prompt(2, 42), 4)
     events = run(backend, one)["one"]
     assert rows.shapes == [(1, 64)]
-    assert [e.done_tokens for e in events if isinstance(e, Prefill)] == [241]
+    prefills = [e for e in events if isinstance(e, Prefill)]
+    assert [(e.done_tokens, e.cached_tokens) for e in prefills] == [(241, 200)]
     assert events[-1].cached_tokens == 200
     backend.reset()
     assert ending(run(backend, one)["one"]).text == ending(events).text

@@ -123,6 +123,11 @@ def test_a_dynamic_temperature_behind_the_filters_replaces_a_temperature_of_0(sk
     assert set(draws(skewed, heated, times=60)) == set(PROBABILITIES)
 
 
+def test_a_temperature_of_a_hundredth_is_not_greedy(make):
+    backend = make(lambda t: {300: 0.0, 301: 0.0})
+    assert set(draws(backend, {"temperature": 0.01}, times=40)) == {300, 301}
+
+
 def test_a_negative_seed_is_another_than_its_positive(backend):
     def ids(seed):
         one = job("a", 20, prompt=prompt(3, 20), sampling=Sampling(seed=seed), ignore_eos=True)

@@ -150,6 +150,14 @@ def test_an_array_may_hold_its_own_kind_if_it_may_be_empty(grammars, keyword):
         constraints.json_schema(schema | {"minItems": 1})
 
 
+@pytest.mark.parametrize("make", [constraints.json_schema, None])
+@pytest.mark.parametrize("text", ["5", "[", '"'])
+def test_a_schema_that_is_true_allows_any_json(grammars, make, text):
+    constraint = make(True) if make else constraints.grammar("start: %json true")
+    matcher = grammars.matcher(constraint.grammar)
+    assert matcher.consume_token(grammars.tokenizer.tokenize_str(text)[0])
+
+
 def test_a_grammar_is_compiled_once(grammars, monkeypatch):
     constraint = constraints.regex("compiled once [0-9]+")
     compiled = []

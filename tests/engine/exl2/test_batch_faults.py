@@ -123,6 +123,7 @@ def test_after_each_way_to_recover_texts_are_as_before_and_all_pages_free(model_
     backend.enqueue(one)
     backend.iterate()
     getattr(backend, way)()
+    assert backend.cancel("a") == []  # nothing is left of it
     assert free_pages(backend) == backend._generator.max_pages
     again = run(backend, one)["a"]
     assert (ending(again).text, again[-1].cached_tokens) == (expected, 0)
@@ -301,6 +302,8 @@ def test_jobs_that_only_one_side_knows_are_found(forced):
         backend.enqueue(job(name, 20, prompt=(1,)))
     backend.iterate()
     backend._generator.cancel(backend._jobs["lost"])
+    del backend._jobs["stray"]
+    assert {event.identifier for event in backend.iterate()} == {"kept"}
     assert backend.num_jobs == 2
     assert backend.reconcile(["kept", "lost"]) == (1, ["lost"])
     assert backend.num_jobs == 1 and list(backend._jobs) == ["kept"]

@@ -115,6 +115,18 @@ def test_newcomers_whose_prompts_are_one_chunk_together_start_together(backend):
         backend.cancel(f"job{i}")
 
 
+def test_newcomers_take_a_smaller_chunk_together_while_a_job_decodes(forced):
+    backend = forced(lambda t: {7: 0.0})
+    backend._chunk_size = 64  # as on a GPU, where a whole chunk takes longer
+    for is_alone in (True, False):
+        backend.enqueue(job("a", 9, prompt=prompt(1, 40)))
+        assert backend.has_room(job("b", prompt=prompt(2, 24)))
+        assert backend.has_room(job("b", prompt=prompt(2, 25))) == is_alone
+        backend.cancel("a")
+        backend.enqueue(job("decoding", 99, prompt=(1,)))
+        backend.iterate()
+
+
 def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(model_path):
     backend = exl2_backend(model_path, cache_tokens=1024, max_batch_size=2)
     backend.open()

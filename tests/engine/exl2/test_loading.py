@@ -54,7 +54,7 @@ def test_each_pass_is_given_the_loras_of_the_model(model_path):
 
         return note
 
-    backend = exl2_backend(model_path, wrap=wrap)
+    backend = exl2_backend(model_path, wrap=wrap, loras=(engine.Lora("/loras/terse", "terse"),))
     load = backend._load
 
     def load_with_lora(*args):
@@ -63,7 +63,7 @@ def test_each_pass_is_given_the_loras_of_the_model(model_path):
         return loaded
 
     backend._load = load_with_lora
-    backend.open()
+    assert backend.open().loras == ("terse",)
     backend.close()
     assert given and all(loras == [lora] for loras in given)
 

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 from switchyard import engine
 from switchyard.engine.messages import Failed, Finished
@@ -32,10 +33,45 @@ def test_a_jobs_own_fault_ends_that_job_alone(backend, broken):
     assert free_pages(backend) == backend._generator.max_pages
 
 
+def test_a_prompt_that_fails_beside_others_in_a_pass_ends_its_job_alone(forced):
+    def before(input_ids, is_prefill):
+        if is_prefill and (input_ids == 900).any():
+            raise RuntimeError("no such prompt")
+
+    backend = forced(lambda t: {5: 0.0}, before)
+    bad, good = job("bad", 3, prompt=(1, 900, 2)), job("good", 3, prompt=(1, 8, 2))
+    events = run(backend, bad, good)
+    assert "no such prompt" in str(events["bad"][-1].error)
+    assert events["good"][-1].new_tokens == 3
+
+
+def test_prompts_that_find_no_memory_together_are_tried_again(forced, is_overlapping):
+    """Alone they would find it, and each later pass of as many would not."""
+    left = [torch.OutOfMemoryError("none left")]
+
+    def before(input_ids, is_prefill):
+        if is_prefill and len(input_ids) == 2 and left:
+            raise left.pop()
+
+    backend = forced(lambda t: {5: 0.0}, before)
+    events = run(backend, *(job(name, 3, prompt=(1, 8, 2)) for name in ("a", "b")))
+    assert [events[name][-1].new_tokens for name in ("a", "b")] == [3, 3]
+    assert backend.work.retries == (1 if is_overlapping else 0)
+
+
 def test_a_job_that_the_generator_will_not_take_is_rejected(backend):
     with pytest.raises(engine.InvalidJob, match="AssertionError"):
         backend.enqueue(job("empty", prompt=()))
     assert not backend._jobs
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_prompt_is_not_scored_where_there_are_no_pages(forced, number):
+    backend = forced(lambda t: {5: 0.0})
+    backend._generator.paged = False
+    with pytest.raises(engine.InvalidJob, match="needs flash-attn") as caught:
+        backend.enqueue(job("a", prompt=(1, 2), prompt_logprobs=number))
+    assert caught.value.param == "prompt_logprobs"
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), GREEDY, Sampling(top_p=0.9, seed=1)], ids=str)
@@ -50,7 +86,10 @@ def test_logits_that_are_not_numbers_end_that_job_alone(forced, sampling, value)
 
 
 def test_a_job_with_no_token_left_to_choose_from_ends_alone(forced):
-    backend = forced(lambda t: {5: 0.0})
+    def before(input_ids, is_prefill):
+        assert (input_ids >= 0).all()  # on a GPU, another id ends the process
+
+    backend = forced(lambda t: {5: 0.0}, before)
     bad = job("bad", 5, sampling=Sampling(allowed_token_ids=(5,), banned_token_ids=(5,)))
     events = run(backend, bad, job("good", 5))
     assert isinstance(events["bad"][-1].error, engine.InvalidJob)  # its own fault: 400

@@ -121,11 +121,9 @@ class CpuLlama:
 
 
 def _read_config(config: ExLlamaV2Config) -> dict[str, Any]:
-    path = Path(config.model_dir) / "config.json"
-    try:
-        model_config: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as reason:
-        raise ModelError(f"{path} can't be read: {reason}") from None
+    model_config: dict[str, Any] = json.loads(
+        (Path(config.model_dir) / "config.json").read_text("utf-8")
+    )
     return model_config
 
 
