@@ -55,6 +55,11 @@ def test_of_several_choices_the_longest_times_and_all_tokens():
     assert told["predicted_per_second"] == 15
 
 
+def test_of_several_prompts_each_counts_once():
+    told = timings([ended(130, 1, 30), ended(130, 1, 30), ended(17, 1, 2), ended(17, 1, 2)], 2)
+    assert (told["prompt_n"], told["cache_n"]) == (100 + 15, 30 + 2)
+
+
 def test_what_took_no_time_has_a_rate_of_0():
     told = timings([finished(job(), 0, "cancelled")], 1)
     assert told["prompt_per_second"] == told["prompt_per_token_ms"] == 0
