@@ -106,6 +106,8 @@ def shared(model_path, tmp_path):
         made.append(one)
         if events:
             one.link.deliver(list(events))
+            with one.connected() as wire:
+                told_until(wire, Loaded)  # jobs that come before are refused
         return one
 
     yield make
