@@ -61,10 +61,10 @@ def ask(
     headers: Mapping[str, str] | None = None,
     body: object = None,
     timeout: float = 30,
-    told: Callable[[bytes], None] = lambda line: None,
+    each: Callable[[bytes], None] = lambda line: None,
 ) -> bytes:
     """Returns the body of a successful answer; else the process ends with a message. `body`: sent
-    as JSON unless None. `timeout`: seconds without a byte. `told` gets each line as it comes.
+    as JSON unless None. `timeout`: seconds without a byte. `each` gets each line as it comes.
     """
     connection, prefix = connect(base, timeout)
     sent = dict(headers or {})
@@ -77,7 +77,7 @@ def ask(
         with connection.getresponse() as response:
             for line in response:
                 answer += line
-                told(line)
+                each(line)
     except (OSError, http.client.HTTPException) as error:
         click.echo(f"switchyard: {base} can't be reached: {error}", err=True)
         sys.exit(1)

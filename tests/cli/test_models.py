@@ -23,7 +23,7 @@ class Terminal(io.TextIOWrapper):
 
 @pytest.fixture
 def models(capsys):
-    """The command's output; its server gives `answers` by method and path, lists what is `asked`."""
+    """The command's output; its server has `answers` by method and path, lists what is `asked`."""
 
     def ask(answers, *arguments):
         ask.asked = []
