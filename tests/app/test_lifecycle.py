@@ -26,10 +26,13 @@ class Opened:
         self.next = {}
 
     def open(self, config):
+        return engine.Engine(config, lambda d: EngineThread(config, lambda: self._load(config), d))
+
+    def _load(self, config):
         backend = self.next.pop(config.name, None)
         backend = backend or ScriptedBackend(says(f"{config.name}-{config.max_pending}"))
         self.backends.setdefault(config.name, []).append(backend)
-        return engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
+        return backend
 
 
 @pytest.fixture
@@ -181,6 +184,18 @@ def test_a_directory_of_models_dir_is_loaded_by_its_name_alone(make):
         body = {"model": path}
         response = client.post("/admin/models/other", json=body)
         assert (response.status_code, response.json["error"]["param"]) == (400, "model")
+
+
+@pytest.mark.parametrize(("name", "named"), [("third", {}), ("other", {"model": "third"})])
+def test_settings_of_a_first_load_that_failed_are_forgotten(make, name, named):
+    client = make({name: ScriptedBackend(open_error=engine.ModelError("no weights"))})
+    path = f"/admin/models/{name}"
+    response = client.post(path, json={**named, "max_pending": 32, "load": "demand"})
+    assert response.json["error"]["message"] == "no weights"
+    assert rows(client)[name]["status"]["value"] == "failed"
+    assert events(client.post(path, json={}))[-1]["status"] == "loaded"
+    assert text_of(client, name) == f"{name}-64"
+    assert client.models.status(name).load == "manual"
 
 
 def test_tabby_loads_with_its_progress_and_becomes_the_default(make):
