@@ -152,6 +152,16 @@ def test_one_that_an_operator_loads_is_not_loaded_by_requests(served):
     assert models.load("a") is None
 
 
+def test_requests_are_told_why_an_operators_load_failed(served):
+    table = served()
+    table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]
+    models = table.start(table.model("a", load="manual"), table.model("b"))
+    with pytest.raises(engine.ModelError):
+        models.load("a").wait(20)
+    with pytest.raises(engine.Unloaded, match="no weights"):
+        models.lease("a")
+
+
 def test_a_model_that_cant_load_fails_alone_and_is_tried_again_later(served):
     table = served(clock=lambda: table.now)
     bad = ScriptedBackend(open_error=engine.ModelError("no weights"))
