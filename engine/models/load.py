@@ -16,8 +16,8 @@ class Load:
     """A load, a swap or an unload. Several threads may wait for it."""
 
     def __init__(self, name: str, is_waited_for: bool = True, is_load: bool = False) -> None:
-        """`is_waited_for`: whether requests for the name wait for its end. `is_load`: False for a
-        swap or an unload.
+        """`is_waited_for`: whether requests for the name wait for its end. `is_load`: False for an
+        unload, and for a swap of a model that is there.
         """
         self.name = name
         self.is_waited_for = is_waited_for

@@ -174,6 +174,28 @@ def test_unload_is_llama_cpps_or_our_own(make):
     assert client.delete("/admin/models/fourth").status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/admin/models/second", "/admin/models/third", "/models/load"])
+def test_an_unload_ends_a_load_that_is_under_way(make, path):
+    name = "third" if "third" in path else "second"
+    backend = ScriptedBackend(says("late"))
+    backend.opening.clear()
+    client = make({name: backend})
+    other = client.application.test_client()
+    body = {"model": name} if path == "/models/load" else {}
+    thread = threading.Thread(target=lambda: other.post(path, json=body))
+    thread.start()
+    while name not in client.opened.backends:
+        time.sleep(0.005)
+    load = client.models._entries[name].load
+    assert client.delete(f"/admin/models/{name}").status_code == 202
+    assert rows(client)[name]["status"]["value"] == "loading"
+    backend.opening.set()
+    thread.join(20)
+    with pytest.raises(engine.EngineError):
+        load.wait(20)
+    assert rows(client)[name]["status"]["value"] == "unloaded"
+
+
 def test_a_directory_of_models_dir_is_loaded_by_its_name_alone(make):
     client = make(max_batch_size=32)
     assert "third" not in rows(client)
