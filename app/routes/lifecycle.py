@@ -9,7 +9,7 @@ import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard.app.delivery.submit import receive
-from switchyard.app.formats.changes import ModelChange, ModelName, change_of, check_threads
+from switchyard.app.formats.changes import ModelChange, ModelName, swap
 from switchyard.app.formats.loads import (
     LoadDone,
     ModelStatusBody,
@@ -57,10 +57,7 @@ def change_model(name: str) -> flask.Response:
     request = receive(
         lambda body: validate(ModelChange, body), services().settings, services().gate
     )
-    served = change_of(name, request)
-    check_threads(served)
-    audit.warning("%s: load of %s", share_of(flask.request), name)
-    load = services().models.swap(served, request.way)
+    load = swap(name, request)
     begun(load)
     return flask.Response(events_of_load(load), mimetype=EVENTS)
 

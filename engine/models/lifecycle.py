@@ -59,14 +59,15 @@ class Lifecycle:
 
     def unload(self, entry: Entry, drain: float) -> Load:
         """Cancels a load in progress. Raises LoadUnderWay for a swap."""
-        entry.was_unloaded = True
         load = entry.load
-        if load is not None and load.is_load:
+        if load is None or not load.is_load:
+            load = self._begin(entry, lambda e, _: self._unload(e, drain), is_unload=True)
+        else:
             load.is_cancelled = True
             if load.engine is not None:
                 self._close_soon(load.engine)
-            return load
-        return self._begin(entry, lambda e, _: self._unload(e, drain), is_unload=True)
+        entry.was_unloaded = True
+        return load
 
     def swap(self, entry: Entry, served: Served, way: Way | None) -> Load:
         """`way`: None for "beside" if memory allows, else "drain". Raises LoadUnderWay."""
@@ -75,7 +76,8 @@ class Lifecycle:
         def work(entry: Entry, load: Load) -> None:
             self._swap(entry, load, served, way)
 
-        return self._begin(entry, work, is_waited_for=not entry.is_there)
+        is_load = not entry.is_there
+        return self._begin(entry, work, is_waited_for=is_load, is_load=is_load)
 
     def tick(self) -> None:
         """Called regularly: unload models past their idle timeout, reload lost ones."""

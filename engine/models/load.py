@@ -22,8 +22,8 @@ class Load:
         is_load: bool = False,
         is_unload: bool = False,
     ) -> None:
-        """`is_waited_for`: whether requests for the name wait for its end. Neither `is_load` nor
-        `is_unload`: a swap.
+        """`is_waited_for`: whether requests for the name wait for its end. `is_load`: False for a
+        swap of a model that is there.
         """
         self.name = name
         self.is_waited_for = is_waited_for

@@ -102,8 +102,11 @@ def test_two_changes_of_one_name_at_once_are_refused(served):
     load = models.swap(table.model("a"))
     with pytest.raises(engine.LoadUnderWay):
         models.swap(table.model("a"))
+    with pytest.raises(engine.LoadUnderWay):
+        models.unload("a")
     backend.opening.set()
     load.wait(20)
+    assert not models._entries["a"].was_unloaded  # else it would not come back after a loss
 
 
 @pytest.mark.parametrize("change", ["load", "swap"])
