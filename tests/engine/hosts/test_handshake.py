@@ -46,6 +46,50 @@ def test_a_handshake_whose_time_is_over_ends_in_order(meet, monkeypatch):
         meet(here, b"")
 
 
+def test_another_service_is_no_switchyard():
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(handshake._HELLO.pack(b"another", handshake.PROTOCOL, bytes(32)))
+        with pytest.raises(Stranger, match="no Switchyard"):
+            meet_server(here, KEY)
+
+
+class Trickle(socket.socket):
+    """A connection whose bytes come a few at a time. `left`: the time that each read had."""
+
+    def recv(self, size):
+        self.left = [*getattr(self, "left", []), self.gettimeout()]
+        return super().recv(min(size, 10))
+
+
+def test_a_handshake_in_small_parts_succeeds_within_one_time_limit():
+    here, there = socket.socketpair()
+    with Trickle(fileno=here.detach()) as trickle, there:
+        _, _, other = handshake._HELLO.unpack(sent_behind(there, trickle))
+        assert there.recv(32) == handshake._proof(KEY, b"engine", other, bytes(32))
+        assert len(trickle.left) == 9
+        assert trickle.left == sorted(set(trickle.left), reverse=True)
+
+
+def sent_behind(there, here):
+    """The engine's greeting; greeting and proof of the server lie there together."""
+    own = bytes(32)
+
+    def answer():
+        greeting = there.recv(handshake._HELLO.size)
+        *_, other = handshake._HELLO.unpack(greeting)
+        proof = handshake._proof(KEY, b"server", own, other)
+        there.sendall(handshake._HELLO.pack(b"switchyard", handshake.PROTOCOL, own) + proof)
+        greetings.append(greeting)
+
+    greetings = []
+    thread = threading.Thread(target=answer)
+    thread.start()
+    meet_server(here, KEY)
+    thread.join(20)
+    return greetings[0]
+
+
 def test_another_shape_of_what_crosses_is_another_protocol():
     """A server and an engine of two versions would misread each other: if this fails, raise
     `PROTOCOL`, and put what the test says into DIGEST.
