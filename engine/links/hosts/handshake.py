@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from switchyard.engine.errors import ModelError
 
-PROTOCOL = 2  # changes with any message: see tests/engine/test_host.py
+PROTOCOL = 2  # changes with any message: see tests/engine/hosts/test_handshake.py
 TIMEOUT = 5.0  # seconds for all of it
 
 _HELLO = struct.Struct("!10sH32s")
