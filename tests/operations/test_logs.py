@@ -96,7 +96,7 @@ def test_of_a_long_user_agent_the_begin_is_told(make_client, lines):
     assert lines()[0]["user_agent"] == ("agent " * 100)[:200]
 
 
-def test_the_bytes_of_a_file_are_told_and_of_a_head_none(make_client, lines):
+def test_a_file_has_its_line_with_its_bytes_and_a_head_none(make_client, lines):
     client = make_client(ScriptedBackend(), access_log="-")
     for method in ("GET", "HEAD"):
         with client.open("/docs/index.css", method=method) as response:
