@@ -40,7 +40,7 @@ def zone(request, monkeypatch):
     """Of this process's local time: 14 hours before UTC, or 12 behind."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
-    yield
+    yield request.param
     monkeypatch.undo()
     time.tzset()
 

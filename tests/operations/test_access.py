@@ -302,6 +302,10 @@ def test_a_file_that_has_changed_is_read_within_a_second(make_keyed, keys_file, 
         assert client.get("/v1/models", headers=bearer("bob")).status_code == 401
     assert client.get("/v1/models", headers={"x-api-key": "new"}).status_code == 200
     assert "keys reloaded: added new; removed bob, prom, root; changed ann" in caplog.text
+    keys_file.write("# of last week\n", entry("ann", rpm=5) + "# the owner\n", entry("new"))
+    clock.now += 1
+    assert client.get("/v1/models", headers={"x-api-key": "new"}).status_code == 200
+    assert caplog.messages[-1] == "server: keys reloaded: as they were"
 
 
 @pytest.mark.parametrize(
