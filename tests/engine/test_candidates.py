@@ -72,6 +72,32 @@ def test_all_tokens_equal_to_the_last_that_is_kept_may_come():
     assert seen == set(range(500, 600))
 
 
+class At(Sampler):
+    """A sampler whose random number is this."""
+
+    def __init__(self, point, **fields):
+        super().__init__(job("a", sampling=Sampling(**fields)), (), (), ())
+        self.point = lambda: point
+
+
+def test_what_is_left_out_is_drawn_at_no_end():
+    logits = torch.tensor([[0.0, 3.0, 3.0, 0.0]])
+    samplers = [At(point, top_k=2) for point in (0.0, 1 - 2**-53)]
+    assert candidates.draw(samplers, logits.repeat(2, 1))[0].tolist() == [1, 2]
+
+
+def test_what_reaches_top_p_exactly_is_enough():
+    logits = torch.tensor([[1.0, 0.0, -1.0]])
+    first = logits.double().softmax(-1)[0, 0].item()
+    drawn = candidates.draw([At(0.99, top_k=3, top_p=first)], logits)[0]
+    assert drawn.tolist() == [0]
+
+
+def test_a_small_vocabulary_has_fewer_tokens_than_top_k():
+    logits = torch.tensor([[0.0, 9.0, 0.0, 0.0]])
+    assert candidates.draw([At(0.5, top_k=50)], logits)[0].tolist() == [1]
+
+
 def test_logits_that_are_no_numbers_are_told():
     rows = torch.zeros((4, SIZE), dtype=torch.float16)
     rows[0] = -math.inf

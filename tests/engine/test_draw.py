@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from switchyard.engine.backends.sampling.draw import Draw
+from switchyard.engine.backends.sampling.draw import NONE_LEFT, Draw
 from switchyard.engine.backends.sampling.rules import Among, Only, Without
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.sampling import Sampling
@@ -248,8 +248,8 @@ class Fixed:
         return self._limit
 
 
-def among(*token_ids):
-    bits = np.zeros(PADDED, dtype=np.uint8)
+def among(*token_ids, size=PADDED):
+    bits = np.zeros(size, dtype=np.uint8)
     bits[list(token_ids)] = 1
     return Fixed(Among(torch.from_numpy(np.packbits(bits, bitorder="little"))))
 
@@ -303,6 +303,11 @@ def test_each_row_is_told_as_many_likely_tokens_as_it_has_asked_for():
     assert [one and len(one.top) for one in drawn.logprobs] == asked
 
 
+def test_a_row_without_a_token_is_told_where_logprobs_are_asked_for():
+    one = Sampler(job("a", num_logprobs=2), (), [b"x"] * SIZE, (), [among()])
+    assert Draw(SIZE, CPU)([one], rows_of(logits_of(0)), None).token_ids == [NONE_LEFT]
+
+
 @pytest.mark.parametrize("num_accepted", [1, 2, 3])
 def test_tokens_that_came_together_are_all_penalized(num_accepted):
     """As where some were guessed."""
@@ -315,6 +320,42 @@ def test_tokens_that_came_together_are_all_penalized(num_accepted):
     for token_id in ranked[:num_accepted]:
         sampler.accept(token_id)
     assert draw([sampler], rows_of(logits), None).token_ids == [ranked[num_accepted]]
+
+
+def likeliest(*samplers, **logits):
+    """The greedy choices among tokens of these logits, and all others at 0."""
+    row = [logits.get(f"t{i}", 0.0) for i in range(SIZE)]
+    return Draw(SIZE, CPU)(samplers, rows_of(*[row] * len(samplers)), None).token_ids
+
+
+def test_no_token_beyond_its_bits_is_among_those_of_a_rule():
+    assert likeliest(sampler_of(0, [among(3, size=16)], temperature=0.0), t20=1.0) == [3]
+
+
+def test_a_bias_is_added_behind_the_penalties():
+    fields = {"repetition_penalty": 2.0, "logit_bias": ((5, 4.0),)}
+    assert likeliest(sampler_of(0, temperature=0.0, **fields), t5=2.0, t20=4.5) == [5]
+
+
+def test_what_pads_a_shorter_text_has_not_come():
+    fields = {"temperature": 0.0, "presence_penalty": 2.0}
+    short, long = sampler_of(0, **fields), sampler_of(1, completion=range(1, 39), **fields)
+    assert likeliest(short, long, t0=1.0) == [0, 0]
+
+
+def test_dry_looks_at_the_newest_tokens():
+    fields = {"temperature": 0.0, "dry_multiplier": 9.0, "dry_allowed_length": 1, "dry_range": 3}
+    sampler = sampler_of(0, (), (), (9, 8, 7, 1, 2, 1), **fields)
+    assert likeliest(sampler, t2=2.0, t20=1.0) == [20]
+
+
+def test_short_texts_come_behind_a_long_one():
+    draw, fields = Draw(SIZE, CPU), {"temperature": 0.0, "presence_penalty": 2.0}
+    rows, texts = rows_of([0.0] * 6 + [1.0, 0.5] + [0.0] * 32), ([6] * 2000, [6], [6])
+    long, *short = [sampler_of(0, completion=text, **fields) for text in texts]
+    for samplers in ([long], short):
+        drawn = draw(samplers, rows.repeat(len(samplers), 1), None).token_ids
+        assert drawn == [7] * len(samplers)
 
 
 def test_each_row_has_a_temperature_of_its_own():
@@ -331,7 +372,10 @@ def test_what_is_computed_with_half_precise_logits_is_not_rounded_again():
     logits = torch.full((1, PADDED), -50.0, dtype=torch.float16)
     logits[0, 20], logits[0, 21] = 10.0, 12.0
     sampler = sampler_of(0, (), (), (21,), temperature=0.0, repetition_penalty=1.1999)
-    assert Draw(SIZE, CPU)([sampler], logits, None).token_ids == [21]
+    plain = sampler_of(1, top_k=1)
+    assert Draw(SIZE, CPU)([sampler], logits.clone(), None).token_ids == [21]
+    drawn = Draw(SIZE, CPU)([plain, sampler], logits.repeat(2, 1), None)
+    assert drawn.token_ids == [21, 21]
 
 
 def test_nothing_is_kept_of_texts_that_are_penalized_no_more():

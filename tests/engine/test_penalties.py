@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from switchyard.engine.backends.sampling import penalties
@@ -36,6 +36,8 @@ def near(left, right):
 
 @SOME
 @given(logits_of, texts, st.floats(0.2, 4), st.integers(-1, 12), st.integers(0, 12))
+@example([1.0] * SIZE, [5, 6, 7], 2.0, 2, 0)  # 5 is just beyond the range, and nothing fades
+@example([1.0] * SIZE, [5, 6, 5], 0.5, 1, 4)  # in full, and faded
 def test_repetition(values, text, penalty, full, decay):
     expected = list(values)
     for token in set(text):
@@ -116,6 +118,12 @@ def test_dry_of_a_very_long_repetition_is_finite():
     is_breaker = np.zeros(SIZE, dtype=np.bool_)
     [*_, last] = continued([0.0] * SIZE, [SIZE - 1] * 500, is_breaker, 5.0, 8.0, 2)
     assert -1e31 < last < -1e29
+
+
+def test_dry_of_a_long_repetition_grows_no_further():
+    is_breaker = np.zeros(SIZE, dtype=np.bool_)
+    [*_, last] = continued([0.0] * SIZE, [SIZE - 1] * 100, is_breaker, 5.0, 1.1, 2)
+    assert math.isclose(last, -5 * 1.1 ** (penalties.MAX_MATCH - 2), rel_tol=1e-5)
 
 
 @SOME

@@ -83,6 +83,7 @@ FILTERS = {
         {"temperature": 3.0, "temperature_last": True, "min_p": 0.5},
         {300, 301},
     ),
+    "xtc behind a temperature of 0": ({"temperature": 0.0, "xtc_probability": 1.0}, {300}),
     "xtc before a last temperature of 0": (
         {"temperature": 0.0, "temperature_last": True, "xtc_probability": 1.0},
         {302},
@@ -114,6 +115,20 @@ def test_xtc_spares_the_end_and_the_newline(make, tokenizer):
         backend = make(lambda t, spared=spared: {spared: 0.0, 301: 0.0, 302: -0.1})
         sampling = {"xtc_probability": 1.0, "allowed_token_ids": (spared, 301, 302)}
         assert 301 in draws(backend, sampling, times=60)  # else only 302
+
+
+def test_a_dynamic_temperature_behind_the_filters_replaces_a_temperature_of_0(skewed):
+    heated = {"temperature": 0.0, "dynatemp_low": 5.0, "dynatemp_high": 5.0, "min_p": 0.5}
+    assert set(draws(skewed, {**heated, "temperature_last": True}, times=60)) == {300, 301}
+    assert set(draws(skewed, heated, times=60)) == set(PROBABILITIES)
+
+
+def test_a_negative_seed_is_another_than_its_positive(backend):
+    def ids(seed):
+        one = job("a", 20, prompt=prompt(3, 20), sampling=Sampling(seed=seed), ignore_eos=True)
+        return ids_of(run(backend, one)["a"])
+
+    assert ids(-1) == ids(-1) != ids(1)
 
 
 def test_mirostat_steers_the_surprise(make):

@@ -11,7 +11,6 @@ from switchyard.engine.backends.sampling.transfer import upload
 
 NUM_CANDIDATES = 128  # more than MAX_FEW, for ties with the last kept one. Sorts fast
 LEAST_TOP_P = 1e-9  # a top_p of 0 keeps the most probable token
-BELOW_1 = 1 - 1e-12  # keeps rounding from carrying a point beyond the last candidate
 
 
 class _Settings(NamedTuple):
@@ -34,7 +33,7 @@ def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tenso
             min(one.sampling.top_k, size),
             max(one.sampling.top_p, LEAST_TOP_P),
             one.sampling.min_p,
-            one.point() * BELOW_1,
+            one.point(),
         )
         for one in samplers
     ]

@@ -235,7 +235,7 @@ class Draw:
 
 def _is_taken_as_it_is(sampler: Sampler) -> bool:
     """Whether no computation uses the sampler's whole row of logits."""
-    is_changed = sampler.is_penalized or sampler.is_masked or sampler.is_pair or sampler.rules
+    is_changed = sampler.is_penalized or sampler.is_masked or sampler.is_pair
     return not is_changed and (sampler.is_few or not sampler.is_filtered)
 
 

@@ -80,5 +80,4 @@ def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: i
             page.sequence[:, first - i * page_size : page.kv_position].copy_(
                 sequence.sequence_ids.torch_slice(first, last)
             )
-            page.can_revert = False
     return logits[0]

@@ -83,7 +83,7 @@ def penalize_continuations(
     ends = ends[~breaks[ids[ends + 1]]]
     lengths = np.ones(ends.size, dtype=np.int64)
     live = np.arange(ends.size)
-    for length in range(1, min(MAX_MATCH, ids.size)):
+    for length in range(1, MAX_MATCH):
         token = ids[-1 - length]
         if breaks[token]:
             break

@@ -264,6 +264,15 @@ def test_no_token_ends_behind_the_text_that_a_constraint_waits_for(grammars):
     assert not missed
 
 
+@pytest.mark.parametrize("after", ["h", "th"])
+def test_no_token_goes_beyond_the_text_that_a_constraint_waits_for(forced, grammars, after):
+    t, h, he = map(grammars.pieces.index, (b"t", b"h", b"he"))
+    backend = forced(lambda last: {t: 50.0} if (last, after) == (1, "th") else {he: 9.0, h: 8.0})
+    constraint = engine.Constraint(PATTERN.grammar, after=after)
+    told = ending(run(backend, job("a", 20, prompt=(1,), constraint=constraint))["a"])
+    assert told.text == after + "ababab"
+
+
 def test_a_token_may_end_the_text_that_a_constraint_waits_for(grammars):
     """Also one that has the last byte of it twice."""
     token_id = grammars.pieces.index(b"ll")

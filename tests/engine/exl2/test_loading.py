@@ -78,6 +78,15 @@ def test_a_closed_backend_has_no_weights(model_path):
     assert model._weights is None
 
 
+def test_a_model_that_fails_at_its_first_prompt_does_not_open(forced):
+    def fail(input_ids, is_prefill):
+        if is_prefill:
+            raise RuntimeError("no kernel for it")
+
+    with pytest.raises(RuntimeError, match="no kernel for it"):
+        forced(lambda token_id: {5: 0.0}, fail)
+
+
 def without_eos(path):
     """Make the model in `path` one whose files name no end token."""
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
