@@ -99,7 +99,9 @@ def change_of(name: str, request: Any) -> engine.Served:
     base = {"model": paths.get(name), "load": "manual"} if known is None else known
     try:
         table = TableModel.model_validate({**base, **given, "name": name})
-        return settings.complete(table).served()
+        served = settings.complete(table).served()
+        engine.check_gpus(served.config)
+        return served
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

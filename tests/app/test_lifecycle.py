@@ -12,6 +12,7 @@ from switchyard.app import create_app
 from switchyard.app.blueprint import open_models
 from switchyard.app.config import Settings
 from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.memory import gpus
 from tests.scripted import Gate, ScriptedBackend, says, ticking
 
 LOCAL = {"REMOTE_ADDR": "127.0.0.1"}
@@ -258,6 +259,19 @@ def test_what_can_not_be_honoured_is_named(make, path, body, param):
     response = client.post(path, json=body)
     assert (response.status_code, response.json["error"]["param"]) == (400, param)
     assert client.models.status("second").state == "unloaded"
+
+
+def test_a_gpu_that_is_not_there_is_named_and_nothing_changes(make, monkeypatch):
+    client = make()
+    for name in ("gpus", "visible"):
+        monkeypatch.setattr(gpus, name, lambda: [None] * 2)
+    monkeypatch.setattr(gpus, "has_gpu", lambda: True)
+    for name in ("first", "third"):
+        response = client.post(f"/admin/models/{name}", json={"gpus": [0, 2]})
+        error = response.json["error"]
+        assert (response.status_code, error["param"]) == (400, "gpus")
+        assert error["message"] == "gpus has 2, and this process sees 2, numbered from 0"
+    assert client.models.names == ["first", "second"] and text_of(client) == "first-64"
 
 
 def test_a_load_that_fails_says_why_and_the_old_one_goes_on(make):
