@@ -9,6 +9,7 @@ from switchyard.app.delivery.reader import MEANINGS
 from switchyard.app.exceptions import (
     BadRequest,
     BudgetSpent,
+    ClientGone,
     LimitReached,
     NotPermitted,
     TimedOut,
@@ -75,6 +76,7 @@ def error_of(detail: dict[str, Any], status: int = 500, retry_after: float = RET
         403: lambda: NotPermitted(message),
         408: lambda: TimedOut(message, code),
         429: lambda: LimitReached(message, retry_after, code),
+        499: ClientGone,
     }
     if code == "insufficient_quota":
         return BudgetSpent(message)

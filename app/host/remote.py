@@ -32,14 +32,17 @@ class RemoteSource:
         self._buffer = b""
         self._reason: engine.FinishReason | None = None
         self._usage: dict[str, int] = {}
+        self._error: Exception | None = None  # behind pieces that were returned
 
     def read(self) -> tuple[Sequence[str], Ending | None]:
+        if self._error is not None:
+            raise self._error
         while True:
             data = self._answer.read()
             if not data:
                 return [], self._end()
             *events, self._buffer = (self._buffer + data).split(b"\n\n")
-            if pieces := [piece for event in events if (piece := self._take(event))]:
+            if pieces := self._take_all(events):
                 return pieces, None
 
     def close(self) -> None:
@@ -47,6 +50,19 @@ class RemoteSource:
 
     def drop(self) -> None:
         self._answer.drop()
+
+    def _take_all(self, events: Sequence[bytes]) -> Sequence[str]:
+        """The texts in events, up to an error. Raises an error that has no text before it."""
+        pieces = []
+        try:
+            for event in events:
+                if piece := self._take(event):
+                    pieces.append(piece)
+        except Exception as error:
+            if not pieces:
+                raise
+            self._error = error
+        return pieces
 
     def _take(self, event: bytes) -> str:
         """The text in an event. Raises the error in it, if there is one."""

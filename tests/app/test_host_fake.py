@@ -6,7 +6,8 @@ import flask
 import pytest
 
 from switchyard import engine
-from switchyard.app import BadRequest, Switchyard
+from switchyard.app import BadRequest, ClientGone, Switchyard, TimedOut
+from switchyard.app.exceptions import BudgetSpent, LimitReached, NotPermitted, Unauthorized
 from switchyard.testing import fake
 from switchyard.testing.pytest_plugin import fake_switchyard  # noqa: F401  # a fixture
 from tests.app.conftest import frames
@@ -76,6 +77,46 @@ def test_errors_can_be_scripted(host):
         host.switchyard.generate("broken")
     answer = host.test_client().post("/llm/v1/completions", json={"prompt": "busy"})
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "7")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadRequest("so it is", "seed", "unsupported_parameter"),
+        TimedOut("so it is", "total_timeout"),
+        ClientGone(),
+        Unauthorized(),
+        NotPermitted("so it is"),
+        LimitReached("so it is", 7.0, "tokens"),
+        BudgetSpent("so it is"),
+        engine.Dead("so it is", 7.0),
+        engine.ModelNotFound("so it is"),
+        engine.Closed("so it is"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_each_exception_of_a_host_s_handlers_can_be_scripted(host, error):
+    host.fake.answers["wrong"] = error
+    for _ in range(2):
+        with pytest.raises(type(error)) as caught:
+            host.switchyard.generate("wrong")
+        assert type(caught.value) is type(error) and caught.value is not error
+        assert str(caught.value) == str(error)
+        for name in ("code", "param", "retry_after"):
+            assert getattr(caught.value, name, None) == getattr(error, name, None)
+
+
+@pytest.mark.parametrize("error", [TimedOut("late", "total_timeout"), engine.BatchFailed("lost")])
+def test_an_exception_can_be_scripted_behind_a_text(host, error):
+    host.fake.answers["cut"] = ("As far as", error)
+    pieces = host.switchyard.stream("cut")
+    told = ""
+    with pytest.raises(type(error), match=str(error)):
+        for piece in pieces:
+            told += piece
+    assert told == "As far as"
+    with pytest.raises(type(error), match=str(error)):
+        host.switchyard.generate("cut")
 
 
 def test_a_scripted_refusal_is_not_waited_out(host):
