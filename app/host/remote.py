@@ -26,9 +26,8 @@ CONCERNING = {
 class RemoteSource:
     """Reads the events of one streamed answer."""
 
-    def __init__(self, answer: Incoming, url: str) -> None:
+    def __init__(self, answer: Incoming) -> None:
         self._answer = answer
-        self._url = url
         self._buffer = b""
         self._reason: engine.FinishReason | None = None
         self._usage: dict[str, int] = {}
@@ -81,7 +80,7 @@ class RemoteSource:
 
     def _end(self) -> Ending:
         if self._reason is None:
-            raise engine.Closed(f"{self._url} has ended its answer in the midst")
+            raise engine.Closed("the models' server has ended its answer in the midst")
         counts = self._usage
         return Ending(
             self._reason, counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
@@ -123,8 +122,8 @@ class Remote:
         while True:
             answer = self._ask(body, wait)
             if answer.status == 200:
-                return TextStream(RemoteSource(answer, self.upstream.url))
-            error = refusal_of(answer, self.upstream.url)
+                return TextStream(RemoteSource(answer))
+            error = refusal_of(answer)
             pause = pause_of(error)
             if pause is None or pause > wait.left or self.upstream.is_replaced:
                 raise error
