@@ -144,6 +144,23 @@ def test_the_api_is_whole(host):
     assert visitor.get("/llm/v1/requests").json["data"] == []
 
 
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "behind ours"])
+def test_a_host_may_have_a_blueprint_named_switchyard(mode, is_first):
+    app = flask.Flask("host")
+    blueprint = flask.Blueprint("switchyard", "host")
+    blueprint.add_url_rule("/mine", "mine", lambda: flask.url_for("switchyard.mine"))
+    if is_first:
+        app.register_blueprint(blueprint)
+    Switchyard(app, url_prefix="/llm", **mode)
+    if not is_first:
+        app.register_blueprint(blueprint)
+    with fake(app, ANSWERS):
+        visitor = app.test_client()
+        assert visitor.get("/mine").text == "/mine"
+        assert visitor.get("/llm/health/ready").status_code == 200
+
+
 def test_an_application_has_its_own_models_again(model_path):
     app = flask.Flask("host")
     switchyard = Switchyard(app, model=model_path)
