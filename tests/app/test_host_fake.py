@@ -119,6 +119,43 @@ def test_an_exception_can_be_scripted_behind_a_text(host, error):
         host.switchyard.generate("cut")
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (engine.Full("it is", 7.0), "no: it is"),
+        (BadRequest("it is"), "no: it is"),
+        (TimedOut("it is", "first_token_timeout"), "no: it is"),
+        (engine.JobFailed("it is"), "no: it is"),
+        (("As far", engine.BatchFailed("it is")), "As far, and no more"),
+        (("As far", TimedOut("it is", "total_timeout")), "As far, and no more"),
+        ("As far", "As far"),
+        ("", ""),
+    ],
+)
+def test_a_view_that_takes_the_first_piece_tells_errors_alike_in_both_modes(host, answer, told):
+    @host.errorhandler(Exception)
+    def handle(error):
+        return f"no: {error}", 500
+
+    @host.get("/")
+    def tell():
+        pieces = host.switchyard.stream("far")
+        first = next(pieces, "")
+
+        def texts():
+            yield first
+            try:
+                yield from pieces
+            except (engine.EngineError, TimedOut):
+                yield ", and no more"
+
+        return flask.Response(texts(), mimetype="text/plain")
+
+    host.fake.answers["far"] = answer
+    response = host.test_client().get("/")
+    assert (response.text, response.status_code) == (told, 500 if "no:" in told else 200)
+
+
 def test_a_scripted_refusal_is_not_waited_out(host):
     with pytest.raises(engine.Full):
         host.switchyard.generate("busy", timeout=30)
