@@ -1,6 +1,7 @@
 """Routes that load, swap and unload models, for operators."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import flask
@@ -72,12 +73,20 @@ def unload_named(name: str) -> flask.Response:
     `drain` stands in the query string; by default it is the model's setting `drain`.
     """
     check_operator()
-    drain = flask.request.args.get("drain", None, float)
-    if drain is not None and not 0 <= drain <= 86400:
-        raise werkzeug.exceptions.BadRequest("drain must be from 0 to 86400 seconds")
+    drain = _drain_of(flask.request.args)
     audit.warning("%s: unload of %s", share_of(flask.request), name)
     services().models.unload(name, drain)
     return json_response({"model": name, "status": "draining", "progress": None}, 202)
+
+
+def _drain_of(query: Mapping[str, str]) -> float | None:
+    try:
+        drain = float(query["drain"]) if "drain" in query else None
+    except ValueError:
+        drain = -1.0
+    if drain is not None and not 0 <= drain <= 86400:
+        raise werkzeug.exceptions.BadRequest("drain must be a number of seconds, from 0 to 86400")
+    return drain
 
 
 @blueprint.put("/aliases/<path:alias>")

@@ -379,7 +379,7 @@ def test_a_server_says_what_an_engine_of_another_version_speaks():
     here, there = socket.socketpair()
     with here, there:
         there.sendall(hello_of(handshake.PROTOCOL + 1))
-        with pytest.raises(Stranger, match="protocol 2, and this one 1: server and engine"):
+        with pytest.raises(Stranger, match="protocol 3, and this one 2: server and engine"):
             meet_engine(here, KEY)
 
 
@@ -445,6 +445,17 @@ def test_a_server_waits_for_an_engine_that_is_not_there_yet(house, caplog):
     shared.open(ScriptedBackend())
     assert model.wait_until_loaded(20)
     assert len([m for m in caplog.messages if "no engine for model scripted" in m]) == 1
+
+
+def test_a_look_at_an_engine_is_no_server_there(house, caplog):
+    caplog.set_level("INFO")
+    shared = house()
+    host = shared.open(ScriptedBackend())
+    wire, pid = knock.knock(shared.at, b"", FINGERPRINT, is_look=True)
+    with wire, pytest.raises(EOFError):  # nothing comes but the end
+        wire.receive(20)
+    assert pid == os.getpid() and not host._front_ends
+    assert "shares the engine" not in caplog.text
 
 
 def test_a_server_can_be_closed_while_there_is_no_engine(house):
@@ -552,10 +563,10 @@ def test_another_shape_of_what_crosses_is_another_protocol():
     ]
     found += sorted(name for name, one in vars(errors).items() if isinstance(one, type))
     digest = hashlib.sha256(repr(sorted(found)).encode()).hexdigest()[:12]
-    assert (handshake.PROTOCOL, digest) == (1, DIGEST)
+    assert (handshake.PROTOCOL, digest) == (2, DIGEST)
 
 
-DIGEST = "d0e2b176fe77"
+DIGEST = "fd3c1be09d64"
 
 
 def test_strangers_that_have_been_refused_leave_room_for_others(house, monkeypatch):

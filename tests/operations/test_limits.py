@@ -326,6 +326,14 @@ def test_new_tokens_of_a_request(make_keyed, keys_file, asked, n, given):
     assert response.headers.get("X-Switchyard-Ignored") == ("max_tokens" if is_cut else None)
 
 
+def test_all_choices_of_all_prompts_share_the_new_tokens(make_keyed, keys_file):
+    keys_file.write(entry("ann", max_tokens=6))
+    backend = ScriptedBackend()
+    body = {"prompt": ["x", "y"], "max_tokens": 50, "n": 2}
+    assert make_keyed(backend).post(URL, json=body, headers=bearer("ann")).status_code == 200
+    assert [job.max_new_tokens for job in backend.enqueued] == [1] * 4
+
+
 def test_new_tokens_beyond_the_limit_are_refused_where_nothing_is_cut(make_keyed, keys_file):
     keys_file.write(entry("ann", max_tokens=6))
     client = make_keyed(ScriptedBackend(), clamp_max_tokens=False)
