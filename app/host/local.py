@@ -16,7 +16,6 @@ from switchyard.app.chat.request import Chat
 from switchyard.app.chat.request import chat as parse_chat
 from switchyard.app.config import Settings
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.framing import raise_failure
 from switchyard.app.delivery.reader import Reader, Submitted
 from switchyard.app.delivery.watch import LOOK, WatchedClient
 from switchyard.app.formats.openai import parse
@@ -37,15 +36,23 @@ class LocalSource:
         self._reader = Reader(submitted)
         self._client = WatchedClient(generation.environ(), serves_half_closed=False)
         self._account = account
+        self._error: Exception | None = None  # behind texts that were returned
 
     def read(self) -> tuple[Sequence[str], Ending | None]:
+        if self._error is not None:
+            raise self._error
         reader = self._reader
-        events = self._client.wait(reader.take_events, lambda: reader.has_ended)
-        raise_failure(events)
-        texts = [event.text for event in events if isinstance(event, engine.Chunk)]
-        for event in events:
-            if isinstance(event, engine.Finished):
-                return texts, Ending(event.finish_reason, event.prompt_tokens, event.new_tokens)
+        texts: list[str] = []
+        for event in self._client.wait(reader.take_events, lambda: reader.has_ended):
+            match event:
+                case engine.Chunk():
+                    texts.append(event.text)
+                case engine.Finished():
+                    return texts, Ending(event.finish_reason, event.prompt_tokens, event.new_tokens)
+                case engine.Failed() if any(texts):
+                    self._error = event.error
+                case engine.Failed():
+                    raise event.error
         return texts, None
 
     def close(self) -> None:

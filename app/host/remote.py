@@ -26,20 +26,22 @@ CONCERNING = {
 class RemoteSource:
     """Reads the events of one streamed answer."""
 
-    def __init__(self, answer: Incoming, url: str) -> None:
+    def __init__(self, answer: Incoming) -> None:
         self._answer = answer
-        self._url = url
         self._buffer = b""
         self._reason: engine.FinishReason | None = None
         self._usage: dict[str, int] = {}
+        self._error: Exception | None = None  # behind pieces that were returned
 
     def read(self) -> tuple[Sequence[str], Ending | None]:
+        if self._error is not None:
+            raise self._error
         while True:
             data = self._answer.read()
             if not data:
                 return [], self._end()
             *events, self._buffer = (self._buffer + data).split(b"\n\n")
-            if pieces := [piece for event in events if (piece := self._take(event))]:
+            if pieces := self._take_all(events):
                 return pieces, None
 
     def close(self) -> None:
@@ -47,6 +49,19 @@ class RemoteSource:
 
     def drop(self) -> None:
         self._answer.drop()
+
+    def _take_all(self, events: Sequence[bytes]) -> Sequence[str]:
+        """The texts in events, up to an error. Raises an error that has no text before it."""
+        pieces = []
+        try:
+            for event in events:
+                if piece := self._take(event):
+                    pieces.append(piece)
+        except Exception as error:
+            if not pieces:
+                raise
+            self._error = error
+        return pieces
 
     def _take(self, event: bytes) -> str:
         """The text in an event. Raises the error in it, if there is one."""
@@ -65,7 +80,7 @@ class RemoteSource:
 
     def _end(self) -> Ending:
         if self._reason is None:
-            raise engine.Closed(f"{self._url} has ended its answer in the midst")
+            raise engine.Closed("the models' server has ended its answer in the midst")
         counts = self._usage
         return Ending(
             self._reason, counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
@@ -107,8 +122,8 @@ class Remote:
         while True:
             answer = self._ask(body, wait)
             if answer.status == 200:
-                return TextStream(RemoteSource(answer, self.upstream.url))
-            error = refusal_of(answer, self.upstream.url)
+                return TextStream(RemoteSource(answer))
+            error = refusal_of(answer)
             pause = pause_of(error)
             if pause is None or pause > wait.left or self.upstream.is_replaced:
                 raise error

@@ -72,7 +72,7 @@ def test_every_route_but_the_open_ones_needs_a_key(client):
 
 
 def test_a_route_that_says_nothing_is_an_admins(client, monkeypatch):
-    view = client.application.view_functions["switchyard.switchyard_health_short.version"]
+    view = client.application.view_functions["switchyard_api.switchyard_health_short.version"]
     monkeypatch.delattr(view, WHO)
     for name, status in (("ann", 403), ("root", 200)):
         assert client.get("/version", headers=bearer(name)).status_code == status
