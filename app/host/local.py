@@ -36,23 +36,16 @@ class LocalSource:
         self._reader = Reader(submitted)
         self._client = WatchedClient(generation.environ(), serves_half_closed=False)
         self._account = account
-        self._error: Exception | None = None  # behind texts that were returned
 
-    def read(self) -> tuple[Sequence[str], Ending | None]:
-        if self._error is not None:
-            raise self._error
+    def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
         reader = self._reader
-        texts: list[str] = []
-        for event in self._client.wait(reader.take_events, lambda: reader.has_ended):
-            match event:
-                case engine.Chunk():
-                    texts.append(event.text)
-                case engine.Finished():
-                    return texts, Ending(event.finish_reason, event.prompt_tokens, event.new_tokens)
-                case engine.Failed() if any(texts):
-                    self._error = event.error
-                case engine.Failed():
-                    raise event.error
+        events = self._client.wait(reader.take_events, lambda: reader.has_ended)
+        texts = [event.text for event in events if isinstance(event, engine.Chunk)]
+        match events:
+            case [*_, engine.Finished() as end]:
+                return texts, Ending(end.finish_reason, end.prompt_tokens, end.new_tokens)
+            case [*_, engine.Failed(_, error)]:
+                return texts, error
         return texts, None
 
     def close(self) -> None:

@@ -31,18 +31,21 @@ class RemoteSource:
         self._buffer = b""
         self._reason: engine.FinishReason | None = None
         self._usage: dict[str, int] = {}
-        self._error: Exception | None = None  # behind pieces that were returned
 
-    def read(self) -> tuple[Sequence[str], Ending | None]:
-        if self._error is not None:
-            raise self._error
-        while True:
+    def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
+        pieces: list[str] = []
+        while not pieces:
             data = self._answer.read()
             if not data:
                 return [], self._end()
             *events, self._buffer = (self._buffer + data).split(b"\n\n")
-            if pieces := self._take_all(events):
-                return pieces, None
+            for event in events:
+                piece = self._take(event)
+                if isinstance(piece, Exception):
+                    return pieces, piece
+                if piece:
+                    pieces.append(piece)
+        return pieces, None
 
     def close(self) -> None:
         self._answer.close()
@@ -50,27 +53,14 @@ class RemoteSource:
     def drop(self) -> None:
         self._answer.drop()
 
-    def _take_all(self, events: Sequence[bytes]) -> Sequence[str]:
-        """The texts in events, up to an error. Raises an error that has no text before it."""
-        pieces = []
-        try:
-            for event in events:
-                if piece := self._take(event):
-                    pieces.append(piece)
-        except Exception as error:
-            if not pieces:
-                raise
-            self._error = error
-        return pieces
-
-    def _take(self, event: bytes) -> str:
-        """The text in an event. Raises the error in it, if there is one."""
+    def _take(self, event: bytes) -> str | Exception:
+        """The text in an event, or the error."""
         data = b"".join(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
         if not data or data == b"[DONE]":
             return ""
         body = json.loads(data)
         if "error" in body:
-            raise error_of(body["error"])
+            return error_of(body["error"])
         self._usage = body.get("usage") or self._usage
         text = ""
         for choice in body.get("choices", ()):

@@ -33,8 +33,8 @@ def test_messages_go_to_the_chat_s_endpoint(behind):
 def test_a_stream_s_pieces_come_as_they_are_generated(behind):
     gate = Gate()
     app, _ = behind(ScriptedBackend(gate=gate), heartbeat=0.05)
-    stream = app.switchyard.stream("x", max_tokens=3)
     gate.step(2)
+    stream = app.switchyard.stream("x", max_tokens=3)
     assert next(stream) == "0 "
     gate.step(1)
     assert next(stream) == "1 "
