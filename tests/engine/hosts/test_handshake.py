@@ -46,6 +46,14 @@ def test_a_handshake_whose_time_is_over_ends_in_order(meet, monkeypatch):
         meet(here, b"")
 
 
+def test_an_engine_refuses_a_server_with_another_key():
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(hello_of(handshake.PROTOCOL) + bytes(32))
+        with pytest.raises(Stranger, match="the server has another key"):
+            meet_server(here, KEY)
+
+
 def test_another_service_is_no_switchyard():
     here, there = socket.socketpair()
     with here, there:
