@@ -106,4 +106,6 @@ def make_counted(make_keyed, follow, path):
 @pytest.fixture
 def make_open(make_client, follow, path):
     """The same without keys."""
-    return lambda backend, **settings: follow(make_client(backend, ledger=str(path), **settings))
+    return lambda backend, **settings: follow(
+        make_client(backend, **{"ledger": str(path), **settings})
+    )

@@ -318,7 +318,8 @@ def test_several_choices_are_paid_for_each(make_keyed, keys_file):
 
 
 @pytest.mark.parametrize(
-    ("asked", "n", "given"), [(None, 1, 6), (5, 1, 5), (50, 1, 6), (50, 2, 3), (None, 4, 1)]
+    ("asked", "n", "given"),
+    [(None, 1, 6), (5, 1, 5), (50, 1, 6), (50, 2, 3), (None, 4, 1), (None, 6, 1)],
 )
 def test_new_tokens_of_a_request(make_keyed, keys_file, asked, n, given):
     keys_file.write(entry("ann", max_tokens=6))

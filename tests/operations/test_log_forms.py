@@ -70,9 +70,10 @@ def test_a_json_line_has_the_exception_apart(make_client):
 
 
 UNCAUGHT = """
-import sys, threading
+import sys, threading, warnings
 from switchyard.app.operations.logs import listen
 listen("INFO", "json", "")
+warnings.warn("old")
 for end in (sys.exit, lambda: 1 / 0):
     thread = threading.Thread(target=end)
     thread.start()
@@ -87,6 +88,24 @@ def test_what_nobody_catches_is_a_line_and_a_thread_that_ends_on_purpose_is_none
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     messages = [line["message"] for line in lines if line["level"] == "CRITICAL"]
     assert messages == ["uncaught: division by zero", "uncaught: at last"]
+    [told] = [line for line in lines if line["level"] == "WARNING"]
+    assert told["logger"] == "py.warnings" and "UserWarning: old" in told["message"]
+
+
+@pytest.mark.parametrize(("is_error", "level"), [(True, "ERROR"), (False, "INFO")])
+def test_a_line_of_the_servers_own_has_its_level_and_stream(capsys, is_error, level):
+    logs.say("here", "json", is_error)
+    told = capsys.readouterr()
+    line = json.loads(told.err if is_error else told.out)
+    assert (line["message"], line["level"]) == ("here", level)
+
+
+def test_the_access_logs_file_has_its_lines_alone(tmp_path):
+    handler = logs._file(str(tmp_path / "access.log"))
+    for name in ("switchyard.engine", "switchyard.access"):
+        handler.handle(logging.LogRecord(name, logging.INFO, "", 0, name, None, None))
+    handler.close()
+    assert (tmp_path / "access.log").read_text() == "switchyard.access\n"
 
 
 def test_a_line_of_text_has_local_time_and_quotes_what_would_divide_it(zone):
