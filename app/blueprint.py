@@ -38,7 +38,7 @@ from switchyard.app.routes import (
     streams,
     usage,
 )
-from switchyard.app.services import KEY, SHOWN, Services
+from switchyard.app.services import BLUEPRINT, KEY, SHOWN, Services
 from switchyard.app.ui import files
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def install(
     checked, `before_request` after that. `is_own`: `app` is the server's own. A host application
     without `url_prefix` gets no short paths such as `/health`, which may be its own.
     """
-    api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
+    api = flask.Blueprint(BLUEPRINT, __name__, url_prefix=url_prefix)
     if check_host is not None:
         api.before_request(check_host)
     services.guard.register(app if is_own else api, api)

@@ -137,8 +137,12 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> TextStream:
-        """As `generate`, piece by piece. Raises at once what can be refused before the text."""
-        return self._host().stream(asked(prompt, messages, parameters), is_patient=False)
+        """As `generate`, piece by piece. Waits for the first piece, and raises what comes before
+        it; the iteration raises the rest.
+        """
+        stream = self._host().stream(asked(prompt, messages, parameters), is_patient=False)
+        stream.wait()
+        return stream
 
     def _open_local(self, app: flask.Flask, given: Mapping[str, Any]) -> Local:
         settings = read_settings(**given)

@@ -24,6 +24,7 @@ from switchyard.app.openapi.contract import REPEATABLE
 from switchyard.app.operations.guard import Checks, Guard
 
 KEY = "switchyard"
+BLUEPRINT = "switchyard_api"  # a host may have one of the name `switchyard`
 SHOWN = "switchyard_services"  # in flask.g, for a key that may not use all models
 
 Arguments = ParamSpec("Arguments")

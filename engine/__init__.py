@@ -28,6 +28,7 @@ from switchyard.engine.errors import (
 )
 from switchyard.engine.grammar import constraints
 from switchyard.engine.job import Constraint, Forced, Healing, Job
+from switchyard.engine.memory.gpus import check_gpus
 from switchyard.engine.memory.process import give_memory_back, keep_memory_small
 from switchyard.engine.messages import (
     Chunk,
@@ -128,6 +129,7 @@ __all__ = [
     "Unloaded",
     "Used",
     "Way",
+    "check_gpus",
     "constraints",
     "give_memory_back",
     "keep_memory_small",

@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PARTS = ["app", "engine"]
 
 MAX_FILE, MEDIAN_FILE = 300, 90  # lines
+MAX_TESTS = 400
 MAX_FUNCTION = 50
 MIRRORED = {"sample_basic"}  # has the signature of a function in C++, which the library calls
 
@@ -38,6 +39,12 @@ def test_no_file_is_long(part):
     lengths = {name_of(path): num_lines(path) for path in files(part)}
     assert {name: length for name, length in lengths.items() if length > MAX_FILE} == {}
     assert statistics.median(lengths.values()) < MEDIAN_FILE
+
+
+def test_no_file_of_tests_is_long():
+    paths = [path for path in files("tests") if path.name.startswith("test_")]
+    long = {name_of(path) for path in paths if num_lines(path) > MAX_TESTS}
+    assert long == set()
 
 
 @pytest.mark.parametrize("part", PARTS)

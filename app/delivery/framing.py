@@ -166,10 +166,3 @@ class StreamWriter:
         self._count += len(frames)
         prefix = f"id: {self._identifier}:"
         return [f"{prefix}{i}\n".encode() + frame for i, frame in enumerate(frames, first)]
-
-
-def raise_failure(events: Sequence[engine.JobEvent]) -> None:
-    """Raises the error of the first failed job among `events`, if there is one."""
-    for event in events:
-        if isinstance(event, engine.Failed):
-            raise event.error

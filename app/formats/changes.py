@@ -1,15 +1,20 @@
 """Bodies of operators' changes of models, and the model settings that result."""
 
+import logging
 from typing import Any
 
+import flask
 import pydantic
 from pydantic import Field
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.http.identity import share_of
 from switchyard.app.request.validation import Parameters
 from switchyard.app.services import services
 from switchyard.app.table_settings import TableModel
+
+audit = logging.getLogger("switchyard.audit")
 
 
 class ModelName(Parameters):
@@ -58,6 +63,22 @@ def named(name: str) -> str:
         return name
 
 
+def swap(name: str, request: Any, is_default: bool = False) -> engine.Load:
+    """Begin to load model `name` with the request's settings.
+
+    A new name is added without them, so its next load is without them if this one fails. Raises
+    BadRequest, engine.ModelError.
+    """
+    models = services().models
+    served = change_of(name, request)
+    check_threads(served)
+    audit.warning("%s: load of %s", share_of(flask.request), name)
+    if name not in models.names:
+        only = request.model_dump(include={"model"}, exclude_unset=True)
+        models.add(change_of(name, ModelChange(**only)))
+    return models.swap(served, request.way, is_default)
+
+
 def change_of(name: str, request: Any) -> engine.Served:
     """The configured model `name`, or a directory of `models_dir`, with the request's settings.
 
@@ -78,7 +99,9 @@ def change_of(name: str, request: Any) -> engine.Served:
     base = {"model": paths.get(name), "load": "manual"} if known is None else known
     try:
         table = TableModel.model_validate({**base, **given, "name": name})
-        return settings.complete(table).served()
+        served = settings.complete(table).served()
+        engine.check_gpus(served.config)
+        return served
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

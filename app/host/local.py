@@ -16,7 +16,6 @@ from switchyard.app.chat.request import Chat
 from switchyard.app.chat.request import chat as parse_chat
 from switchyard.app.config import Settings
 from switchyard.app.delivery import submit as generation
-from switchyard.app.delivery.framing import raise_failure
 from switchyard.app.delivery.reader import Reader, Submitted
 from switchyard.app.delivery.watch import LOOK, WatchedClient
 from switchyard.app.formats.openai import parse
@@ -38,14 +37,15 @@ class LocalSource:
         self._client = WatchedClient(generation.environ(), serves_half_closed=False)
         self._account = account
 
-    def read(self) -> tuple[Sequence[str], Ending | None]:
+    def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
         reader = self._reader
         events = self._client.wait(reader.take_events, lambda: reader.has_ended)
-        raise_failure(events)
         texts = [event.text for event in events if isinstance(event, engine.Chunk)]
-        for event in events:
-            if isinstance(event, engine.Finished):
-                return texts, Ending(event.finish_reason, event.prompt_tokens, event.new_tokens)
+        match events:
+            case [*_, engine.Finished() as end]:
+                return texts, Ending(end.finish_reason, end.prompt_tokens, end.new_tokens)
+            case [*_, engine.Failed(_, error)]:
+                return texts, error
         return texts, None
 
     def close(self) -> None:

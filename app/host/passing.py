@@ -16,6 +16,7 @@ from switchyard.app.host.upstream import Incoming, Upstream
 from switchyard.app.host.wait import check_silence
 from switchyard.app.http import request_id
 from switchyard.app.http.body import read_bytes
+from switchyard.app.services import BLUEPRINT
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 MAX_BODY = 32 << 20  # bytes, without a setting; the server's own limit is lower
@@ -40,7 +41,7 @@ def make_passing(
 
     A request keeps its own API key. The application's key is for `generate` and `stream` only.
     """
-    api = flask.Blueprint("switchyard", __name__, url_prefix=url_prefix)
+    api = flask.Blueprint(BLUEPRINT, __name__, url_prefix=url_prefix)
     for call in before_request:
         api.before_request(call)
     api.add_url_rule(

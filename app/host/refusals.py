@@ -9,6 +9,7 @@ from switchyard.app.delivery.reader import MEANINGS
 from switchyard.app.exceptions import (
     BadRequest,
     BudgetSpent,
+    ClientGone,
     LimitReached,
     NotPermitted,
     TimedOut,
@@ -44,7 +45,7 @@ def pause_of(error: Exception) -> float | None:
     return None
 
 
-def refusal_of(answer: Incoming, url: str) -> Exception:
+def refusal_of(answer: Incoming) -> Exception:
     """The exception for an answer with another status than 200. Reads and closes it."""
     try:
         body = json.loads(answer.read_all())
@@ -54,8 +55,9 @@ def refusal_of(answer: Incoming, url: str) -> Exception:
     if isinstance(body, dict) and isinstance(body.get("error"), dict):
         return error_of(body["error"], answer.status, retry_after)
     if answer.status in (502, 503, 504):  # from a proxy that can't reach the server
-        return engine.Dead(f"{url} has answered {answer.status}", retry_after)
-    return engine.Failure(f"{url} has answered {answer.status}, and not as Switchyard does")
+        return engine.Dead(f"the models' server has answered {answer.status}", retry_after)
+    message = f"the models' server has answered {answer.status}, and not as Switchyard does"
+    return engine.Failure(message)
 
 
 def error_of(detail: dict[str, Any], status: int = 500, retry_after: float = RETRY) -> Exception:
@@ -75,6 +77,7 @@ def error_of(detail: dict[str, Any], status: int = 500, retry_after: float = RET
         403: lambda: NotPermitted(message),
         408: lambda: TimedOut(message, code),
         429: lambda: LimitReached(message, retry_after, code),
+        499: ClientGone,
     }
     if code == "insufficient_quota":
         return BudgetSpent(message)

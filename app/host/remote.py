@@ -26,21 +26,26 @@ CONCERNING = {
 class RemoteSource:
     """Reads the events of one streamed answer."""
 
-    def __init__(self, answer: Incoming, url: str) -> None:
+    def __init__(self, answer: Incoming) -> None:
         self._answer = answer
-        self._url = url
         self._buffer = b""
         self._reason: engine.FinishReason | None = None
         self._usage: dict[str, int] = {}
 
-    def read(self) -> tuple[Sequence[str], Ending | None]:
-        while True:
+    def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
+        pieces: list[str] = []
+        while not pieces:
             data = self._answer.read()
             if not data:
                 return [], self._end()
             *events, self._buffer = (self._buffer + data).split(b"\n\n")
-            if pieces := [piece for event in events if (piece := self._take(event))]:
-                return pieces, None
+            for event in events:
+                piece = self._take(event)
+                if isinstance(piece, Exception):
+                    return pieces, piece
+                if piece:
+                    pieces.append(piece)
+        return pieces, None
 
     def close(self) -> None:
         self._answer.close()
@@ -48,14 +53,14 @@ class RemoteSource:
     def drop(self) -> None:
         self._answer.drop()
 
-    def _take(self, event: bytes) -> str:
-        """The text in an event. Raises the error in it, if there is one."""
+    def _take(self, event: bytes) -> str | Exception:
+        """The text in an event, or the error."""
         data = b"".join(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
         if not data or data == b"[DONE]":
             return ""
         body = json.loads(data)
         if "error" in body:
-            raise error_of(body["error"])
+            return error_of(body["error"])
         self._usage = body.get("usage") or self._usage
         text = ""
         for choice in body.get("choices", ()):
@@ -65,7 +70,7 @@ class RemoteSource:
 
     def _end(self) -> Ending:
         if self._reason is None:
-            raise engine.Closed(f"{self._url} has ended its answer in the midst")
+            raise engine.Closed("the models' server has ended its answer in the midst")
         counts = self._usage
         return Ending(
             self._reason, counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
@@ -107,8 +112,8 @@ class Remote:
         while True:
             answer = self._ask(body, wait)
             if answer.status == 200:
-                return TextStream(RemoteSource(answer, self.upstream.url))
-            error = refusal_of(answer, self.upstream.url)
+                return TextStream(RemoteSource(answer))
+            error = refusal_of(answer)
             pause = pause_of(error)
             if pause is None or pause > wait.left or self.upstream.is_replaced:
                 raise error

@@ -31,8 +31,11 @@ class Ending:
 class Source(Protocol):
     """The source of a completion's pieces."""
 
-    def read(self) -> tuple[Sequence[str], Ending | None]:
-        """Waits for more pieces, or for the end. Raises as `Switchyard.generate`."""
+    def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
+        """Waits for more pieces, or for the end, which may be an exception behind pieces.
+
+        Raises as `Switchyard.generate`.
+        """
 
     def close(self) -> None:
         """Cancels the rest of the generation. Idempotent."""
@@ -52,24 +55,25 @@ class TextStream(Iterator[str]):
         self._source = source
         self._pieces: list[str] = []  # all pieces so far, taken or not
         self._num_taken = 0
-        self._ending: Ending | None = None
+        self._ending: Ending | Exception | None = None
         self._finalizer = weakref.finalize(self, source.drop)
         self._finalizer.atexit = False
 
     def __next__(self) -> str:
         """The next piece. Raises as `Switchyard.generate`."""
-        while True:
-            if self._num_taken < len(self._pieces):
-                self._num_taken += 1
-                return self._pieces[self._num_taken - 1]
-            if self.result is not None:
-                raise StopIteration
-            if self._ending is not None:
-                self._end(self._ending)
-            elif self._finalizer.alive:
+        self.wait()
+        if self._num_taken == len(self._pieces):
+            raise StopIteration  # it has ended, or was closed
+        self._num_taken += 1
+        return self._pieces[self._num_taken - 1]
+
+    def wait(self) -> None:
+        """Waits for the next piece, or the end. Raises as `Switchyard.generate`."""
+        while self._num_taken == len(self._pieces) and self._finalizer.alive:
+            if self._ending is None:
                 self._read()
             else:
-                raise StopIteration  # it was closed
+                self._end(self._ending)
 
     def close(self) -> None:
         if self._finalizer.detach() is not None:
@@ -96,11 +100,13 @@ class TextStream(Iterator[str]):
             raise
         self._pieces += [piece for piece in pieces if piece]
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: Ending | Exception) -> None:
+        self.close()
+        if isinstance(ending, Exception):
+            raise ending
         self.result = Result(
             "".join(self._pieces),
             ending.finish_reason,
             ending.prompt_tokens,
             ending.completion_tokens,
         )
-        self.close()

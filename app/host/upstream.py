@@ -69,7 +69,7 @@ class Upstream:
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
-            raise _closed(self.url, lost) from None
+            raise _closed(self.url, lost) from lost
 
     def close(self) -> None:
         """Closes idle connections. Running requests go on."""
@@ -112,10 +112,12 @@ class Upstream:
             cause = reason.args[0] if reason.args else None
             if isinstance(cause, urllib3.exceptions.ProtocolError):
                 error = _closed(self.url, cause) if WAITING.is_fresh else _Lost(str(cause))
-                raise error from None
-            raise engine.Dead(f"{self.url} can't be reached: {reason}", RETRY) from None
+                raise error from cause
+            logger.warning("%s can't be reached: %s", self.url, reason)
+            raise engine.Dead("the models' server can't be reached", RETRY) from reason
         except requests.RequestException as reason:
-            raise engine.Dead(f"{self.url} can't be asked: {reason}", RETRY) from None
+            logger.warning("%s can't be asked: %s", self.url, reason)
+            raise engine.Dead("the models' server can't be asked", RETRY) from reason
         finally:
             WAITING.__dict__.clear()
 
@@ -155,7 +157,8 @@ class Incoming:
         except InterruptedWait as reason:
             raise reason.error from None
         except (urllib3.exceptions.HTTPError, OSError) as reason:
-            raise engine.Closed(f"{self._url} was lost during its answer: {reason}") from None
+            logger.warning("%s was lost during its answer: %s", self._url, reason)
+            raise engine.Closed("the models' server was lost during its answer") from reason
 
     def read_all(self, limit: int = 1 << 20) -> bytes:
         """Reads at most about `limit` bytes of the body, and closes the answer."""
@@ -186,7 +189,8 @@ class _Lost(Exception):
 
 
 def _closed(url: str, reason: Exception) -> engine.Closed:
-    return engine.Closed(f"{url} has closed the connection: {reason}")
+    logger.warning("%s has closed the connection: %s", url, reason)
+    return engine.Closed("the models' server has closed the connection")
 
 
 class _Adapter(requests.adapters.HTTPAdapter):

@@ -210,7 +210,6 @@ class Account:
 
     def _close(self) -> None:
         if self._is_inside and self.quota is not None:
-            self._is_inside = False
             self.quota.leave()
         self.consumption = self._consumed()
         for recorder in self._recorders:

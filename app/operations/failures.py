@@ -55,8 +55,7 @@ class Failures:
             failed.count += 1
             failed.untold += 1
             if is_refused := failed.count >= MOST:
-                failed.since = failed.until = now + PERIOD
-                failed.count = 0
+                failed.until, failed.count = now + PERIOD, 0
             if not is_refused and now - failed.told_at < PERIOD:
                 return
             count, failed.untold, failed.told_at = failed.untold, 0, now

@@ -1,6 +1,7 @@
 """Routes that load, swap and unload models, for operators."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import flask
@@ -8,7 +9,7 @@ import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard.app.delivery.submit import receive
-from switchyard.app.formats.changes import ModelChange, ModelName, change_of, check_threads
+from switchyard.app.formats.changes import ModelChange, ModelName, swap
 from switchyard.app.formats.loads import (
     LoadDone,
     ModelStatusBody,
@@ -56,10 +57,7 @@ def change_model(name: str) -> flask.Response:
     request = receive(
         lambda body: validate(ModelChange, body), services().settings, services().gate
     )
-    served = change_of(name, request)
-    check_threads(served)
-    audit.warning("%s: load of %s", share_of(flask.request), name)
-    load = services().models.swap(served, request.way)
+    load = swap(name, request)
     begun(load)
     return flask.Response(events_of_load(load), mimetype=EVENTS)
 
@@ -72,12 +70,20 @@ def unload_named(name: str) -> flask.Response:
     `drain` stands in the query string; by default it is the model's setting `drain`.
     """
     check_operator()
-    drain = flask.request.args.get("drain", None, float)
-    if drain is not None and not 0 <= drain <= 86400:
-        raise werkzeug.exceptions.BadRequest("drain must be from 0 to 86400 seconds")
+    drain = _drain_of(flask.request.args)
     audit.warning("%s: unload of %s", share_of(flask.request), name)
     services().models.unload(name, drain)
     return json_response({"model": name, "status": "draining", "progress": None}, 202)
+
+
+def _drain_of(query: Mapping[str, str]) -> float | None:
+    try:
+        drain = float(query["drain"]) if "drain" in query else None
+    except ValueError:
+        drain = -1.0
+    if drain is not None and not 0 <= drain <= 86400:
+        raise werkzeug.exceptions.BadRequest("drain must be a number of seconds, from 0 to 86400")
+    return drain
 
 
 @blueprint.put("/aliases/<path:alias>")

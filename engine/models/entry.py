@@ -91,6 +91,8 @@ class Entry:
     @property
     def state(self) -> ModelState:
         engine = self.instance.engine
+        if self.load is not None and self.load.is_cancelled:
+            return "loading"  # until the backend's load has ended
         if self.is_lost or (engine.is_started and not engine.standing.is_stopped):
             return engine.state
         if self.load is not None and self.load.is_waited_for:

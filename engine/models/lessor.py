@@ -77,7 +77,8 @@ class Lessor:
     def _begin(self, entry: Entry) -> Load:
         """Begin a load. Raises Refused if a request may not load the model."""
         if entry.instance.served.load == "manual":
-            raise Unloaded(f"model {entry.name} is not loaded; its operator loads it", RETRY)
+            why = f": {entry.error}" if entry.error is not None else ""
+            raise Unloaded(f"model {entry.name} is not loaded{why}; its operator loads it", RETRY)
         wait = self._life.wait_of(entry)
         if wait > 0:
             raise Dead(f"model {entry.name}: {entry.error}", wait)

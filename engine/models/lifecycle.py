@@ -59,14 +59,15 @@ class Lifecycle:
 
     def unload(self, entry: Entry, drain: float) -> Load:
         """Cancels a load in progress. Raises LoadUnderWay for a swap."""
-        entry.was_unloaded = True
         load = entry.load
-        if load is not None and load.is_load:
+        if load is None or not load.is_load:
+            load = self._begin(entry, lambda e, _: self._unload(e, drain), is_unload=True)
+        else:
             load.is_cancelled = True
             if load.engine is not None:
                 self._close_soon(load.engine)
-            return load
-        return self._begin(entry, lambda e, _: self._unload(e, drain))
+        entry.was_unloaded = True
+        return load
 
     def swap(self, entry: Entry, served: Served, way: Way | None) -> Load:
         """`way`: None for "beside" if memory allows, else "drain". Raises LoadUnderWay."""
@@ -75,7 +76,8 @@ class Lifecycle:
         def work(entry: Entry, load: Load) -> None:
             self._swap(entry, load, served, way)
 
-        return self._begin(entry, work, is_waited_for=not entry.is_there)
+        is_load = not entry.is_there
+        return self._begin(entry, work, is_waited_for=is_load, is_load=is_load)
 
     def tick(self) -> None:
         """Called regularly: unload models past their idle timeout, reload lost ones."""
@@ -89,7 +91,7 @@ class Lifecycle:
             timeout = instance.served.idle_timeout
             if timeout and instance.is_loaded and now - instance.used >= timeout:
                 logger.info("model %s was idle for %.0f s", entry.name, timeout)
-                self._begin(entry, lambda e, _: self._unload(e, 0.0))
+                self._begin(entry, lambda e, _: self._unload(e, 0.0), is_unload=True)
             elif entry.comes_back and now >= entry.retry_at:
                 self.load(entry)
 
@@ -112,18 +114,28 @@ class Lifecycle:
         work: Callable[[Entry, Load], None],
         is_waited_for: bool = True,
         is_load: bool = False,
+        is_unload: bool = False,
     ) -> Load:
-        if entry.load is not None:
+        """A load or a swap waits for the end of an unload."""
+        before = entry.load
+        if before is not None and (is_unload or not before.is_unload):
             raise LoadUnderWay(f"model {entry.name} is being loaded, unloaded or swapped already")
-        load = entry.load = Load(entry.name, is_waited_for, is_load)
+        load = entry.load = Load(entry.name, is_waited_for, is_load, is_unload)
         threading.Thread(
-            target=self._run, args=(entry, load, work), name=f"load-{entry.name}", daemon=True
+            target=self._run,
+            args=(entry, load, work, before),
+            name=f"load-{entry.name}",
+            daemon=True,
         ).start()
         return load
 
-    def _run(self, entry: Entry, load: Load, work: Callable[[Entry, Load], None]) -> None:
+    def _run(
+        self, entry: Entry, load: Load, work: Callable[[Entry, Load], None], before: Load | None
+    ) -> None:
         error: EngineError | None = None
         try:
+            if before is not None:
+                before.wait_for_end()
             work(entry, load)
         except EngineError as reason:
             error = without_frames(reason)

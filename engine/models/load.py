@@ -15,13 +15,20 @@ Way = Literal["beside", "drain"]  # of a swap: load before the end of the old en
 class Load:
     """A load, a swap or an unload. Several threads may wait for it."""
 
-    def __init__(self, name: str, is_waited_for: bool = True, is_load: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        is_waited_for: bool = True,
+        is_load: bool = False,
+        is_unload: bool = False,
+    ) -> None:
         """`is_waited_for`: whether requests for the name wait for its end. `is_load`: False for a
-        swap or an unload.
+        swap of a model that is there.
         """
         self.name = name
         self.is_waited_for = is_waited_for
         self.is_load = is_load
+        self.is_unload = is_unload
         self.way: Way | None = None  # of a swap; None until it is chosen
         self.engine: Engine | None = None  # the engine that loads
         self.error: EngineError | None = None  # the failure, once it is done
@@ -49,6 +56,10 @@ class Load:
         if self.error is not None:
             raise self.error.with_traceback(None)  # without the tracebacks of other waiting threads
         return None
+
+    def wait_for_end(self) -> None:
+        """Returns even if the change has failed."""
+        self._done.wait()
 
     def end(self, error: EngineError | None = None) -> None:
         """Called by the thread of the change."""

@@ -69,7 +69,7 @@ def look_at(config: ModelConfig, at: str) -> int:
     OSError, EOFError.
     """
     fingerprint = ModelDir.read(config.path).fingerprint
-    wire, pid = knock(at, _key_of(config, [at]), fingerprint)
+    wire, pid = knock(at, _key_of(config, [at]), fingerprint, is_look=True)
     wire.close()
     return pid
 

@@ -51,8 +51,8 @@ class Room:
 
         "there": there is room. "busy": there will be room once other models have finished their
         jobs; with `is_pressing` these take no more requests until `let_go_on`. "none": by the
-        estimate there is no room even without the other models; idle ones are evicted, and the
-        loader decides. Raises NoRoom if `max_loaded` forbids the load.
+        estimate there is no room, and no other model that could go; the loader decides. Raises
+        NoRoom, before any eviction, if even all evictions would not suffice.
         """
         needed = instance.needed = self._look.needed(instance.served.config)
         idle, busy, num_loaded = self._others(instance)
@@ -62,15 +62,16 @@ class Room:
         free = self._look.free(needed.keys())
         names = residency.victims(needed, free, idle, excess)
         if names is None:
-            away = residency.victims(needed, free, [*idle, *busy], excess)
-            if away is not None:
-                if is_pressing:
-                    self._hold(away, instance)
-                return "busy"
-        is_enough = names is not None
-        if not self._evict(names if names is not None else [one.name for one in idle]):
+            others = [*idle, *busy]
+            if not others:
+                return "none"
+            away = residency.victims(needed, free, others, excess)
+            if away is None:
+                raise _no_room(needed, free, others)
+            if is_pressing:
+                self._hold(away, instance)
             return "busy"
-        return "there" if is_enough else "none"
+        return "there" if self._evict(names) else "busy"
 
     def let_go_on(self, instance: Instance) -> None:
         """Let the models that were to make room for `instance` take requests again."""
@@ -95,13 +96,7 @@ class Room:
         free = self._look.free(new.needed.keys())
         gone = [*idle, Resident(old.served.config.name, taken, old.used)]
         if residency.victims(new.needed, free, gone) is None:
-            sums = []
-            for place, size in new.needed.items():
-                there = free.get(place, 0) + sum(one.taken.get(place, 0) for one in gone)
-                of = "memory" if place == "host" else f"GPU {place}"
-                sums.append(f"{size / GIB:.1f} GiB of {of}, where {there / GIB:.1f} are")
-            told = ", ".join(sums)
-            raise NoRoom(f"no room for the model: it needs {told} once others are gone")
+            raise _no_room(new.needed, free, gone)
 
     def evict_one(self, but: Instance) -> bool:
         """Evict the least recently used idle model. Returns whether there was one."""
@@ -158,3 +153,16 @@ class Room:
                 load.end()
                 self._changed.notify_all()
         return True
+
+
+def _no_room(
+    needed: Mapping[Place, int], free: Mapping[Place, int], gone: Sequence[Resident]
+) -> NoRoom:
+    """The error, with the sums, for a model that has no room even without `gone`."""
+    sums = []
+    for place, size in needed.items():
+        there = free.get(place, 0) + sum(one.taken.get(place, 0) for one in gone)
+        of = "memory" if place == "host" else f"GPU {place}"
+        sums.append(f"{size / GIB:.1f} GiB of {of}, where {there / GIB:.1f} are")
+    told = ", ".join(sums)
+    return NoRoom(f"no room for the model: it needs {told} once others are gone")

@@ -168,7 +168,10 @@ def refusal(
 def end(phase: Phase, state: State, error: EngineError | None, name: str) -> EngineError:
     """A fresh error for a job that an engine gives up. A job that never began can run elsewhere."""
     if error is None:
-        return Closed(SHUT_DOWN)
+        return Closed(
+            f"model {name} has ended amid this answer: it was unloaded or replaced, or the server"
+            " has shut down"
+        )
     if phase == "pending":
         return _unavailable(state, error, name)
     return BatchFailed(str(error))

@@ -68,7 +68,7 @@ def load(
     body: dict[str, Any] = dict(_setting(text) for text in settings)
     body |= {k: v for k, v in (("model", model), ("way", way)) if v is not None}
     path = f"/admin/models/{urllib.parse.quote(name, safe='')}"
-    answer = ask(there["base"], "POST", path, there["headers"], body, PATIENCE)
+    answer = ask(there["base"], "POST", path, there["headers"], body, PATIENCE, _show_progress)
     events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: ")]
     if "error" in events[-1]:
         click.echo(f"switchyard: {events[-1]['error']['message']}", err=True)
@@ -76,6 +76,14 @@ def load(
     how = {"beside": ", beside the old one", "drain": ", behind the old one's end"}
     told = how.get(events[-1]["way"], "")
     click.echo(f"{name} is loaded, in {events[-1]['seconds']:.1f} s{told}")
+
+
+def _show_progress(line: bytes) -> None:
+    """On a terminal, in a line that is written over."""
+    if line.startswith(b"data: ") and sys.stderr.isatty():
+        progress = json.loads(line[6:]).get("progress")
+        share = "" if progress is None else f"loading, {progress:.0%}"
+        click.echo(f"\r{share:<16}\r", nl=False, err=True)
 
 
 @models.command()

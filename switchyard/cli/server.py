@@ -6,7 +6,7 @@ import re
 import socket
 import sys
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import click
 
@@ -61,9 +61,10 @@ def ask(
     headers: Mapping[str, str] | None = None,
     body: object = None,
     timeout: float = 30,
+    each: Callable[[bytes], None] = lambda line: None,
 ) -> bytes:
     """Returns the body of a successful answer; else the process ends with a message. `body`: sent
-    as JSON unless None. `timeout`: seconds without a byte.
+    as JSON unless None. `timeout`: seconds without a byte. `each` gets each line as it comes.
     """
     connection, prefix = connect(base, timeout)
     sent = dict(headers or {})
@@ -72,8 +73,11 @@ def ask(
         sent["Content-Type"] = "application/json"
     try:
         connection.request(method, f"{prefix}{path}", data, sent)
-        response = connection.getresponse()
-        answer = response.read()
+        answer = b""
+        with connection.getresponse() as response:
+            for line in response:
+                answer += line
+                each(line)
     except (OSError, http.client.HTTPException) as error:
         click.echo(f"switchyard: {base} can't be reached: {error}", err=True)
         sys.exit(1)

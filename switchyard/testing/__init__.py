@@ -75,7 +75,8 @@ def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
     """Make the model of a Flask application with the extension answer by a script.
 
     A prompt gets the answer whose key ends last in it. An answer is a text, or an exception of
-    `switchyard.engine`, which is raised. A prompt without any key gets a text that says so.
+    `switchyard.engine`, `switchyard.app` or `switchyard.app.exceptions`, which is raised, or a
+    tuple of a text and the exception behind it. A prompt without any key gets a text that says so.
 
     Tokenizer and chat template are the application's own; in client mode, the demo model's. Tokens
     and their limits count; sampling parameters have no effect.

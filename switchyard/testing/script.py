@@ -1,19 +1,18 @@
 """An engine with scripted tokens, all at once, on the calling thread."""
 
 import codecs
-import copy
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from switchyard.app.engine_settings import DEFAULT_MODEL
+from switchyard.app.exceptions import ClientGone, TimedOut
 from switchyard.engine import (
     Engine,
-    EngineError,
+    Failure,
     Job,
     ModelConfig,
-    Refused,
-    Rejected,
     Stream,
     Used,
 )
@@ -38,7 +37,7 @@ from switchyard.engine.messages import (
     TokenLogprob,
 )
 
-Answer = str | EngineError
+Answer = str | Exception | tuple[str, Exception]  # a text, an error, an error behind a text
 
 PAGE = 256  # tokens
 NO_ANSWER = "This is a fake, and none of its answers is for this prompt."
@@ -84,9 +83,9 @@ class FakeEngine(Engine):
     ) -> Stream:
         for job in jobs:
             answer = self.answer(job)
-            if isinstance(answer, Refused | Rejected):
+            if isinstance(answer, Exception) and not isinstance(answer, Failure | TimedOut):
                 self._script.prompts.append(self.prompt(job))
-                raise copy.copy(answer)
+                raise _fresh(answer)
         return super().submit(jobs, wake, on_use)
 
     def prompt(self, job: Job) -> str:
@@ -107,17 +106,20 @@ class FakeEngine(Engine):
         events: list[Event] = [Started(job.identifier)]
         events.append(Prefill(job.identifier, num_prompt, num_prompt))
         answer = self.answer(job)
-        if isinstance(answer, EngineError):
-            return [*events, Failed(job.identifier, copy.copy(answer))]
+        if isinstance(answer, Exception):
+            answer = "", answer
+        text, error = (answer, None) if isinstance(answer, str) else answer
         if job.prompt_logprobs is not None:
             told = (None, *map(_certain, job.prompt[1:]))
             events.append(PromptLogprobs(job.identifier, told))
-        text, stop = _stopped(answer, job)
+        text, stop = _stopped(text, job)
         token_ids = self.tokenizer.encode(text, 1 << 30, add_bos=False)
         taken = token_ids[: job.max_new_tokens]
         for token_id, piece in zip(taken, self._pieces(text, taken), strict=True):
             logprobs = None if job.num_logprobs is None else (_certain(token_id),)
             events.append(Chunk(job.identifier, piece, (token_id,), logprobs))
+        if error is not None:
+            return [*events, Failed(job.identifier, _fresh(error))]
         reason: FinishReason = "stop"
         if len(taken) < len(token_ids):
             reason, stop = "length", None
@@ -151,6 +153,15 @@ class FakeLink:
 
     def join(self, timeout: float | None = None) -> bool:
         return True
+
+
+def _fresh(error: Exception) -> Any:
+    """An equal exception. An instance that is raised again and again grows its traceback."""
+    if isinstance(error, ClientGone):
+        return ClientGone()
+    new = type(error).__new__(type(error), *error.args)  # `__init__` may take other arguments
+    new.__dict__.update(error.__dict__)
+    return new
 
 
 def _stopped(text: str, job: Job) -> tuple[str, str | None]:

@@ -13,9 +13,9 @@ from switchyard.engine.messages import ModelInfo
 from tests.scripted import ScriptedBackend
 
 # What only shows the contract.
-OWN = {f"switchyard.switchyard_docs.{name}" for name in ("openapi", "to_docs", "docs", "asset")}
+OWN = {f"switchyard_api.switchyard_docs.{name}" for name in ("openapi", "to_docs", "docs", "asset")}
 OWN |= {
-    f"switchyard.switchyard_ui.{name}" for name in ("asset", "watch")
+    f"switchyard_api.switchyard_ui.{name}" for name in ("asset", "watch")
 }  # what only the page asks
 
 
@@ -70,7 +70,7 @@ def test_the_document_admits_what_the_server_takes(client):
 def test_a_hosts_own_routes_are_not_in_the_document(client):
     host = flask.Flask("host")
     host.add_url_rule("/own", view_func=lambda: "own")
-    host.register_blueprint(client.application.blueprints["switchyard"], url_prefix="/llm")
+    host.register_blueprint(client.application.blueprints["switchyard_api"], url_prefix="/llm")
     paths = host.test_client().get("/llm/openapi.json").json["paths"]
     assert "/llm/v1/completions" in paths and "/own" not in paths
     assert host.test_client().get("/llm/docs/").status_code == 200
@@ -163,7 +163,7 @@ def test_the_server_and_a_path_are_where_the_route_is(client, root, prefix):
     """Under a prefix of the blueprint's, and where the whole application lies under one."""
     host = flask.Flask("host")
     host.extensions = client.application.extensions
-    host.register_blueprint(client.application.blueprints["switchyard"], url_prefix=prefix)
+    host.register_blueprint(client.application.blueprints["switchyard_api"], url_prefix=prefix)
     at = {"environ_overrides": {"SCRIPT_NAME": root}}
     document = host.test_client().get(f"{prefix or ''}/openapi.json", **at).json
     [server] = document["servers"]

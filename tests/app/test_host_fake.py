@@ -6,7 +6,8 @@ import flask
 import pytest
 
 from switchyard import engine
-from switchyard.app import BadRequest, Switchyard
+from switchyard.app import BadRequest, ClientGone, Switchyard, TimedOut
+from switchyard.app.exceptions import BudgetSpent, LimitReached, NotPermitted, Unauthorized
 from switchyard.testing import fake
 from switchyard.testing.pytest_plugin import fake_switchyard  # noqa: F401  # a fixture
 from tests.app.conftest import frames
@@ -78,6 +79,83 @@ def test_errors_can_be_scripted(host):
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "7")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadRequest("so it is", "seed", "unsupported_parameter"),
+        TimedOut("so it is", "total_timeout"),
+        ClientGone(),
+        Unauthorized(),
+        NotPermitted("so it is"),
+        LimitReached("so it is", 7.0, "tokens"),
+        BudgetSpent("so it is"),
+        engine.Dead("so it is", 7.0),
+        engine.ModelNotFound("so it is"),
+        engine.Closed("so it is"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_each_exception_of_a_host_s_handlers_can_be_scripted(host, error):
+    host.fake.answers["wrong"] = error
+    for _ in range(2):
+        with pytest.raises(type(error)) as caught:
+            host.switchyard.generate("wrong")
+        assert type(caught.value) is type(error) and caught.value is not error
+        assert str(caught.value) == str(error)
+        for name in ("code", "param", "retry_after"):
+            assert getattr(caught.value, name, None) == getattr(error, name, None)
+
+
+@pytest.mark.parametrize("error", [TimedOut("late", "total_timeout"), engine.BatchFailed("lost")])
+def test_an_exception_can_be_scripted_behind_a_text(host, error):
+    host.fake.answers["cut"] = ("As far as", error)
+    pieces = host.switchyard.stream("cut")
+    told = ""
+    with pytest.raises(type(error), match=str(error)):
+        for piece in pieces:
+            told += piece
+    assert told == "As far as"
+    with pytest.raises(type(error), match=str(error)):
+        host.switchyard.generate("cut")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (engine.Full("it is", 7.0), "no: it is"),
+        (BadRequest("it is"), "no: it is"),
+        (TimedOut("it is", "first_token_timeout"), "no: it is"),
+        (engine.JobFailed("it is"), "no: it is"),
+        (("As far", engine.BatchFailed("it is")), "As far, and no more"),
+        (("As far", TimedOut("it is", "total_timeout")), "As far, and no more"),
+        ("As far", "As far"),
+        ("", ""),
+    ],
+)
+def test_a_view_that_takes_the_first_piece_tells_errors_alike_in_both_modes(host, answer, told):
+    @host.errorhandler(Exception)
+    def handle(error):
+        return f"no: {error}", 500
+
+    @host.get("/")
+    def tell():
+        pieces = host.switchyard.stream("far")
+        first = next(pieces, "")
+
+        def texts():
+            yield first
+            try:
+                yield from pieces
+            except (engine.EngineError, TimedOut):
+                yield ", and no more"
+
+        return flask.Response(texts(), mimetype="text/plain")
+
+    host.fake.answers["far"] = answer
+    response = host.test_client().get("/")
+    assert (response.text, response.status_code) == (told, 500 if "no:" in told else 200)
+
+
 def test_a_scripted_refusal_is_not_waited_out(host):
     with pytest.raises(engine.Full):
         host.switchyard.generate("busy", timeout=30)
@@ -101,6 +179,23 @@ def test_the_api_is_whole(host):
     told = visitor.post("/llm/v1/messages", json=message, headers={"anthropic-version": "x"}).json
     assert told["content"][0]["text"] == "Blue, of course."
     assert visitor.get("/llm/v1/requests").json["data"] == []
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "behind ours"])
+def test_a_host_may_have_a_blueprint_named_switchyard(mode, is_first):
+    app = flask.Flask("host")
+    blueprint = flask.Blueprint("switchyard", "host")
+    blueprint.add_url_rule("/mine", "mine", lambda: flask.url_for("switchyard.mine"))
+    if is_first:
+        app.register_blueprint(blueprint)
+    Switchyard(app, url_prefix="/llm", **mode)
+    if not is_first:
+        app.register_blueprint(blueprint)
+    with fake(app, ANSWERS):
+        visitor = app.test_client()
+        assert visitor.get("/mine").text == "/mine"
+        assert visitor.get("/llm/health/ready").status_code == 200
 
 
 def test_an_application_has_its_own_models_again(model_path):

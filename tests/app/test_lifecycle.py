@@ -12,6 +12,7 @@ from switchyard.app import create_app
 from switchyard.app.blueprint import open_models
 from switchyard.app.config import Settings
 from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.memory import gpus
 from tests.scripted import Gate, ScriptedBackend, says, ticking
 
 LOCAL = {"REMOTE_ADDR": "127.0.0.1"}
@@ -26,10 +27,13 @@ class Opened:
         self.next = {}
 
     def open(self, config):
+        return engine.Engine(config, lambda d: EngineThread(config, lambda: self._load(config), d))
+
+    def _load(self, config):
         backend = self.next.pop(config.name, None)
         backend = backend or ScriptedBackend(says(f"{config.name}-{config.max_pending}"))
         self.backends.setdefault(config.name, []).append(backend)
-        return engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
+        return backend
 
 
 @pytest.fixture
@@ -171,6 +175,28 @@ def test_unload_is_llama_cpps_or_our_own(make):
     assert client.delete("/admin/models/fourth").status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/admin/models/second", "/admin/models/third", "/models/load"])
+def test_an_unload_ends_a_load_that_is_under_way(make, path):
+    name = "third" if "third" in path else "second"
+    backend = ScriptedBackend(says("late"))
+    backend.opening.clear()
+    client = make({name: backend})
+    other = client.application.test_client()
+    body = {"model": name} if path == "/models/load" else {}
+    thread = threading.Thread(target=lambda: other.post(path, json=body))
+    thread.start()
+    while name not in client.opened.backends:
+        time.sleep(0.005)
+    load = client.models._entries[name].load
+    assert client.delete(f"/admin/models/{name}").status_code == 202
+    assert rows(client)[name]["status"]["value"] == "loading"
+    backend.opening.set()
+    thread.join(20)
+    with pytest.raises(engine.EngineError):
+        load.wait(20)
+    assert rows(client)[name]["status"]["value"] == "unloaded"
+
+
 def test_a_directory_of_models_dir_is_loaded_by_its_name_alone(make):
     client = make(max_batch_size=32)
     assert "third" not in rows(client)
@@ -181,6 +207,18 @@ def test_a_directory_of_models_dir_is_loaded_by_its_name_alone(make):
         body = {"model": path}
         response = client.post("/admin/models/other", json=body)
         assert (response.status_code, response.json["error"]["param"]) == (400, "model")
+
+
+@pytest.mark.parametrize(("name", "named"), [("third", {}), ("other", {"model": "third"})])
+def test_settings_of_a_first_load_that_failed_are_forgotten(make, name, named):
+    client = make({name: ScriptedBackend(open_error=engine.ModelError("no weights"))})
+    path = f"/admin/models/{name}"
+    response = client.post(path, json={**named, "max_pending": 32, "load": "demand"})
+    assert response.json["error"]["message"] == "no weights"
+    assert rows(client)[name]["status"]["value"] == "failed"
+    assert events(client.post(path, json={}))[-1]["status"] == "loaded"
+    assert text_of(client, name) == f"{name}-64"
+    assert client.models.status(name).load == "manual"
 
 
 def test_tabby_loads_with_its_progress_and_becomes_the_default(make):
@@ -221,6 +259,19 @@ def test_what_can_not_be_honoured_is_named(make, path, body, param):
     response = client.post(path, json=body)
     assert (response.status_code, response.json["error"]["param"]) == (400, param)
     assert client.models.status("second").state == "unloaded"
+
+
+def test_a_gpu_that_is_not_there_is_named_and_nothing_changes(make, monkeypatch):
+    client = make()
+    for name in ("gpus", "visible"):
+        monkeypatch.setattr(gpus, name, lambda: [None] * 2)
+    monkeypatch.setattr(gpus, "has_gpu", lambda: True)
+    for name in ("first", "third"):
+        response = client.post(f"/admin/models/{name}", json={"gpus": [0, 2]})
+        error = response.json["error"]
+        assert (response.status_code, error["param"]) == (400, "gpus")
+        assert error["message"] == "gpus has 2, and this process sees 2, numbered from 0"
+    assert client.models.names == ["first", "second"] and text_of(client) == "first-64"
 
 
 def test_a_load_that_fails_says_why_and_the_old_one_goes_on(make):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 
 import pytest
 
@@ -146,6 +147,16 @@ def test_progress_that_piles_up_is_told_once():
     render = WithProgress(lambda events: [], ["a"], lambda index: {"index": index})
     bodies = list(render([Started("a"), Prefill("a", 1, 3), Prefill("a", 2, 3)]))
     assert [body["prompt_progress"]["processed"] for body, _ in bodies] == [2]
+
+
+def test_each_choice_has_its_own_progress_from_its_own_start():
+    render = WithProgress(lambda events: [], ["a", "b"], lambda index: {"index": index})
+    list(render([Started("b")]))
+    began = time.monotonic()
+    while time.monotonic() < began + 0.002:
+        pass
+    [(body, _)] = render([Prefill("b", 1, 3)])
+    assert body["index"] == 1 and body["prompt_progress"]["time_ms"] >= 2
 
 
 def test_events_tell_the_place_in_the_queue_on_request(waiting):

@@ -5,17 +5,13 @@ import json
 import pytest
 
 from switchyard import engine
-from switchyard.app.formats.responses import parse
 from switchyard.engine.messages import Chunk, Failed, Started
-from tests.app.conftest import named_events, prompt_of
+from tests.app.conftest import prompt_of
+from tests.app.responses import HELLO, TOOL, URL, events
 from tests.scripted import ScriptedBackend, finished, says
 
 pytestmark = pytest.mark.both_ways
 
-URL = "/v1/responses"
-HELLO = {"input": "Hello", "max_output_tokens": 2}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "default": None}}}
-TOOL = {"type": "function", "name": "add", "description": "Adds.", "parameters": SCHEMA}
 THINKS_AND_CALLS = says(
     "<think>",
     "Hm.",
@@ -24,13 +20,6 @@ THINKS_AND_CALLS = says(
     '<tool_call>{"name": "add", "arguments": {"a": 1,',
     ' "b": 2}}</tool_call>',
 )
-
-
-def events(response):
-    """Without their numbers, which are in order."""
-    bodies = named_events(response)
-    assert [body.pop("sequence_number") for body in bodies] == list(range(len(bodies)))
-    return bodies
 
 
 def test_each_of_two_answers_in_a_row_reaches_the_template(make_client):
@@ -234,87 +223,6 @@ def test_what_was_asked_for_is_told_again(make_client):
     assert {name: body[name] for name in asked} == asked
 
 
-@pytest.mark.parameter("tools[].strict", "/v1/responses")
-@pytest.mark.parameter("tool_choice", "/v1/responses")
-@pytest.mark.parametrize(
-    ("choice", "must_call", "only"),
-    [
-        ("auto", False, None),
-        ("required", True, None),
-        ({"type": "function", "name": "add"}, True, "add"),
-        (
-            {
-                "type": "allowed_tools",
-                "mode": "required",
-                "tools": [{"type": "function", "name": "add"}],
-            },
-            True,
-            None,
-        ),
-    ],
-)
-def test_a_choice_of_tools_is_for_the_chat_to_enforce(choice, must_call, only):
-    request = {**HELLO, "tools": [{**TOOL, "strict": True}], "tool_choice": choice}
-    chat = parse.response(request).chat()
-    assert chat.tools[0].function.strict is True
-    assert (chat.offer.must_call, chat.offer.only) == (must_call, only)
-
-
-def test_calls_that_must_not_be_parallel_are_one(make_client):
-    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
-    client = make_client(ScriptedBackend(says(call, call)))
-    request = {"input": "Hello", "tools": [TOOL]}
-    for is_parallel, num_calls in ((True, 2), (False, 1)):
-        body = client.post(URL, json={**request, "parallel_tool_calls": is_parallel}).json
-        assert len(body["output"]) == num_calls
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("text", "status", "item_status"),
-    [
-        ('<tool_call>{"name": "add", "arguments": {"a": 7}', "completed", "completed"),
-        ('<tool_call>{"name": "add", "arguments": {"a": 7', "cancelled", "incomplete"),
-    ],
-)
-def test_an_answer_that_is_ended_with_its_only_call_is_not_an_operators_end(
-    make_client, text, status, item_status, stream
-):
-    client = make_client(ScriptedBackend(says(text, reason="cancelled")))
-    request = {"input": "Hello", "tools": [TOOL], "parallel_tool_calls": False}
-    response = client.post(URL, json={**request, "stream": stream})
-    body = events(response)[-1]["response"] if stream else response.json
-    assert body["status"] == status and body["output"][0]["status"] == item_status
-    assert (body["completed_at"] is None) == (status == "cancelled")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("arguments", "more", "status", "details", "item_status"),
-    [
-        ('{"a": 7', {"stop_reason": "}"}, "incomplete", None, "incomplete"),
-        ('{"a": 7', {"reason": "length"}, "incomplete", "max_output_tokens", "incomplete"),
-        ('{"a": 7}', {"reason": "length"}, "incomplete", "max_output_tokens", "completed"),
-        ('{"a": 7}', {"stop_reason": "</tool_call>"}, "completed", None, "completed"),
-    ],
-)
-def test_a_call_that_is_cut_off_is_incomplete(
-    make_client, arguments, more, status, details, item_status, stream
-):
-    text = '<tool_call>{"name": "add", "arguments": ' + arguments
-    client = make_client(ScriptedBackend(says(text, **more)))
-    response = client.post(URL, json={"input": "Hello", "tools": [TOOL], "stream": stream})
-    body = response.json
-    if stream:
-        last = events(response)[-1]
-        body = last["response"]
-        assert last["type"] == f"response.{status}"
-    [call] = body["output"]
-    assert (call["arguments"], call["status"]) == (arguments, item_status)
-    assert body["status"] == status
-    assert body["incomplete_details"] == (details and {"reason": details})
-
-
 @pytest.mark.parameter("text", "/v1/responses")
 @pytest.mark.parameter("text.format")
 @pytest.mark.parametrize(
@@ -377,27 +285,3 @@ def test_what_is_wrong_is_named(make_client, change, param):
     response = make_client(backend).post(URL, json={**HELLO, **change})
     assert response.status_code == 400 and not backend.enqueued
     assert response.json["error"]["param"] == param
-
-
-@pytest.mark.parameter("tools", "/v1/responses")
-@pytest.mark.parameter("tools[].type", "/v1/responses")
-@pytest.mark.parameter("tools[].defer_loading", "/v1/responses")
-def test_functions_of_a_namespace_are_offered_and_hosted_tools_are_not(make_client):
-    call = '<tool_call>{"name": "math__add", "arguments": {}}</tool_call>'
-    backend = ScriptedBackend(says(call))
-    client = make_client(backend)
-    tools = [
-        {"type": "namespace", "name": "math", "description": "Sums.", "tools": [TOOL]},
-        {"type": "web_search", "external_web_access": False},
-        {**TOOL, "name": "later", "defer_loading": True},
-    ]
-    response = client.post(URL, json={**HELLO, "tools": tools})
-    assert response.headers["X-Switchyard-Ignored"] == "tools[1],tools[2]"
-    assert response.json["tools"] == tools
-    [item] = response.json["output"]
-    assert (item["type"], item["name"]) == ("function_call", "math__add")
-    prompt = prompt_of(client, backend)
-    assert '"math__add"' in prompt and "later" not in prompt and "web_search" not in prompt
-    choice = {"type": "web_search"}
-    refused = client.post(URL, json={**HELLO, "tools": tools, "tool_choice": choice})
-    assert refused.json["error"]["param"].startswith("tool_choice")

@@ -44,15 +44,21 @@ def test_of_one_choice():
 
 def test_of_guessed_tokens():
     one = replace(ended(100, 11, 0), draft_tokens=20, accepted_tokens=8)
-    told = timings([one, replace(one, draft_tokens=4, accepted_tokens=0)], 2)
-    assert (told["draft_n"], told["draft_n_accepted"]) == (24, 8)
+    told = timings([one, replace(one, draft_tokens=4, accepted_tokens=1)], 2)
+    assert (told["draft_n"], told["draft_n_accepted"]) == (24, 9)
 
 
 def test_of_several_choices_the_longest_times_and_all_tokens():
-    told = timings([ended(130, 11, 30, 0.1, 0.2, 2.0), ended(130, 21, 30, 0.3, 0.1, 1.0)], 2)
+    silent, long = ended(130, 0, 30, 0.1, 0.1, 0.0), ended(130, 21, 30, 0.3, 0.2, 2.0)
+    told = timings([silent, long, ended(130, 11, 30, 0.1, 0.1, 1.0)], 3)
     assert told["queue_ms"] == 300 and told["prompt_ms"] == 200 and told["predicted_ms"] == 2000
     assert told["prompt_n"] == 100 and told["cache_n"] == 30 and told["predicted_n"] == 32
     assert told["predicted_per_second"] == 15
+
+
+def test_of_several_prompts_each_counts_once():
+    told = timings([ended(130, 1, 30), ended(130, 1, 30), ended(17, 1, 2), ended(17, 1, 2)], 2)
+    assert (told["prompt_n"], told["cache_n"]) == (100 + 15, 30 + 2)
 
 
 def test_what_took_no_time_has_a_rate_of_0():

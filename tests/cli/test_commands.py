@@ -190,34 +190,6 @@ def test_a_server_that_is_not_there_is_told(switchyard):
     assert "http://127.0.0.1:9 can't be reached: " in line and "start it, or give --url" in line
 
 
-def test_no_stream_of_a_measurement_has_its_prompt_from_anothers(switchyard):
-    """Not even its beginning, which would be in the cache."""
-    prompts = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompts.append(body["prompt"])
-            self.send_response(200)
-            self.end_headers()
-            for text in ("a", "b"):
-                frame = {"choices": [{"text": text}], "usage": {"completion_tokens": 2}}
-                self.wfile.write(b"data: %b\n\n" % json.dumps(frame).encode())
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        done = switchyard("bench", "--url", url, "--streams", "4", "--json")
-        server.shutdown()
-        thread.join()
-    assert done.exit_code == 0, done.output
-    assert len({prompt[:1] for prompt in prompts}) == len(prompts) == 4
-
-
 GOOD = Gpu("A GPU", (9, 0), 24 << 30, 20 << 30, "570.1")
 
 

@@ -206,3 +206,10 @@ def test_new_tokens_default_to_what_the_context_allows(make_engine):
     assert model.max_new_tokens(10, 500) == 500
     with pytest.raises(engine.PromptTooLong):
         model.max_new_tokens(2048, None)
+
+
+def test_a_negative_prompt_needs_a_second_place_in_the_batch(make_engine):
+    model = make_engine(ScriptedBackend(), max_batch_size=1)
+    with pytest.raises(engine.InvalidJob, match="2 places of 1 in the batch"):
+        model.submit([job("a", 1, negative_prompt=(1, 2))])
+    assert text(take_all(model.submit([job("b", 1)])))

@@ -227,4 +227,5 @@ def test_close_ends_jobs_in_time_also_where_a_step_hangs(make_engine):
     assert not model.close(drain=0.01, timeout=0.01)
     [end] = take_all(stream)
     assert isinstance(end, Failed) and isinstance(end.error, engine.Closed)
+    assert "unloaded or replaced" in str(end.error)  # not only the server's end does so
     gate.open()

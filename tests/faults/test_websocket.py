@@ -11,72 +11,9 @@ import requests
 import websocket
 
 from tests.faults.conftest import SCRIPTED
-from tests.faults.paced import FAIL, FLOOD, THINK
-from tests.live.conftest import FLASK, WAITRESS, Server
-
-LONG = {"prompt": "x", "max_tokens": 2000}  # 20 seconds
-HANDSHAKE = {
-    "Connection": "Upgrade",
-    "Upgrade": "websocket",
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "x" * 22 + "==",
-}
-
-
-class Client:
-    """A WebSocket; what comes on it."""
-
-    def __init__(self, server, receive_buffer=None, address=None, **more):
-        options = []
-        if address:
-            place = ("127.0.0.1", server.port)
-            more["socket"] = socket.create_connection(place, 30, source_address=(address, 0))
-        if receive_buffer:
-            options = [(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)]
-        self.socket = websocket.create_connection(
-            server.url.replace("http", "ws") + "/v1/stream", timeout=30, sockopt=options, **more
-        )
-
-    def send(self, type, id, **more):
-        self.socket.send(json.dumps({"type": type, "id": id, **more}))
-
-    def receive(self):
-        """Pings alone would keep it waiting for ever."""
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
-            opcode, frame = self.socket.recv_data_frame(control_frame=True)
-            if opcode not in (websocket.ABNF.OPCODE_PING, websocket.ABNF.OPCODE_PONG):
-                return json.loads(frame.data)
-        raise AssertionError("no message for 30 s")
-
-    def until(self, id, *types):
-        """All messages up to one of these types with this id."""
-        messages = []
-        while not messages or (messages[-1]["type"], messages[-1]["id"]) not in [
-            (type, id) for type in types
-        ]:
-            messages.append(self.receive())
-        return messages
-
-    def ends(self, *ids):
-        """The last messages of all of these generations, in whatever order they come."""
-        ends = {}
-        while len(ends) < len(ids):
-            message = self.receive()
-            if message["type"] in ("end", "error"):
-                ends[message["id"]] = message
-        return [ends[id] for id in ids]
-
-    def close_code(self):
-        """Read to the end; the code that the server closes with."""
-        while True:
-            opcode, frame = self.socket.recv_data_frame(control_frame=True)
-            if opcode == websocket.ABNF.OPCODE_CLOSE:
-                return struct.unpack("!H", frame.data[:2])[0]
-
-    def close(self):
-        self.socket.close()
-        self.socket.shutdown()  # which that leaves out once a closing frame has been seen
+from tests.faults.paced import FAIL, THINK
+from tests.faults.websockets import HANDSHAKE, LONG, Client, wait_until_free, wait_until_idle
+from tests.live.conftest import Server
 
 
 @pytest.fixture(scope="module")
@@ -95,17 +32,6 @@ def client(server):
     yield client
     client.close()
     wait_until_idle(server)
-
-
-def num_jobs(server):
-    return len(requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"])
-
-
-def wait_until_idle(server, timeout=20.0):
-    deadline = time.monotonic() + timeout
-    while num_jobs(server):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def text(messages, id):
@@ -309,39 +235,6 @@ def test_many_messages_at_once_are_all_answered(client):
     thread.join()
 
 
-def test_large_messages_are_taken_up_to_the_bodies_limit(start):
-    server = start(SCRIPTED, max_body_bytes=500_000).wait_until_ready()
-    client = Client(server)
-    client.socket.send("x" * 500_000)
-    assert client.receive()["error"]["code"] == "invalid_json"
-    client.socket.send("x" * 500_001)
-    assert client.close_code() == 1009
-    client.close()
-
-
-def test_a_reader_that_takes_nothing_is_cut_off_and_its_jobs_are_cancelled(start):
-    server = start(SCRIPTED, send_timeout=1, max_websockets=1).wait_until_ready()
-    client = Client(server, receive_buffer=4096)
-    for i in range(4):  # 64 KiB a token each: 25 MB a second
-        client.send("generate", i, prompt="x", max_tokens=1000, seed=FLOOD)
-    client.socket.sock.recv(10)
-    wait_until_idle(server)
-    wait_until_free(server).close()
-    client.close()
-
-
-def wait_until_free(server):
-    """A connection, as soon as there is a place for one."""
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            return Client(server)
-        except websocket.WebSocketBadStatusException as error:
-            assert error.status_code == 429
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
 def test_more_connections_than_may_be_are_refused_and_probes_are_answered(server):
     wait_until_free(server).close()
     clients = [wait_until_free(server) for _ in range(4)]
@@ -356,23 +249,6 @@ def test_more_connections_than_may_be_are_refused_and_probes_are_answered(server
     clients.pop().close()
     clients.append(wait_until_free(server))
     for client in [*clients, *others]:
-        client.close()
-
-
-def test_a_connection_is_closed_that_has_had_no_work_for_too_long(start):
-    server = start(SCRIPTED, websocket_timeout=1, max_websockets=2).wait_until_ready()
-    idle, busy = Client(server), Client(server, address="127.0.0.2")
-    busy.send("generate", 1, prompt="x", max_tokens=250)  # 2.5 seconds
-    idle.send("cancel", 5)  # which is no work
-    assert [idle.receive()["error"]["code"] for _ in range(2)] == [
-        "unknown_id",
-        "websocket_timeout",
-    ]
-    assert idle.close_code() == 1000
-    assert busy.until(1, "end", "error")[-1]["type"] == "end"
-    assert busy.receive()["error"]["code"] == "websocket_timeout"
-    wait_until_free(server).close()
-    for client in (idle, busy):
         client.close()
 
 
@@ -393,44 +269,3 @@ def test_what_is_no_handshake_is_refused_in_http(server, headers, status, messag
     assert message in error["message"]
     assert error["code"] == ("invalid_handshake" if status == 400 else None)
     wait_until_free(server).close()  # and holds no place
-
-
-def test_a_drain_ends_idle_connections_at_once_and_the_others_with_an_error(start):
-    server = start(SCRIPTED, grace=8).wait_until_ready()
-    idle, short, long = Client(server), Client(server), Client(server)
-    short.send("generate", 1, prompt="x", max_tokens=100)
-    long.send("generate", 1, **LONG)
-    short.until(1, "chunk")
-    long.until(1, "chunk")
-    begin = time.monotonic()
-    server.process.terminate()
-    assert idle.receive()["error"]["code"] == "overloaded"
-    assert idle.close_code() == 1001
-    assert time.monotonic() - begin < 7  # before the grace is over
-    short.send("generate", 2, prompt="x")
-    assert short.until(2, "error")[-1]["status"] == 503
-    assert short.until(1, "end", "error")[-1]["type"] == "end"
-    assert long.until(1, "end", "error")[-1]["error"]["code"] == "shutting_down"
-    for client in (short, long):
-        assert client.close_code() == 1001
-        client.close()
-    idle.close()
-    assert server.process.wait(20) == 0
-    assert "Traceback" not in server.output
-
-
-def test_flask_run_serves_it_too(start):
-    server = start(FLASK).wait_until_ready()
-    client = Client(server)
-    client.send("generate", 1, prompt="x", max_tokens=3)
-    assert client.until(1, "end")
-    client.close()
-    again = Client(server)
-    again.close()
-
-
-def test_waitress_shows_no_socket_and_says_so(start):
-    server = start(WAITRESS).wait_until_ready()
-    # It passes no Connection header on, so there it is no handshake at all.
-    response = requests.get(f"{server.url}/v1/stream", headers=HANDSHAKE, timeout=10)
-    assert response.status_code in (400, 501)

@@ -133,3 +133,14 @@ def run_script(checkout, *arguments, script="serve", cwd=None, **more):
         text=True,
         timeout=60,
     )
+
+
+@pytest.fixture
+def client(server):
+    """The `openai` client, which validates strictly what it gets."""
+    import openai  # not for tests without it
+
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, _strict_response_validation=True
+    ) as client:
+        yield client

@@ -1,11 +1,9 @@
 """The `openai` client with strict validation of what it gets, over every feature it has."""
 
-import json
 from types import SimpleNamespace
 from typing import Literal
 
 import openai
-import pydantic
 import pytest
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletion
@@ -34,14 +32,6 @@ class NullableCompletion(Completion):
     """What the API sends: in a stream, no choice but the last has a finish_reason."""
 
     choices: list[NullableChoice]
-
-
-@pytest.fixture
-def client(server):
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0, _strict_response_validation=True
-    ) as client:
-        yield client
 
 
 @pytest.fixture
@@ -287,71 +277,6 @@ def test_streamed_chat_with_usage(client):
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[-1].choices[0].finish_reason in ("length", "stop")
     assert last.choices == [] and last.usage.completion_tokens >= 1
-
-
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"enum": ["Rome", "Oslo"]}},
-                "required": ["city"],
-                "additionalProperties": False,
-            },
-            "strict": True,
-        },
-    }
-    for name in ("get_weather", "get_time")
-]
-
-
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "get_time"}}]
-)
-def test_a_tool_is_called_and_its_result_sent_back(client, choice):
-    messages = [{"role": "user", "content": "The time in Rome?"}]
-    more = {"model": "tiny", "tools": TOOLS, "parallel_tool_calls": False}
-    completion = client.chat.completions.create(messages=messages, tool_choice=choice, **more)
-    [choice] = completion.choices
-    assert choice.finish_reason == "tool_calls" and choice.message.content is None
-    [call] = choice.message.tool_calls
-    assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
-    result = {"role": "tool", "tool_call_id": call.id, "content": "Noon."}
-    messages = [*messages, choice.message, result]
-    answer = client.chat.completions.create(messages=messages, max_tokens=4, **more)
-    assert answer.usage.prompt_tokens > completion.usage.prompt_tokens
-
-
-def test_streamed_calls_of_tools_make_the_whole(client):
-    with client.chat.completions.stream(
-        model="tiny",
-        messages=[{"role": "user", "content": "The time in Rome?"}],
-        tools=TOOLS,
-        tool_choice="required",
-        parallel_tool_calls=False,
-    ) as stream:
-        kinds = {event.type for event in stream}
-        [choice] = stream.get_final_completion().choices
-    assert "tool_calls.function.arguments.delta" in kinds
-    assert choice.finish_reason == "tool_calls"
-    assert choice.message.tool_calls[0].function.parsed_arguments["city"] in ("Rome", "Oslo")
-
-
-def test_arguments_come_parsed(client):
-    class get_weather(pydantic.BaseModel):
-        city: Literal["Rome", "Oslo"]
-
-    completion = client.chat.completions.parse(
-        model="tiny",
-        messages=[{"role": "user", "content": "The weather?"}],
-        tools=[openai.pydantic_function_tool(get_weather)],
-        tool_choice="required",
-        parallel_tool_calls=False,
-    )
-    [call] = completion.choices[0].message.tool_calls
-    assert isinstance(call.function.parsed_arguments, get_weather)
 
 
 def test_thoughts_come_apart(client):

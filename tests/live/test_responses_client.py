@@ -13,14 +13,6 @@ class Pair(pydantic.BaseModel):
     b: bool
 
 
-@pytest.fixture
-def client(server):
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0, _strict_response_validation=True
-    ) as client:
-        yield client
-
-
 def test_response(client):
     response = client.responses.create(**ASK, instructions="Be brief.", metadata={"a": "b"})
     assert response.status in ("incomplete", "completed")

@@ -40,7 +40,7 @@ def zone(request, monkeypatch):
     """Of this process's local time: 14 hours before UTC, or 12 behind."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
-    yield
+    yield request.param
     monkeypatch.undo()
     time.tzset()
 
@@ -106,4 +106,6 @@ def make_counted(make_keyed, follow, path):
 @pytest.fixture
 def make_open(make_client, follow, path):
     """The same without keys."""
-    return lambda backend, **settings: follow(make_client(backend, ledger=str(path), **settings))
+    return lambda backend, **settings: follow(
+        make_client(backend, **{"ledger": str(path), **settings})
+    )

@@ -72,7 +72,7 @@ def test_every_route_but_the_open_ones_needs_a_key(client):
 
 
 def test_a_route_that_says_nothing_is_an_admins(client, monkeypatch):
-    view = client.application.view_functions["switchyard.switchyard_health_short.version"]
+    view = client.application.view_functions["switchyard_api.switchyard_health_short.version"]
     monkeypatch.delattr(view, WHO)
     for name, status in (("ann", 403), ("root", 200)):
         assert client.get("/version", headers=bearer(name)).status_code == status
@@ -302,6 +302,10 @@ def test_a_file_that_has_changed_is_read_within_a_second(make_keyed, keys_file, 
         assert client.get("/v1/models", headers=bearer("bob")).status_code == 401
     assert client.get("/v1/models", headers={"x-api-key": "new"}).status_code == 200
     assert "keys reloaded: added new; removed bob, prom, root; changed ann" in caplog.text
+    keys_file.write("# of last week\n", entry("ann", rpm=5) + "# the owner\n", entry("new"))
+    clock.now += 1
+    assert client.get("/v1/models", headers={"x-api-key": "new"}).status_code == 200
+    assert caplog.messages[-1] == "server: keys reloaded: as they were"
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,11 @@ from switchyard.app.ledger.writer import DAY
 from switchyard.app.operations import failures, keyring
 from switchyard.app.operations.account import Account
 from switchyard.app.operations.failures import Failures
+from switchyard.app.operations.keys import parse_keys
+from switchyard.app.operations.limits import Quotas
 from switchyard.engine.messages import Timings
 from switchyard.engine.stream import Used
-from tests.operations.conftest import Clock, bearer
+from tests.operations.conftest import Clock, bearer, entry
 from tests.operations.ledgers import (
     URL,
     fill,
@@ -230,13 +232,25 @@ def test_a_row_says_when_its_request_came(make_open, path, wall, gate, monkeypat
 
 def test_the_longest_wait_and_the_first_token_of_a_request_are_told():
     account = Account()
-    account.expect("m", [job("r-0"), job("r-1")], 2, False)
+    account.expect("m", [job("r-0"), job("r-1"), job("r-2")], 3, False)
     for identifier, timings in (("r-0", Timings(3.0, 5.0, 1.0)), ("r-1", Timings(1.0, 2.0, 1.0))):
         account.note(Used(identifier, 3, 1, 2, 4, "stop", timings))
+    account.note(Used("r-2", 3, 1, 2, 0, "cancelled", Timings(0.5, 0.5, 0.0)))  # without a token
     account.answered()
     told = account.consumption
     assert (told.queue, told.first_token) == (3.0, 3.0)
     assert (told.prompt_tokens, told.cached_tokens, told.new_tokens) == (3, 1, 8)
+
+
+def test_each_token_is_owed_once_however_often_a_job_is_told_of():
+    [key] = parse_keys(entry("ann", tpm=100), 0).by_name.values()
+    account = Account()
+    account.quota = Quotas(Clock()).of(key)
+    account.expect("m", [job("r-0")], 1, True)
+    for computed, new in ((2, 0), (4, 1), (4, 3), (4, 5)):
+        account.note(Used("r-0", 5, 1, computed, new, None, None))
+    assert account.quota.tokens.level().remaining == 100 - (4 + 5)
+    assert account.tokens == 5 + 5
 
 
 @pytest.mark.parametrize(

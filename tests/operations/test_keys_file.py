@@ -1,14 +1,24 @@
 """What a file of keys may say, and what is said of one that can't be used."""
 
+import base64
 import hashlib
 from datetime import UTC, datetime
 
 import pytest
 
-from switchyard.app.operations.keys import KeysError, blocks, parse_keys, read_keys
-from tests.operations.conftest import KEYS, KeysFile, entry
+from switchyard.app.operations.keys import (
+    KeysError,
+    blocks,
+    digest_of,
+    parse_keys,
+    read_keys,
+)
+from tests.operations.conftest import KEYS, KeysFile, bearer, entry
+from tests.scripted import ScriptedBackend
 
 HASH = "sha256:" + "0" * 64
+URL = "/v1/completions"
+BODY = {"prompt": "x", "max_tokens": 2}
 
 
 def test_an_entry_is_read_with_all_that_it_may_have():
@@ -19,7 +29,7 @@ def test_an_entry_is_read_with_all_that_it_may_have():
         tpm=1000,
         concurrency=4,
         max_tokens=4096,
-        priority=-1,
+        priority=2,
         max_priority=2,
         expires="2027-01-01T00:00:00Z",
         disabled=False,
@@ -28,7 +38,7 @@ def test_an_entry_is_read_with_all_that_it_may_have():
     [key] = parse_keys(text, 2).by_name.values()
     assert key.digest == hashlib.sha256(KEYS["ann"].encode()).hexdigest()
     assert (key.rpm, key.tpm, key.concurrency, key.max_tokens) == (60, 1000, 4, 4096)
-    assert (key.priority, key.max_priority, key.role) == (-1, 2, "user")
+    assert (key.priority, key.max_priority, key.role) == (2, 2, "user")
     assert key.expires == datetime(2027, 1, 1, tzinfo=UTC)
     assert [key.may_use(name) for name in ("demo", "llama-3", "llama", "demo2")] == [
         *(True, True, False, False)
@@ -47,7 +57,7 @@ def test_what_is_not_given_is_no_limit():
         ("[[keys]]\nname = 1", "entry 1: name: .*string"),
         (entry("Ann"), "Ann: name: .*pattern"),
         (entry("a" * 65), "name: .*pattern"),
-        (entry("host"), "host: name: 'host' is a name that the server uses itself"),
+        *((entry(n), f"{n}: name: '{n}' is a name that the") for n in ("host", "none", "other")),
         ('[[keys]]\nname = "a"', "a: hash: .*required"),
         (f'[[keys]]\nhash = "{HASH}"', "entry 1: name: .*required"),
         ('[[keys]]\nname = "a"\nhash = "sk-sy-secret"', "a: hash: .*pattern"),
@@ -130,3 +140,36 @@ def test_strings_of_several_lines_hide_no_entry():
     assert list(table.by_name) == ["ann", "bob"]
     assert list(parse_keys(text, 0, before=table).by_name) == ["ann", "bob"]
     assert "".join(blocks(text)) == text
+
+
+# As an application has it
+
+
+@pytest.mark.parametrize("key", ["of:three:parts", "schlüssel"])
+def test_a_key_may_have_any_characters(make_keyed, keys_file, key):
+    keys_file.write(entry("ann", hash=f"sha256:{digest_of(key.encode())}"))
+    pair = base64.b64encode(f"any:{key}".encode()).decode()
+    client = make_keyed(ScriptedBackend())
+    for value in (f"Bearer {key.encode().decode('latin-1')}", f"Basic {pair}"):
+        assert client.get("/v1/models", headers={"Authorization": value}).status_code == 200
+
+
+def test_a_key_that_was_removed_begins_anew(make_keyed, keys_file, clock):
+    client = make_keyed(ScriptedBackend())
+    for status in (200, 200):
+        keys_file.write(entry("ann", rpm=1), entry("bob"))
+        clock.now += 1
+        assert client.post(URL, json=BODY, headers=bearer("ann")).status_code == status
+        keys_file.write(entry("bob"))
+        clock.now += 1
+        assert client.post(URL, json=BODY, headers=bearer("ann")).status_code == 401
+
+
+def test_the_file_stays_the_same_in_another_directory(make_keyed, tmp_path, clock, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = KeysFile(tmp_path / "own.toml").write(entry("ann")).path
+    client = make_keyed(ScriptedBackend(), keys_file=path.name)
+    monkeypatch.chdir("/")
+    KeysFile(path).write(entry("bob"))
+    clock.now += 1
+    assert client.get("/v1/models", headers=bearer("bob")).status_code == 200

@@ -71,6 +71,19 @@ def test_a_row_is_there_while_a_request_runs_and_has_all_of_it_in_the_end(
     assert read(path, "SELECT model, cached_tokens FROM days") == [("scripted", 1)]
 
 
+def test_the_row_of_a_running_request_has_each_prompt_once(make_open, path, gate):
+    client = make_open(ScriptedBackend(gate=gate))
+    body = {"prompt": [[3, 4, 5], [6]], "max_tokens": 2, "n": 2, "stream": True}
+    response = client.post(URL, json=body)
+    gate.wait_until_held()
+    client.ledger._writer.flush(20)
+    assert read(path, "SELECT state, prompt_tokens FROM requests") == [("open", 4)]
+    gate.open()
+    response.get_data()
+    response.close()
+    client.wait()
+
+
 def test_requests_of_two_keys_add_up_apart(make_counted, path):
     client = make_counted(ScriptedBackend())
     for name, max_tokens in (("ann", 1), ("bob", 2), ("ann", 3)):
@@ -127,10 +140,13 @@ def test_a_generation_that_fails_counts_as_failed(make_open, path):
 
 def test_a_refused_generation_is_a_failure_of_its_key_and_no_row(make_counted, path):
     client = make_counted(ScriptedBackend())
-    for body in ({"prompt": "x", "top_p": 7}, {"prompt": "x", "model": "none"}, {}):
+    refused = ({"top_p": 7}, {"model": "none"}, {"prompt": 7.5}, {"stop_token_ids": [2**30]})
+    for more in refused:
+        body = {"prompt": "x", **more}
         assert post(client, body, headers=bearer("ann")).status_code in (400, 404)
-    client.wait(3)
-    assert read(path, DAYS) == [("2026-11-30", "ann", 3, 3, 0, 0)]
+    client.wait(4)
+    day = ("2026-11-30", "ann")  # of three the model is unknown
+    assert read(path, DAYS) == [(*day, 3, 3, 0, 0), (*day, 1, 1, 0, 0)]
     assert read(path, "SELECT * FROM requests") == []
 
 

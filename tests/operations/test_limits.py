@@ -88,18 +88,22 @@ def test_what_was_used_stays_used_when_a_limit_changes():
     quotas = Quotas(clock)
     [key] = parse_keys(entry("ann", rpm=10), 0).by_name.values()
     [other] = parse_keys(entry("ann", rpm=4), 0).by_name.values()
+    [spender] = parse_keys(entry("bob", tpm=100), 0).by_name.values()
+    [poorer] = parse_keys(entry("bob", tpm=90), 0).by_name.values()
     for _ in range(8):
         quotas.of(key).count_request()
     with pytest.raises(LimitReached, match="4 requests a minute"):
         quotas.of(other).count_request()
     assert quotas.of(key).requests.level().remaining == 2
+    quotas.of(spender).tokens.owe(70)
+    assert quotas.of(poorer).tokens.level().remaining == 20
     quotas.keep(())
     assert quotas.of(key).requests.level().remaining == 10
 
 
 @pytest.mark.parametrize(
     ("seconds", "told"),
-    [(0, "0ms"), (0.0115, "12ms"), (6.5, "6.5s"), (6, "6s"), (63, "1m3s"), (3600, "60m0s")],
+    [(0, "0ms"), (0.0115, "12ms"), (6.41, "6.5s"), (6, "6s"), (60.2, "1m1s"), (3600, "60m0s")],
 )
 def test_a_duration_is_told_as_openai_does(seconds, told):
     assert duration(seconds) == told
@@ -161,6 +165,8 @@ def test_anthropics_clients_are_told_under_their_names(make_keyed, keys_file):
     response = client.post("/v1/messages", json=body, headers=headers)
     assert (response.status_code, response.json["error"]["type"]) == (429, "rate_limit_error")
     assert response.headers["retry-after-ms"] == "60000"
+    told = client.get("/v1/models", headers=headers).headers
+    assert told["anthropic-ratelimit-requests-remaining"] == "0"
 
 
 # Requests at once
@@ -188,7 +194,7 @@ def test_requests_at_once(make_keyed, keys_file, ask, gate):
 
 ENDS = {
     "refused": (400, {"temperature": -1}),
-    "refused by the engine": (400, {"stop_token_ids": [2**30]}),
+    "refused by the engine": (400, {"stop_token_ids": [2**30], "n": 2}),
     "no model": (404, {"model": "none"}),
     "too long": (400, {"prompt": "x " * 3000}),
     "served": (200, {}),
@@ -312,7 +318,8 @@ def test_several_choices_are_paid_for_each(make_keyed, keys_file):
 
 
 @pytest.mark.parametrize(
-    ("asked", "n", "given"), [(None, 1, 6), (5, 1, 5), (50, 1, 6), (50, 2, 3), (None, 4, 1)]
+    ("asked", "n", "given"),
+    [(None, 1, 6), (5, 1, 5), (50, 1, 6), (50, 2, 3), (None, 4, 1), (None, 6, 1)],
 )
 def test_new_tokens_of_a_request(make_keyed, keys_file, asked, n, given):
     keys_file.write(entry("ann", max_tokens=6))
@@ -324,6 +331,14 @@ def test_new_tokens_of_a_request(make_keyed, keys_file, asked, n, given):
     assert [job.max_new_tokens for job in backend.enqueued] == [given] * n
     is_cut = (asked or 16) > given  # which /v1/completions asks for by itself
     assert response.headers.get("X-Switchyard-Ignored") == ("max_tokens" if is_cut else None)
+
+
+def test_all_choices_of_all_prompts_share_the_new_tokens(make_keyed, keys_file):
+    keys_file.write(entry("ann", max_tokens=6))
+    backend = ScriptedBackend()
+    body = {"prompt": ["x", "y"], "max_tokens": 50, "n": 2}
+    assert make_keyed(backend).post(URL, json=body, headers=bearer("ann")).status_code == 200
+    assert [job.max_new_tokens for job in backend.enqueued] == [1] * 4
 
 
 def test_new_tokens_beyond_the_limit_are_refused_where_nothing_is_cut(make_keyed, keys_file):

@@ -24,7 +24,10 @@ from tests.conftest import ROOT
 from tests.faults.conftest import SCRIPTED
 from tests.live.conftest import GUNICORN, Server
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
+from tests.operations.ledgers import zone
 from tests.scripted import ScriptedBackend
+
+__all__ = ["zone"]
 
 URL = "/v1/completions"
 SECRET = "the-words-of-a-user"
@@ -67,9 +70,10 @@ def test_a_json_line_has_the_exception_apart(make_client):
 
 
 UNCAUGHT = """
-import sys, threading
+import sys, threading, warnings
 from switchyard.app.operations.logs import listen
 listen("INFO", "json", "")
+warnings.warn("old")
 for end in (sys.exit, lambda: 1 / 0):
     thread = threading.Thread(target=end)
     thread.start()
@@ -84,6 +88,35 @@ def test_what_nobody_catches_is_a_line_and_a_thread_that_ends_on_purpose_is_none
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     messages = [line["message"] for line in lines if line["level"] == "CRITICAL"]
     assert messages == ["uncaught: division by zero", "uncaught: at last"]
+    [told] = [line for line in lines if line["level"] == "WARNING"]
+    assert told["logger"] == "py.warnings" and "UserWarning: old" in told["message"]
+
+
+@pytest.mark.parametrize(("is_error", "level"), [(True, "ERROR"), (False, "INFO")])
+def test_a_line_of_the_servers_own_has_its_level_and_stream(capsys, is_error, level):
+    logs.say("here", "json", is_error)
+    told = capsys.readouterr()
+    line = json.loads(told.err if is_error else told.out)
+    assert (line["message"], line["level"]) == ("here", level)
+
+
+def test_the_access_logs_file_has_its_lines_alone(tmp_path):
+    handler = logs._file(str(tmp_path / "access.log"))
+    for name in ("switchyard.engine", "switchyard.access"):
+        handler.handle(logging.LogRecord(name, logging.INFO, "", 0, name, None, None))
+    handler.close()
+    assert (tmp_path / "access.log").read_text() == "switchyard.access\n"
+
+
+def test_a_line_of_text_has_local_time_and_quotes_what_would_divide_it(zone):
+    told = {"remote": "::1", "key": None, "method": "GET", "route": "/", "status": 200, "bytes": 3}
+    told |= {"user_agent": None, "id": "a-1", "model": "my model", "agent": "a\x07b", "name": "ä"}
+    hours = {"EAST-14": "14:00:00 +1400", "WEST12": "12:00:00 -1200"}[zone]
+    day = "01/Jan/1970" if zone == "EAST-14" else "31/Dec/1969"
+    assert str(AccessLine(told, "HTTP/1.1", 0.0)) == (
+        f'::1 - - [{day}:{hours}] "GET / HTTP/1.1" 200 3 "-" "-"'
+        ' id=a-1 model="my model" agent="a\\u0007b" name="\\u00e4"'
+    )
 
 
 def test_the_listener_is_woken_once_for_access_lines_that_come_together(monkeypatch):

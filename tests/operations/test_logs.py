@@ -90,6 +90,21 @@ def test_a_line_tells_all_of_a_request_and_nothing_that_is_secret(make_keyed, li
         assert secret not in text
 
 
+def test_of_a_long_user_agent_the_begin_is_told(make_client, lines):
+    client = make_client(ScriptedBackend(), access_log="-")
+    client.get("/v1/models", headers={"User-Agent": "agent " * 100}).close()
+    assert lines()[0]["user_agent"] == ("agent " * 100)[:200]
+
+
+def test_a_file_has_its_line_with_its_bytes_and_a_head_none(make_client, lines):
+    client = make_client(ScriptedBackend(), access_log="-")
+    for method in ("GET", "HEAD"):
+        with client.open("/docs/index.css", method=method) as response:
+            assert response.content_length > 100
+            num_bytes = len(response.data)
+        assert lines()[0]["bytes"] == num_bytes
+
+
 @pytest.mark.parametrize("way", ["iterator", "gunicorn"], indirect=True)
 def test_a_stream_is_told_with_all_its_bytes(make_keyed, lines):
     client = make_keyed(ScriptedBackend(timed), access_log="-")

@@ -39,6 +39,14 @@ def client(make_counted, fill):
     return make_counted(ScriptedBackend())
 
 
+def test_the_ledgers_file_may_have_any_name(make_open, tmp_path):
+    client = make_open(ScriptedBackend(), ledger=str(tmp_path / "of 50%41? #1.db"))
+    post(client, {"prompt": [3, 4], "max_tokens": 1})
+    client.wait()
+    [row] = client.get("/v1/usage", query_string=NOVEMBER).json["data"]
+    assert (row["requests"], row["prompt_tokens"]) == (1, 2)
+
+
 def ask(client, name="root", **query):
     return client.get("/v1/usage", query_string=query, headers=bearer(name))
 

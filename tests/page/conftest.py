@@ -2,15 +2,20 @@
 
 import os
 import sys
+import threading
 import time
 
 import pytest
 import requests
+import werkzeug.serving
 
+from tests.app.conftest import make_client
 from tests.conftest import ROOT
 from tests.hosts.conftest import wait_for
 from tests.live.conftest import GUNICORN, Server, free_port
 from tests.llamacpp.model import make
+
+__all__ = ["make_client"]
 
 TIMEOUT = 60_000  # milliseconds that a page may take for what a test waits for
 DRAINING = 4.0  # seconds, and less than chromium reads on for behind an answer that was given up
@@ -129,3 +134,86 @@ def helpdesk(request, endless, tmp_path):
     helpdesk.wait_until_answers("/login")
     yield helpdesk
     assert helpdesk.stop() == 0, helpdesk.output
+
+
+@pytest.fixture
+def way():
+    return "iterator"
+
+
+class Handler(werkzeug.serving.WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_):
+        pass
+
+
+@pytest.fixture
+def serve(make_client):
+    """Serve an application over a backend; returns its client, with the address as `url`."""
+    servers = []
+
+    def make(backend, **settings):
+        client = make_client(backend, **settings)
+        server = werkzeug.serving.make_server(
+            "127.0.0.1", 0, client.application, threaded=True, request_handler=Handler
+        )
+        server.daemon_threads = False  # its end joins them
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        servers.append((server, thread))
+        client.url = f"http://127.0.0.1:{server.port}/"
+        return client
+
+    yield make
+    for server, thread in servers:
+        server.shutdown()
+        thread.join(20)
+        server.server_close()
+
+
+@pytest.fixture
+def complaints(page):
+    """What the browser has on its console: errors, and what its policy has forbidden."""
+    found = []
+
+    def note(message):
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            found.append(message.text)
+
+    page.on("console", note)
+    yield found
+    assert found == []
+
+
+@pytest.fixture
+def visit(page, serve, complaints):
+    """Serve a backend, and open its page."""
+
+    def make(backend, **settings):
+        client = serve(backend, **settings)
+        page.goto(client.url)
+        return client
+
+    yield make
+    page.goto("about:blank")  # which ends its streams
+
+
+def chat(page, number=1):
+    return page.get_by_role("region", name=f"Conversation {number}", exact=True)
+
+
+def say(page, text, number=1):
+    field = chat(page, number).get_by_role("textbox")
+    field.fill(text)
+    field.press("Enter")
+
+
+def answer(page, number=1):
+    """The latest."""
+    return chat(page, number).locator("article.assistant").last
+
+
+def complete(page, number=1):
+    chat(page, number).locator("article.assistant .note").last.wait_for()
+    return answer(page, number)

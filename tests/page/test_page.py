@@ -4,100 +4,14 @@ import re
 import threading
 
 import pytest
-import werkzeug.serving
 
 from switchyard.engine.messages import Chunk, Started
-from tests.app.conftest import make_client
 from tests.hosts.conftest import wait_for
 from tests.operations.conftest import KEYS, entry
+from tests.page.conftest import answer, chat, complete, say
 from tests.scripted import Gate, ScriptedBackend, finished, says
 
-__all__ = ["make_client"]
-
 pytestmark = pytest.mark.page
-
-
-@pytest.fixture
-def way():
-    return "iterator"
-
-
-class Handler(werkzeug.serving.WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log(self, *_):
-        pass
-
-
-@pytest.fixture
-def serve(make_client):
-    """Serve an application over a backend; returns its client, with the address as `url`."""
-    servers = []
-
-    def make(backend, **settings):
-        client = make_client(backend, **settings)
-        server = werkzeug.serving.make_server(
-            "127.0.0.1", 0, client.application, threaded=True, request_handler=Handler
-        )
-        server.daemon_threads = False  # its end joins them
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        servers.append((server, thread))
-        client.url = f"http://127.0.0.1:{server.port}/"
-        return client
-
-    yield make
-    for server, thread in servers:
-        server.shutdown()
-        thread.join(20)
-        server.server_close()
-
-
-@pytest.fixture
-def complaints(page):
-    """What the browser has on its console: errors, and what its policy has forbidden."""
-    found = []
-
-    def note(message):
-        if message.type == "error" and "Failed to load resource" not in message.text:
-            found.append(message.text)
-
-    page.on("console", note)
-    yield found
-    assert found == []
-
-
-@pytest.fixture
-def visit(page, serve, complaints):
-    """Serve a backend, and open its page."""
-
-    def make(backend, **settings):
-        client = serve(backend, **settings)
-        page.goto(client.url)
-        return client
-
-    yield make
-    page.goto("about:blank")  # which ends its streams
-
-
-def chat(page, number=1):
-    return page.get_by_role("region", name=f"Conversation {number}", exact=True)
-
-
-def say(page, text, number=1):
-    field = chat(page, number).get_by_role("textbox")
-    field.fill(text)
-    field.press("Enter")
-
-
-def answer(page, number=1):
-    """The latest."""
-    return chat(page, number).locator("article.assistant").last
-
-
-def complete(page, number=1):
-    chat(page, number).locator("article.assistant .note").last.wait_for()
-    return answer(page, number)
 
 
 def test_an_answer_comes_as_it_is_written_and_tells_its_tokens(visit, page):

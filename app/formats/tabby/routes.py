@@ -7,7 +7,7 @@ import flask
 import werkzeug.exceptions
 
 from switchyard.app.delivery.submit import names_of, receive
-from switchyard.app.formats.changes import ModelChange, change_of, check_threads
+from switchyard.app.formats.changes import ModelChange, swap
 from switchyard.app.formats.loads import begun
 from switchyard.app.formats.tabby import bodies, parse
 from switchyard.app.http.body import json_response
@@ -118,10 +118,7 @@ def load_model() -> flask.Response:
     """
     _check_operator()
     request = _receive(parse.ModelLoad)
-    served = change_of(request.name, ModelChange(**request.settings))
-    check_threads(served)
-    audit.warning("%s: load of %s", share_of(flask.request), request.name)
-    load = services().models.swap(served, is_default=True)
+    load = swap(request.name, ModelChange(**request.settings), is_default=True)
     begun(load)
     return flask.Response(bodies.events_of_load(load), mimetype="text/event-stream")
 

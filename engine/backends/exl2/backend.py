@@ -16,7 +16,7 @@ from switchyard.engine.backends.exl2.load.config import read_config
 from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.occupancy import occupancy
-from switchyard.engine.backends.exl2.load.progress import Callback, Progress
+from switchyard.engine.backends.exl2.load.progress import GENERATOR, Callback, Progress
 from switchyard.engine.backends.exl2.speculation import SpeculativeGenerator
 from switchyard.engine.backends.sampling.forcing import Forcing
 from switchyard.engine.backends.sampling.matcher import Matcher, start_masks
@@ -91,6 +91,7 @@ class Exl2Backend:
             self._eos_token_ids = (self._tokenizer.eos_token_id,)
         self._grammars = self._grammars or Grammars(Tokenizer(model_dir))
         self._generator = self._make_generator()
+        progress.tell(GENERATOR)
         self._prove()
         self._masks = start_masks(self._config.name)
         return ModelInfo(

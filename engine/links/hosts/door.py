@@ -81,7 +81,10 @@ class Door:
             logger.exception("a connection is refused")
             connection.close()
         else:
-            self._admit(connection, hello)
+            if hello.is_look:
+                connection.close()
+            else:
+                self._admit(connection, hello)
         finally:
             self._strangers.release()
 

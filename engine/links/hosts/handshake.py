@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from switchyard.engine.errors import ModelError
 
-PROTOCOL = 1  # changes with any message: see tests/engine/test_host.py
+PROTOCOL = 2  # changes with any message: see tests/engine/hosts/test_handshake.py
 TIMEOUT = 5.0  # seconds for all of it
 
 _HELLO = struct.Struct("!10sH32s")
@@ -67,8 +67,8 @@ def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
         raise Stranger("the other end is no Switchyard")
     if protocol != PROTOCOL:
         raise Stranger(
-            f"it speaks protocol {protocol}, and this one {PROTOCOL}: server and engine must be of"
-            " one version"
+            f"it speaks protocol {protocol}, and this one {PROTOCOL}: server and engine need"
+            " versions of Switchyard with one protocol"
         )
     return own, other
 

@@ -10,10 +10,13 @@ from switchyard.engine.links.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Of a server: its process id, and the fingerprint of the model that it tokenizes for."""
+    """Of a server: its process id, and the fingerprint of the model that it tokenizes for.
+    `is_look`: it only asks whether the engine would take it.
+    """
 
     pid: int
     fingerprint: str
+    is_look: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Welcome:
     refusal: str = ""
 
 
-def knock(at: str, key: bytes, fingerprint: str) -> tuple[Wire, int]:
+def knock(at: str, key: bytes, fingerprint: str, is_look: bool = False) -> tuple[Wire, int]:
     """Returns a connection to an engine that takes this server, and the engine's process id. Raises
     Stranger, OSError, EOFError.
     """
@@ -32,7 +35,7 @@ def knock(at: str, key: bytes, fingerprint: str) -> tuple[Wire, int]:
     try:
         meet_engine(connection, key)
         wire = Wire(connection)
-        wire.send(Hello(os.getpid(), fingerprint))
+        wire.send(Hello(os.getpid(), fingerprint, is_look))
         welcome = wire.receive_one(TIMEOUT)
         assert isinstance(welcome, Welcome)
         if welcome.refusal:

@@ -102,8 +102,48 @@ def test_two_changes_of_one_name_at_once_are_refused(served):
     load = models.swap(table.model("a"))
     with pytest.raises(engine.LoadUnderWay):
         models.swap(table.model("a"))
+    with pytest.raises(engine.LoadUnderWay):
+        models.unload("a")
     backend.opening.set()
     load.wait(20)
+    assert not models._entries["a"].was_unloaded  # else it would not come back after a loss
+
+
+@pytest.mark.parametrize("change", ["load", "swap"])
+def test_a_load_behind_an_unload_waits_for_its_end(served, change):
+    table = served()
+    gate = Gate()
+    table.scripts["a"] = [ScriptedBackend(gate=gate)]
+    models = table.start(table.model("a", load="start"))
+    assert models.wait_until_loaded(20)
+    old = models.get("a")
+    stream = old.submit([job("j")])
+    unload = models.unload("a")
+    load = models.load("a") if change == "load" else models.swap(table.model("a", max_pending=7))
+    with pytest.raises(engine.LoadUnderWay):
+        models.load("a")
+    assert load.wait(0.05) is not None and len(table.backends) == 1
+    gate.open()
+    unload.wait(20)
+    load.wait(20)
+    assert ends(take_all(stream)) is engine.Finished
+    assert models.get("a") is not old and models.status("a").state == "ready"
+    assert models.get("a").config.max_pending == (7 if change == "swap" else old.config.max_pending)
+
+
+def test_an_unload_is_not_asked_for_twice(served):
+    table = served()
+    gate = Gate()
+    table.scripts["a"] = [ScriptedBackend(gate=gate)]
+    models = table.start(table.model("a", load="start"))
+    assert models.wait_until_loaded(20)
+    stream = models.get("a").submit([job("j")])
+    unload = models.unload("a")
+    with pytest.raises(engine.LoadUnderWay):
+        models.unload("a")
+    gate.open()
+    unload.wait(20)
+    assert ends(take_all(stream)) is engine.Finished
 
 
 def test_an_unload_ends_behind_the_last_job_and_a_load_that_is_under_way(served):
@@ -182,9 +222,9 @@ def test_models_on_other_gpus_load_at_the_same_time(served):
     models = table.start(*(table.model(name) for name in "abc"))
     for name, gpus in (("a", (0,)), ("b", (1,)), ("c", (0, 1))):
         object.__setattr__(models.served(name).config, "gpus", gpus)
-    loads = [models.load(name) for name in "abc"]
+    loads = [models.load("a"), models.load("b")]
     wait_for(lambda: first.calls and second.calls)
-    assert not third.calls
+    loads.append(models.load("c"))
     first.opening.set()
     loads[0].wait(20)
     assert loads[2].wait(0.05) is not None and not third.calls

@@ -97,6 +97,16 @@ def test_one_that_stays_is_not_evicted(served):
     assert table.loaded() == ["a"]
 
 
+def test_a_load_that_can_never_fit_is_refused_and_evicts_none(served):
+    table = served(size=30)
+    models = table.start(*(table.model(name) for name in "ab"), table.model("c", size=1000))
+    models.lease("a").release()
+    with models.lease("b"):
+        with pytest.raises(engine.NoRoom, match=r"needs .* once others are gone"):
+            models.load("c").wait(20)
+        assert table.loaded() == ["a", "b"]
+
+
 def test_a_client_that_leaves_ends_its_wait_and_not_the_load(served):
     table = served()
     backend = closed()
@@ -140,6 +150,16 @@ def test_one_that_an_operator_loads_is_not_loaded_by_requests(served):
     models.load("a").wait(20)
     models.lease("a").release()
     assert models.load("a") is None
+
+
+def test_requests_are_told_why_an_operators_load_failed(served):
+    table = served()
+    table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]
+    models = table.start(table.model("a", load="manual"), table.model("b"))
+    with pytest.raises(engine.ModelError):
+        models.load("a").wait(20)
+    with pytest.raises(engine.Unloaded, match="no weights"):
+        models.lease("a")
 
 
 def test_a_model_that_cant_load_fails_alone_and_is_tried_again_later(served):

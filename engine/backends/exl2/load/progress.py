@@ -13,6 +13,8 @@ from rich.progress import Progress as Bar
 logger = logging.getLogger(__name__)
 
 LOG_EVERY = 5.0  # seconds
+WEIGHTS = 0.8  # progress once the weights are read
+GENERATOR = 0.9  # progress once the cache and the generator are made
 
 Callback = Callable[[int, int], None]  # called with the numbers of loaded modules, and of all
 
@@ -21,7 +23,7 @@ class Progress:
     """Draws a bar if stderr is a terminal, else logs a line now and then."""
 
     def __init__(self, name: str, tell: Callable[[float], None] | None = None) -> None:
-        """`tell` gets the progress, from 0 to 1."""
+        """`tell` gets the progress, from 0 to `GENERATOR`, before the end of the load."""
         self._name = name
         self._tell = tell
         self._told_at = time.monotonic()
@@ -48,13 +50,16 @@ class Progress:
     def __call__(self, done: int, total: int) -> None:
         """Note the number of loaded modules, and of all."""
         share = done / total
-        if self._tell is not None:
-            self._tell(share)
+        self.tell(WEIGHTS * share)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=share, refresh=True)
         elif (now := time.monotonic()) - self._told_at >= LOG_EVERY:
             self._told_at = now
             logger.info("model %s: %.0f %% is loaded", self._name, 100 * share)
+
+    def tell(self, share: float) -> None:
+        if self._tell is not None:
+            self._tell(share)
 
 
 def parts(progress: Callback, sizes: Sequence[int]) -> list[Callback]:

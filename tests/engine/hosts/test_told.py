@@ -1,6 +1,7 @@
 """What a shared engine tells its servers, over a link whose every event a test decides."""
 
 import contextlib
+import socket
 import threading
 import time
 
@@ -8,7 +9,7 @@ import pytest
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import BatchFailed
-from switchyard.engine.links.hosts import address
+from switchyard.engine.links.hosts import address, front_end
 from switchyard.engine.links.hosts.handshake import meet_engine
 from switchyard.engine.links.hosts.host import DRAINS, Host
 from switchyard.engine.links.hosts.knock import Hello
@@ -49,6 +50,8 @@ class ToldLink:
         self.deliver = deliver
         self.sent = []
         self.changed = threading.Condition()
+        self.last = []  # told before the end
+        self.has_ended = True
 
     def start(self):
         pass
@@ -58,10 +61,10 @@ class ToldLink:
             self.sent.append(command)
             self.changed.notify_all()
         if isinstance(command, Stop):
-            self.deliver([Stopped(None)])
+            self.deliver([*self.last, Stopped(None)])
 
     def join(self, timeout=None):
-        return True
+        return self.has_ended
 
     def wait_for(self, command):
         with self.changed:
@@ -106,6 +109,8 @@ def shared(model_path, tmp_path):
         made.append(one)
         if events:
             one.link.deliver(list(events))
+            with one.connected() as wire:
+                told_until(wire, Loaded)  # jobs that come before are refused
         return one
 
     yield make
@@ -296,3 +301,49 @@ def test_what_a_server_sends_that_cannot_be_read_ends_it_alone(shared, caplog):
         one.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
         assert told_until(good, Stats)[0] == LOADED
     assert "what server 1 sends can't be read" in caplog.text
+
+
+def test_a_job_that_an_end_cuts_off_has_no_end_of_its_own(shared):
+    """Its server moves it to another engine, or keeps it."""
+    one = shared(LOADED)
+    with one.connected() as wire:
+        wire.send(Submit(job("a"), 0.0))
+        one.has_taken(wire, 1)
+        one.link.last = [finished(job("a"), 0, "cancelled")]
+        assert one.host.close(timeout=20)
+        assert rest_of(wire) == [Recovering(DRAINS), Stopped(None)]
+
+
+def test_an_engine_whose_thread_goes_on_is_not_closed(shared):
+    one = shared(LOADED)
+    one.link.has_ended = False
+    assert not one.host.close(timeout=20)
+    one.link.has_ended = True
+
+
+def test_a_server_that_now_and_then_speaks_is_not_silent(monkeypatch):
+    """Its pauses together are longer than the limit."""
+    commands = [ListPending(serial) for serial in range(1, 20)]
+    heard = [messages for command in commands for messages in (None, [command])]
+
+    class Spoken(Wire):
+        def receive(self, timeout=None):
+            if not heard:
+                raise EOFError
+            return heard.pop(0)
+
+    monkeypatch.setattr(front_end, "Wire", Spoken)
+    here, there = socket.socketpair()
+    taken, has_started = [], threading.Event()
+    with there:
+        one = front_end.FrontEnd(
+            here,
+            pid=1,
+            silence_timeout=5.0,
+            take=lambda _, command: taken.append(command),
+            leave=lambda _: has_started.wait(20),
+        )
+        one.start()
+        has_started.set()
+        one.join(20)
+    assert taken == commands

@@ -1,0 +1,156 @@
+"""A host application in client mode, and servers for it: real ones, and scripted answers."""
+
+import http.server
+import json
+import queue
+import threading
+
+import flask
+import pytest
+import werkzeug.serving
+
+from switchyard.app import Switchyard
+from tests.scripted import ScriptedBackend
+
+ENDLESS = {"max_tokens": 1900}
+
+
+class QuietHandler(werkzeug.serving.WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_):
+        pass
+
+
+@pytest.fixture
+def serve():
+    """An application at an address of its own."""
+    servers = []
+
+    def serve(app):
+        server = werkzeug.serving.make_server(
+            "127.0.0.1", 0, app, threaded=True, request_handler=QuietHandler
+        )
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.port}"
+
+    yield serve
+    for server, thread in servers:
+        server.shutdown()
+        thread.join(20)
+        server.server_close()
+
+
+@pytest.fixture
+def make_remote():
+    """A host application with the extension in client mode."""
+    made = []
+
+    def make(url, **more):
+        app = flask.Flask("host")
+        app.switchyard = Switchyard(app, url=url, **more)
+        made.append(app.switchyard)
+        return app
+
+    yield make
+    for switchyard in made:
+        switchyard.close()
+
+
+@pytest.fixture
+def behind(make_client, serve, make_remote):
+    """A host application before a server over a scripted backend, and that server's client."""
+    hosts = []
+
+    def behind(backend=None, of_host=None, **settings):
+        client = make_client(backend or ScriptedBackend(), **settings)
+        app = make_remote(serve(client.application), **(of_host or {}))
+        hosts.append(app)
+        return app, client
+
+    yield behind
+    for app in hosts:  # before the server, whose connections end with them
+        app.switchyard.close()
+
+
+class Upstream(http.server.ThreadingHTTPServer):
+    """Answers by a script: (status, headers, body), or None for a connection that just ends."""
+
+    daemon_threads = True
+
+    def __init__(self, answers):
+        self.answers = queue.SimpleQueue()
+        for answer in answers:
+            self.answers.put(answer)
+        self.bodies = []
+        self.keys = []
+        self.connections = set()
+        super().__init__(("127.0.0.1", 0), UpstreamHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class UpstreamHandler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 20
+
+    def do_POST(self):
+        length = int(self.headers["Content-Length"])
+        self.server.bodies.append(json.loads(self.rfile.read(length)))
+        self.server.connections.add(self.client_address)
+        self.server.keys.append(self.headers["Authorization"])
+        answer = self.server.answers.get(timeout=20)
+        if answer is None:
+            self.close_connection = True
+            return
+        status, headers, body = answer
+        self.send_response(status)
+        for name, value in {"Content-Length": len(body), **headers}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def upstream():
+    made = []
+
+    def make(*answers):
+        made.append(Upstream(answers))
+        thread = threading.Thread(target=made[-1].serve_forever)
+        thread.start()
+        made.append(thread)
+        return made[-2]
+
+    yield make
+    for server, thread in zip(made[::2], made[1::2], strict=True):
+        server.shutdown()
+        thread.join(20)
+        server.server_close()
+
+
+@pytest.fixture
+def frozen(upstream, monkeypatch):
+    """The URL of a server that begins a stream, and says nothing more."""
+    monkeypatch.setattr("switchyard.app.host.wait.SILENCE", 0.5)
+    body = text("a")[2].split(b"\n\n")[1] + b"\n\n"
+    headers = {"Content-Type": "text/event-stream", "Content-Length": len(body) + 1000}
+    return upstream((200, headers, body)).url
+
+
+def error(status, code, **headers):
+    body = {"error": {"message": "so it is", "type": "t", "param": None, "code": code}}
+    return status, headers, json.dumps(body).encode()
+
+
+def text(*pieces):
+    choices = [{"choices": [{"text": piece, "finish_reason": None}]} for piece in pieces]
+    choices.append({"choices": [{"text": "", "finish_reason": "stop"}]})
+    choices.append({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
+    frames = [b"data: " + json.dumps(body).encode() for body in choices]
+    return 200, {}, b"\n\n".join([b": heartbeat", *frames, b"data: [DONE]", b""])

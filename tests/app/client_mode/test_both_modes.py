@@ -1,0 +1,115 @@
+"""A visitor's answer by `Response(stream(…))`, the same in both modes of the extension."""
+
+import functools
+
+import flask
+import pytest
+import requests
+
+from switchyard import engine
+from switchyard.app import BadRequest, Switchyard, TimedOut
+from switchyard.app.extension import HOST
+from switchyard.engine.messages import Chunk, Failed, Started
+from tests.scripted import ScriptedBackend, finished, ticking
+
+
+@pytest.fixture(params=["in its process", "client mode", "client mode, head first"])
+def make_host(request, make_client, serve, make_remote, model_path):
+    """The URL of a view that streams, with error handlers; and the client of its models."""
+
+    def make(backend, **settings):
+        if request.param.endswith("head first"):  # status 200 comes before the first text
+            settings["heartbeat"] = 0.02
+        client = make_client(backend, **settings)
+        if request.param == "in its process":
+            app = flask.Flask("host")
+            app.switchyard = Switchyard(app, model=model_path)
+            app.extensions[HOST].give(client.models)
+        else:
+            app = make_remote(serve(client.application))
+
+        @app.post("/ask")
+        def ask():
+            return flask.Response(app.switchyard.stream(**flask.request.json))
+
+        for kind in (engine.EngineError, BadRequest, TimedOut):
+            app.register_error_handler(kind, lambda error: (type(error).__name__, 418))
+        session = requests.Session()
+        sessions.append(session)
+        return functools.partial(session.post, f"{serve(app)}/ask", stream=True), client
+
+    sessions = []
+    yield make
+    for session in sessions:
+        session.close()
+
+
+def saying(*texts, error=None):
+    def script(job):
+        yield Started(job.identifier)
+        for text in texts:
+            yield Chunk(job.identifier, text, (1,))
+        yield Failed(job.identifier, error) if error else finished(job, len(texts))
+
+    return script
+
+
+REFUSED = {
+    "a prompt too long": (saying("a"), {"prompt": "x " * 3000}, "PromptTooLong"),
+    "a parameter": (saying("a"), {"prompt": "x", "temperature": "warm"}, "BadRequest"),
+    "a failed job": (saying(error=engine.JobFailed("so it is")), {"prompt": "x"}, "JobFailed"),
+    "a failed batch behind no text": (
+        saying("", error=engine.BatchFailed("so it is")),
+        {"prompt": "x"},
+        "BatchFailed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(REFUSED))
+def test_what_fails_before_the_first_text_reaches_an_error_handler(make_host, case):
+    script, body, kind = REFUSED[case]
+    ask, _ = make_host(ScriptedBackend(script))
+    answer = ask(json=body)
+    assert (answer.status_code, answer.text) == (418, kind)
+
+
+def test_a_deadline_before_the_first_text_reaches_an_error_handler(make_host, gate):
+    gate.step(1)
+    ask, _ = make_host(ScriptedBackend(ticking, gate=gate))
+    answer = ask(json={"prompt": "x", "timeout": 0.3})
+    assert (answer.status_code, answer.text) == (418, "TimedOut")
+
+
+def test_models_that_were_closed_reach_an_error_handler(make_host):
+    ask, client = make_host(ScriptedBackend())
+    client.models.close()
+    answer = ask(json={"prompt": "x", "timeout": 0.3})
+    assert (answer.status_code, answer.text) == (418, "Dead")
+
+
+def broken(answer):
+    """What came of an answer that breaks off."""
+    assert answer.status_code == 200
+    found = []
+    with answer, pytest.raises(requests.exceptions.ChunkedEncodingError):
+        for piece in answer.iter_content(None):
+            found.append(piece)
+    return b"".join(found)
+
+
+def test_what_fails_amid_the_text_breaks_the_connection_off(make_host):
+    ask, _ = make_host(ScriptedBackend(saying("a", "b", error=engine.JobFailed("so it is"))))
+    assert broken(ask(json={"prompt": "x"})) == b"ab"
+
+
+def test_a_deadline_amid_the_text_breaks_the_connection_off(make_host):
+    ask, _ = make_host(ScriptedBackend(ticking))
+    broken(ask(json={"prompt": "x", "max_tokens": 1900, "timeout": 0.5}))
+
+
+def test_models_that_are_closed_amid_the_text_break_the_connection_off(make_host):
+    ask, client = make_host(ScriptedBackend(ticking))
+    answer = ask(json={"prompt": "x", "max_tokens": 1900})
+    client.models.close(0)
+    broken(answer)

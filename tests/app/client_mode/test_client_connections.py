@@ -1,0 +1,97 @@
+"""Client mode's connections: kept, lost, of each process; and what is not loaded."""
+
+import os
+
+import pytest
+
+from switchyard import engine
+from switchyard.app import BadRequest, SettingsError
+from tests.app.client_mode.conftest import error, text
+from tests.conftest import run_code
+
+
+def test_neither_a_proxy_of_the_environment_nor_its_passwords_are_used(
+    upstream, make_remote, monkeypatch, tmp_path
+):
+    """Which are about what the host application itself asks of the internet."""
+    passwords = tmp_path / "netrc"
+    passwords.write_text("machine 127.0.0.1 login somebody password secret\n")
+    passwords.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(passwords))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    first, proxy = upstream(text("a", "b")), upstream(error(502, "proxied"))
+    monkeypatch.setenv("http_proxy", proxy.url)
+    app = make_remote(first.url, key="own")
+    assert app.switchyard.generate("x").text == "ab"
+    assert (first.keys, proxy.keys) == (["Bearer own"], [])
+
+
+def test_connections_are_used_again(upstream, make_remote):
+    server = upstream(text("a"), error(400, "invalid_value"), text("b"))
+    app = make_remote(server.url)
+    assert app.switchyard.generate("x").text == "a"
+    with pytest.raises(BadRequest):
+        app.switchyard.generate("x")
+    assert app.switchyard.generate("x").text == "b"
+    assert len(server.connections) == 1
+
+
+def test_a_connection_that_the_server_has_ended_meanwhile_is_no_error(upstream, make_remote):
+    server = upstream(text("a"), None, text("b"))
+    app = make_remote(server.url)
+    assert app.switchyard.generate("x").text == "a"
+    assert app.switchyard.generate("x").text == "b"
+
+
+def test_what_a_fresh_connection_has_carried_is_not_asked_again(upstream, make_remote):
+    server = upstream(None, text("b"))
+    app = make_remote(server.url)
+    with pytest.raises(engine.Closed) as caught:
+        app.switchyard.generate("x")
+    assert str(caught.value) == "the models' server has closed the connection"
+    assert len(server.bodies) == 1
+
+
+def test_a_fork_has_connections_of_its_own(upstream, make_remote):
+    server = upstream(text("a"), text("b"), text("c"))
+    app = make_remote(server.url)
+    assert app.switchyard.generate("x").text == "a"
+    pid = os.fork()
+    if pid == 0:
+        os._exit(app.switchyard.generate("x").text != "b")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert app.switchyard.generate("x").text == "c"
+    assert len(server.connections) == 2
+
+
+def test_what_was_closed_begins_anew_by_start(behind):
+    app, _ = behind()
+    with app.switchyard:
+        app.switchyard.generate("x", max_tokens=1)
+    with pytest.raises(engine.Dead, match="closed"):
+        app.switchyard.generate("x")
+    app.switchyard.start()
+    assert app.switchyard.generate("x", max_tokens=1).text == "0 "
+
+
+def test_settings_of_models_have_no_effect_and_are_refused(make_remote):
+    with pytest.raises(SettingsError, match="model has no effect"):
+        make_remote("http://127.0.0.1:1", model="/models/mine")
+    for url in ("127.0.0.1:8000", "http://", "ftp://a"):
+        with pytest.raises(SettingsError, match="url"):
+            make_remote(url)
+    with pytest.raises(RuntimeError, match="not of this process"):
+        make_remote("http://127.0.0.1:1").switchyard.models.get()
+
+
+def test_no_engine_is_there():
+    run_code(
+        "import flask, sys, threading\n"
+        "from switchyard import Switchyard\n"
+        "switchyard = Switchyard(flask.Flask('x'), url='http://127.0.0.1:1', url_prefix='/llm')\n"
+        "try: switchyard.generate('x')\n"
+        "except Exception as error: print(error)\n"
+        "assert not {'torch', 'exllamav2'} & set(sys.modules)\n"
+        "assert threading.active_count() == 1"
+    )

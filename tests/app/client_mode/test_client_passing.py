@@ -1,0 +1,119 @@
+"""The API under a host's prefix in client mode: requests are passed through."""
+
+import gzip
+import queue
+import threading
+
+import flask
+import pytest
+
+from switchyard import engine
+from switchyard.app.exceptions import Unauthorized
+from tests.app.client_mode.conftest import ENDLESS, error
+from tests.app.conftest import wait_until_empty
+from tests.scripted import Gate, ScriptedBackend, endless, ticking
+
+
+def test_a_passed_stream_of_a_frozen_server_ends_with_an_error(frozen, make_remote):
+    app = make_remote(frozen, heartbeat=0.05, url_prefix="/llm")
+    body = {"prompt": "x", "stream": True}
+    answer = app.test_client().post("/llm/v1/completions", json=body, buffered=False)
+    pieces = iter(answer.response)
+    assert b'"a"' in next(pieces)
+    with pytest.raises(engine.Closed, match="has said nothing"):
+        next(pieces)
+
+
+def test_the_api_is_passed_through(behind):
+    app, client = behind(of_host={"url_prefix": "/llm"})
+    visitor = app.test_client()
+    body = {"prompt": "x", "max_tokens": 3}
+    answer = visitor.post("/llm/v1/completions", json=body, headers={"X-Request-Id": "mine"})
+    assert (answer.json["choices"][0]["text"], answer.headers["X-Request-Id"]) == ("0 1 2 ", "mine")
+    streamed = visitor.post("/llm/v1/completions", json={**body, "stream": True})
+    assert streamed.mimetype == "text/event-stream"
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    assert visitor.get("/llm/v1/models?x=1").json == client.get("/v1/models").json
+    bad = visitor.post("/llm/v1/completions", json={"prompt": 3})
+    assert (bad.status_code, bad.json["error"]["param"]) == (400, "prompt")
+    assert visitor.get("/llm/../v1/models").status_code == 404
+    assert visitor.get("/v1/models").status_code == 404
+
+
+def test_a_visitor_who_leaves_what_is_passed_through_cancels_it(behind, connection):
+    gate = Gate()
+    app, client = behind(
+        ScriptedBackend(endless, gate=gate), of_host={"url_prefix": "/llm"}, heartbeat=3600
+    )
+    statuses = queue.Queue()
+
+    def run():
+        answer = app.test_client().post(
+            "/llm/v1/completions",
+            json={"prompt": "x", **ENDLESS, "stream": True},
+            environ_overrides=connection.environ,
+        )
+        statuses.put(answer.status_code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    gate.wait_until_held()
+    connection.reset()
+    assert statuses.get(timeout=20) == 499
+    gate.open()
+    thread.join(20)
+    wait_until_empty(client)
+
+
+def test_a_passed_stream_that_is_closed_is_cancelled(behind):
+    app, client = behind(ScriptedBackend(ticking), of_host={"url_prefix": "/llm"})
+    body = {"prompt": "x", **ENDLESS, "stream": True}
+    answer = app.test_client().post("/llm/v1/completions", json=body, buffered=False)
+    assert next(iter(answer.response))
+    answer.close()
+    wait_until_empty(client)
+
+
+def test_a_visitor_is_neither_the_host_nor_an_operator(serve, make_remote):
+    seen = []
+    server = flask.Flask("server")
+
+    @server.get("/v1/models")
+    def models():
+        seen.append(dict(flask.request.headers))
+        return {}
+
+    app = make_remote(serve(server), key="of-the-host", url_prefix="/llm")
+    visitor = app.test_client()
+    visitor.set_cookie("session", "1")
+    visitor.get("/llm/v1/models", headers={"Origin": "http://localhost"})
+    headers = {"Authorization": "Bearer theirs", "Origin": "http://elsewhere"}
+    hops = [("X-Forwarded-For", "10.0.0.7, 10.0.0.8"), ("X-Forwarded-For", "10.0.0.9")]
+    app.test_client().get("/llm/v1/models", headers=[*headers.items(), *hops])
+    app.switchyard.close()
+    own, theirs = seen
+    assert not {"Authorization", "Cookie", "Origin"} & own.keys()
+    assert own["X-Forwarded-For"] == "127.0.0.1" and "Via" in own
+    assert (theirs["Authorization"], theirs["Origin"]) == ("Bearer theirs", "http://elsewhere")
+    found = [hop.strip() for hop in theirs["X-Forwarded-For"].split(",")]
+    assert found == ["10.0.0.7", "10.0.0.8", "10.0.0.9", "127.0.0.1"]
+
+
+def test_the_host_s_key_and_hooks_are_its_own(upstream, make_remote, monkeypatch):
+    monkeypatch.setenv("SWITCHYARD_KEY", "from-the-environment")
+    server = upstream(error(401, "invalid_api_key"))
+    monkeypatch.setenv("SWITCHYARD_URL", server.url)
+    app = make_remote(None, url_prefix="/llm", before_request=lambda: ("no entry", 403))
+    assert app.test_client().post("/llm/v1/completions", json={}).text == "no entry"
+    with pytest.raises(Unauthorized):
+        app.switchyard.generate("x")
+    assert server.keys == ["Bearer from-the-environment"]
+
+
+def test_a_compressed_answer_is_passed_through_as_it_is(upstream, make_remote):
+    body = gzip.compress(b'{"choices": []}')
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    app = make_remote(upstream((200, headers, body)).url, url_prefix="/llm")
+    answer = app.test_client().post("/llm/v1/completions", json={"prompt": "x"})
+    assert (answer.status_code, answer.headers.get("Content-Encoding")) == (200, "gzip")
+    assert answer.data == body

@@ -1,0 +1,123 @@
+"""A shared engine over a scripted backend, its servers, and the wires of either by hand."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import socket
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.engine import Engine
+from switchyard.engine.links.hosts import address, handshake, knock
+from switchyard.engine.links.hosts.handshake import meet_engine
+from switchyard.engine.links.hosts.host import Host
+from switchyard.engine.links.hosts.knock import Hello
+from switchyard.engine.links.hosts.socket_link import SocketLink
+from switchyard.engine.links.replicas import ReplicaLink
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.links.wire import Wire
+from switchyard.engine.messages import Chunk
+
+KEY = b"k" * 32
+FINGERPRINT = "fp_1"
+
+
+class House:
+    """A host, and the servers that share it."""
+
+    def __init__(self, model_path, tmp_path, at=None, key=b"", **config):
+        self.at = at or f"unix:{tmp_path}/engine.sock"
+        self.key = key
+        self.config = ModelConfig(model_path, "scripted", **config)
+        self.hosts, self.engines = [], []
+
+    def open(self, backend):
+        over_thread = functools.partial(EngineThread, self.config, lambda: backend)
+        host = Host(self.config, over_thread, self.at, self.key, FINGERPRINT)
+        self.hosts.append(host)
+        host.start()
+        return host
+
+    def connect(self, key=None, fingerprint=FINGERPRINT, is_waited_for=True, **changes):
+        config = dataclasses.replace(self.config, link="socket", at=(self.at,), **changes)
+        make = functools.partial(SocketLink, config, self.at, key or self.key, fingerprint)
+        model = Engine(config, functools.partial(ReplicaLink, config, [((), make)]))
+        self.engines.append(model)
+        model.start()
+        if is_waited_for:
+            assert model.wait_until_loaded(20)
+        return model
+
+    def close(self):
+        for one in self.engines:
+            assert one.close(timeout=20)
+        for host in self.hosts:
+            assert host.close(timeout=20)
+
+
+def link_of(model):
+    [replica] = model._link._replicas
+    return replica.link
+
+
+@contextlib.contextmanager
+def connected(shared, key=None, **options):
+    """The wire of a front end, by hand."""
+    connection = address.connect(shared.at, 5.0)
+    for name, value in options.items():
+        connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
+    with Wire(connection) as wire:
+        meet_engine(connection, key or shared.key)
+        wire.send(Hello(1, FINGERPRINT))
+        assert wire.receive_one().refusal == ""
+        wire.told = []
+        yield wire
+
+
+def told(wire, kind, gate=None):
+    """Events of a kind, the first that come."""
+    while not (found := told_before(wire, kind)):
+        if gate is not None:
+            gate.step()
+        messages_ = wire.receive(20)
+        assert messages_ is not None, "silent"
+        wire.told += [event for events in messages_ for event in events]
+    return found
+
+
+def told_before(wire, kind):
+    return [event for event in wire.told if isinstance(event, kind)]
+
+
+@contextlib.contextmanager
+def meeting(shared):
+    """A server's model, and the wire of an engine that has let it in and goes by hand."""
+    with address.listen(shared.at) as first:
+        model = shared.connect(is_waited_for=False)
+        connection, _ = first.accept()
+        handshake.meet_server(connection, b"")
+        with Wire(connection) as wire:
+            wire.receive_one()
+            wire.send(knock.Welcome(7))
+            yield model, wire
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def take_until_text(stream):
+    taken = stream.take(20)
+    while not any(isinstance(event, Chunk) for event in taken):
+        assert taken, "no event in 20 s"
+        taken = stream.take(20)
+
+
+def wait_until(condition, changed):
+    with changed:
+        assert changed.wait_for(condition, 20)
+
+
+def hello_of(protocol):
+    return handshake._HELLO.pack(b"switchyard", protocol, os.urandom(32))

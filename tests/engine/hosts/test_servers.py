@@ -1,0 +1,120 @@
+"""How a server comes to a shared engine, and what it does when that is away."""
+
+import os
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine import messages
+from switchyard.engine.errors import ModelError
+from switchyard.engine.links.hosts import address, handshake, knock
+from switchyard.engine.links.hosts.knock import Hello
+from switchyard.engine.links.wire import Wire
+from switchyard.engine.messages import Finished, PutBack
+from tests.engine.hosts.house import FINGERPRINT, KEY, link_of, meeting
+from tests.engine.reading import take_all
+from tests.scripted import Gate, ScriptedBackend, count, job
+
+
+def test_a_silent_engine_is_left(house, monkeypatch):
+    shared = house(silence_timeout=0.5)
+    with address.listen(shared.at) as mute:
+        model = shared.connect(is_waited_for=False)
+        connection, _ = mute.accept()
+        handshake.meet_server(connection, b"")
+        with Wire(connection) as wire:
+            assert wire.receive_one() == Hello(os.getpid(), FINGERPRINT)
+            wire.send(knock.Welcome(7))
+            wire.send([messages.Loaded(ScriptedBackend().open())])
+            assert model.wait_until_loaded(20)
+            stream = model.submit([job("a")])
+            assert isinstance(stream.take(20)[0], PutBack)
+    os.unlink(shared.at.removeprefix("unix:"))
+    shared.open(ScriptedBackend())
+    assert isinstance(take_all(stream)[-1], Finished)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"key": b"x" * 32}, "the engine has another key"),
+        ({"fingerprint": "fp_2"}, "fingerprint fp_1, and this server one of fp_2"),
+    ],
+)
+def test_a_server_that_may_not_share_it_is_told_and_does_not_start(house, changes, says):
+    shared = house(key=KEY)
+    shared.open(ScriptedBackend())
+    model = shared.connect(is_waited_for=False, **changes)
+    assert not model.wait_until_loaded(20)
+    assert type(model.error) is ModelError and says in str(model.error)
+    assert shared.at in str(model.error)
+
+
+def test_a_server_waits_for_an_engine_that_is_not_there_yet(house, caplog):
+    shared = house()
+    model = shared.connect(is_waited_for=False)
+    assert not model.wait_until_loaded(0.5) and model.state == "loading"
+    shared.open(ScriptedBackend())
+    assert model.wait_until_loaded(20)
+    assert len([m for m in caplog.messages if "no engine for model scripted" in m]) == 1
+
+
+def test_a_server_can_be_closed_while_there_is_no_engine(house):
+    shared = house()
+    model = shared.connect(is_waited_for=False)
+    assert model.close(timeout=20)
+
+
+def test_an_engine_that_hangs_is_told_and_taken_back(house):
+    gate = Gate()
+    shared = house(hang_timeout=0.3, hang_exit=60.0)
+    shared.open(ScriptedBackend(count, gate))
+    model = shared.connect()
+    stream = model.submit([job("a")])
+    gate.wait_until_held()
+    assert isinstance(stream.take(20)[0], PutBack)
+    with pytest.raises(engine.Stalled):
+        model.submit([job("b")])
+    gate.open()
+    assert isinstance(take_all(stream)[-1], Finished)
+    assert model.state == "ready"
+
+
+def test_the_numbers_go_on_where_the_connection_was_lost(house):
+    shared = house()
+    shared.open(ScriptedBackend())
+    model = shared.connect()
+    take_all(model.submit([job("a", 3)]))
+    link_of(model)._wire.shut()
+    take_all(model.submit([job("b", 3)]))
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.standing.stats.totals.new_tokens >= 6, 20)
+    assert model.standing.stats.totals.new_tokens == 6
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        [],
+        [[messages.Stopped(engine.Closed("the engine drains"))]],
+        [[messages.Loaded(ScriptedBackend().open())], [messages.Stopped(ModelError("no weights"))]],
+    ],
+    ids=["cut off while it loads", "ended while it loads", "failed after its load"],
+)
+def test_a_server_goes_on_with_the_next_engine(house, last):
+    shared = house()
+    with meeting(shared) as (model, wire):
+        for events in last:
+            wire.send(events)
+    os.unlink(shared.at.removeprefix("unix:"))
+    shared.open(ScriptedBackend())
+    assert model.wait_until_loaded(20)
+    assert isinstance(take_all(model.submit([job("a")]))[-1], Finished)
+
+
+def test_a_server_does_not_wait_for_an_engine_that_can_not_load(house):
+    shared = house()
+    with meeting(shared) as (model, wire):
+        wire.send([messages.Stopped(ModelError("no weights"))])
+        assert not model.wait_until_loaded(20)
+    assert type(model.error) is ModelError and "no weights" in str(model.error)
