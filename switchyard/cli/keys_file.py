@@ -17,7 +17,6 @@ from typing import Any
 import click
 
 from switchyard.app.operations.keys import (
-    OTHERS,
     ApiKey,
     KeysError,
     KeyTable,
@@ -117,7 +116,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _replace(path: str, text: str) -> None:
-    """Owner and mode stay, without rights for others; a new file has mode 0600."""
+    """Owner and mode stay; a new file has mode 0600."""
     directory = os.path.dirname(path)
     try:
         descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".keys-")
@@ -126,7 +125,7 @@ def _replace(path: str, text: str) -> None:
                 file.write(text)
                 if os.path.exists(path):
                     status = os.stat(path)
-                    os.fchmod(file.fileno(), status.st_mode & 0o777 & ~OTHERS)
+                    os.fchmod(file.fileno(), status.st_mode & 0o777)
                     os.fchown(file.fileno(), status.st_uid, status.st_gid)
                 file.flush()
                 os.fsync(file.fileno())

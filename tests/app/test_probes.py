@@ -5,8 +5,10 @@ import tomllib
 import flask
 import pytest
 
-from switchyard import __version__
-from switchyard.app import Switchyard
+from switchyard import __version__, engine
+from switchyard.app import Settings, Switchyard, create_app
+from switchyard.app.blueprint import open_models
+from switchyard.engine.links.thread import EngineThread
 from tests.conftest import ROOT
 from tests.scripted import ScriptedBackend
 
@@ -33,6 +35,48 @@ def test_balancers_hear_503_while_the_model_loads_and_then_200(make_client, path
     assert client.get(path).status_code == 200
     client.models.drain()
     assert client.get(path).status_code == 503
+
+
+@pytest.fixture
+def several(model_path):
+    """A client of a server with a model that is ready, one that loads until `opening` is set, and
+    one on demand.
+    """
+    slow = ScriptedBackend()
+    slow.opening.clear()
+    backends = {"first": ScriptedBackend(), "second": slow}
+    tables = [{"model": model_path, "name": name} for name in backends]
+    tables.append({"model": model_path, "name": "third", "load": "demand"})
+    settings = Settings(models=tables)
+    models = open_models(
+        settings,
+        open=lambda config: engine.Engine(
+            config, lambda d: EngineThread(config, lambda: backends[config.name], d)
+        ),
+    )
+    models.start()
+    assert models.get("first").wait_until_loaded(20)
+    client = create_app(settings, models).test_client()
+    client.models, client.opening = models, slow.opening
+    yield client
+    slow.opening.set()
+    assert models.close(timeout=20)
+
+
+def test_each_model_that_loads_with_the_server_counts(several):
+    told = several.get("/health/ready")
+    states = {"first": "ready", "second": "loading", "third": "unloaded"}
+    assert (told.status_code, told.json["models"]) == (503, states)
+    assert told.json["reasons"] == {"second": "the model is loading"}
+    several.opening.set()
+    assert several.models.wait_until_loaded(20)
+    for path in ("/health/ready", *READY):
+        assert several.get(path).status_code == 200
+
+
+def test_a_balancer_is_told_when_to_come_back(loading):
+    for path in ("/health", "/health/ready", "/v1/health/ready", "/v2/health/ready"):
+        assert loading.get(path).headers["Retry-After"] == "1"
 
 
 def test_health_has_the_words_of_llama_cpp(loading, make_client):

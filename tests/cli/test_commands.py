@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from switchyard.cli import main
-from switchyard.engine.memory.gpus import Gpu
+from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu
 from tests.conftest import ROOT, run_code
 
 DOCTOR = sys.modules["switchyard.cli.doctor"]  # the command has the name in the package
@@ -221,6 +221,17 @@ def test_doctor_says_what_follows(switchyard, monkeypatch, gpu, probe, says, sta
     assert says in done.output and done.exit_code == status
     assert gpu.name in done.output
     assert json.loads(switchyard("doctor", "--json").output)
+
+
+def test_doctor_takes_the_first_gpu_driver_and_limit_that_will_do(switchyard, monkeypatch):
+    gpu = Gpu("The first", AMPERE, 8 << 30, 8 << 30, f"{NEEDED_DRIVER}.1")
+    monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
+    monkeypatch.setattr(DOCTOR, "_probe", lambda: {"cuda": "12.8", "sees": 1, "extension": True})
+    monkeypatch.setattr(DOCTOR.resource, "getrlimit", lambda _: (1023, 1024))
+    done = switchyard("doctor")
+    assert done.exit_code == 0 and "flash-attn needs" not in done.output
+    monkeypatch.setattr(DOCTOR.resource, "getrlimit", lambda _: (1023, 1023))
+    assert switchyard("doctor").exit_code == 1
 
 
 def test_doctor_asks_torch_itself(switchyard):

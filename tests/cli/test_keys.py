@@ -1,5 +1,6 @@
 """`switchyard keys`, on real files."""
 
+import errno
 import hashlib
 import json
 import os
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from switchyard.app.operations.keys import read_keys
 from switchyard.cli import main
-from switchyard.cli.keys_file import block, edit
+from switchyard.cli.keys_file import Failed, block, edit
 
 
 @pytest.fixture
@@ -106,6 +107,36 @@ def test_check_says_whether_a_server_could_read_it(keys, path):
     done = keys("check", "--json")
     assert done.exit_code == 1
     assert "chmod o=" in json.loads(done.output)["message"]
+
+
+@pytest.mark.parametrize(
+    "given", ["a-short-one", "with a blank 0123456789", "schlüssel-0123456789ab"]
+)
+def test_a_key_that_would_be_no_key_is_refused(keys, path, given):
+    done = keys("add", "ann", "--stdin", input=f"{given}\n")
+    assert done.exit_code == 2 and "at least 20 printable ASCII" in done.output
+    assert not path.exists()
+
+
+def test_a_full_disk_leaves_the_file_and_nothing_beside_it(keys, path, monkeypatch):
+    def fail(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    keys("add", "ann")
+    text = path.read_text()
+    monkeypatch.setattr(os, "fsync", fail)
+    done = keys("add", "bob")
+    assert done.exit_code == 1 and f"switchyard: {path}: No space left" in done.output
+    assert path.read_text() == text and os.listdir(path.parent) == [path.name]
+
+
+def test_a_change_of_another_entry_is_no_safe_edit(keys, path):
+    keys("add", "ann")
+    keys("add", "bob")
+    text = path.read_text()
+    with pytest.raises(Failed, match="can't be edited safely"):
+        edit(str(path), lambda text: text.replace("bob", "eve"), expected={"ann"})
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,17 @@ def test_who_has_sent_more_than_was_read_may_take_longer_to_close(make_worker, m
         worker.murder_keepalived(force=True)
 
 
+def test_a_worker_that_ends_waits_no_longer_for_any_connection(make_worker):
+    worker = make_worker(nr_conns=2)
+    with make_connection() as soon, make_connection() as late:
+        for connection, within in ((soon, 100.0), (late, 300.0)):
+            connection.wait_for_request(within, within, within, 0.0)
+            worker._wait(connection, worker._on_request)
+        worker._cap_keepalive(200.0)
+        assert (soon.deadline, late.deadline) == (100.0, 200.0)
+        worker.murder_keepalived(force=True)
+
+
 @pytest.fixture
 def listener():
     with socket.create_server(("127.0.0.1", 0)) as listener:

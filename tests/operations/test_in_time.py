@@ -323,6 +323,7 @@ def test_the_file_of_keys_is_looked_at_once_a_second_however_many_ask(
 def test_a_month_is_renewed_on_its_first_day_however_long_it_was():
     december, february = 1798675200.0, 1803859199.0  # 2026-12-31, the last second of 2027-02
     assert _renewal("month", december).endswith("at 2027-01-01T00:00:00Z")
+    assert _renewal("month", december + 31 * 86400).endswith("at 2027-02-01T00:00:00Z")
     assert _renewal("month", february).endswith("at 2027-03-01T00:00:00Z")
     assert _renewal("day", february).endswith("at 2027-03-01T00:00:00Z")
 
