@@ -6,6 +6,7 @@ import runpy
 import socket
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -105,3 +106,17 @@ def test_why_an_address_can_not_be_listened_on_is_told_as_it_is():
     assert told is not None and told.endswith(" SWITCHYARD_BIND=127.0.0.9:1")
     elsewhere = address.refusal("192.0.2.1:80")  # for documentation: nobody's
     assert elsewhere is not None and "can't be listened on" in elsewhere
+
+
+def test_an_address_is_awaited_only_while_another_server_has_it():
+    told = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        bind = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert "is taken" in address.refusal_after(bind, 0.0, told.append)
+        assert told == []
+        assert "is taken" in address.refusal_after(bind, 0.1, told.append)
+        assert told == [f"{bind} is taken: waiting 0.1 s for it"]
+        assert address.refusal_after(bind, 20.0, lambda _: taken.close()) is None
+    begin = time.monotonic()
+    assert "can't be listened on" in address.refusal_after("192.0.2.1:80", 5.0, told.append)
+    assert time.monotonic() - begin < 5 and len(told) == 1

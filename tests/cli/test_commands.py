@@ -1,5 +1,6 @@
 """The command `switchyard`: what it says, and its exit status."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -124,6 +125,7 @@ def test_a_wrong_value_is_told_by_its_option(switchyard, monkeypatch, arguments,
         (["check", "--set", "name"], "must be NAME=VALUE"),
         (["check", "--config", "nowhere.toml"], "there is no such file"),
         (["srve"], "No such command"),
+        (["engine", "--set", 'at=["unix:a", "unix:b"]', "--set", "link=socket"], "one of unix:a, "),
         (["bench", "--streams", "1,x"], "must be numbers"),
         (["bench", "--tokens", "0"], "must be above 0"),
     ],
@@ -240,24 +242,48 @@ def test_doctor_asks_torch_itself(switchyard):
     assert "none that NVIDIA's driver knows" in switchyard("doctor").output
 
 
-@pytest.mark.parametrize("path", ["", "/", "/llm", "/llm/"])
-def test_a_server_below_a_path_is_asked_there(switchyard, path):
+@contextlib.contextmanager
+def answering(status=200, body=b""):
+    """Its URL, and the paths that it is asked for."""
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             asked.append(self.path)
-            self.send_response(200)
+            self.send_response(status)
             self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *args):
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        done = switchyard("drain", "--url", f"http://127.0.0.1:{server.server_port}{path}")
+        yield f"http://127.0.0.1:{server.server_port}", asked
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.parametrize("path", ["", "/", "/llm", "/llm/"])
+def test_a_server_below_a_path_is_asked_there(switchyard, path):
+    with answering() as (url, asked):
+        done = switchyard("drain", "--url", f"{url}{path}")
     assert done.exit_code == 0, done.output
     assert asked == [f"{path.rstrip('/')}/admin/drain"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (503, b'{"error": {"message": "later"}}', "503: later\n"),
+        (404, b'{"error": "nothing here"}', "404: Not Found\n"),
+        (404, b"[]", "404: Not Found\n"),
+        (502, b"<html>", "502: Bad Gateway\n"),
+        (401, b"", "401: Unauthorized (--key, or SWITCHYARD_KEY in the environment)\n"),
+    ],
+)
+def test_whatever_a_server_refuses_with_is_told(switchyard, status, body, says):
+    with answering(status, body) as (url, _):
+        done = switchyard("drain", "--url", url)
+    assert (done.exit_code, done.output) == (1, f"switchyard: {url}: {says}")

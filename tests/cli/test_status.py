@@ -8,6 +8,7 @@ import werkzeug.serving
 from click.testing import CliRunner
 
 from switchyard.cli import main
+from switchyard.cli.status import _lines
 from tests.app.conftest import make_client, way
 from tests.operations.conftest import KEYS, clock, keys_file, make_keyed
 from tests.scripted import ScriptedBackend
@@ -38,6 +39,28 @@ def test_all_is_told_to_keys_that_may_watch(status):
         "  0 tokens/s, 0 of prompts",
         "  0 of 64 pages in use, 0 kept",
         "0 streams, 0 WebSockets",
+    ]
+
+
+def test_each_line_of_a_busy_server_is_told():
+    model = {"id": "m", "state": "recovering", "progress": 0.5, "running": 2, "waiting": 3}
+    model |= {"max_batch_size": 4, "max_pending": 5, "max_seq_len": 100, "cache_mode": "q4"}
+    model |= {"tokens_per_second": 12.5, "prompt_tokens_per_second": 3.0, "iteration_ms": 20.25}
+    model |= {"last_iteration_age": 1.5, "recoveries": 2}
+    model |= {"pages": {"all": 9, "referenced": 7, "cached": 1}}
+    model |= {"gpus": [{"name": "cuda:0", "total": 8 << 30, "free": 2 << 30}]}
+    told = {"version": "1", "uptime": 3725.4, "models": [model], "streams": 6, "websockets": 7}
+    assert list(_lines({**told, "threads": {"busy": 8, "all": 9}})) == [
+        "switchyard 1, for 1:02:05",
+        "m: recovering 50%, 2 running, 3 waiting",
+        "  at most 4 running and 5 waiting, 100 tokens each, cache q4",
+        "  12.5 tokens/s, 3 of prompts, 20.25 ms a step",
+        "  the last step was told 1.5 seconds ago",
+        "  7 of 9 pages in use, 1 kept",
+        "  cuda:0: 6.0 of 8.0 GiB",
+        "  recovered 2 times",
+        "6 streams, 7 WebSockets",
+        "8 of 9 request threads busy",
     ]
 
 

@@ -165,6 +165,18 @@ def test_a_key_that_was_removed_begins_anew(make_keyed, keys_file, clock):
         assert client.post(URL, json=BODY, headers=bearer("ann")).status_code == 401
 
 
+@pytest.mark.parametrize(
+    "left", ["", entry("ann", hash=HASH), entry("ann", expires="2020-01-01T00:00:00Z")]
+)
+def test_a_long_connection_sees_a_file_that_has_changed(make_keyed, keys_file, clock, left):
+    keyring = make_keyed(ScriptedBackend()).application.extensions["switchyard"].checks.keyring
+    ann = keyring.find(KEYS["ann"].encode())
+    keys_file.write(entry("bob"), left)
+    assert keyring.find_again(ann) is ann
+    clock.now += 1
+    assert keyring.find_again(ann) is None
+
+
 def test_the_file_stays_the_same_in_another_directory(make_keyed, tmp_path, clock, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = KeysFile(tmp_path / "own.toml").write(entry("ann")).path

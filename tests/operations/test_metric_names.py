@@ -129,6 +129,20 @@ def test_what_the_server_holds_has_its_own_name():
     }
 
 
+def test_the_status_tells_rates_by_the_second_and_steps_in_milliseconds(make_client):
+    client = make_client(ScriptedBackend())
+    bounds = len(engine.BOUNDS["iteration_seconds"])
+    for age, tokens in ((10, 0), (2, 50)):
+        steps = {"iteration_seconds": engine.Histogram((tokens, *[0] * bounds), tokens * 0.02)}
+        totals = Totals(new_tokens=tokens, prompt_tokens=10 * tokens)
+        stats = engine.Stats(time.monotonic() - age, totals, steps)
+        client.models.get().deliver([stats])
+    [told] = client.get("/v1/status").json["models"]
+    assert told["tokens_per_second"] == pytest.approx(5, abs=1)
+    assert told["prompt_tokens_per_second"] == pytest.approx(50, abs=10)
+    assert told["iteration_ms"] == 20
+
+
 @pytest.mark.parametrize("gone", [None, "decode"])
 def test_what_is_counted_of_a_request_has_its_own_name(gone):
     registry = CollectorRegistry()

@@ -103,8 +103,9 @@ def test_a_table_has_a_head_and_no_formulas(client, fill):
     assert given == {"m", 'a,"b"', *(f"'{name}" for name in names[:5])}
 
 
-def test_a_table_has_the_columns_of_the_list(client):
-    response = ask(client, **NOVEMBER, format="csv")
+@pytest.mark.parametrize("names", ["day,key,model", "model,day,key", "key,day,model,day"])
+def test_a_table_has_the_columns_of_the_list(client, names):
+    response = ask(client, **NOVEMBER, format="csv", group_by=names)
     head, *cells = csv.reader(io.StringIO(response.get_data(as_text=True), newline=""))
     assert head == ["day", "key", "model", *SUMS]
     assert cells == [[str(cell) for cell in row] for row in ROWS[1:4]]

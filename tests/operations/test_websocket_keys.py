@@ -138,6 +138,8 @@ def test_each_generation_has_a_line_and_so_has_the_connection(start, keys_file, 
     server = start(SCRIPTED, keys_file=keys_file.path, access_log=path, log_format="json")
     server.wait_until_ready()
     url = server.url.replace("http", "ws") + "/v1/stream"
+    with pytest.raises(websocket.WebSocketBadStatusException):
+        websocket.create_connection(url, timeout=30)
     connection = websocket.create_connection(url, timeout=30, header=bearer("ann"))
     for id, max_tokens in ((1, 2), (2, 3)):
         generate(connection, id, max_tokens=max_tokens)
@@ -149,6 +151,7 @@ def test_each_generation_has_a_line_and_so_has_the_connection(start, keys_file, 
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     told = [(line["status"], line["completion_tokens"], line["key"]) for line in lines]
     assert sorted(told, key=str) == [
-        *((101, None, "ann"), (200, 2, "ann"), (200, 3, "ann"), (404, None, "ann"))
+        *((101, None, "ann"), (200, 2, "ann"), (200, 3, "ann"), (401, None, None)),
+        (404, None, "ann"),
     ]
     assert {line["route"] for line in lines} == {"/v1/stream"}
