@@ -1,5 +1,6 @@
 """When systemd gets signs of life, by a clock of the test's own."""
 
+import os
 import socket
 from types import SimpleNamespace
 
@@ -35,6 +36,14 @@ def heard(tmp_path):
 @pytest.fixture
 def notifier(tmp_path):
     return Notifier(str(tmp_path / "notify"))
+
+
+def test_systemd_may_listen_at_an_abstract_address():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(5)
+        sock.bind(f"\0switchyard-{os.getpid()}")
+        Notifier(f"@switchyard-{os.getpid()}").tell("READY=1")
+        assert sock.recv(4096) == b"READY=1"
 
 
 def test_one_that_hangs_longer_than_the_server_bears_gives_no_sign_of_life(heard, notifier):

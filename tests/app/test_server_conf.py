@@ -52,7 +52,8 @@ def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, tmp
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "ann"\nhash = "sha256:{64 * "0"}"\n')
     keys.chmod(0o600)
-    every = [("0.0.0.0", 80), ("::", 80, 0, 0), ("127.0.0.2", 80), "/run/socket", 3]
+    every = [("0.0.0.0", 80), ("::", 80, 0, 0)]
+    every += [("127.0.0.2", 80), ("::1", 80, 0, 0), ("localhost", 80), "/run/socket", 3]
     for addresses, settings, count in (
         (every, {}, 1),
         (every, {"keys_file": keys}, 0),

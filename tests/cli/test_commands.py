@@ -10,11 +10,14 @@ import subprocess
 import sys
 import threading
 
+import click
 import gunicorn
 import pytest
 from click.testing import CliRunner
 
+from switchyard import engine
 from switchyard.cli import main
+from switchyard.cli.serve import _chosen
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu
 from tests.conftest import ROOT, run_code
 
@@ -240,6 +243,15 @@ def test_doctor_asks_torch_itself(switchyard):
     told = DOCTOR._probe()
     assert told["sees"] == 0 and told["cuda"] is None
     assert "none that NVIDIA's driver knows" in switchyard("doctor").output
+
+
+def test_an_engine_is_chosen_by_its_name():
+    configs = [engine.ModelConfig(path="x", name=name) for name in ("first", "second")]
+    assert _chosen(configs, "second").name == "second"
+    assert _chosen(configs[:1], None).name == "first"
+    for few, name in ((configs, None), (configs, "third"), (configs[:1], "second")):
+        with pytest.raises(click.UsageError, match="--name: must be one of first"):
+            _chosen(few, name)
 
 
 @contextlib.contextmanager

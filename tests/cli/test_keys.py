@@ -41,7 +41,8 @@ def hashed(key):
 def test_a_key_is_made_shown_once_and_kept_as_a_hash(keys, path):
     done = keys("add", "ann", "--rpm", "60", "--tpm", "1000", "--model", "demo", "--note", 'a "b"')
     assert done.exit_code == 0, done.output
-    [key] = [line for line in done.output.splitlines() if line.startswith("sk-sy-")]
+    key = done.stdout.removesuffix("\n")  # for a pipe
+    assert key.startswith("sk-sy-") and path.read_text().startswith("# API keys of Switchyard: ")
     assert len(key) == len("sk-sy-") + 43
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     [entry] = table(path).values()
@@ -128,6 +129,21 @@ def test_a_full_disk_leaves_the_file_and_nothing_beside_it(keys, path, monkeypat
     done = keys("add", "bob")
     assert done.exit_code == 1 and f"switchyard: {path}: No space left" in done.output
     assert path.read_text() == text and os.listdir(path.parent) == [path.name]
+
+
+def test_a_budget_without_a_ledger_is_found(keys, path, monkeypatch):
+    keys("add", "ann", "--budget-tokens", "5", "--budget-period", "day")
+    done = keys("check")
+    assert done.exit_code == 1 and "needs the server's setting ledger" in done.output
+    monkeypatch.setenv("SWITCHYARD_LEDGER", "usage.db")
+    assert keys("check").exit_code == 0
+
+
+def test_a_directory_that_is_not_there_is_told(tmp_path, keys):
+    done = CliRunner().invoke(main, ["keys", "--file", str(tmp_path / "no" / "keys"), "add", "ann"])
+    assert (done.exit_code, done.stderr) == (
+        *(1, f"switchyard: {tmp_path / 'no'}: No such file or directory\n"),
+    )
 
 
 def test_a_change_of_another_entry_is_no_safe_edit(keys, path):

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import errno
 import itertools
+import logging
 import os
 import queue
 import selectors
@@ -19,7 +20,8 @@ from gunicorn.config import Config
 
 from switchyard.server.body import Body
 from switchyard.server.request_threads import RequestThreads
-from switchyard.server.worker import DISCARD, LINGER, Worker
+from switchyard.server.thread_pool import RequestPool
+from switchyard.server.worker import DISCARD, LINGER, Worker, _announce
 from tests.faults.heads import NUM_THREADS, make_connection
 
 
@@ -80,6 +82,38 @@ def test_a_worker_that_ends_waits_no_longer_for_any_connection(make_worker):
         worker._cap_keepalive(200.0)
         assert (soon.deadline, late.deadline) == (100.0, 200.0)
         worker.murder_keepalived(force=True)
+
+
+def test_a_connection_that_no_thread_can_take_is_closed_and_counts_no_more(make_worker):
+    pool = RequestPool(1)
+    pool.shutdown()
+    worker = make_worker(nr_conns=1, tpool=pool, log=logging.getLogger("worker"))
+    with make_connection() as connection:
+        worker.enqueue_req(connection)
+        assert worker.nr_conns == 0 and connection.sock.fileno() < 0
+
+
+def test_the_end_begins_no_request_that_is_not_whole(make_worker):
+    begun = []
+    worker = make_worker(nr_conns=1, enqueue_req=begun.append)
+    sent = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"
+    with make_connection(sent) as connection:
+        connection.wait_for_request(9.0, 9.0, 9.0, time.monotonic())
+        worker._wait(connection, worker._on_request)
+        worker.murder_keepalived(force=True)
+        assert begun == [] and connection.sock.fileno() < 0
+
+
+@pytest.mark.parametrize("is_ctrl_c", [True, False])
+def test_the_end_tells_how_many_requests_it_waits_for(capsys, is_ctrl_c):
+    settings = types.SimpleNamespace(grace=2.5, log_format="text")
+    again = "; again to end now" if is_ctrl_c else ""
+    for identifiers, told in (("", ""), ("aa", "1 request"), ("aab", "2 requests")):
+        jobs = [types.SimpleNamespace(request_id=one) for one in identifiers]
+        model = types.SimpleNamespace(jobs=lambda timeout, jobs=jobs: jobs)
+        _announce(types.SimpleNamespace(engines=[model]), settings, is_ctrl_c)
+        line = f"switchyard: finishing {told}, 2.5 s at most{again}\n"
+        assert capsys.readouterr().out == (line if told else "")
 
 
 @pytest.fixture

@@ -217,8 +217,13 @@ def test_a_log_that_is_renamed_goes_on_in_another_file(start_logged, tmp_path):
     assert "completion_tokens" not in server.output
 
 
-def test_the_audit_goes_to_stderr_whatever_the_level(start_logged):
+def test_the_audit_goes_to_stderr_whatever_the_level(start_logged, tmp_path):
     server = start_logged(log_level="ERROR")
+    KeysFile(tmp_path / "keys.toml").write(entry("ann"), entry("bob"))
+    deadline = time.monotonic() + 20  # it is seen while no requests come
+    while "switchyard.audit: server: keys reloaded: added bob\n" not in server.output:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     for headers in (bearer("wrong"), {}):
         url = f"{server.url}/v1/models"
         assert requests.get(url, headers=headers, timeout=60).status_code == 401
