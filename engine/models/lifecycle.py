@@ -212,7 +212,7 @@ class Lifecycle:
             if load.is_cancelled or self.is_over:
                 raise Closed(f"model {engine.config.name} was unloaded before it was loaded")
             engine.start()
-        if not engine.wait_until_loaded():
+        if not engine.wait_until_loaded() or load.is_cancelled:
             error = engine.error or Closed(f"model {engine.config.name} was unloaded meanwhile")
             engine.close(timeout=RELEASE)
             raise error
