@@ -6,11 +6,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
 from switchyard.engine.errors import ModelError
 from switchyard.engine.memory import residency
+from switchyard.engine.models.closing import close_all
 from switchyard.engine.models.entry import Entry, Instance, Lease, ModelStatus, Served
 from switchyard.engine.models.lessor import Lessor
 from switchyard.engine.models.lifecycle import Lifecycle
@@ -18,6 +20,7 @@ from switchyard.engine.models.load import Load, Way
 from switchyard.engine.models.names import Names
 from switchyard.engine.models.opening import open_engine
 from switchyard.engine.models.room import Look, Room
+from switchyard.engine.models.unread import Unread, open_if_readable
 from switchyard.engine.schedule.alarms import ALARMS, Alarm
 
 TICK = 1.0  # seconds between checks for idle and lost models
@@ -41,7 +44,8 @@ class Models:
         """`aliases`: alias to model name; one may end in `*`, which matches any rest. `default`:
         the model of requests without a name; if None, the first. `max_loaded`: most engines at
         once; 0: no limit but memory. `load_wait`: seconds that a request waits for its model.
-        Raises ModelError for an alias of an unknown model, and for files that can't be read.
+        Raises ModelError for an alias of an unknown model, and for files of a model with
+        load = "start" that can't be read. Another such model fails alone, by its `status`.
         """
         self._changed = threading.Condition()  # guards entries, aliases, the attributes below
         self._open = open
@@ -52,7 +56,7 @@ class Models:
         room = Room(self._entries, self._changed, max_loaded, look)
         self._life = Lifecycle(self._entries, self._changed, self._opened, room, load_wait, clock)
         for model in models:
-            self._add(model)
+            self._add(model, isinstance(model, Served) and model.load != "start")
         self._names = Names(self._entries, self._changed, aliases or {}, default)
         self._lessor = Lessor(self._changed, self._life, load_wait)
 
@@ -225,39 +229,26 @@ class Models:
         if self._process not in (None, os.getpid()):
             return False
         self._end_life()
-        results: list[bool] = []
         loads = [entry.load for entry in list(self._entries.values())]
         loading = [load.engine for load in loads if load is not None and load.engine]
-        first, *others = dict.fromkeys([*self.engines, *loading])
-
-        def close(engine: Engine) -> None:
-            results.append(engine.close(drain, timeout))
-
-        threads = [
-            threading.Thread(target=close, args=(one,), name=f"close-{one.config.name}")
-            for one in others
-        ]
-        for thread in threads:
-            thread.start()
-        close(first)  # on this thread: the system may have none left
-        for thread in threads:
-            thread.join()
-        return all(results)
+        return close_all([*dict.fromkeys([*self.engines, *loading])], drain, timeout)
 
     # Helpers
 
-    def _add(self, model: Engine | Served) -> None:
-        """Raises ModelError."""
+    def _add(self, model: Engine | Served, may_fail: bool = False) -> None:
+        """`may_fail`: a model that can't be read is added as failed. Raises ModelError."""
         if isinstance(model, Engine):
             served, engine = Served(model.config), model
             engine.on_stopped(self._note_stopped)
         else:
-            served, engine = model, self._opened(model)
+            open = partial(open_if_readable, self._opened) if may_fail else self._opened
+            served, engine = model, open(model)
         name = served.config.name
         with self._changed:
             if name in self._entries:
                 raise ModelError(f"there are two models called {name!r}", "models")
-            self._entries[name] = Entry(name, Instance(served, engine))
+            entry = self._entries[name] = Entry(name, Instance(served, engine))
+            entry.error = engine.reason if isinstance(engine, Unread) else None
 
     def _opened(self, served: Served) -> Engine:
         engine = self._open(served.config)
