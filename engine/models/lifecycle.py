@@ -219,8 +219,9 @@ class Lifecycle:
 
     def _unload(self, entry: Entry, drain: float) -> None:
         instance = entry.instance
-        with self._turns.take(instance.served.config.gpus):
-            self._room.retire(instance, drain)
+        if instance.engine.is_started:  # else it would be closed, and no load could start it
+            with self._turns.take(instance.served.config.gpus):
+                self._room.retire(instance, drain)
         logger.info("model %s is unloaded", entry.name)
 
     def _swap(self, entry: Entry, load: Load, served: Served, way: Way | None) -> None:

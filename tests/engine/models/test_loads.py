@@ -152,6 +152,15 @@ def test_one_that_an_operator_loads_is_not_loaded_by_requests(served):
     assert models.load("a") is None
 
 
+def test_an_unload_of_one_that_was_never_loaded_leaves_it_to_the_next_request(served):
+    table = served()
+    models = table.start(table.model("a"), table.model("b"))
+    models.unload("a").wait(20)
+    assert models.status("a").state == "unloaded"
+    models.lease("a").release()
+    assert table.loaded() == ["a"]
+
+
 def test_requests_are_told_why_an_operators_load_failed(served):
     table = served()
     table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]
