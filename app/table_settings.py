@@ -100,6 +100,10 @@ class TableSettings(EngineSettings):
                 raise ValueError(f"models: {name!r} is the name or alias of more than one")
         if self.models and self.default_model is not None and self.default_model not in names:
             raise ValueError(f"default_model: {self.default_model!r} is none of {', '.join(names)}")
+        try:
+            engine.check_aliases(self.aliases(), names or [self.model_name])
+        except engine.ModelError as error:
+            raise ValueError(str(error)) from None
         num_first = sum(one.load == "start" for one in self.models)
         least = num_first + (num_first < len(self.models))
         if 0 < self.max_loaded < least:

@@ -290,6 +290,14 @@ def test_without_tables_there_is_one_model():
         ({"models": [ONE, ONE]}, "'one' is the name or alias of more than one"),
         ({"models": [OTHER, {**ONE, "name": "chat"}]}, "'chat' is the name or alias"),
         ({"models": [OTHER], "model_aliases": {"chat": "other"}}, "'chat' is the name or alias"),
+        (
+            {"models": [OTHER], "model_aliases": {"x": "none"}},
+            "model_aliases: 'x' stands for 'none'",
+        ),
+        (
+            {"model": "/m/one", "model_aliases": {"x": "other"}},
+            "no model that is served; there is: one",
+        ),
         ({"models": [ONE], "model": "/m/other"}, "can't be tables"),
         ({"models": [ONE], "default_model": "two"}, "'two' is none of one"),
         ({"models": [ONE, OTHER], "max_loaded": 1}, "max_loaded: 2 models stay"),
