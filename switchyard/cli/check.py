@@ -67,7 +67,8 @@ def _find(**given: Any) -> Iterator[Finding]:
     if settings.access_log not in ("", "-"):
         yield _of_access_log(settings.access_log)
     for config in configs:
-        yield from _of_model(config)
+        for what, is_good, message in _of_model(config):
+            yield Finding(what, is_good, f"{config.name}: {message}")
     yield _of_address(settings.bind)
 
 
@@ -135,21 +136,19 @@ def _of_model(config: engine.ModelConfig) -> Iterator[Finding]:
     [architecture, *_] = model_dir.config["architectures"]
     template = "a chat template" if model_dir.chat_template else "no chat template"
     context = f"{config.max_seq_len or model_dir.max_seq_len or '?'} tokens of context"
-    told = f"{config.name}, {architecture}, {model_dir.format}, {context}, {template}"
-    yield Finding("model", True, told)
+    yield Finding("model", True, f"{architecture}, {model_dir.format}, {context}, {template}")
     fault = ChatTemplate(model_dir).fault
     if fault is not None:
-        yield Finding("chat template", False, f"{config.name}: {fault}")
+        yield Finding("chat template", False, fault)
     try:
         if is_for_cpu(config.device):
             check_host(config)
         elif has_gpu():
             free = usable([*chosen(config).values()])
             mode, tokens = Memory(config, footprints, free, lengths.max_seq_len).caches()[0]
-            room = f"{config.name}: there is room for {tokens} tokens of {mode} cache"
-            yield Finding("memory", True, room)
+            yield Finding("memory", True, f"there is room for {tokens} tokens of {mode} cache")
     except engine.ModelError as error:
-        yield Finding("memory", False, f"{config.name}: {error}")
+        yield Finding("memory", False, str(error))
 
 
 def _of_shared(config: engine.ModelConfig) -> Iterator[Finding]:

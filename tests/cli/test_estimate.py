@@ -179,15 +179,18 @@ def test_check_names_a_gpu_that_is_not_there(check):
     status, output = check(20, DEMO_EXL2, "--set", "gpus=0")
     assert status == 0 and "✓ memory" in output
     status, output = check(20, DEMO_EXL2, "--set", "gpus=0,1")
-    assert status == 1 and "✗ model: gpus has 1, and this process sees 1" in output
+    assert status == 1 and "✗ model: demo-exl2: gpus has 1, and this process sees 1" in output
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([DEMO_EXL2], "✗ model: the weights are quantized: only a CUDA device can serve them"),
-        ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: the weights are quantized"),
-        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: cache_mode is for GPUs"),
+        (
+            [DEMO_EXL2],
+            "✗ model: demo-exl2: the weights are quantized: only a CUDA device can serve them",
+        ),
+        ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: demo: the weights are quantized"),
+        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: demo: cache_mode is for GPUs"),
     ],
 )
 def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):
