@@ -8,6 +8,7 @@ import flask
 import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
+from switchyard import engine
 from switchyard.app.delivery.submit import receive
 from switchyard.app.formats.changes import ModelChange, ModelName, swap
 from switchyard.app.formats.loads import (
@@ -100,6 +101,10 @@ def point_alias(alias: str) -> flask.Response:
     check_operator()
     models = services().models
     request = receive_change(ModelName)
+    try:
+        engine.check_alias(alias)
+    except ValueError as error:
+        raise werkzeug.exceptions.BadRequest(f"alias: {error}") from None
     if alias in models.names:
         raise werkzeug.exceptions.Conflict(f"{alias[:100]!r} is a model's own name")
     before = models.point(alias, request.model)

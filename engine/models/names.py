@@ -7,6 +7,12 @@ from switchyard.engine.errors import ModelError, ModelNotFound
 from switchyard.engine.models.entry import Entry
 
 
+def check_alias(alias: str) -> None:
+    """Raises ValueError for what can't be an alias."""
+    if not alias or "*" in alias[:-1]:
+        raise ValueError(f"{alias!r} must be a name, with a * at its end at the most")
+
+
 def check_aliases(aliases: Mapping[str, str], names: Collection[str]) -> None:
     """Raises ModelError for an alias of a model that is none of `names`."""
     for alias, name in aliases.items():

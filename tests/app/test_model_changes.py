@@ -230,3 +230,26 @@ def test_pages_may_read_what_they_need_and_ask_in_each_way(make):
     assert "x-ratelimit-remaining-tokens" in exposed
     assert "anthropic-ratelimit-requests-reset" in exposed
     assert set(exposed) == set(origins.EXPOSED)
+
+
+def test_an_alias_that_no_request_could_match_is_refused(make):
+    client = make()
+    for alias in ("g*t", "*-x"):
+        response = client.put(
+            f"/admin/aliases/{alias}", json={"model": "second"}, environ_base=LOCAL
+        )
+        assert response.status_code == 400
+        message = f"alias: '{alias}' must be a name, with a * at its end at the most"
+        assert response.json["error"]["message"] == message
+    assert client.models.status("second").aliases == ()
+    response = client.put("/admin/aliases/g*", json={"model": "second"}, environ_base=LOCAL)
+    assert response.json["model"] == "second"
+
+
+def test_a_load_of_an_alias_is_told_the_models_name(make):
+    client = make()
+    response = client.post("/admin/models/chat", json={}, environ_base=LOCAL)
+    assert (response.status_code, response.json["error"]["param"]) == (404, "model")
+    assert response.json["error"]["message"] == "'chat' is an alias of model 'first': name that"
+    response = client.post("/admin/models/other", json={}, environ_base=LOCAL)
+    assert "'other' does not exist; there is: first, second, third" in response.text
