@@ -190,7 +190,8 @@ class Lifecycle:
                         self._start_once_more(entry, instance, load)
                         return
                 if waited >= self._patience or load.is_cancelled:
-                    raise Loading(f"model {entry.name} waits for memory that others use", RETRY)
+                    waits_for = "the memory, or the place in max_loaded, of models at work"
+                    raise Loading(f"model {entry.name} waits for {waits_for}", RETRY)
                 time.sleep(LOOK)
         finally:
             self._room.let_go_on(instance)

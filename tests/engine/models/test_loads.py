@@ -80,6 +80,17 @@ def test_it_says_in_the_end_that_others_use_the_memory(served):
     assert told.value.retry_after == lifecycle.RETRY
 
 
+def test_an_operator_is_told_what_a_load_has_waited_for(served):
+    table = served(max_loaded=1, load_wait=0.1)
+    models = table.start(table.model("a"), table.model("b"))
+    with (
+        models.lease("a"),
+        pytest.raises(engine.Loading, match="the place in max_loaded, of models"),
+    ):
+        models.load("b").wait(20)
+    assert table.loaded() == ["a"]
+
+
 def test_max_loaded_counts_whatever_the_memory(served):
     table = served(max_loaded=1)
     models = table.start(table.model("a"), table.model("b"))
