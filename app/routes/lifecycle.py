@@ -27,6 +27,7 @@ audit = logging.getLogger("switchyard.audit")
 
 EVENTS = "text/event-stream"
 ERRORS = (404, 409)
+LOAD_ERRORS = (*ERRORS, 503)
 EXAMPLE = {"model": "demo"}
 
 blueprint = flask.Blueprint("switchyard_admin_models", __name__, url_prefix="/admin")
@@ -43,7 +44,7 @@ class AliasBody(TypedDict):
     {200: None},
     body=ModelChange,
     streams={EVENTS: ModelStatusBody | LoadDone},
-    errors=ERRORS,
+    errors=LOAD_ERRORS,
     example={"cache_tokens": 32768},
     who="operator",
     counts=False,

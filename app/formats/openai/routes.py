@@ -109,7 +109,7 @@ def create_chat_completion() -> flask.Response:
 @declares(
     {200: InputTokens},
     body=Chat,
-    errors=(404,),
+    errors=(404, 503),
     example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def count_chat_tokens() -> flask.Response:
