@@ -2,10 +2,11 @@
 
 import os
 
+import flask
 import pytest
 
 from switchyard import engine
-from switchyard.app import BadRequest, SettingsError
+from switchyard.app import BadRequest, SettingsError, Switchyard
 from tests.app.client_mode.conftest import error, text
 from tests.conftest import run_code
 
@@ -25,6 +26,27 @@ def test_neither_a_proxy_of_the_environment_nor_its_passwords_are_used(
     app = make_remote(first.url, key="own")
     assert app.switchyard.generate("x").text == "ab"
     assert (first.keys, proxy.keys) == (["Bearer own"], [])
+
+
+@pytest.mark.parametrize("given", ["arguments", "application", "environment"])
+def test_server_and_key_are_the_arguments_then_the_application_s(upstream, monkeypatch, given):
+    servers = {name: upstream(text(name)) for name in ("environment", "application", "arguments")}
+    app, more = flask.Flask("host"), {}
+    for name, server in servers.items():
+        match name:
+            case "environment":
+                monkeypatch.setenv("SWITCHYARD_URL", server.url)
+                monkeypatch.setenv("SWITCHYARD_KEY", name)
+            case "application":
+                app.config.update(SWITCHYARD_URL=server.url, SWITCHYARD_KEY=name)
+            case "arguments":
+                more = {"url": server.url, "key": name}
+        if name == given:
+            break
+    switchyard = Switchyard(app, **more)
+    assert switchyard.generate("x").text == given
+    assert servers[given].keys == [f"Bearer {given}"]
+    switchyard.close()
 
 
 def test_connections_are_used_again(upstream, make_remote):

@@ -17,6 +17,8 @@ from tests.app.client_mode.conftest import error, text
     [
         ({"prompt": "x", "stream": True}, BadRequest, "stream"),
         ({"prompt": "x", "temperature": "warm"}, BadRequest, "temperature"),
+        ({"prompt": "x", "timeout": "soon"}, BadRequest, "timeout"),
+        ({"prompt": "x", "timeout": -1}, BadRequest, "timeout"),
         ({"prompt": "x", "no_such": 1}, BadRequest, "no_such"),
         ({"messages": []}, BadRequest, "messages"),
         ({"prompt": "x", "temperature": object()}, BadRequest, None),
@@ -78,6 +80,18 @@ def test_a_failure_amid_the_text_is_raised(upstream, make_remote):
     app = make_remote(upstream((200, {}, body)).url)
     with pytest.raises(engine.BatchFailed):
         app.switchyard.generate("x")
+
+
+@pytest.mark.parametrize("event", ["{", "5", '{"choices": [5]}', '{"usage": 5}', '{"error": 5}'])
+def test_an_event_that_is_not_switchyard_s_is_a_failure_behind_the_text(
+    upstream, make_remote, event
+):
+    body = text("a")[2].split(b"\n\n")[1] + b"\n\ndata: " + event.encode() + b"\n\n"
+    stream = make_remote(upstream((200, {}, body)).url).switchyard.stream("x")
+    assert next(stream) == "a"
+    with pytest.raises(engine.Failure, match="not as Switchyard does") as caught:
+        next(stream)
+    assert caught.value.__cause__
 
 
 @pytest.mark.parametrize("length", [0, 1000], ids=["ended", "cut off"])
