@@ -49,6 +49,21 @@ def test_server_and_key_are_the_arguments_then_the_application_s(upstream, monke
     switchyard.close()
 
 
+def test_one_extension_serves_the_current_application_else_its_last(upstream):
+    first, last = upstream(text("first")), upstream(text("last"))
+    switchyard, apps = Switchyard(), []
+    for server in (first, last):
+        apps.append(flask.Flask("host"))
+        apps[-1].config["SWITCHYARD_URL"] = server.url
+        switchyard.init_app(apps[-1])
+    with apps[0].app_context():
+        assert switchyard.generate("x").text == "first"
+        switchyard.close()
+    with flask.Flask("without it").app_context():
+        assert switchyard.generate("x").text == "last"
+    switchyard.close()
+
+
 def test_connections_are_used_again(upstream, make_remote):
     server = upstream(text("a"), error(400, "invalid_value"), text("b"))
     app = make_remote(server.url)
@@ -98,8 +113,9 @@ def test_what_was_closed_begins_anew_by_start(behind):
 
 
 def test_settings_of_models_have_no_effect_and_are_refused(make_remote):
-    with pytest.raises(SettingsError, match="model has no effect"):
+    with pytest.raises(SettingsError, match="model has no effect") as caught:
         make_remote("http://127.0.0.1:1", model="/models/mine")
+    assert caught.value.name == "model"
     for url in ("127.0.0.1:8000", "http://", "ftp://a"):
         with pytest.raises(SettingsError, match="url"):
             make_remote(url)

@@ -9,7 +9,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.exceptions import Unauthorized
-from tests.app.client_mode.conftest import ENDLESS, error
+from tests.app.client_mode.conftest import ENDLESS, error, text
 from tests.app.conftest import wait_until_empty
 from tests.scripted import Gate, ScriptedBackend, endless, ticking
 
@@ -108,6 +108,15 @@ def test_the_host_s_key_and_hooks_are_its_own(upstream, make_remote, monkeypatch
     with pytest.raises(Unauthorized):
         app.switchyard.generate("x")
     assert server.keys == ["Bearer from-the-environment"]
+
+
+def test_names_that_are_given_hold_for_what_is_passed_through(upstream, make_remote):
+    app = make_remote(upstream(text("a")).url, url_prefix="/llm", allowed_hosts=["mine.example"])
+    statuses = [
+        app.test_client().post("/llm/v1/completions", json={}, headers={"Host": host}).status_code
+        for host in ("other.example", "mine.example")
+    ]
+    assert statuses == [403, 200]
 
 
 def test_a_compressed_answer_is_passed_through_as_it_is(upstream, make_remote):
