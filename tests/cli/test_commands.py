@@ -55,6 +55,18 @@ def test_check_finds_what_would_keep_a_server_from_starting(switchyard, model_pa
     assert "hf download no/where" in done.output and taken in done.output
 
 
+def test_check_reads_the_keys_as_a_server_with_these_settings(switchyard, model_path, tmp_path):
+    hashed = f"sha256:{'0' * 64}"
+    text = f'name = "ann"\nhash = "{hashed}"\nbudget_tokens = 9\nbudget_period = "day"\n'
+    file = tmp_path / "keys.toml"
+    file.write_text(f"[[keys]]\n{text}")
+    file.chmod(0o600)
+    arguments = ("check", model_path, "--set", f"keys_file={file}")
+    assert "budget_tokens needs the server's setting ledger" in switchyard(*arguments).output
+    done = switchyard(*arguments, "--set", f"ledger={tmp_path}/usage.db")
+    assert done.exit_code == 0 and "✓ keys: 1 in " in done.output
+
+
 def test_check_tries_the_access_log_and_makes_none(switchyard, model_path, tmp_path):
     def told(path):
         done = switchyard("check", model_path, "--set", f"access_log={path}", "--json")
