@@ -136,11 +136,15 @@ def upstream():
 
 @pytest.fixture
 def frozen(upstream, monkeypatch):
-    """The URL of a server that begins a stream, and says nothing more."""
+    """Makes a server that begins a stream, and says nothing more."""
     monkeypatch.setattr("switchyard.app.host.wait.SILENCE", 0.5)
     body = text("a")[2].split(b"\n\n")[1] + b"\n\n"
-    headers = {"Content-Type": "text/event-stream", "Content-Length": len(body) + 1000}
-    return upstream((200, headers, body)).url
+
+    def make(kind="text/event-stream"):
+        headers = {"Content-Type": kind, "Content-Length": len(body) + 1000}
+        return upstream((200, headers, body))
+
+    return make
 
 
 def error(status, code, **headers):

@@ -105,14 +105,14 @@ def test_a_server_that_is_lost_amid_the_text_is_an_error(upstream, make_remote, 
 
 
 def test_a_stream_of_a_frozen_server_ends_with_an_error(frozen, make_remote):
-    stream = make_remote(frozen, heartbeat=0.05).switchyard.stream("x")
+    stream = make_remote(frozen().url, heartbeat=0.05).switchyard.stream("x")
     assert next(stream) == "a"
     with pytest.raises(engine.Closed, match="has said nothing"):
         next(stream)
 
 
 def test_a_stream_may_be_silent_for_four_heartbeats(frozen, make_remote):
-    app = make_remote(frozen, heartbeat=1.0)
+    app = make_remote(frozen().url, heartbeat=1.0)
     stream = app.switchyard.stream("x")
     assert next(stream) == "a"
     begin = time.monotonic()
