@@ -70,9 +70,6 @@ class PassedBody(Iterator[bytes]):
                 return data
         except ClientGone:
             pass
-        except BaseException:
-            self.close()
-            raise
         self.close()
         raise StopIteration
 

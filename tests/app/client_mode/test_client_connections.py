@@ -1,6 +1,8 @@
 """Client mode's connections: kept, lost, of each process; and what is not loaded."""
 
 import os
+import ssl
+import subprocess
 
 import flask
 import pytest
@@ -62,6 +64,25 @@ def test_one_extension_serves_the_current_application_else_its_last(upstream):
     with flask.Flask("without it").app_context():
         assert switchyard.generate("x").text == "last"
     switchyard.close()
+
+
+def test_a_server_is_asked_by_tls(upstream, make_remote, tmp_path, monkeypatch):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=here"]
+    new += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run(new, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = upstream(None, text("a"))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = server.url.replace("http:", "https:")
+    with pytest.raises(engine.Dead):  # nothing vouches for it
+        make_remote(url).switchyard.generate("x")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    app = make_remote(url)
+    with pytest.raises(engine.Closed):  # by a fresh connection, so it is not asked again
+        app.switchyard.generate("x")
+    assert app.switchyard.generate("x").text == "a"
 
 
 def test_connections_are_used_again(upstream, make_remote):

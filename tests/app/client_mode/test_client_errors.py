@@ -2,14 +2,26 @@
 
 import json
 import socket
+import threading
 import time
+from types import SimpleNamespace
 
+import flask
 import pytest
 
 from switchyard import engine
-from switchyard.app import BadRequest, TimedOut
-from switchyard.app.exceptions import BudgetSpent, LimitReached, Unauthorized
+from switchyard.app import BadRequest, ClientGone, TimedOut
+from switchyard.app.errors import KINDS
+from switchyard.app.exceptions import BudgetSpent, LimitReached, NotPermitted, Unauthorized
+from switchyard.app.host import patient
+from switchyard.app.host.upstream import RETRY
 from tests.app.client_mode.conftest import error, text
+
+OTHERWISE = {  # docs/flask.md, client mode
+    engine.InvalidJob: BadRequest,
+    engine.ModelError: engine.Dead,
+    **dict.fromkeys((engine.Loading, engine.Stalled, engine.Draining), engine.Refused),
+}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +70,41 @@ def test_errors_are_those_of_the_own_process(upstream, make_remote, answer, kind
     assert "127.0.0.1" not in str(caught.value)
     if isinstance(caught.value, engine.Full | LimitReached):
         assert caught.value.retry_after == 600
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_each_error_of_the_engine_comes_back_as_it_was(upstream, make_remote, kind):
+    status, _, code, _ = KINDS[kind]
+    app = make_remote(upstream(error(status, code, **{"Retry-After": 600})).url)
+    with pytest.raises(OTHERWISE.get(kind, kind)) as caught:
+        app.switchyard.generate("x")
+    assert type(caught.value) is OTHERWISE.get(kind, kind)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (401, "invalid_api_key", Unauthorized()),
+        (403, "insufficient_permissions", NotPermitted("so it is")),
+        (429, "too_many_failures", LimitReached("so it is", 600.0, "too_many_failures")),
+        (408, "body_timeout", TimedOut("so it is", "body_timeout")),
+        (499, "client_gone", ClientGone()),
+        (422, "unsupported_parameter", BadRequest("so it is", None, "unsupported_parameter")),
+    ],
+)
+def test_what_the_server_says_of_a_request_is_whole(upstream, make_remote, status, code, expected):
+    app = make_remote(upstream(error(status, code, **{"Retry-After": 600})).url)
+    with pytest.raises(type(expected)) as caught:
+        app.switchyard.generate("x")
+    assert (str(caught.value), vars(caught.value)) == (str(expected), vars(expected))
+
+
+def test_a_date_in_retry_after_is_no_number_and_no_error(upstream, make_remote):
+    date = {"Retry-After": "Wed, 25 Nov 2026 10:00:00 GMT"}
+    app = make_remote(upstream(error(503, "model_failed", **date)).url)
+    with pytest.raises(engine.Dead) as caught:
+        app.switchyard.generate("x")
+    assert caught.value.retry_after == RETRY
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["at once", "amid text"])
@@ -119,6 +166,31 @@ def test_a_stream_may_be_silent_for_four_heartbeats(frozen, make_remote):
     with pytest.raises(engine.Closed):
         next(stream)
     assert time.monotonic() - begin >= 4
+
+
+def test_the_time_between_two_reads_is_no_silence_of_the_server(serve, make_remote, monkeypatch):
+    late, go_on = [0.0], threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0])
+    monkeypatch.setattr(patient, "time", clock)
+    server = flask.Flask("server")
+
+    @server.post("/v1/completions")
+    def complete():
+        events = text("a", "b")[2].split(b"\n\n")
+
+        def body():
+            yield events[1] + b"\n\n"
+            assert go_on.wait(20)
+            yield b"\n\n".join(events[2:])
+
+        return flask.Response(body(), mimetype="text/event-stream")
+
+    with make_remote(serve(server)).switchyard as switchyard:
+        stream = switchyard.stream("x")
+        assert next(stream) == "a"
+        late[0] = 1000.0
+        go_on.set()
+        assert list(stream) == ["b"]
 
 
 def test_a_server_that_is_not_there_is_an_error_at_once(make_remote, caplog):

@@ -90,12 +90,13 @@ def test_a_visitor_is_neither_the_host_nor_an_operator(serve, make_remote):
     app = make_remote(serve(server), key="of-the-host", url_prefix="/llm")
     visitor = app.test_client()
     visitor.set_cookie("session", "1")
-    visitor.get("/llm/v1/models?a=%2F&b=ä", headers={"Origin": "http://localhost"})
+    got = visitor.get("/llm/v1/models?a=%2F&b=ä", headers={"Origin": "http://localhost"})
     headers = {"Authorization": "Bearer theirs", "Origin": "http://elsewhere"}
     hops = [("X-Forwarded-For", "10.0.0.7, 10.0.0.8"), ("X-Forwarded-For", "10.0.0.9")]
     app.test_client().get("/llm/v1/models", headers=[*headers.items(), *hops])
     app.switchyard.close()
     own, theirs = seen
+    assert own["X-Request-Id"] == got.headers["X-Request-Id"]
     assert own["query"] == b"a=%2F&b=%C3%A4" and not theirs["query"]
     assert not {"Authorization", "Cookie", "Origin"} & own.keys()
     assert own["X-Forwarded-For"] == "127.0.0.1" and "Via" in own
