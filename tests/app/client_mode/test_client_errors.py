@@ -60,6 +60,7 @@ def test_what_the_server_refuses_is_raised(behind, arguments, kind, param):
         (error(408, "queue_timeout"), TimedOut),
         (error(401, "invalid_api_key"), Unauthorized),
         ((502, {}, b"<html>Bad Gateway"), engine.Dead),
+        ((504, {}, b""), engine.Dead),
         ((404, {}, b"<html>"), engine.Failure),
     ],
 )
@@ -99,6 +100,21 @@ def test_what_the_server_says_of_a_request_is_whole(upstream, make_remote, statu
     assert (str(caught.value), vars(caught.value)) == (str(expected), vars(expected))
 
 
+def test_a_parameter_at_fault_is_the_one_that_the_server_names(upstream, make_remote):
+    told = {"message": "m", "param": "max_tokens", "code": "context_length_exceeded"}
+    app = make_remote(upstream((400, {}, json.dumps({"error": told}).encode())).url)
+    with pytest.raises(engine.PromptTooLong) as caught:
+        app.switchyard.generate("x")
+    assert caught.value.param == "max_tokens"
+
+
+def test_a_proxy_says_when_to_come_again(upstream, make_remote):
+    app = make_remote(upstream((502, {"Retry-After": "7"}, b"<html>Bad Gateway")).url)
+    with pytest.raises(engine.Dead) as caught:
+        app.switchyard.generate("x")
+    assert caught.value.retry_after == 7
+
+
 def test_a_date_in_retry_after_is_no_number_and_no_error(upstream, make_remote):
     date = {"Retry-After": "Wed, 25 Nov 2026 10:00:00 GMT"}
     app = make_remote(upstream(error(503, "model_failed", **date)).url)
@@ -120,12 +136,15 @@ def test_a_deadline_tells_what_was_used_until_then(upstream, make_remote, is_str
     assert (caught.value.code, caught.value.usage) == ("total_timeout", usage)
 
 
-def test_a_failure_amid_the_text_is_raised(upstream, make_remote):
-    frame = {"error": {"message": "m", "type": "t", "param": None, "code": "batch_failed"}}
+@pytest.mark.parametrize(
+    ("code", "kind"), [("batch_failed", engine.BatchFailed), ("internal_error", engine.Failure)]
+)
+def test_a_failure_amid_the_text_is_raised(upstream, make_remote, code, kind):
+    frame = {"error": {"message": "m", "type": "t", "param": None, "code": code}}
     body = text("a")[2].split(b"data: {")[1]
     body = b"data: {" + body + b"data: " + json.dumps(frame).encode() + b"\n\n"
     app = make_remote(upstream((200, {}, body)).url)
-    with pytest.raises(engine.BatchFailed):
+    with pytest.raises(kind):
         app.switchyard.generate("x")
 
 
@@ -176,12 +195,13 @@ def test_the_time_between_two_reads_is_no_silence_of_the_server(serve, make_remo
 
     @server.post("/v1/completions")
     def complete():
-        events = text("a", "b")[2].split(b"\n\n")
+        events = text("a", "b")[2]
+        cut = events.index(b'"b"')
 
         def body():
-            yield events[1] + b"\n\n"
+            yield events[:cut]
             assert go_on.wait(20)
-            yield b"\n\n".join(events[2:])
+            yield events[cut:]
 
         return flask.Response(body(), mimetype="text/event-stream")
 
@@ -206,10 +226,15 @@ def test_a_server_that_is_not_there_is_an_error_at_once(make_remote, caplog):
     assert (answer.status_code, answer.json["error"]["code"]) == (503, "model_failed")
 
 
-def test_a_server_without_room_is_asked_again_when_it_says(upstream, make_remote):
-    server = upstream(error(503, "overloaded", **{"Retry-After": 0.3}), text("a", "b"))
+@pytest.mark.parametrize(
+    ("status", "code"), [(503, "overloaded"), (429, "queue_full"), (429, "rate_limit_exceeded")]
+)
+def test_a_server_without_room_is_asked_again_when_it_says(upstream, make_remote, status, code):
+    server = upstream(error(status, code, **{"Retry-After": 0.3}), text("a", "b"))
     app = make_remote(server.url)
-    assert app.switchyard.generate("x", timeout=20).text == "ab"
+    with app.test_request_context(headers={"X-Request-Id": "mine"}):
+        assert app.switchyard.generate("x", timeout=20).text == "ab"
+    assert server.request_ids == ["mine", "mine"]
     first, second = (body["timeout"] for body in server.bodies)
     assert 20 >= first > first - 0.3 >= second > 10
 
