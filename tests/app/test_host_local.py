@@ -98,3 +98,19 @@ def test_presets_are_those_of_the_settings(make_host):
     with pytest.raises(BadRequest) as caught:
         switchyard.generate("x", preset="long")
     assert caught.value.param == "preset"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"load_wait": 1.0},
+        {"max_loaded": 2},
+        {"model_aliases": {"chat": "first"}},
+        {"default_model": "second"},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_applications_of_other_settings_share_no_models(make_host, model_path, setting):
+    tables = [{"model": model_path, "name": name} for name in ("first", "second")]
+    one, alike, other = (make_host(models=tables, **more)[1] for more in ({}, {}, setting))
+    assert one.models is alike.models and one.models is not other.models
