@@ -1,6 +1,7 @@
 """What a host application with models in its process starts, holds and gives back."""
 
 import contextlib
+import fcntl
 import sqlite3
 import threading
 
@@ -68,6 +69,18 @@ def test_the_own_models_run_on_though_a_fake_is_closed(make_host):
         pass
     assert switchyard.generate("x", max_tokens=1).text == "0 "
     assert switchyard.models is own
+
+
+def test_what_is_closed_gives_its_claim_on_the_model_back(make_host, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    _, switchyard = make_host()
+    switchyard.start()
+    [claim] = tmp_path.iterdir()
+    with claim.open() as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        switchyard.close()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_websocket_starts_the_models_though_it_begins_with_get(make_host):
