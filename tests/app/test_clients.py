@@ -171,6 +171,8 @@ def test_a_host_that_has_vanished_is_given_up_by_the_kernel(connection):
     Client(connection.environ).limit_sends(7.5)
     option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     assert option == 7500  # milliseconds
+    limit = connection.server.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+    assert struct.unpack("ll", limit) == (7, 500_000)
 
 
 def test_a_unix_sockets_writes_are_limited_too():

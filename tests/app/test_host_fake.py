@@ -8,7 +8,8 @@ import pytest
 from switchyard import engine
 from switchyard.app import BadRequest, ClientGone, Switchyard, TimedOut
 from switchyard.app.exceptions import BudgetSpent, LimitReached, NotPermitted, Unauthorized
-from switchyard.testing import fake
+from switchyard.app.host.tables import TABLES
+from switchyard.testing import fake, faking
 from switchyard.testing.pytest_plugin import fake_switchyard  # noqa: F401  # a fixture
 from tests.app.conftest import frames
 from tests.conftest import run_code
@@ -260,3 +261,33 @@ def test_what_is_said_again_gets_its_answer_again(host):
     turns = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
     assert host.switchyard.generate(messages=turns[:3]).text == "Thirty-six."
     assert host.switchyard.generate(messages=turns).text == "Blue, of course."
+
+
+def test_what_is_generated_ends_at_the_first_stop_string(host):
+    say = host.switchyard.generate
+    assert say("color", stop=["course", ","]).text == "Blue"
+    assert say("color", stop=[","], include_stop_str_in_output=True).text == "Blue,"
+    body = {"prompt": "color", "stop": ["course"], "max_tokens": 1}
+    [cut] = host.test_client().post("/llm/v1/completions", json=body).json["choices"]
+    assert (cut["finish_reason"], cut.get("stop_reason")) == ("length", None)
+
+
+def test_tokens_of_a_prompt_and_of_an_answer_are_certain(host):
+    body = {"prompt": "color", "max_tokens": 3, "echo": True, "logprobs": 1}
+    [choice] = host.test_client().post("/llm/v1/completions", json=body).json["choices"]
+    logprobs = choice["logprobs"]["token_logprobs"]
+    assert logprobs[0] is None and set(logprobs[1:]) == {0.0}
+    assert len(logprobs) == len(choice["logprobs"]["tokens"]) > 4
+
+
+def test_a_fixture_s_fakes_end_with_it(model_path):
+    app = flask.Flask("host")
+    open_before = TABLES.open
+    with faking() as fake:
+        switchyard = Switchyard(app, model=model_path)
+        own = switchyard.models
+        made = fake(app, ANSWERS)
+        assert switchyard.generate("color").text == made.answers["color"]
+        del made.answers["color"]
+        assert "color" in ANSWERS  # which is copied
+    assert switchyard.models is own and TABLES.open is open_before

@@ -255,6 +255,16 @@ def test_nobody_is_told_of_another_process_where_all_share_an_engine(
     assert switchyard.close() and not list(tmp_path.glob("*.lock"))
 
 
+@pytest.mark.parametrize(("drain", "seconds"), [(0, 0), (3.0, 3.0), (None, 7.0)])
+def test_close_waits_as_long_as_it_is_told_or_for_grace(make_host, monkeypatch, drain, seconds):
+    _, switchyard = make_host(grace=7.0)
+    given = []
+    monkeypatch.setattr(TABLES, "stop", lambda shared, user, drain: given.append(drain) or False)
+    assert not switchyard.close(drain)
+    monkeypatch.undo()
+    assert given == [seconds]
+
+
 def test_a_dropped_stream_takes_no_lock_of_the_thread_that_collects_it(make_host):
     _, switchyard = make_host()
     stream = switchyard.stream("x", **ENDLESS)

@@ -86,6 +86,18 @@ def test_an_alias_of_no_model_is_told_by_its_setting(switchyard, monkeypatch, mo
     assert done.exit_code == 1 and "--set model_aliases: 'x' stands for 'none'" in done.output
 
 
+def test_check_reads_the_keys_as_a_server_with_these_settings(switchyard, model_path, tmp_path):
+    hashed = f"sha256:{'0' * 64}"
+    text = f'name = "ann"\nhash = "{hashed}"\nbudget_tokens = 9\nbudget_period = "day"\n'
+    file = tmp_path / "keys.toml"
+    file.write_text(f"[[keys]]\n{text}")
+    file.chmod(0o600)
+    arguments = ("check", model_path, "--set", f"keys_file={file}")
+    assert "budget_tokens needs the server's setting ledger" in switchyard(*arguments).output
+    done = switchyard(*arguments, "--set", f"ledger={tmp_path}/usage.db")
+    assert done.exit_code == 0 and "✓ keys: 1 in " in done.output
+
+
 def test_check_tries_the_access_log_and_makes_none(switchyard, model_path, tmp_path):
     def told(path):
         done = switchyard("check", model_path, "--set", f"access_log={path}", "--json")
