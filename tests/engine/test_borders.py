@@ -1,5 +1,6 @@
 """Limits at their exact borders, and what an engine does only in time, or at a cost."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from switchyard.engine import standing as standing_module
 from switchyard.engine.backends.exl2.detokenizer import Detokenizer
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.held import Held
+from switchyard.engine.job import Healing
 from switchyard.engine.messages import (
     Chunk,
     Loaded,
@@ -56,11 +58,43 @@ def test_the_most_is_taken_and_one_more_is_not(most, param):
     assert told.value.param == param
 
 
-@pytest.mark.parametrize(("length", "param"), [(2047, "max_new_tokens"), (2048, "prompt")])
-def test_a_prompt_that_fills_the_context_is_what_is_too_long(length, param):
+@pytest.mark.parametrize(
+    ("length", "asked", "param"),
+    [
+        (2047, 2, "max_new_tokens"),
+        (2048, 2, "prompt"),
+        (2048, None, "prompt"),
+        (9000, None, "prompt"),
+    ],
+)
+def test_a_prompt_that_fills_the_context_is_what_is_too_long(length, asked, param):
     with pytest.raises(engine.PromptTooLong) as told:
-        admission.max_new_tokens(length, 2, INFO, ModelConfig("m", "m"))
+        admission.max_new_tokens(length, asked, INFO, ModelConfig("m", "m"))
     assert told.value.param == param
+
+
+def test_a_job_leaves_room_for_the_last_guesses():
+    info = replace(INFO, num_draft_tokens=4)
+    config = ModelConfig("m", "m")
+    admission.check(job(prompt=(1,), max_new_tokens=2043), info, config)
+    with pytest.raises(engine.PromptTooLong, match="less 4 for guesses"):
+        admission.check(job(prompt=(1,), max_new_tokens=2044), info, config)
+
+
+def test_a_pair_takes_two_places_of_the_batch():
+    pair = job(negative_prompt=(1,))
+    admission.check(pair, INFO, ModelConfig("m", "m", max_batch_size=2))
+    with pytest.raises(engine.InvalidJob, match="2 places of 1 in the batch"):
+        admission.check(pair, INFO, ModelConfig("m", "m", max_batch_size=1))
+
+
+@pytest.mark.parametrize("name", ["num_logprobs", "prompt_logprobs"])
+def test_no_logprob_is_told_of_a_token_that_is_taken_back(name):
+    healed = job(healing=Healing("a", (1,)))
+    admission.check(healed, INFO, ModelConfig("m", "m"))
+    with pytest.raises(engine.InvalidJob) as told:
+        admission.check(replace(healed, **{name: 0}), INFO, ModelConfig("m", "m"))
+    assert told.value.param == "healing"
 
 
 def test_a_forced_or_biased_token_is_one_of_the_vocabulary():

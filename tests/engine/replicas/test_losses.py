@@ -44,6 +44,17 @@ def test_what_a_lost_replica_had_told_ends_and_the_rest_goes_on_elsewhere(make_h
     assert first.jobs == ["a", "c", "f"] and house.states == ["ready", "ready"]
 
 
+def test_a_replica_that_was_lost_is_known_for_no_page(make_house):
+    house = make_house()
+    first, second = house.links
+    prompt = tuple(range(256))
+    house.submit("a", prompt=prompt)
+    first.tell(finished(job("a"), 1), Restarting("it was killed"), Loaded(INFO))
+    house.submit("busy")
+    house.submit("again", prompt=prompt)
+    assert (first.jobs, second.jobs) == (["a", "busy"], ["again"])
+
+
 def test_a_job_is_moved_once(make_house):
     house = make_house(number=3)
     house.submit("poison")
@@ -77,6 +88,9 @@ def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(
     *_, abandon, fence = first.sent
     assert isinstance(abandon, Abandon) and isinstance(fence, ListPending)
     assert house.states == ["hanging", "ready"] and second.jobs == ["b", "a"]
+    assert [one.num_hangs for one in house.told(ReplicaStates)[-1].states] == [1, 0]
+    house.link.send(ListPending(1))
+    assert house.wait_for(PendingList).identifiers == ("b", "a")  # it begins anew
     # What it had begun before it read that, and a recovery of its own:
     first.tell(Chunk("a", "late", (1,)), Recovering("x"), Recovered(), PendingList(99, ()))
     first.tell(Failed("a", BatchFailed("late")))
