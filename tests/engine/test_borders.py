@@ -99,11 +99,17 @@ def test_no_logprob_is_told_of_a_token_that_is_taken_back(name):
 
 def test_a_forced_or_biased_token_is_one_of_the_vocabulary():
     config = ModelConfig("m", "m")
-    for name in ("banned_token_ids", "allowed_token_ids"):
-        admission.check(job(sampling=Sampling(**{name: (0, 4095)})), INFO, config)
+    for name in ("banned_token_ids", "allowed_token_ids", "logit_bias"):
+
+        def of(token_id, name=name):
+            entry = (token_id, 1.0) if name == "logit_bias" else token_id
+            return job(sampling=Sampling(**{name: (entry,)}))
+
+        for token_id in (0, 4095):
+            admission.check(of(token_id), INFO, config)
         for token_id in (-1, 4096):
             with pytest.raises(engine.Rejected) as told:
-                admission.check(job(sampling=Sampling(**{name: (token_id,)})), INFO, config)
+                admission.check(of(token_id), INFO, config)
             assert told.value.param == name
 
 
