@@ -1,5 +1,7 @@
 """Limits at their exact borders, and what an engine does only in time, or at a cost."""
 
+import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ from switchyard.engine.held import Held
 from switchyard.engine.job import Healing
 from switchyard.engine.messages import (
     Chunk,
+    JobList,
     Loaded,
     ModelInfo,
     Restarting,
@@ -25,6 +28,7 @@ from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.alarms import Alarms
 from switchyard.engine.schedule.batch import Batch
 from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending
+from switchyard.engine.schedule.places import QueuePlaces
 from switchyard.engine.standing import Past, Standing
 from switchyard.engine.stats import Histogram, Occupancy, Stats, Totals
 from switchyard.engine.stream import Stream
@@ -268,6 +272,24 @@ def test_a_batch_keeps_nothing_of_jobs_that_have_ended():
 
 
 # The queue
+
+
+def test_no_answer_is_waited_for_once_none_will_come():
+    changed, begin = threading.Condition(), time.monotonic()
+    places = QueuePlaces(changed, lambda _: places.end())
+    with changed:
+        assert places.ask(10) == {} and places.ask_jobs(10) == ()
+    assert time.monotonic() < begin + 5
+
+
+def test_jobs_of_an_older_answer_are_not_told():
+    changed = threading.Condition()
+    places = QueuePlaces(changed, lambda _: None)
+    one = Held(job(), None).tell(None, None, 0.0)
+    places.note(JobList(1, (one,)))
+    with changed:
+        assert places.ask_jobs(0) == (one,)
+        assert places.ask_jobs(0) == ()
 
 
 def test_the_best_are_sought_once_until_something_changes():

@@ -52,7 +52,7 @@ def test_a_failed_step_is_repaired_and_tried_again_also_at_a_page_border(
 def test_a_step_that_is_tried_again_leaves_full_pages_to_later_prompts(faulty_backend, faults):
     faulty_backend.reset()
     faulty_backend.enqueue(job("a", 10, prompt=prompt(83, 300), sampling=GREEDY, ignore_eos=True))
-    while faulty_backend._jobs["a"].num_told < 3:
+    while faulty_backend._jobs["a"].num_sampled < 3:
         faulty_backend.iterate()
     faults.left = 1
     while faulty_backend.num_jobs:
