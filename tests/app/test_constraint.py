@@ -50,6 +50,7 @@ def post(make_client):
                     "json_schema": {
                         "name": "x",
                         "description": None,
+                        "another": None,
                         "strict": False,
                         "schema": SCHEMA,
                     },

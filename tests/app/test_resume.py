@@ -1,6 +1,7 @@
 """Streams that their client loses, and takes up again."""
 
 import json
+import socket
 import time
 
 import pytest
@@ -73,6 +74,17 @@ def test_a_lost_stream_goes_on_behind_the_last_event(open_stream, gate, drop, ho
     assert streamed.texts + rest.texts == WHOLE
     assert rest.events[-1][1] == "[DONE]"
     wait_until_empty(client)
+
+
+@pytest.mark.one_way
+def test_a_stream_that_is_taken_up_has_a_limit_of_sends_too(open_stream, gate, drop, connection):
+    client, streamed = open_stream(1, send_timeout=7.5)
+    drop(streamed)
+    gate.open()
+    path, headers = f"/v1/streams/{streamed.identifier}", {"Last-Event-ID": streamed.last_id}
+    client.get(path, headers=headers, environ_overrides=connection.environ).close()
+    option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert option == 7500
 
 
 def test_the_jobs_go_on_meanwhile_and_only_once(open_stream, gate, drop):
