@@ -26,6 +26,8 @@ TICK = 1.0  # seconds between checks for idle and lost models
 class Models:
     """All models of this server, by name. Any thread."""
 
+    is_final = True  # the process ends with its only model, or a first load: neither is tried again
+
     def __init__(
         self,
         models: Iterable[Engine | Served],
@@ -52,7 +54,7 @@ class Models:
         room = Room(self._entries, self._changed, max_loaded, look)
         self._life = Lifecycle(self._entries, self._changed, self._opened, room, load_wait, clock)
         for model in models:
-            self._add(model)
+            self.add(model)
         self._names = Names(self._entries, self._changed, aliases or {}, default)
         self._lessor = Lessor(self._changed, self._life, load_wait)
 
@@ -128,9 +130,18 @@ class Models:
         with self._changed:
             return None if entry.is_there and not entry.load else self._life.load(entry)
 
-    def add(self, served: Served) -> None:
+    def add(self, model: Engine | Served) -> None:
         """Add a name that the table lacks. Raises ModelError."""
-        self._add(served)
+        if isinstance(model, Engine):
+            served, engine = Served(model.config), model
+            engine.on_stopped(self._note_stopped)
+        else:
+            served, engine = model, self._opened(model)
+        name = served.config.name
+        with self._changed:
+            if name in self._entries:
+                raise ModelError(f"there are two models called {name!r}", "models")
+            self._entries[name] = Entry(name, Instance(served, engine))
 
     def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
         """Replace the model of its name; a new name is added, and loaded. `way`: load "beside" the
@@ -139,7 +150,7 @@ class Models:
         """
         name = served.config.name
         if name not in self._entries:
-            self._add(served)
+            self.add(served)
         with self._changed:
             entry = self._entries[name]
             entry.check_ours()
@@ -180,8 +191,7 @@ class Models:
         with self._changed:
             first = [e for e in self._entries.values() if e.instance.served.load == "start"]
             if len(self._entries) == 1 and first:
-                first[0].instance.engine.start()  # a single model needs no turn, and no thread
-                first = []
+                first.pop().instance.engine.start()  # a single model needs no turn, and no thread
             for entry in first:
                 self._life.load(entry, is_waited_for=False)
         self._alarm = ALARMS.set(TICK, self._tick)
@@ -246,19 +256,6 @@ class Models:
 
     # Helpers
 
-    def _add(self, model: Engine | Served) -> None:
-        """Raises ModelError."""
-        if isinstance(model, Engine):
-            served, engine = Served(model.config), model
-            engine.on_stopped(self._note_stopped)
-        else:
-            served, engine = model, self._opened(model)
-        name = served.config.name
-        with self._changed:
-            if name in self._entries:
-                raise ModelError(f"there are two models called {name!r}", "models")
-            self._entries[name] = Entry(name, Instance(served, engine))
-
     def _opened(self, served: Served) -> Engine:
         engine = self._open(served.config)
         engine.about = served.about
@@ -269,14 +266,17 @@ class Models:
         """On the link's thread."""
         with self._changed:
             entry = next((e for e in self._entries.values() if e.instance.engine is engine), None)
-            load = entry.load if entry is not None else None
-            is_told = load is not None and load.is_waited_for
-            if entry is None or (is_told and not self._life.is_over):
+            if entry is None:
+                return
+            entry.instance.is_noted = True
+            if (load := entry.load) and load.is_waited_for and not self._life.is_over:
                 return  # a command or a load has ended it
-            is_first = load is not None and load.is_load
-            entry.is_lost = is_first or self._life.is_over or len(self._entries) == 1
+            is_load = load is not None and load.is_load
+            is_end = self.is_final and (is_load or len(self._entries) == 1)
+            entry.is_lost = is_end or self._life.is_over
             if not entry.is_lost:
-                self._life.note_loss(entry)
+                if not is_load:  # which notes that itself
+                    self._life.note_loss(entry)
                 return
             self._changed.notify_all()
         self._stopped.put(engine)
