@@ -29,6 +29,8 @@ TICK = 1.0  # seconds between checks for idle and lost models
 class Models:
     """All models of this server, by name. Any thread."""
 
+    is_final = True  # the process ends with its only model, or a first load: neither is tried again
+
     def __init__(
         self,
         models: Iterable[Engine | Served],
@@ -56,7 +58,7 @@ class Models:
         room = Room(self._entries, self._changed, max_loaded, look)
         self._life = Lifecycle(self._entries, self._changed, self._opened, room, load_wait, clock)
         for model in models:
-            self._add(model, isinstance(model, Served) and model.load != "start")
+            self.add(model, isinstance(model, Served) and model.load != "start")
         self._names = Names(self._entries, self._changed, aliases or {}, default)
         self._lessor = Lessor(self._changed, self._life, load_wait)
 
@@ -132,9 +134,22 @@ class Models:
         with self._changed:
             return None if entry.is_there and not entry.load else self._life.load(entry)
 
-    def add(self, served: Served) -> None:
-        """Add a name that the table lacks. Raises ModelError."""
-        self._add(served)
+    def add(self, model: Engine | Served, may_fail: bool = False) -> None:
+        """Add a name that the table lacks. `may_fail`: a model that can't be read is added as
+        failed. Raises ModelError.
+        """
+        if isinstance(model, Engine):
+            served, engine = Served(model.config), model
+            engine.on_stopped(self._note_stopped)
+        else:
+            open = partial(open_if_readable, self._opened) if may_fail else self._opened
+            served, engine = model, open(model)
+        name = served.config.name
+        with self._changed:
+            if name in self._entries:
+                raise ModelError(f"there are two models called {name!r}", "models")
+            entry = self._entries[name] = Entry(name, Instance(served, engine))
+            entry.error = engine.reason if isinstance(engine, Unread) else None
 
     def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
         """Replace the model of its name; a new name is added, and loaded. `way`: load "beside" the
@@ -143,7 +158,7 @@ class Models:
         """
         name = served.config.name
         if name not in self._entries:
-            self._add(served)
+            self.add(served)
         with self._changed:
             entry = self._entries[name]
             entry.check_ours()
@@ -184,8 +199,7 @@ class Models:
         with self._changed:
             first = [e for e in self._entries.values() if e.instance.served.load == "start"]
             if len(self._entries) == 1 and first:
-                first[0].instance.engine.start()  # a single model needs no turn, and no thread
-                first = []
+                first.pop().instance.engine.start()  # a single model needs no turn, and no thread
             for entry in first:
                 self._life.load(entry, is_waited_for=False)
         self._alarm = ALARMS.set(TICK, self._tick)
@@ -235,21 +249,6 @@ class Models:
 
     # Helpers
 
-    def _add(self, model: Engine | Served, may_fail: bool = False) -> None:
-        """`may_fail`: a model that can't be read is added as failed. Raises ModelError."""
-        if isinstance(model, Engine):
-            served, engine = Served(model.config), model
-            engine.on_stopped(self._note_stopped)
-        else:
-            open = partial(open_if_readable, self._opened) if may_fail else self._opened
-            served, engine = model, open(model)
-        name = served.config.name
-        with self._changed:
-            if name in self._entries:
-                raise ModelError(f"there are two models called {name!r}", "models")
-            entry = self._entries[name] = Entry(name, Instance(served, engine))
-            entry.error = engine.reason if isinstance(engine, Unread) else None
-
     def _opened(self, served: Served) -> Engine:
         engine = self._open(served.config)
         engine.about = served.about
@@ -260,14 +259,17 @@ class Models:
         """On the link's thread."""
         with self._changed:
             entry = next((e for e in self._entries.values() if e.instance.engine is engine), None)
-            load = entry.load if entry is not None else None
-            is_told = load is not None and load.is_waited_for
-            if entry is None or (is_told and not self._life.is_over):
+            if entry is None:
+                return
+            entry.instance.is_noted = True
+            if (load := entry.load) and load.is_waited_for and not self._life.is_over:
                 return  # a command or a load has ended it
-            is_first = load is not None and load.is_load
-            entry.is_lost = is_first or self._life.is_over or len(self._entries) == 1
+            is_load = load is not None and load.is_load
+            is_end = self.is_final and (is_load or len(self._entries) == 1)
+            entry.is_lost = is_end or self._life.is_over
             if not entry.is_lost:
-                self._life.note_loss(entry)
+                if not is_load:  # which notes that itself
+                    self._life.note_loss(entry)
                 return
             self._changed.notify_all()
         self._stopped.put(engine)

@@ -175,14 +175,6 @@ def test_a_host_that_has_vanished_is_given_up_by_the_kernel(connection):
     assert struct.unpack("ll", limit) == (7, 500_000)
 
 
-@pytest.mark.parametrize("seconds", [7.5, 1e-9])  # 0 would be no limit
-def test_a_write_is_limited_however_short_its_time(connection, seconds):
-    Client(connection.environ).limit_sends(seconds)
-    limit = connection.server.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
-    milliseconds = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-    assert struct.unpack("ll", limit) != (0, 0) and milliseconds > 0
-
-
 def test_a_client_of_a_refused_request_may_not_read_for_ever_either(make_client, connection):
     client = make_client(ScriptedBackend(), send_timeout=7.5)
     response = client.post(URL, json={}, environ_overrides=connection.environ)

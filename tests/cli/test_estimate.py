@@ -152,8 +152,6 @@ def check(switchyard, monkeypatch):
 def test_check_says_whether_there_is_room_in_the_loaders_words(check):
     status, output = check(20, DEMO_EXL2, "--set", "cache_tokens=4096")
     assert status == 0 and "demo-exl2: there is room for 4096 tokens of float16 cache" in output
-    several = ("--set", "cache_tokens=4096", "--set", "cache_mode=Q8,Q4")
-    assert "4096 tokens of Q8 cache" in check(20, DEMO_EXL2, *several)[1]  # the first that fits
     status, output = check(1, DEMO_EXL2, "--set", "cache_tokens=4096")
     with pytest.raises(engine.ModelError) as refusal:
         config = ModelConfig(DEMO_EXL2, "name", cache_tokens=4096)
@@ -161,6 +159,11 @@ def test_check_says_whether_there_is_room_in_the_loaders_words(check):
     assert status == 1 and f"✗ memory: demo-exl2: {refusal.value}" in output
     status, output = check(1, DEMO, "--set", "device=cpu")
     assert status == 0 and "memory" not in output
+
+
+def test_check_names_the_first_cache_that_fits(check):
+    several = ("--set", "cache_tokens=4096", "--set", "cache_mode=Q8,Q4")
+    assert "4096 tokens of Q8 cache" in check(20, DEMO_EXL2, *several)[1]
 
 
 def test_check_says_which_model_the_hosts_memory_lacks_room_for(switchyard, monkeypatch, tmp_path):

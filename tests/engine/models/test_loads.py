@@ -294,3 +294,22 @@ def test_an_idle_model_is_unloaded_after_its_time_and_not_before(served):
         assert models.status("a").state == expected
     models.lease("a").release()  # and comes back
     assert table.loaded() == ["a"]
+
+
+def test_a_request_that_comes_as_the_first_load_fails_begins_no_other(served):
+    table, stopped, go_on, looks = served(), threading.Event(), threading.Event(), []
+
+    def open(config):
+        made = table.open(config)
+        made.on_stopped(lambda _: (stopped.set(), go_on.wait(20)))  # before the table's own call
+        return made
+
+    table.options["open"] = open
+    table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]
+    models = table.start(table.model("a", load="start"))
+    assert stopped.wait(20)
+    threads, leases = in_threads(1, lambda: models.lease("a", lambda: looks.append(1)))
+    wait_for(lambda: len(looks) > 1)
+    go_on.set()
+    threads[0].join(20)
+    assert str(leases[0].engine.error) == "no weights" and len(table.backends) == 1
