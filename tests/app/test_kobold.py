@@ -261,6 +261,28 @@ def test_an_order_of_samplers_counts_as_far_as_they_are_on(make_client, order, i
 
 
 @pytest.mark.parametrize(
+    ("more", "is_told"),
+    [
+        ({}, False),
+        ({"rep_pen": 1, "top_k": -1}, False),
+        ({"rep_pen": 1.1}, True),
+        ({"top_k": 5}, True),
+        ({"top_a": 0.5}, True),
+        ({"tfs": 0.5}, True),
+        ({"typical": 0.5}, True),
+    ],
+)
+def test_an_order_is_told_as_ignored_for_samplers_that_are_on(make_client, more, is_told):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    body = {"prompt": "x", "max_length": 1, "top_p": 0.9, **more}
+    client.post(GENERATE, json=body)
+    answer = client.post(GENERATE, json={**body, "sampler_order": [5, 1, 4, 3, 2, 0, 6]})
+    assert ("X-Switchyard-Ignored" in answer.headers) is is_told
+    assert not any(job.sampling.temperature_last for job in backend.enqueued)
+
+
+@pytest.mark.parametrize(
     ("temperature", "spread", "bounds"),
     [(1.25, 0.75, (0.5, 2.0)), (0.5, 1, (0, 1.5)), (4.5, 1, (3.5, 5)), (0.7, 0, (0, 0))],
 )
