@@ -208,6 +208,10 @@ def test_a_limit_of_the_context_is_kept_by_refusal(make_client, limit, context):
         ({"max_tokens": 5, "max_length": 6}, "max_tokens", "invalid_value"),
         ({"max_new_tokens": 5, "num_beams": 4}, "num_beams", "unsupported_parameter"),
         ({"max_new_tokens": 5, "max_length": 6}, "max_new_tokens", "invalid_value"),
+        (
+            {"max_new_tokens": 5, "dynamic_temperature": True, "dynatemp_low": 1},
+            *("dynamic_temperature", "invalid_value"),
+        ),
     ],
     ids=str,
 )

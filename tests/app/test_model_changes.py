@@ -166,6 +166,18 @@ def test_a_wrong_setting_of_a_change_is_named(make, name, value):
     assert error["param"] == name and name in error["message"]
 
 
+def test_directories_are_listed_once_and_to_operators_alone(make):
+    client = make()
+
+    def names(**more):
+        return [card["id"] for card in client.get("/v1/model/list", **more).json["data"]]
+
+    assert names() == ["first", "second", "third"]
+    assert names(headers={"Via": "proxy"}) == ["first", "second"]
+    events(client.post("/v1/model/load", json={"name": "third"}))
+    assert names() == ["first", "second", "third"]
+
+
 def test_only_directories_with_a_model_are_listed(make, tmp_path):
     client = make()
     (tmp_path / "models" / "empty").mkdir()
