@@ -13,6 +13,7 @@ from switchyard.app.formats.tabby import bodies
 from switchyard.app.http import origins
 from switchyard.app.http.gate import LARGE
 from switchyard.app.services import KEY
+from tests.app.refused import error_of
 from tests.app.test_lifecycle import LOCAL, events, make
 from tests.scripted import ScriptedBackend
 
@@ -157,6 +158,24 @@ def test_a_draft_model_that_is_served_already_may_be_asked_for_again(make, model
     object.__setattr__(client.models.served("second").config, "draft_model", "/a/draft")
     response = client.post("/admin/models/first", json={"draft_model": "/a/draft"})
     assert "is no directory of models_dir" not in response.get_data(as_text=True)
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_batch_size", 0), ("idle_timeout", -1)])
+def test_a_wrong_setting_of_a_change_is_named(make, name, value):
+    error = error_of(make().post("/admin/models/first", json={name: value}))
+    assert error["param"] == name and name in error["message"]
+
+
+def test_directories_are_listed_once_and_to_operators_alone(make):
+    client = make()
+
+    def names(**more):
+        return [card["id"] for card in client.get("/v1/model/list", **more).json["data"]]
+
+    assert names() == ["first", "second", "third"]
+    assert names(headers={"Via": "proxy"}) == ["first", "second"]
+    events(client.post("/v1/model/load", json={"name": "third"}))
+    assert names() == ["first", "second", "third"]
 
 
 def test_only_directories_with_a_model_are_listed(make, tmp_path):
