@@ -9,6 +9,7 @@ import pytest
 from switchyard import engine
 from switchyard.app import leases
 from switchyard.app.formats import loads
+from switchyard.app.formats.changes import ModelChange
 from switchyard.app.formats.tabby import bodies
 from switchyard.app.http import origins
 from switchyard.app.http.gate import LARGE
@@ -272,3 +273,16 @@ def test_a_load_of_an_alias_is_told_the_models_name(make):
     assert response.json["error"]["message"] == "'chat' is an alias of model 'first': name that"
     response = client.post("/admin/models/other", json={}, environ_base=LOCAL)
     assert "'other' does not exist; there is: first, second, third" in response.text
+
+
+def test_what_a_change_may_set():
+    """A new setting of a model is one of a change, unless it is left out. Paths are."""
+    sampling = "frequency_penalty max_tokens repetition_penalty stop_on_loop"
+    assert set(ModelChange.model_fields) == {
+        *(f"default_{name}" for name in sampling.split()),
+        *["cache_mode", "cache_tokens", "device", "draft_model", "drain", "fair_wait_factor", "gpu_reserve"],
+        *["gpu_split", "gpus", "hang_exit", "hang_timeout", "idle_timeout", "link", "load", "max_batch_size"],
+        *["max_chunk_size", "max_pending", "max_pending_tokens", "max_priority", "max_seq_len", "model"],
+        *["ngram_draft", "num_draft_tokens", "reasoning_end", "reasoning_start", "replicas", "rope_alpha"],
+        *["rope_scale", "silence_timeout", "tensor_parallel", "tool_format", "way"],
+    }
