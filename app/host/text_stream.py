@@ -79,7 +79,6 @@ class TextStream(Iterator[str]):
         if self._finalizer.detach() is not None:
             self._source.close()
             del self._pieces[self._num_taken :]
-            self._ending = None  # of the whole text
 
     def __enter__(self) -> Self:
         return self

@@ -230,6 +230,15 @@ def test_what_no_event_was_called_is_refused(open_stream, gate, last_id, status)
         assert "Last-Event-ID" in response.text or (how == "POST" and status == 404)
 
 
+def test_a_body_above_the_limit_is_refused_beside_an_event_too(open_stream, gate):
+    """Unread, it would stand before the next request of the connection."""
+    gate.open()
+    client, streamed = open_stream(6, max_body_bytes=1000)
+    headers = {"Last-Event-ID": streamed.last_id}
+    assert client.post(URL, data=b"x" * 1001, headers=headers).status_code == 413
+    assert client.post(URL, data=b"x" * 1000, headers=headers).status_code == 200
+
+
 def test_an_event_of_another_stream_is_refused(open_stream, gate):
     gate.open()
     client, streamed = open_stream(6)
