@@ -234,6 +234,11 @@ def test_rates_go_on_over_a_restart():
     assert standing.rates(5.0) == Rates(1.0, 0.0)
 
 
+def test_a_mean_is_of_what_came_since():
+    before, now = Histogram((2, 0), 2.0), Histogram((4, 2), 12.0)
+    assert now.mean_since(before) == 2.5 and now.mean_since(now) is None
+
+
 def test_a_value_on_a_bound_is_below_it():
     counts = counters._Counts((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.5):

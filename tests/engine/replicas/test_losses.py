@@ -247,11 +247,16 @@ def test_numbers_are_those_of_all_and_go_on_over_a_restart(make_house):
     memory = DeviceMemory("cuda:0", 1, 2, 3, 4)
     first.tell(Stats(1.0, Totals(new_tokens=3), num_active=1, occupancy=Occupancy(1, 2, (memory,))))
     second.tell(
-        Stats(2.0, Totals(new_tokens=4), num_active=1, occupancy=Occupancy(3, 4, (memory,)))
+        Stats(
+            *(2.0, Totals(new_tokens=4)),
+            num_active=1,
+            num_pending=3,  # of a shared engine
+            occupancy=Occupancy(3, 4, (memory,)),
+        )
     )
     told = house.told(Stats)[-1]
     assert (told.time, told.totals.new_tokens) == (2.0, 7)
-    assert (told.num_active, told.num_pending) == (2, 1)
+    assert (told.num_active, told.num_pending) == (2, 4)
     assert told.occupancy == Occupancy(4, 6, (memory, memory))
     first.tell(Restarting("it was killed"))
     second.tell(Stats(2.5, Totals(new_tokens=4)))  # while the first loads, which holds nothing

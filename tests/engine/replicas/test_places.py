@@ -1,12 +1,13 @@
 """Jobs are shared out to replicas, wait, are listed and counted."""
 
 import functools
+import math
 import threading
 from dataclasses import replace
 
 import pytest
 
-from switchyard.engine.config import ModelConfig
+from switchyard.engine.config import Lora, ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.links import replicas
 from switchyard.engine.links.placing import page_hashes
@@ -184,6 +185,7 @@ def test_events_of_two_threads_come_in_the_order_in_which_they_were_taken():
         ({"replicas": 2, "link": "thread"}, "replicas"),
         ({"replicas": 0}, "replicas"),
         ({"silence_timeout": 0.0}, "silence_timeout"),
+        ({"loras": (Lora("a", "a", math.inf),)}, "loras"),
     ],
 )
 def test_what_can_not_be_is_refused(config, param):
