@@ -28,6 +28,8 @@ def read(client, **more):
     """The one frame that there is, where the server detaches no connections."""
     response = client.get("/ui/status", **more)
     assert response.mimetype == "text/event-stream"
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["X-Accel-Buffering"] == "no"  # nginx would gather frames
     retry, told, *rest = response.text.split("\n")
     assert (retry, rest) == ("retry: 1000", ["", ""])
     return json.loads(told.removeprefix("data: "))
