@@ -54,6 +54,7 @@ class ModelBody(TypedDict):
     owned_by: str
     root: str
     parent: None
+    system_fingerprint: str
     max_model_len: int | None
     context_length: int | None
     meta: ModelMeta
@@ -120,6 +121,7 @@ def _describe(model: engine.Engine) -> dict[str, Any]:
         "owned_by": "switchyard",
         "root": name,
         "parent": None,
+        "system_fingerprint": model.model_dir.fingerprint,
         "max_model_len": context,
         "context_length": context,
         "meta": _meta(model),

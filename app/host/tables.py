@@ -18,6 +18,12 @@ RELEASE = 20.0  # seconds to release models' memory at the process's end, after 
 Opener = Callable[[engine.ModelConfig], engine.Engine]
 
 
+class HostModels(engine.Models):
+    """Their process goes on without them: a model that has failed is loaded again, ever later."""
+
+    is_final = False
+
+
 class SharedModels:
     """Models that applications share. `users`: applications that have started, not closed them."""
 
@@ -102,7 +108,7 @@ class Tables:
         for shared in self._tables:
             if shared.wanted == wanted and not shared.models.is_over:
                 return shared
-        models = open_models(settings, open=self.open)
+        models = open_models(settings, HostModels, open=self.open)
         shared = SharedModels(wanted, models, settings.grace)
         self._tables.add(shared)
         return shared

@@ -214,6 +214,44 @@ def test_an_application_has_its_own_models_again(model_path):
     assert switchyard.models is own and not own.get().is_started
 
 
+@pytest.mark.parametrize("first", [0, 1], ids=["the earlier ends first", "the later ends first"])
+def test_a_second_script_holds_until_its_end_and_then_the_first_again(host, first):
+    say = host.switchyard.generate
+    fakes = [fake(host, {"color": "Red."}), fake(host, {"color": "Green."})]
+    assert say("color").text == "Green."
+    fakes[first].close()
+    assert say("color").text == ("Green." if first == 0 else "Red.")
+    for one in fakes:
+        one.close()
+    assert say("color").text == "Blue, of course."
+
+
+def test_a_visitor_who_leaves_is_no_fault_of_the_host(host, caplog):
+    host.errorhandler(500)(lambda error: ("broken", 500))
+    host.get("/")(lambda: host.switchyard.generate("gone").text)
+    host.fake.answers["gone"] = ClientGone()
+    assert host.test_client().get("/").status_code == 499
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "behind ours"])
+def test_a_host_may_handle_visitors_who_leave_itself(mode, is_first):
+    app = flask.Flask("host")
+
+    def handle():
+        app.errorhandler(ClientGone)(lambda error: ("gone", 418))
+
+    if is_first:
+        handle()
+    switchyard = Switchyard(app, **mode)
+    if not is_first:
+        handle()
+    app.get("/")(lambda: switchyard.generate("gone").text)
+    with fake(app, {"gone": ClientGone()}):
+        assert app.test_client().get("/").status_code == 418
+
+
 def test_a_machine_without_the_model_can_run_the_suite(fake_switchyard):  # noqa: F811
     app = flask.Flask("host")
     switchyard = Switchyard(app, model="/models/mine")

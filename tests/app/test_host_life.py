@@ -16,8 +16,10 @@ from switchyard.app.host.tables import TABLES
 from switchyard.app.host.text_stream import TextStream
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Cancel
+from switchyard.engine.models import lifecycle, table
 from switchyard.engine.schedule import alarms
 from tests.conftest import ROOT
+from tests.engine.models.asked import wait_for
 from tests.scripted import ScriptedBackend
 
 ENDLESS = {"max_tokens": 1900, "ignore_eos": True}
@@ -139,6 +141,33 @@ def test_applications_that_are_configured_alike_share_their_models(make_host):
     assert second.generate("x", max_tokens=2).completion_tokens == 2
     assert second.close()
     assert not engine_threads()
+
+
+@pytest.mark.parametrize("names", [["tiny"], ["tiny", "other"]], ids=["its only model", "of two"])
+def test_a_first_load_that_fails_is_tried_again(make_host, model_path, monkeypatch, names):
+    """A worker that replaces another may find no memory yet."""
+    tries = []
+
+    def open(config):
+        def backend():
+            if config.name == "tiny":
+                tries.append(1)
+            is_first = config.name == "tiny" and len(tries) == 1
+            return ScriptedBackend(open_error=engine.NoRoom("no memory") if is_first else None)
+
+        return engine.Engine(config, lambda deliver: EngineThread(config, backend, deliver))
+
+    monkeypatch.setattr(TABLES, "open", open)
+    monkeypatch.setattr(table, "TICK", 0.02)
+    monkeypatch.setattr(lifecycle, "RETRY", 1.5)
+    models = [{"name": name, "model": model_path, "load": "start"} for name in names]
+    with Switchyard(flask.Flask("host"), models=models) as switchyard:
+        with pytest.raises(engine.Dead, match="no memory") as caught:
+            switchyard.generate("x")
+        assert caught.value.retry_after <= 1.5
+        wait_for(lambda: switchyard.models.status("tiny").state == "ready")
+        assert switchyard.generate("x", max_tokens=2).completion_tokens == 2
+    assert len(tries) == 2
 
 
 @pytest.fixture

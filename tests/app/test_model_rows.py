@@ -1,11 +1,15 @@
 """GET /v1/models: what a row tells of its model in each state."""
 
 import json
+import os
 import pathlib
 
+import pytest
+
 from switchyard import engine
+from switchyard.app.formats.loads import value_of
 from switchyard.engine.messages import ModelInfo
-from tests.app.test_lifecycle import events, make, rows
+from tests.app.test_lifecycle import ask, events, make, rows
 from tests.scripted import ScriptedBackend
 
 __all__ = ["make"]
@@ -37,6 +41,21 @@ def test_a_change_that_failed_beside_the_old_model_is_no_failure_of_that(make):
     assert status(client, "first") == ("loaded", False, None)
 
 
+@pytest.mark.parametrize(
+    ("state", "value"),
+    [
+        ("unloaded", "unloaded"),
+        ("loading", "loading"),
+        ("ready", "loaded"),
+        ("recovering", "loaded"),
+        ("stopped", "unloaded"),
+        ("failed", "failed"),
+    ],
+)
+def test_each_state_is_one_that_llama_cpps_clients_know(state, value):
+    assert value_of(state) == value
+
+
 def test_a_row_tells_the_context_that_is_served_and_that_of_the_files(make_client, model_path):
     made_for = json.loads(pathlib.Path(model_path, "config.json").read_text())
     backend = ScriptedBackend(info=ModelInfo(768, 4096, 256, 64, "scripted"))
@@ -45,3 +64,14 @@ def test_a_row_tells_the_context_that_is_served_and_that_of_the_files(make_clien
     assert (meta["n_ctx"], meta["max_seq_len"]) == (768, 768)
     assert meta["n_ctx_train"] == made_for["max_position_embeddings"] != 768
     assert (meta["n_vocab"], meta["cache_tokens"]) == (4096, 64 * 256)
+
+
+def test_a_row_tells_the_fingerprint_of_the_files_that_answer(make, tmp_path):
+    os.utime(tmp_path / "models" / "third" / "tokenizer.json", (1, 1))
+    client = make()
+    before = rows(client)["first"]["system_fingerprint"]
+    assert ask(client, "first").json["system_fingerprint"] == before
+    loaded = events(client.post("/admin/models/first", json={"model": "third"}))
+    assert loaded[-1]["status"] == "loaded"
+    after = rows(client)["first"]["system_fingerprint"]
+    assert ask(client, "first").json["system_fingerprint"] == after != before

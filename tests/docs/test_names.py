@@ -22,8 +22,9 @@ OURS = (
     "/completion",
     "/props",
 )
-ELSEWHERE = {  # there with a file of keys, and under gunicorn
+ELSEWHERE = {  # there with a file of keys, with a ledger, and under gunicorn
     "switchyard_keys_reloads_total",
+    "switchyard_ledger_errors_total",
     "switchyard_request_threads",
 }
 

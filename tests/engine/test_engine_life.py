@@ -4,6 +4,7 @@ import contextlib
 import functools
 import gc
 import threading
+import time
 import weakref
 
 import pytest
@@ -126,6 +127,19 @@ class NoLink:
 
     def join(self, timeout=None):
         return True
+
+
+def test_a_load_that_is_given_up_is_waited_for_no_longer(model_path):
+    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
+    model.start()
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(model.wait_until_loaded(60)))
+    waiting.start()
+    while not model._changed._waiters:
+        time.sleep(0.001)
+    model.drain()
+    waiting.join(20)
+    assert found == [False]
 
 
 def test_close_waits_no_longer_than_for_the_last_job(model_path, monkeypatch):

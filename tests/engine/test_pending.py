@@ -30,7 +30,7 @@ def work_of(one):
 def test_a_pair_for_guidance_is_the_work_of_both():
     pending = Pending()
     pending.push(job("pair", 10, prompt=(1,), negative_prompt=(1,)))
-    pending.push(job("alone", 19, prompt=(1,)))
+    pending.push(job("alone", 20, prompt=(1,)))
     assert [one.identifier for one in pending.candidates()] == ["alone", "pair"]
 
 

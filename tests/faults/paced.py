@@ -1,5 +1,5 @@
 """A scripted backend in a real server: a token of every job each 10 ms. Its seed says how a job
-fails.
+fails, and its limit whether it never ends.
 """
 
 import threading
@@ -7,7 +7,7 @@ import time
 
 from switchyard.engine.errors import DeviceLost
 from switchyard.engine.messages import Chunk
-from tests.scripted import ScriptedBackend, count, finished
+from tests.scripted import ScriptedBackend, count, endless, finished
 
 LOSE_DEVICE, HANG = 1001, 1002  # at the third token
 FLOOD = 1003  # tokens of 64 KiB each
@@ -15,6 +15,7 @@ FAIL = 1004  # an iteration, at the hundredth token
 THINK = 1005  # thoughts, then an answer
 FAIL_LATER = 1006  # an iteration, once the job is cancelled
 PAUSE = 1007  # of a second at each hundredth token
+ENDLESS = 1901  # most tokens
 
 
 class PacedBackend(ScriptedBackend):
@@ -35,7 +36,7 @@ def script(job):
             yield Chunk(job.identifier, text, (0,))
         yield finished(job, 3, "stop")
         return
-    for i, event in enumerate(count(job)):
+    for i, event in enumerate(endless(job) if job.max_new_tokens == ENDLESS else count(job)):
         if i == 3 and job.sampling.seed == LOSE_DEVICE:
             raise DeviceLost("the device is lost")
         if i == 100 and job.sampling.seed == FAIL:

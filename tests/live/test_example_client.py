@@ -12,6 +12,7 @@ import pytest
 import requests
 
 from tests.faults.conftest import SCRIPTED, worker_of
+from tests.faults.paced import ENDLESS
 from tests.live.conftest import ROOT, Server, free_port
 
 STORY = {"question": "Count from 1 to 2000."}
@@ -22,7 +23,7 @@ def helpdesk(tmp_path_factory):
     """Four processes, and where their server will be. No test leaves anything in them."""
     address, port = free_port(), free_port()
     command = [sys.executable, "-m", "gunicorn", "--pythonpath", "../..", "--workers", "4"]
-    command += ["--threads", "8", "--keep-alive", "0", "--bind", f"127.0.0.1:{port}"]
+    command += ["--threads", "16", "--keep-alive", "0", "--bind", f"127.0.0.1:{port}"]
     command += ["--access-logfile", "-", "--access-logformat", "%(p)s %(U)s %(s)s", "helpdesk:app"]
     cwd = ROOT / "examples" / "helpdesk"
     with pytest.MonkeyPatch.context() as patch:
@@ -36,7 +37,7 @@ def helpdesk(tmp_path_factory):
 
 @pytest.fixture
 def server(start, helpdesk):
-    settings = {"port": helpdesk.asks, "default_max_tokens": 1900, "grace": 0}
+    settings = {"port": helpdesk.asks, "default_max_tokens": ENDLESS, "grace": 0}
     return start(SCRIPTED, **settings).wait_until_ready()
 
 
@@ -101,9 +102,10 @@ def test_a_server_s_worker_that_is_killed_ends_all_reads_and_each_process_goes_o
     with log_in(helpdesk) as user, ThreadPoolExecutor(16) as pool:
         arguments = read_until_it_breaks, helpdesk, user, has_begun
         reads = [pool.submit(*arguments) for _ in range(16)]
-        assert all(has_begun.acquire(timeout=60) for _ in reads)
+        begun = [has_begun.acquire(timeout=60) for _ in reads]
         os.kill(worker_of(server), signal.SIGKILL)
         killed = time.monotonic()
+        assert all(begun)
         assert max(read.result(timeout=60) for read in reads) - killed < 10
         deadline = time.monotonic() + 60
         while len(workers_of(helpdesk, "/title 200")) < 4:

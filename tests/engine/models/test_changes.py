@@ -6,6 +6,7 @@ import weakref
 import pytest
 
 from switchyard import engine
+from switchyard.engine.messages import LoadProgress
 from tests.engine.models.asked import closed, ends, in_threads, wait_for
 from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, job
@@ -67,6 +68,29 @@ def test_a_failed_swap_leaves_what_was_there(served, size):
         assert there.config.max_pending == 7
         assert ends(take_all(there.submit([job("j")]))) is engine.Finished
     assert models.status("a").state == "ready"
+
+
+def test_the_progress_of_a_load_stays_while_it_is_tried_again(served):
+    first, second = ScriptedBackend(open_error=engine.NoRoom("too little after all")), closed()
+    first.opening.clear()
+    table = served(size=20)
+    table.scripts["b"] = [first, second]
+    models = table.start(table.model("a"), table.model("b"))
+    models.lease("a").release()
+    load = models.load("b")
+    wait_for(lambda: load.engine is not None)
+    one = load.engine
+    one.deliver([LoadProgress(0.6)])
+    assert load.progress == 0.6
+    first.opening.set()
+    wait_for(lambda: load.engine is not one)
+    assert table.loaded() == []  # the idle one has gone for it
+    assert load.wait(0.0) == load.progress == models.status("b").progress == 0.6
+    for share, told in ((0.5, 0.6), (0.7, 0.7)):
+        load.engine.deliver([LoadProgress(share)])
+        assert load.progress == told
+    second.opening.set()
+    load.wait(20)
 
 
 def test_settings_that_a_model_could_not_be_loaded_with_are_not_its_own(served):

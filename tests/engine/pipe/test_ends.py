@@ -212,6 +212,13 @@ def test_a_failed_iteration_is_recovered_from_in_the_same_child(make_engine):
     assert child_of(model) == child
 
 
+def test_an_end_that_was_asked_for_is_no_loss(make_engine, caplog):
+    model = make_engine(ScriptedBackend(count))
+    assert_serves(model)
+    assert model.close(timeout=20)
+    assert model.standing.num_restarts == 0 and "anew" not in caplog.text
+
+
 def test_a_child_that_dies_while_it_loads_is_not_tried_again(make_engine):
     model = make_engine(DyingAtOpen())
     assert isinstance(model.error, engine.ModelError)
