@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import sqlite3
 import threading
+import time
 
 import flask
 import pytest
@@ -13,7 +14,7 @@ from switchyard.app import BadRequest, Switchyard
 from switchyard.app.host.tables import TABLES
 from switchyard.engine.links.thread import EngineThread
 from switchyard.testing import fake
-from tests.scripted import ScriptedBackend
+from tests.scripted import Gate, ScriptedBackend
 
 UPGRADE = {
     "Connection": "Upgrade",
@@ -127,3 +128,25 @@ def test_applications_of_other_settings_share_no_models(make_host, model_path, s
     tables = [{"model": model_path, "name": name} for name in ("first", "second")]
     one, alike, other = (make_host(models=tables, **more)[1] for more in ({}, {}, setting))
     assert one.models is alike.models and one.models is not other.models
+
+
+def test_at_the_process_s_end_jobs_may_go_on_for_grace(make_host, monkeypatch):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+
+    def open(config):
+        return engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
+
+    monkeypatch.setattr(TABLES, "open", open)
+    _, switchyard = make_host(grace=20.0)
+    gate.step(2)
+    stream = switchyard.stream("x", max_tokens=3)
+    ending = threading.Thread(target=TABLES._close_all)  # which atexit calls
+    ending.start()
+    model, deadline = switchyard.models.get(), time.monotonic() + 20
+    while model.state == "ready" and time.monotonic() < deadline:
+        time.sleep(0.005)
+    gate.open()
+    assert list(stream) == ["0 ", "1 ", "2 "]
+    assert stream.result.finish_reason == "length"
+    ending.join(20)

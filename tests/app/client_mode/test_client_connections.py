@@ -76,6 +76,7 @@ def test_a_server_is_asked_by_tls(upstream, make_remote, tmp_path, monkeypatch):
     server = upstream(None, text("a"))
     server.socket = context.wrap_socket(server.socket, server_side=True)
     url = server.url.replace("http:", "https:")
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
     with pytest.raises(engine.Dead):  # nothing vouches for it
         make_remote(url).switchyard.generate("x")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))

@@ -106,6 +106,20 @@ def test_settings_that_a_model_could_not_be_loaded_with_are_not_its_own(served):
     assert models.get("a").config.max_pending == 7 and table.loaded() == ["a"]
 
 
+def test_a_model_is_the_default_once_it_is_loaded_and_not_before(served):
+    table = served()
+    failing = ScriptedBackend(open_error=engine.NoRoom("too large"))
+    table.scripts["b"] = [ScriptedBackend(), failing]  # of the table, and of the swap
+    models = table.start(table.model("a", load="start"), table.model("b", load="manual"))
+    assert models.wait_until_loaded(20)
+    new = table.model("b", load="manual", max_pending=7)
+    with pytest.raises(engine.NoRoom):
+        models.swap(new, is_default=True).wait(20)
+    assert models.status().name == "a"
+    models.swap(new, is_default=True).wait(20)
+    assert models.status().name == "b"
+
+
 @pytest.mark.parametrize("way", [None, "drain"])
 def test_a_swap_that_can_never_fit_is_refused_before_the_old_one_ends(served, way):
     table = served(size=15)
