@@ -53,6 +53,19 @@ def test_progress_is_told_as_each_client_reads_it():
     assert {one["status"] for one in told[:-1]} == {"processing"}
 
 
+class FailedChange(Change):
+    def wait(self, timeout):
+        if not self.told[0]:
+            raise engine.ModelError("no weights")
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("events_of", [loads.events_of_load, bodies.events_of_load])
+def test_an_error_is_the_last_that_is_told_of_a_load(events_of):
+    told = [json.loads(one[6:]) for one in events_of(FailedChange(0.5))]
+    assert len(told) == 2 and told[-1]["error"]["message"] == "no weights"
+
+
 def test_an_answer_begins_with_the_first_progress_of_a_load():
     change = Change(*[0.5] * 1000)
     loads.begun(change)

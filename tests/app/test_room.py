@@ -20,7 +20,8 @@ def full(make_client, gate, ask):
         ask(client, {"prompt": [5] * 10, "max_tokens": 4})
     gate.step(3)
     listed(client, 2)
-    return client
+    yield client
+    gate.open()
 
 
 @pytest.mark.parametrize(
