@@ -28,7 +28,7 @@ ENDING = """
 import flask, sys, threading
 from switchyard import Switchyard
 switchyard = Switchyard(flask.Flask("host"), model=sys.argv[1])
-stream = switchyard.stream("x", max_tokens=1900, ignore_eos=True)
+stream = switchyard.stream("x", max_tokens=600, ignore_eos=True)
 def read():
     try:
         for _ in stream:
