@@ -13,6 +13,7 @@ from switchyard.app.config import Settings
 from switchyard.app.host.claims import ModelClaim
 from switchyard.app.ledger.ledger import Ledger
 
+RELOADS = "WERKZEUG_RUN_MAIN"  # set in a process of `flask run --debug`, which waits for no answer
 RELEASE = 20.0  # seconds to release models' memory at the process's end, after their jobs
 
 Opener = Callable[[engine.ModelConfig], engine.Engine]
@@ -119,7 +120,8 @@ class Tables:
             return
         for shared in list(self._started):
             is_loading = any(one.standing.is_loading for one in shared.models.engines)
-            shared.models.close(shared.grace, 0.0 if is_loading else RELEASE)
+            grace = 0.0 if RELOADS in os.environ else shared.grace
+            shared.models.close(grace, 0.0 if is_loading else RELEASE)
             for ledger in shared.ledgers:
                 ledger.close()
 

@@ -1,6 +1,7 @@
 """From the start to the end of the models of a host application."""
 
 import gc
+import os
 import queue
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.app import ClientGone, Switchyard
-from switchyard.app.host.tables import TABLES
+from switchyard.app.host.tables import RELOADS, TABLES
 from switchyard.app.host.text_stream import TextStream
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Cancel
@@ -23,6 +24,21 @@ from tests.engine.models.asked import wait_for
 from tests.scripted import ScriptedBackend
 
 ENDLESS = {"max_tokens": 1900, "ignore_eos": True}
+ENDING = """
+import flask, sys, threading
+from switchyard import Switchyard
+switchyard = Switchyard(flask.Flask("host"), model=sys.argv[1])
+stream = switchyard.stream("x", max_tokens=600, ignore_eos=True)
+def read():
+    try:
+        for _ in stream:
+            pass
+        print(stream.result.finish_reason, flush=True)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+threading.Thread(target=read, daemon=True).start()
+sys.exit(3)
+"""
 LOOKED_AT = (
     *("/health/live", "/health/ready", "/v1/health/ready", "/v2/health/ready"),
     *("/v1/models", "/v1/requests", "/metrics", "/openapi.json", "/no/such/path"),
@@ -332,3 +348,13 @@ def test_what_had_come_of_a_stream_is_not_given_behind_its_close():
     assert next(stream) == "a"
     stream.close()
     assert list(stream) == []
+
+
+@pytest.mark.parametrize(("environment", "told"), [({}, "length"), ({RELOADS: "true"}, "Closed")])
+def test_a_reload_waits_for_no_answer_and_another_end_does(model_path, environment, told):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, model_path],
+        **{"cwd": ROOT, "env": {**os.environ, **environment}},
+        **{"capture_output": True, "text": True, "timeout": 100},
+    )
+    assert done.stdout.split() == [told], done.stderr
