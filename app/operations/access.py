@@ -76,7 +76,6 @@ class AccessLog:
         head = dict(account.said)
         protocol, tail = head.pop("protocol"), {k: head.pop(k) for k in ("trace_id", "span_id")}
         agent = head.pop("user_agent")
-        head.pop("code", None)
         fields = {
             **head,
             "duration_ms": _ms(account.ended - account.begun),

@@ -71,6 +71,7 @@ def test_a_line_tells_all_of_a_request_and_nothing_that_is_secret(make_keyed, li
         "method": "POST",
         "route": URL,
         "status": 200,
+        "code": None,
         "model": "scripted",
         "stream": False,
         "prompt_tokens": response.json["usage"]["prompt_tokens"],
@@ -176,22 +177,24 @@ def test_a_request_that_failed_is_told_with_what_it_used(make_keyed, lines):
 
 
 @pytest.mark.parametrize(
-    ("path", "headers", "status", "route"),
+    ("path", "headers", "status", "code", "route"),
     [
-        (URL, {}, 401, URL),
-        (URL, bearer("prom"), 403, URL),
-        (f"/{KEYS['ann']}", {}, 404, "other"),
-        (URL, {**bearer("ann"), "Host": "evil.example"}, 403, URL),
-        ("/v1/streams/cmpl-1", bearer("ann"), 404, "/v1/streams/<identifier>"),
+        (URL, {}, 401, "invalid_api_key", URL),
+        (URL, bearer("prom"), 403, "insufficient_permissions", URL),
+        (URL, bearer("ann"), 400, "missing_required_parameter", URL),
+        (f"/{KEYS['ann']}", {}, 404, None, "other"),
+        (URL, {**bearer("ann"), "Host": "evil.example"}, 403, None, URL),
+        ("/v1/streams/cmpl-1", bearer("ann"), 404, None, "/v1/streams/<identifier>"),
     ],
 )
-def test_refusals_are_told_by_their_route(make_keyed, lines, path, headers, status, route):
+def test_refusals_are_told_by_route_and_code(make_keyed, lines, path, headers, status, code, route):
     client = make_keyed(ScriptedBackend(), access_log="-", allowed_hosts=["localhost"])
     method = "GET" if "streams" in path else "POST"
     with client.open(path, method=method, json={}, headers=headers) as response:
         assert response.status_code == status
     fields, text = lines()
-    assert (fields["status"], fields["route"]) == (status, route)
+    assert (fields["status"], fields["code"], fields["route"]) == (status, code, route)
+    assert f" code={code or '-'} " in text
     assert fields["prompt_tokens"] is None and KEYS["ann"] not in text
 
 

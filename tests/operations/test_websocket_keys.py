@@ -149,9 +149,9 @@ def test_each_generation_has_a_line_and_so_has_the_connection(start, keys_file, 
     connection.close()
     assert server.stop() == 0
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    told = [(line["status"], line["completion_tokens"], line["key"]) for line in lines]
-    assert sorted(told, key=str) == [
-        *((101, None, "ann"), (200, 2, "ann"), (200, 3, "ann"), (401, None, None)),
-        (404, None, "ann"),
+    names = ("status", "code", "completion_tokens", "key")
+    assert sorted((tuple(line[name] for name in names) for line in lines), key=str) == [
+        *((101, None, None, "ann"), (200, None, 2, "ann"), (200, None, 3, "ann")),
+        *((401, "invalid_api_key", None, None), (404, "model_not_found", None, "ann")),
     ]
     assert {line["route"] for line in lines} == {"/v1/stream"}
