@@ -45,6 +45,8 @@ def test_a_prompt_gets_the_answer_whose_key_comes_last(host):
     assert "What color?" in host.fake.prompts[0] and len(host.fake.prompts) == 4
     host.fake.answers["nothing"] = "Now it is: ä€😀."
     assert say("nothing", max_tokens=50).text == "Now it is: ä€😀."
+    host.fake.answers["no color"] = "None."  # longer than one that ends with it
+    assert say("no color").text == "None."
 
 
 def test_tokens_are_told_one_by_one_and_counted(host):
@@ -171,6 +173,8 @@ def test_the_api_is_whole(host):
     answer = visitor.post("/llm/v1/completions", json=body).json
     assert [choice["text"] for choice in answer["choices"]] == ["Blue, of course."] * 2
     assert len(answer["choices"][0]["logprobs"]["tokens"]) > 1
+    form = visitor.post("/llm/generate", data={"prompt": "color", "max_tokens": "50"})
+    assert "Blue, of course." in form.text
     echoed = {**body, "n": 1, "max_tokens": 0, "echo": True}
     assert visitor.post("/llm/v1/completions", json=echoed).json["choices"][0]["text"] == "color"
     streamed = visitor.post("/llm/v1/chat/completions", json={**ask("color"), "stream": True})
