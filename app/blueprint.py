@@ -75,7 +75,7 @@ def install(
     for blueprint in services.blueprints:
         api.register_blueprint(blueprint)
     if not page.ASSETS:
-        logger.warning("the page /docs/ is left out: install switchyard[docs]")
+        logger.info("the page /docs/ is left out: install switchyard[docs]")
     # The order in the OpenAPI document.
     for part in (requests, streams, status, usage, health, probes, page):
         api.register_blueprint(part.blueprint)

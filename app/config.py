@@ -265,6 +265,14 @@ def _no_setting(place: tuple[int | str, ...]) -> str:
     return f"no setting of {of}" + (f"; did you mean {nearest[0]}?" if nearest else "")
 
 
+def _table_of(place: tuple[int | str, ...]) -> str:
+    """The table `[[models]]` at `place`, counted from 1; empty if there is none."""
+    match place:
+        case ("models", int(index), *_):
+            return f" (in table {index + 1} of [[models]])"
+    return ""
+
+
 def read_settings(**overrides: Any) -> Settings:
     """The settings from `overrides`, the environment and the file. Raises SettingsError."""
     check_environment(Settings.model_fields.keys())
@@ -276,9 +284,10 @@ def read_settings(**overrides: Any) -> Settings:
         message = first["msg"].removeprefix("Value error, ")
         if not name:  # a validator of several settings: its message names the wrong one
             name, _, message = message.partition(": ")
+        table = _table_of(first["loc"])
         if first["type"] == "extra_forbidden":
             place = "" if name in overrides else f" in {file()}"
-            raise SettingsError(f"{name}{place} is {_no_setting(first['loc'])}") from None
-        raise refusal(name, message, overrides) from None
+            raise SettingsError(f"{name}{place} is {_no_setting(first['loc'])}{table}") from None
+        raise refusal(name, message + table, overrides) from None
     except (ValueError, OSError) as error:  # the file isn't TOML, or can't be read
         raise SettingsError(f"{file()}: {error}") from None

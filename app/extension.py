@@ -11,6 +11,8 @@ import flask
 from switchyard import engine
 from switchyard.app.blueprint import install
 from switchyard.app.config import Settings, read_settings
+from switchyard.app.errors import PLAIN_KINDS
+from switchyard.app.exceptions import ClientGone
 from switchyard.app.host.asked import asked
 from switchyard.app.host.local import Local
 from switchyard.app.host.passing import make_passing
@@ -77,6 +79,9 @@ class Switchyard:
         app.extensions[HOST] = (
             self._open_remote(app, url, key, given) if url else self._open_local(app, given)
         )
+        # Else each visitor who leaves is a traceback in the host's log, and a call of its 500.
+        if ClientGone not in app.error_handler_spec[None][None]:
+            app.register_error_handler(ClientGone, _end_of_visit)
         self._app = app
 
     @property
@@ -175,6 +180,11 @@ class Switchyard:
             raise RuntimeError("Switchyard has no application yet: call init_app")
         host: Local | Remote = app.extensions[HOST]
         return host
+
+
+def _end_of_visit(error: ClientGone) -> tuple[str, int]:
+    """The answer to a visitor who has left, which the access log alone tells."""
+    return "", PLAIN_KINDS[ClientGone].status
 
 
 def _check_host(settings: Settings) -> Callable[[], None] | None:

@@ -37,6 +37,13 @@ class TableModel(ModelSettings, extra="forbid"):
         " place.",
     )
 
+    @pydantic.field_validator("aliases")
+    @classmethod
+    def _are_aliases(cls, value: list[str]) -> list[str]:
+        for alias in value:
+            engine.check_alias(alias)
+        return value
+
     def served(self) -> engine.Served:
         """The model for the engine. Raises engine.ModelError, which names the model."""
         try:
@@ -84,8 +91,14 @@ class TableSettings(EngineSettings):
     @classmethod
     def _are_aliases(cls, value: dict[str, str]) -> dict[str, str]:
         for alias in value:
-            if not alias or "*" in alias[:-1]:
-                raise ValueError(f"{alias!r} must be a name, with a * at its end at the most")
+            engine.check_alias(alias)
+        return value
+
+    @pydantic.field_validator("models", mode="before")
+    @classmethod
+    def _are_tables(cls, value: object) -> object:
+        if isinstance(value, dict):
+            raise ValueError("must be tables [[models]], with two brackets on each side")
         return value
 
     @pydantic.model_validator(mode="after")
@@ -100,6 +113,10 @@ class TableSettings(EngineSettings):
                 raise ValueError(f"models: {name!r} is the name or alias of more than one")
         if self.models and self.default_model is not None and self.default_model not in names:
             raise ValueError(f"default_model: {self.default_model!r} is none of {', '.join(names)}")
+        try:
+            engine.check_aliases(self.aliases(), names or [self.model_name])
+        except engine.ModelError as error:
+            raise ValueError(str(error)) from None
         num_first = sum(one.load == "start" for one in self.models)
         least = num_first + (num_first < len(self.models))
         if 0 < self.max_loaded < least:

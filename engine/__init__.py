@@ -50,6 +50,7 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
 from switchyard.engine.models.entry import Lease, ModelState, ModelStatus, Policy, Served
 from switchyard.engine.models.load import Load, Way
+from switchyard.engine.models.names import check_alias, check_aliases
 from switchyard.engine.models.opening import open_engine
 from switchyard.engine.models.table import Models
 from switchyard.engine.panics import panics_as
@@ -129,6 +130,8 @@ __all__ = [
     "Unloaded",
     "Used",
     "Way",
+    "check_alias",
+    "check_aliases",
     "check_gpus",
     "constraints",
     "give_memory_back",

@@ -44,8 +44,7 @@ class Engine:
     def __init__(self, config: ModelConfig, make_link: Callable[[Deliver], Link]) -> None:
         """Reads the tokenizer; `start` reads the weights. Raises ModelError."""
         self.config = config
-        self.model_dir = ModelDir.read(config.path)
-        self.tokenizer = Tokenizer(self.model_dir)
+        self._read()
         self._grammars: Grammars | None = None
         self._making = threading.Lock()  # guards the tokenizer and the grammars
         self._link = make_link(self.deliver)
@@ -252,18 +251,20 @@ class Engine:
                     self._held.pass_on(event, batches)
             if not self._held:
                 self._changed.notify_all()
-        wakes = set()
         for stream, batch in batches.items():
             stream.put(batch)
-            wakes.add(stream.wake)
         # After all puts: one wake is enough for a thread that reads many streams, and a wake costs.
-        for wake in wakes:
+        for wake in {stream.wake for stream in batches}:
             if wake is not None:
                 wake()
         for call in self._on_stopped if is_end else ():
             call(self)
 
     # Inside
+
+    def _read(self) -> None:
+        self.model_dir = ModelDir.read(self.config.path)
+        self.tokenizer = Tokenizer(self.model_dir)
 
     def _note(self, event: ThreadEvent, batches: Batches) -> None:
         """Take an event of the engine thread itself. Under the lock."""

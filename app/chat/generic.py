@@ -25,7 +25,7 @@ def without_tools(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) 
     plain: list[Message] = []
     for i, message in enumerate(messages):
         if message["role"] == "tool":
-            text = f"<tool_response>\n{message['content'] or ''}\n</tool_response>"
+            text = f"<tool_response>\n{message['content']}\n</tool_response>"
             if i and messages[i - 1]["role"] == "tool":  # many templates want roles to alternate
                 plain[-1]["content"] += f"\n{text}"
             else:

@@ -58,13 +58,13 @@ class ChatTemplate:
         self._tokens = {name: model_dir.special_token(name) or "" for name in _TOKENS}
         self._environment = _environment()
         self._template: jinja2.Template | None = None
-        self._error: str | None = "the model has no chat template; use /v1/completions"
+        self.fault: str | None = None  # of a broken template
         if model_dir.chat_template is not None:
             environment = self._environment
             try:
                 self._template = environment.from_string(self.source)
             except Exception as error:  # jinja2 raises other errors than its own, too
-                self._error = f"the model's chat template is broken: {error}"
+                self.fault = f"the model's chat template is broken: {error}"
             else:
                 parsed = environment.parse(self.source)
                 read = jinja2.meta.find_undeclared_variables(parsed)
@@ -87,7 +87,8 @@ class ChatTemplate:
         Raises engine.InvalidJob for messages that the template refuses or fails on.
         """
         if self._template is None:
-            raise engine.InvalidJob(str(self._error), "messages")
+            missing = "the model has no chat template; use /v1/completions"
+            raise engine.InvalidJob(self.fault or missing, "messages")
         messages = list(conversation.messages)
         if any(message.get("tool_calls") for message in messages):
             messages = [_in_form(message, self._form, self._takes_text) for message in messages]

@@ -89,6 +89,7 @@ def change_of(name: str, request: Any) -> engine.Served:
     given = request.model_dump(exclude_unset=True, exclude={"way"})
     known = _known(name)
     if known is None and name not in paths and "model" not in given:
+        _check_alias(name)
         there = ", ".join(dict.fromkeys([*here.models.names, *paths]))
         raise engine.ModelNotFound(
             f"model {name[:100]!r} does not exist; there is: {there}", "model"
@@ -126,6 +127,15 @@ def check_threads(served: engine.Served) -> None:
             f" server has request threads for {here.settings.max_jobs}",
             "max_batch_size",
         )
+
+
+def _check_alias(name: str) -> None:
+    """Raises engine.ModelNotFound, with the model's name, for an alias."""
+    try:
+        own = services().models.served(name).config.name
+    except engine.ModelNotFound:
+        return
+    raise engine.ModelNotFound(f"{name[:100]!r} is an alias of model {own!r}: name that", "model")
 
 
 def _known(name: str) -> dict[str, Any] | None:

@@ -62,7 +62,7 @@ def _load(names: Iterable[str]) -> Iterator[Format]:
         except ModuleNotFoundError as error:
             if error.name and error.name.startswith("switchyard"):
                 raise
-            logger.warning(
+            logger.info(
                 "the wire format %s is left out: %s; install switchyard[%s]", name, error, name
             )
         else:

@@ -21,6 +21,7 @@ from switchyard.app.services import BLUEPRINT
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 MAX_BODY = 32 << 20  # bytes, without a setting; the server's own limit is lower
 VIA = "1.1 switchyard"
+QUERY = "%!$&'()*+,/:;=?@[]~"  # passed on as they are; bytes beyond ASCII are quoted
 STREAMS = ("text/event-stream", "application/x-ndjson")  # types that have heartbeats
 
 # Headers of one connection, or of the server that writes them: RFC 9110, 7.6.1. Not passed on.
@@ -69,9 +70,6 @@ class PassedBody(Iterator[bytes]):
                 return data
         except ClientGone:
             pass
-        except BaseException:
-            self.close()
-            raise
         self.close()
         raise StopIteration
 
@@ -87,7 +85,7 @@ def _pass(upstream: Upstream, settings: Settings, path: str) -> flask.Response:
     client.limit_sends(settings.send_timeout)
     with client.receiving(settings.body_timeout):
         data = read_bytes(settings.max_body_bytes or MAX_BODY)
-    query = f"?{request.query_string.decode('latin-1')}" if request.query_string else ""
+    query = f"?{quote(request.query_string, safe=QUERY)}" if request.query_string else ""
 
     has_heartbeats = False
 

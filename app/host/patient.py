@@ -89,12 +89,8 @@ class _Connection(urllib3.connection.HTTPConnection):
         super().connect()
 
 
-class _TLSConnection(urllib3.connection.HTTPSConnection):
-    response_class = _PatientResponse
-
-    def connect(self) -> None:
-        WAITING.is_fresh = True
-        super().connect()
+class _TLSConnection(_Connection, urllib3.connection.HTTPSConnection):
+    pass
 
 
 class PatientPool(urllib3.HTTPConnectionPool):

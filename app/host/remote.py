@@ -58,10 +58,17 @@ class RemoteSource:
         data = b"".join(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
         if not data or data == b"[DONE]":
             return ""
-        body = json.loads(data)
+        try:
+            return self._read_body(json.loads(data))
+        except (ValueError, TypeError, AttributeError) as reason:
+            error = engine.Failure("the models' server streams events, and not as Switchyard does")
+            error.__cause__ = reason
+            return error
+
+    def _read_body(self, body: Any) -> str | Exception:
         if "error" in body:
             return error_of(body["error"])
-        self._usage = body.get("usage") or self._usage
+        self._usage |= body.get("usage") or {}
         text = ""
         for choice in body.get("choices", ()):
             self._reason = choice.get("finish_reason") or self._reason

@@ -13,9 +13,16 @@ from switchyard.app.config import Settings
 from switchyard.app.host.claims import ModelClaim
 from switchyard.app.ledger.ledger import Ledger
 
+RELOADS = "WERKZEUG_RUN_MAIN"  # set in a process of `flask run --debug`, which waits for no answer
 RELEASE = 20.0  # seconds to release models' memory at the process's end, after their jobs
 
 Opener = Callable[[engine.ModelConfig], engine.Engine]
+
+
+class HostModels(engine.Models):
+    """Their process goes on without them: a model that has failed is loaded again, ever later."""
+
+    is_final = False
 
 
 class SharedModels:
@@ -102,7 +109,7 @@ class Tables:
         for shared in self._tables:
             if shared.wanted == wanted and not shared.models.is_over:
                 return shared
-        models = open_models(settings, open=self.open)
+        models = open_models(settings, HostModels, open=self.open)
         shared = SharedModels(wanted, models, settings.grace)
         self._tables.add(shared)
         return shared
@@ -113,7 +120,8 @@ class Tables:
             return
         for shared in list(self._started):
             is_loading = any(one.standing.is_loading for one in shared.models.engines)
-            shared.models.close(shared.grace, 0.0 if is_loading else RELEASE)
+            grace = 0.0 if RELOADS in os.environ else shared.grace
+            shared.models.close(grace, 0.0 if is_loading else RELEASE)
             for ledger in shared.ledgers:
                 ledger.close()
 

@@ -82,16 +82,18 @@ class Client:
         return "there"
 
     def limit_sends(self, seconds: float) -> None:
-        """Let a write fail, and the client count as gone, once it took no byte for `seconds`."""
+        """Let a write fail, and the client count as gone, once it took no byte for `seconds`, at
+        least 0.001.
+        """
         if self._socket is None:
             return
         # Data in the socket's buffer, for a reader that has stopped or a machine that has
         # vanished: the kernel resets the connection, which `look` tells, too. Linux only.
         if self._socket.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
-            milliseconds = max(int(seconds * 1000), 1)
+            milliseconds = int(seconds * 1000)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         # A blocking write, which finds no room in that buffer.
-        micros = max(int(seconds * 1e6), 1)
+        micros = int(seconds * 1e6)
         limit = struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 

@@ -8,6 +8,7 @@ import flask
 import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
+from switchyard import engine
 from switchyard.app.delivery.submit import receive
 from switchyard.app.formats.changes import ModelChange, ModelName, swap
 from switchyard.app.formats.loads import (
@@ -26,6 +27,7 @@ audit = logging.getLogger("switchyard.audit")
 
 EVENTS = "text/event-stream"
 ERRORS = (404, 409)
+LOAD_ERRORS = (*ERRORS, 503)
 EXAMPLE = {"model": "demo"}
 
 blueprint = flask.Blueprint("switchyard_admin_models", __name__, url_prefix="/admin")
@@ -42,7 +44,7 @@ class AliasBody(TypedDict):
     {200: None},
     body=ModelChange,
     streams={EVENTS: ModelStatusBody | LoadDone},
-    errors=ERRORS,
+    errors=LOAD_ERRORS,
     example={"cache_tokens": 32768},
     who="operator",
     counts=False,
@@ -100,6 +102,10 @@ def point_alias(alias: str) -> flask.Response:
     check_operator()
     models = services().models
     request = receive_change(ModelName)
+    try:
+        engine.check_alias(alias)
+    except ValueError as error:
+        raise werkzeug.exceptions.BadRequest(f"alias: {error}") from None
     if alias in models.names:
         raise werkzeug.exceptions.Conflict(f"{alias[:100]!r} is a model's own name")
     before = models.point(alias, request.model)

@@ -13,7 +13,14 @@ from switchyard.app.formats.loads import StatusEvent, begun, events_of_models
 from switchyard.app.http.body import json_response
 from switchyard.app.http.identity import share_of
 from switchyard.app.openapi.contract import declares
-from switchyard.app.routes.lifecycle import ERRORS, EVENTS, EXAMPLE, check_operator, receive_change
+from switchyard.app.routes.lifecycle import (
+    ERRORS,
+    EVENTS,
+    EXAMPLE,
+    LOAD_ERRORS,
+    check_operator,
+    receive_change,
+)
 from switchyard.app.services import services
 
 audit = logging.getLogger("switchyard.audit")
@@ -33,7 +40,7 @@ class RouterSuccess(TypedDict):
 @declares(
     {200: RouterSuccess},
     body=ModelName,
-    errors=ERRORS,
+    errors=LOAD_ERRORS,
     example=EXAMPLE,
     who="operator",
     counts=False,

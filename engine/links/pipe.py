@@ -93,10 +93,8 @@ class PipeLink:
             if not is_loaded or self._is_stopping:
                 return error
             # Since `Restarting` no job is accepted. The old queue has only commands for ended jobs,
-            # and perhaps a `Stop`, which the flag repeats.
+            # and perhaps a `Stop`, which the flag repeats: the next child ends before its load.
             self._commands = queue.SimpleQueue()
-            if self._is_stopping:
-                return None
 
     def _run_child(self) -> tuple[bool, EngineError | None]:
         """Returns whether the child was loaded, and why it has ended; None after a `Stop`."""
@@ -122,8 +120,7 @@ class PipeLink:
                 writer.start()
                 is_loaded, is_ended, error = self._read(here)
                 if not is_ended:
-                    kind = DeviceLost if is_loaded else ModelError
-                    error = kind(f"the engine's process {_end(_status(process))}")
+                    error = ModelError(f"the engine's process {_end(_status(process))}")
                 if is_loaded and not self._is_stopping:
                     self._deliver([Restarting(str(error))])
             finally:

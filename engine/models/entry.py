@@ -31,7 +31,7 @@ class Served:
 class Instance:
     """One engine of a name, and its leases."""
 
-    __slots__ = ("engine", "needed", "num_leases", "served", "since", "used")
+    __slots__ = ("engine", "is_noted", "needed", "num_leases", "served", "since", "used")
 
     def __init__(self, served: Served, engine: Engine) -> None:
         self.served = served
@@ -40,6 +40,7 @@ class Instance:
         self.used = 0.0  # time of the last use, by the table's clock
         self.since = 0.0  # time of the load
         self.needed: Mapping[Place, int] = {}  # estimated bytes by place
+        self.is_noted = False  # the table knows that the engine has stopped
 
     @property
     def is_loaded(self) -> bool:
@@ -81,6 +82,12 @@ class Entry:
         if self.load is not None and self.load.is_waited_for:
             return False
         return self.is_lost or (engine.is_started and not engine.standing.is_stopped)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the engine has stopped, and the table does not know yet."""
+        engine = self.instance.engine
+        return engine.is_started and engine.standing.is_stopped and not self.instance.is_noted
 
     @property
     def comes_back(self) -> bool:

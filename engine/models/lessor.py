@@ -38,7 +38,7 @@ class Lessor:
                     if lease is not None:
                         return lease
                     load = entry.load
-                    if load is None and entry.yields_to is None:
+                    if load is None and entry.yields_to is None and not entry.is_ending:
                         load = self._begin(entry)
                     left = until - time.monotonic()
                     if left <= 0:

@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from switchyard.engine.engine import Engine
 from switchyard.engine.errors import (
@@ -17,8 +16,10 @@ from switchyard.engine.errors import (
     without_frames,
 )
 from switchyard.engine.models.entry import Entry, Instance, Served
+from switchyard.engine.models.instances import Instances
 from switchyard.engine.models.load import Load, Turns, Way
 from switchyard.engine.models.room import RELEASE, Room
+from switchyard.engine.models.unread import Unread
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Lifecycle:
         """`patience`: seconds that a load waits for memory which other models use."""
         self._entries = entries
         self._changed = changed
-        self._open = open
+        self._instances = Instances(changed, open)
         self._room = room
         self._patience = patience
         self.clock = clock
@@ -173,9 +174,8 @@ class Lifecycle:
 
     def _load(self, entry: Entry, load: Load) -> None:
         instance = entry.instance
-        if instance.engine.is_started:
-            instance = self._make(entry, instance.served)
-            self._point(entry, instance)
+        if instance.engine.is_started or isinstance(instance.engine, Unread):
+            instance = self._instances.renew(entry)
         self._load_with_room(entry, instance, load)
 
     def _load_with_room(self, entry: Entry, instance: Instance, load: Load) -> None:
@@ -190,7 +190,8 @@ class Lifecycle:
                         self._start_once_more(entry, instance, load)
                         return
                 if waited >= self._patience or load.is_cancelled:
-                    raise Loading(f"model {entry.name} waits for memory that others use", RETRY)
+                    waits_for = "the memory, or the place in max_loaded, of models at work"
+                    raise Loading(f"model {entry.name} waits for {waits_for}", RETRY)
                 time.sleep(LOOK)
         finally:
             self._room.let_go_on(instance)
@@ -202,9 +203,7 @@ class Lifecycle:
         except NoRoom:
             if not self._room.evict_one(instance):
                 raise
-            again = self._make(entry, instance.served)
-            self._point(entry, again)
-            self._start(again, load)
+            self._start(self._instances.renew(entry), load)
 
     def _start(self, instance: Instance, load: Load) -> None:
         with self._changed:
@@ -221,18 +220,19 @@ class Lifecycle:
 
     def _unload(self, entry: Entry, drain: float) -> None:
         instance = entry.instance
-        with self._turns.take(instance.served.config.gpus):
-            self._room.retire(instance, drain)
+        if instance.engine.is_started:  # else it would be closed, and no load could start it
+            with self._turns.take(instance.served.config.gpus):
+                self._room.retire(instance, drain)
         logger.info("model %s is unloaded", entry.name)
 
     def _swap(self, entry: Entry, load: Load, served: Served, way: Way | None) -> None:
-        old, new = entry.instance, self._make(entry, served)
+        old, new = entry.instance, self._instances.make(entry, served)
         if not old.is_loaded:
-            self._point(entry, new)
+            self._instances.point(entry, new)
             try:
                 self._load_with_room(entry, new, load)
             except BaseException:  # a later load is of what was there before
-                self._point(entry, self._make(entry, old.served))
+                self._instances.put_back(entry, old.served)
                 raise
             return
         theirs, own = old.served.config.gpus, served.config.gpus
@@ -245,12 +245,12 @@ class Lifecycle:
                     if way is not None:
                         raise
                     logger.info("model %s, beside the old one: %s", entry.name, error)
-                    load.way, new = "drain", self._make(entry, served)
+                    load.way, new = "drain", self._instances.make(entry, served)
             if load.way == "drain":
                 self._room.check_after(old, new)
                 self._swap_in_turn(entry, load, old, new)
                 return
-            self._point(entry, new, old)
+            self._instances.point(entry, new, old)
             with self._changed:
                 self._finish(entry, load)
             self._room.retire(old, old.served.drain)
@@ -264,34 +264,18 @@ class Lifecycle:
         with self._changed:
             load.is_waited_for = True
         self._room.retire(old, old.served.drain)
-        self._point(entry, new)
+        self._instances.point(entry, new)
         try:
             self._room.make_beside(new)
             self._start(new, load)
         except EngineError as error:
-            again = self._make(entry, old.served)
-            self._point(entry, again)
+            again = self._instances.put_back(entry, old.served)
             try:
                 self._start(again, load)
             except EngineError as reason:
                 message = f"{error}; and the former model can't be loaded again: {reason}"
                 raise ModelError(message) from reason
             raise type(error)(f"{error}; the former model is loaded again") from error
-
-    # Helpers of these threads
-
-    def _make(self, entry: Entry, served: Served) -> Instance:
-        """A new engine for the name, not started."""
-        served = replace(served, config=replace(served.config, name=entry.name))
-        return Instance(served, self._open(served))
-
-    def _point(self, entry: Entry, new: Instance, retiring: Instance | None = None) -> None:
-        with self._changed:
-            if retiring is not None:
-                entry.retiring.append(retiring)
-            new.engine.standing.follow(entry.past, entry.instance.engine.standing)
-            entry.instance = new
-            self._changed.notify_all()
 
     def _close_soon(self, engine: Engine) -> None:
         name = f"close-{engine.config.name}"

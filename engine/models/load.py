@@ -36,6 +36,8 @@ class Load:
         self.is_cancelled = False
         self.then: Callable[[], None] = lambda: None  # called after success
         self._begun = time.monotonic()
+        self._lock = threading.Lock()  # guards the progress
+        self._progress: float | None = None  # the furthest that was told
         self._done = threading.Event()
 
     @property
@@ -44,8 +46,14 @@ class Load:
 
     @property
     def progress(self) -> float | None:
-        """Progress from 0 to 1. None while it is not known."""
-        return None if self.engine is None else self.engine.progress
+        """Progress from 0 to 1. None while it is not known. A second try, with another engine,
+        stays where the first one was until it is further.
+        """
+        now = None if self.engine is None else self.engine.progress
+        with self._lock:
+            if now is not None:
+                self._progress = max(now, self._progress or 0.0)
+            return self._progress
 
     def wait(self, timeout: float | None = None) -> float | None:
         """Returns the progress after `timeout` seconds, 0 if it isn't known; None once it is done.

@@ -1,10 +1,27 @@
 """The names of models that clients may use, and their aliases."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from switchyard.engine.errors import ModelError, ModelNotFound
 from switchyard.engine.models.entry import Entry
+
+
+def check_alias(alias: str) -> None:
+    """Raises ValueError for what can't be an alias."""
+    if not alias or "*" in alias[:-1]:
+        raise ValueError(f"{alias!r} must be a name, with a * at its end at the most")
+
+
+def check_aliases(aliases: Mapping[str, str], names: Collection[str]) -> None:
+    """Raises ModelError for an alias of a model that is none of `names`."""
+    for alias, name in aliases.items():
+        if name not in names:
+            raise ModelError(
+                f"model_aliases: {alias!r} stands for {name!r}, which is no model that is"
+                f" served; there is: {', '.join(names)}",
+                "model_aliases",
+            )
 
 
 class Names:
@@ -24,13 +41,7 @@ class Names:
         self._changed = changed
         self._aliases = dict(aliases)
         self.default = default
-        for alias, name in self._aliases.items():
-            if name not in entries:
-                raise ModelError(
-                    f"model_aliases: {alias!r} stands for {name!r}, which is no model that is"
-                    f" served; there is: {', '.join(entries)}",
-                    "model_aliases",
-                )
+        check_aliases(aliases, entries)
 
     def find(self, name: str | None) -> Entry:
         """Raises ModelNotFound."""

@@ -6,11 +6,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
 from switchyard.engine.errors import ModelError
 from switchyard.engine.memory import residency
+from switchyard.engine.models.closing import close_all
 from switchyard.engine.models.entry import Entry, Instance, Lease, ModelStatus, Served
 from switchyard.engine.models.lessor import Lessor
 from switchyard.engine.models.lifecycle import Lifecycle
@@ -18,6 +20,7 @@ from switchyard.engine.models.load import Load, Way
 from switchyard.engine.models.names import Names
 from switchyard.engine.models.opening import open_engine
 from switchyard.engine.models.room import Look, Room
+from switchyard.engine.models.unread import Unread, open_if_readable
 from switchyard.engine.schedule.alarms import ALARMS, Alarm
 
 TICK = 1.0  # seconds between checks for idle and lost models
@@ -25,6 +28,8 @@ TICK = 1.0  # seconds between checks for idle and lost models
 
 class Models:
     """All models of this server, by name. Any thread."""
+
+    is_final = True  # the process ends with its only model, or a first load: neither is tried again
 
     def __init__(
         self,
@@ -41,7 +46,8 @@ class Models:
         """`aliases`: alias to model name; one may end in `*`, which matches any rest. `default`:
         the model of requests without a name; if None, the first. `max_loaded`: most engines at
         once; 0: no limit but memory. `load_wait`: seconds that a request waits for its model.
-        Raises ModelError for an alias of an unknown model, and for files that can't be read.
+        Raises ModelError for an alias of an unknown model, and for files of a model with
+        load = "start" that can't be read. Another such model fails alone, by its `status`.
         """
         self._changed = threading.Condition()  # guards entries, aliases, the attributes below
         self._open = open
@@ -52,7 +58,7 @@ class Models:
         room = Room(self._entries, self._changed, max_loaded, look)
         self._life = Lifecycle(self._entries, self._changed, self._opened, room, load_wait, clock)
         for model in models:
-            self._add(model)
+            self.add(model, isinstance(model, Served) and model.load != "start")
         self._names = Names(self._entries, self._changed, aliases or {}, default)
         self._lessor = Lessor(self._changed, self._life, load_wait)
 
@@ -128,9 +134,22 @@ class Models:
         with self._changed:
             return None if entry.is_there and not entry.load else self._life.load(entry)
 
-    def add(self, served: Served) -> None:
-        """Add a name that the table lacks. Raises ModelError."""
-        self._add(served)
+    def add(self, model: Engine | Served, may_fail: bool = False) -> None:
+        """Add a name that the table lacks. `may_fail`: a model that can't be read is added as
+        failed. Raises ModelError.
+        """
+        if isinstance(model, Engine):
+            served, engine = Served(model.config), model
+            engine.on_stopped(self._note_stopped)
+        else:
+            open = partial(open_if_readable, self._opened) if may_fail else self._opened
+            served, engine = model, open(model)
+        name = served.config.name
+        with self._changed:
+            if name in self._entries:
+                raise ModelError(f"there are two models called {name!r}", "models")
+            entry = self._entries[name] = Entry(name, Instance(served, engine))
+            entry.error = engine.reason if isinstance(engine, Unread) else None
 
     def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
         """Replace the model of its name; a new name is added, and loaded. `way`: load "beside" the
@@ -139,7 +158,7 @@ class Models:
         """
         name = served.config.name
         if name not in self._entries:
-            self._add(served)
+            self.add(served)
         with self._changed:
             entry = self._entries[name]
             entry.check_ours()
@@ -180,8 +199,7 @@ class Models:
         with self._changed:
             first = [e for e in self._entries.values() if e.instance.served.load == "start"]
             if len(self._entries) == 1 and first:
-                first[0].instance.engine.start()  # a single model needs no turn, and no thread
-                first = []
+                first.pop().instance.engine.start()  # a single model needs no turn, and no thread
             for entry in first:
                 self._life.load(entry, is_waited_for=False)
         self._alarm = ALARMS.set(TICK, self._tick)
@@ -225,39 +243,11 @@ class Models:
         if self._process not in (None, os.getpid()):
             return False
         self._end_life()
-        results: list[bool] = []
         loads = [entry.load for entry in list(self._entries.values())]
         loading = [load.engine for load in loads if load is not None and load.engine]
-        first, *others = dict.fromkeys([*self.engines, *loading])
-
-        def close(engine: Engine) -> None:
-            results.append(engine.close(drain, timeout))
-
-        threads = [
-            threading.Thread(target=close, args=(one,), name=f"close-{one.config.name}")
-            for one in others
-        ]
-        for thread in threads:
-            thread.start()
-        close(first)  # on this thread: the system may have none left
-        for thread in threads:
-            thread.join()
-        return all(results)
+        return close_all([*dict.fromkeys([*self.engines, *loading])], drain, timeout)
 
     # Helpers
-
-    def _add(self, model: Engine | Served) -> None:
-        """Raises ModelError."""
-        if isinstance(model, Engine):
-            served, engine = Served(model.config), model
-            engine.on_stopped(self._note_stopped)
-        else:
-            served, engine = model, self._opened(model)
-        name = served.config.name
-        with self._changed:
-            if name in self._entries:
-                raise ModelError(f"there are two models called {name!r}", "models")
-            self._entries[name] = Entry(name, Instance(served, engine))
 
     def _opened(self, served: Served) -> Engine:
         engine = self._open(served.config)
@@ -269,14 +259,17 @@ class Models:
         """On the link's thread."""
         with self._changed:
             entry = next((e for e in self._entries.values() if e.instance.engine is engine), None)
-            load = entry.load if entry is not None else None
-            is_told = load is not None and load.is_waited_for
-            if entry is None or (is_told and not self._life.is_over):
+            if entry is None:
+                return
+            entry.instance.is_noted = True
+            if (load := entry.load) and load.is_waited_for and not self._life.is_over:
                 return  # a command or a load has ended it
-            is_first = load is not None and load.is_load
-            entry.is_lost = is_first or self._life.is_over or len(self._entries) == 1
+            is_load = load is not None and load.is_load
+            is_end = self.is_final and (is_load or len(self._entries) == 1)
+            entry.is_lost = is_end or self._life.is_over
             if not entry.is_lost:
-                self._life.note_loss(entry)
+                if not is_load:  # which notes that itself
+                    self._life.note_loss(entry)
                 return
             self._changed.notify_all()
         self._stopped.put(engine)

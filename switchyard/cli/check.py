@@ -14,6 +14,7 @@ import click
 
 from switchyard import engine
 from switchyard.app import SettingsError
+from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.ledger.file import open_file
 from switchyard.app.operations.keys import read_keys
@@ -23,6 +24,7 @@ from switchyard.cli.server import connect, url_of_settings
 from switchyard.engine.backends import refuse_gpu_settings
 from switchyard.engine.memory.estimate import Memory
 from switchyard.engine.memory.gpus import check_gpus, chosen, has_gpu, is_for_cpu
+from switchyard.engine.memory.residency import check_host
 from switchyard.engine.model.loadable import check_loadable
 from switchyard.engine.models.opening import look_at
 from switchyard.server import address
@@ -38,8 +40,8 @@ class Finding(NamedTuple):
 @with_settings
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def check(as_json: bool, **given: Any) -> None:
-    """Say what would keep a server from starting: settings, keys, access log, model,
-    address.
+    """Say what would keep a server from starting, or a model from serving: settings, keys, access
+    log, model, chat template, memory, address.
     """
     findings = list(_find(**given))
     if as_json:
@@ -65,7 +67,8 @@ def _find(**given: Any) -> Iterator[Finding]:
     if settings.access_log not in ("", "-"):
         yield _of_access_log(settings.access_log)
     for config in configs:
-        yield from _of_model(config)
+        for what, is_good, message in _of_model(config):
+            yield Finding(what, is_good, f"{config.name}: {message}")
     yield _of_address(settings.bind)
 
 
@@ -126,22 +129,26 @@ def _of_model(config: engine.ModelConfig) -> Iterator[Finding]:
         if is_for_cpu(config.device):
             refuse_gpu_settings(config)
         check_gpus(config)
+        engine.Tokenizer(model_dir)
     except engine.ModelError as error:
         yield Finding("model", False, str(error))
         return
     [architecture, *_] = model_dir.config["architectures"]
     template = "a chat template" if model_dir.chat_template else "no chat template"
     context = f"{config.max_seq_len or model_dir.max_seq_len or '?'} tokens of context"
-    told = f"{config.name}, {architecture}, {model_dir.format}, {context}, {template}"
-    yield Finding("model", True, told)
-    if config.device != "cpu" and has_gpu():
-        memory = Memory(config, footprints, usable([*chosen(config).values()]), lengths.max_seq_len)
-        try:
-            mode, tokens = memory.caches()[0]
-        except engine.ModelError as error:
-            yield Finding("memory", False, str(error))
-        else:
+    yield Finding("model", True, f"{architecture}, {model_dir.format}, {context}, {template}")
+    fault = ChatTemplate(model_dir).fault
+    if fault is not None:
+        yield Finding("chat template", False, fault)
+    try:
+        if is_for_cpu(config.device):
+            check_host(config)
+        elif has_gpu():
+            free = usable([*chosen(config).values()])
+            mode, tokens = Memory(config, footprints, free, lengths.max_seq_len).caches()[0]
             yield Finding("memory", True, f"there is room for {tokens} tokens of {mode} cache")
+    except engine.ModelError as error:
+        yield Finding("memory", False, str(error))
 
 
 def _of_shared(config: engine.ModelConfig) -> Iterator[Finding]:

@@ -1,13 +1,15 @@
 """`switchyard keys`: creates, lists and revokes API keys."""
 
+import functools
 import hashlib
 import json
 import os
 import secrets
 import sys
 import tomllib
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import click
 
@@ -15,6 +17,8 @@ from switchyard.app.config import read_settings
 from switchyard.app.operations.keys import blocks, read_keys
 from switchyard.app.sources import CONFIG, SettingsError
 from switchyard.cli.keys_file import Failed, block, edit, place, read
+
+P = ParamSpec("P")
 
 PREFIX = "sk-sy-"
 NUM_BYTES = 32
@@ -31,13 +35,25 @@ def keys(context: click.Context, file: str | None, config: str | None) -> None:
     """Create, list and revoke API keys."""
     if config is not None:
         os.environ[CONFIG] = os.path.abspath(config)
-    try:
-        path = file or read_settings().keys_file
-    except SettingsError as error:
-        raise Failed(str(error)) from None
-    if not path:
-        raise click.UsageError("no file of keys: give --file, or the setting keys_file")
-    context.obj = os.path.realpath(path)  # else an edit would replace a link by a file
+    context.obj = file
+
+
+def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]:
+    """Calls a command with the path of the keys' file. Its help needs none."""
+
+    @click.pass_obj
+    @functools.wraps(command)
+    def run(file: str | None, /, *args: P.args, **options: P.kwargs) -> None:
+        try:
+            path = file or read_settings().keys_file
+        except SettingsError as error:
+            raise Failed(str(error)) from None
+        if not path:
+            raise click.UsageError("no file of keys: give --file, or the setting keys_file")
+        # The real path: else an edit would replace a link by a file.
+        command(os.path.realpath(path), *args, **options)
+
+    return run
 
 
 @keys.command()
@@ -56,7 +72,7 @@ def keys(context: click.Context, file: str | None, config: str | None) -> None:
 @click.option("--note", help="A note, such as the owner.")
 @click.option("--stdin", "is_given", is_flag=True, help="Take the key from standard input.")
 @click.option("--json", "as_json", is_flag=True, help="As an object.")
-@click.pass_obj
+@with_file
 def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -> None:
     """Add a key, and show it. It can't be shown again."""
     key = _given() if is_given else _made()
@@ -78,7 +94,7 @@ def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -
 
 @keys.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
-@click.pass_obj
+@with_file
 def list_keys(path: str, as_json: bool) -> None:
     """List the keys, without their hashes."""
     entries = list(read(path).by_name.values())
@@ -97,7 +113,7 @@ def list_keys(path: str, as_json: bool) -> None:
 
 @keys.command()
 @click.argument("name")
-@click.pass_obj
+@with_file
 def remove(path: str, name: str) -> None:
     """Revoke a key. Its running requests go on to their end."""
 
@@ -113,7 +129,7 @@ def remove(path: str, name: str) -> None:
 @click.argument("name")
 @click.option("--stdin", "is_given", is_flag=True, help="Take the key from standard input.")
 @click.option("--json", "as_json", is_flag=True, help="As an object.")
-@click.pass_obj
+@with_file
 def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
     """Replace the key of a name; its limits stay."""
     key = _given() if is_given else _made()
@@ -131,7 +147,7 @@ def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
 
 @keys.command()
 @click.option("--json", "as_json", is_flag=True, help="As an object.")
-@click.pass_obj
+@with_file
 def check(path: str, as_json: bool) -> None:
     """Check whether a server could read the file."""
     try:

@@ -54,7 +54,8 @@ try:
     settings = app.read_settings()
     log_format = settings.log_format
     for one in settings.served():
-        engine.ModelDir.read(one.config.path)
+        if one.load == "start":  # any other model fails alone
+            engine.ModelDir.read(one.config.path)
     if settings.keys_file:
         read_keys(settings.keys_file, settings.max_priority, bool(settings.ledger))
 except (app.SettingsError, engine.ModelError) as error:

@@ -30,8 +30,13 @@ class FakeModels(engine.Models):
             one.start()
 
 
+FAKES = f"{HOST}_fakes"  # in an application's extensions: those that aren't closed
+
+
 class Fake:
-    """Replaces the models of one application, until `close` or the end of `with`."""
+    """Replaces the models of one application, until `close` or the end of `with`. Of several the
+    latest that isn't closed counts.
+    """
 
     def __init__(self, app: Any, answers: Mapping[str, Answer] | None = None) -> None:
         self._host = app.extensions[HOST]
@@ -41,10 +46,10 @@ class Fake:
         models = open_models(settings, open=self._script.open, kind=FakeModels)
         models.start()
         self._models = models
-        if is_remote:
-            self._host.upstream.mount(ServerInProcess(create_app(settings, models)))
-        else:
-            self._host.give(models)
+        self._server = ServerInProcess(create_app(settings, models)) if is_remote else None
+        self._fakes: list[Fake] = app.extensions.setdefault(FAKES, [])
+        self._fakes.append(self)
+        self._replace()
 
     @property
     def answers(self) -> dict[str, Answer]:
@@ -57,12 +62,18 @@ class Fake:
         return self._script.prompts
 
     def close(self) -> None:
-        """Restore the application's own models. Idempotent."""
-        if isinstance(self._host, Remote):
-            self._host.upstream.mount(None)
-        else:
-            self._host.give(None)
+        """Restore the script before, or else the application's own models. Idempotent."""
+        if self in self._fakes:
+            self._fakes.remove(self)
+            self._replace()
         self._models.close()
+
+    def _replace(self) -> None:
+        latest = self._fakes[-1] if self._fakes else None
+        if isinstance(self._host, Remote):
+            self._host.upstream.mount(latest._server if latest else None)
+        else:
+            self._host.give(latest._models if latest else None)
 
     def __enter__(self) -> Self:
         return self

@@ -12,12 +12,14 @@ from tokenizers import AddedToken, Tokenizer
 
 from switchyard import engine
 from switchyard.app import Settings, create_app
+from switchyard.app.delivery import sender
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.messages import Chunk, Started
 from tests.app.gunicorn import OverGunicorn
 from tests.conftest import DEMO
 from tests.contract import Witness
-from tests.scripted import Gate
+from tests.scripted import Gate, ScriptedBackend
 
 
 def pytest_generate_tests(metafunc):
@@ -255,3 +257,38 @@ def drop():
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
+
+
+@pytest.fixture
+def handed_over(monkeypatch):
+    """Released for each stream that a sender is given."""
+    handed_over = threading.Semaphore(0)
+    make = sender.Outlet
+
+    def note(*args):
+        outlet = make(*args)
+        handed_over.release()
+        return outlet
+
+    monkeypatch.setattr(sender, "Outlet", note)
+    return handed_over
+
+
+@pytest.fixture
+def held(make_client):
+    """Makes a backend whose jobs wait behind their first text until `held.set()`."""
+    is_over = threading.Event()
+
+    def make(script):
+        def wait(job):
+            for event in script(job):
+                yield event
+                while isinstance(event, Chunk) and not is_over.is_set():
+                    time.sleep(0.001)
+                    yield Started(job.identifier)  # which says nothing
+
+        return ScriptedBackend(wait)
+
+    make.set = is_over.set
+    yield make
+    is_over.set()

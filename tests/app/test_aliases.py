@@ -92,8 +92,16 @@ def test_an_alias_of_no_model_ends_the_start_with_a_line(model_path):
     command = [sys.executable, "-c", "import switchyard.server.wsgi"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 3
-    line = "switchyard: model_aliases: 'x' stands for 'b', which is no model that is served;"
+    line = (
+        "switchyard: SWITCHYARD_MODEL_ALIASES in the environment: 'x' stands for 'b', which is no"
+    )
     assert done.stderr.startswith(line) and done.stderr.count("\n") == 1
+
+
+def test_a_table_of_models_takes_no_alias_of_another(model_path):
+    served = engine.Served(engine.ModelConfig(model_path, "a"))
+    with pytest.raises(engine.ModelError, match="model_aliases: 'x' stands for 'b'"):
+        engine.Models([served], {"x": "b"})
 
 
 def test_an_extension_has_them_too(model_path):

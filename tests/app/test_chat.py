@@ -131,6 +131,13 @@ def test_an_agent_that_names_no_limit_gets_a_part_of_the_context(
     assert backend.enqueued[0].max_new_tokens == new_tokens
 
 
+def test_a_default_above_that_part_holds_for_agents_too(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend, default_max_tokens=700)
+    client.post(URL, json={"messages": HELLO, "tools": [TOOL]})
+    assert backend.enqueued[0].max_new_tokens == 700
+
+
 def test_an_agent_near_the_end_of_the_context_gets_what_fits(make_client):
     backend = ScriptedBackend()
     client = make_client(backend)

@@ -171,6 +171,31 @@ def test_a_host_that_has_vanished_is_given_up_by_the_kernel(connection):
     Client(connection.environ).limit_sends(7.5)
     option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     assert option == 7500  # milliseconds
+    limit = connection.server.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+    assert struct.unpack("ll", limit) == (7, 500_000)
+
+
+def test_a_client_of_a_refused_request_may_not_read_for_ever_either(make_client, connection):
+    client = make_client(ScriptedBackend(), send_timeout=7.5)
+    response = client.post(URL, json={}, environ_overrides=connection.environ)
+    assert response.status_code == 400
+    option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert option == 7500
+
+
+@pytest.mark.parametrize("takes_up", [False, True])
+def test_the_kernel_gives_up_each_client_after_the_setting(make_client, connection, takes_up):
+    client = make_client(ScriptedBackend(), send_timeout=7.5, resume_timeout=FOR_EVER)
+    body, headers = {"prompt": "x", "max_tokens": 2, "stream": True}, {}
+    if takes_up:
+        first = client.post(URL, json=body).get_data(as_text=True)
+        headers["Last-Event-ID"] = first.removeprefix("id: ").partition("\n")[0]
+    response = client.post(
+        URL, json=body, headers=headers, environ_overrides=connection.environ, buffered=True
+    )
+    assert response.status_code == 200
+    option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert option == 7500
 
 
 def test_a_unix_sockets_writes_are_limited_too():

@@ -116,7 +116,11 @@ def test_other_clients_get_server_sent_events(make_client, accept):
 
 @pytest.mark.parametrize(
     ("more", "param"),
-    [({"n": 2}, "n"), ({"stream_options": {"include_usage": True}}, "stream_options")],
+    [
+        ({"n": 2}, "n"),
+        ({"prompt": ["x", "y"]}, "n"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ],
 )
 def test_bare_text_refuses_what_it_has_no_room_for(make_client, more, param):
     response = make_client(ScriptedBackend()).post(

@@ -14,6 +14,7 @@ BY_CHOICE = engine.constraints.choice(["yes", "no"])
 GBNF = 'root ::= "a" | "b"'
 BY_GRAMMAR = engine.constraints.grammar(GBNF)
 ANY_OBJECT = engine.constraints.json_object()
+ANY_VALUE = engine.constraints.json_schema({})
 
 
 @pytest.fixture
@@ -50,6 +51,7 @@ def post(make_client):
                     "json_schema": {
                         "name": "x",
                         "description": None,
+                        "another": None,
                         "strict": False,
                         "schema": SCHEMA,
                     },
@@ -57,7 +59,18 @@ def post(make_client):
             },
             BY_SCHEMA,
         ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": SCHEMA, "type": None},
+                }
+            },
+            BY_SCHEMA,
+        ),
+        ({"response_format": {"type": "json_schema", "schema": {}}}, ANY_VALUE),
         ({"json_schema": SCHEMA}, BY_SCHEMA),
+        ({"json_schema": SCHEMA, "guided_json": json.dumps(SCHEMA)}, BY_SCHEMA),
         ({"guided_json": SCHEMA}, BY_SCHEMA),
         ({"guided_json": json.dumps(SCHEMA)}, BY_SCHEMA),
         ({"structured_outputs": {"json": SCHEMA, "regex": None}}, BY_SCHEMA),
@@ -108,7 +121,29 @@ def test_a_chat_is_constrained_as_well(post):
         ({"structured_outputs": {}}, "structured_outputs", "one"),
         ({"structured_outputs": {"yaml": 1}}, "structured_outputs.yaml", "unknown"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "one schema"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "schema": SCHEMA,
+                    "json_schema": {"schema": SCHEMA},
+                }
+            },
+            "response_format",
+            "one schema",
+        ),
+        (
+            {"response_format": {"type": "json_object", "json_schema": {"name": "x"}}},
+            "response_format",
+            "one schema",
+        ),
         ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format", "no schema"),
+        (
+            {"response_format": {"type": "text", "json_schema": {"name": "x"}}},
+            "response_format",
+            "no schema",
+        ),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "no JSON"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
         ({"guided_json": "{"}, "guided_json", "no JSON"),
         ({"guided_json": "[]"}, "guided_json", "must be an object"),

@@ -8,7 +8,8 @@ import pytest
 from switchyard import engine
 from switchyard.app import BadRequest, ClientGone, Switchyard, TimedOut
 from switchyard.app.exceptions import BudgetSpent, LimitReached, NotPermitted, Unauthorized
-from switchyard.testing import fake
+from switchyard.app.host.tables import TABLES
+from switchyard.testing import fake, faking
 from switchyard.testing.pytest_plugin import fake_switchyard  # noqa: F401  # a fixture
 from tests.app.conftest import frames
 from tests.conftest import run_code
@@ -44,6 +45,8 @@ def test_a_prompt_gets_the_answer_whose_key_comes_last(host):
     assert "What color?" in host.fake.prompts[0] and len(host.fake.prompts) == 4
     host.fake.answers["nothing"] = "Now it is: ä€😀."
     assert say("nothing", max_tokens=50).text == "Now it is: ä€😀."
+    host.fake.answers["no color"] = "None."  # longer than one that ends with it
+    assert say("no color").text == "None."
 
 
 def test_tokens_are_told_one_by_one_and_counted(host):
@@ -170,6 +173,8 @@ def test_the_api_is_whole(host):
     answer = visitor.post("/llm/v1/completions", json=body).json
     assert [choice["text"] for choice in answer["choices"]] == ["Blue, of course."] * 2
     assert len(answer["choices"][0]["logprobs"]["tokens"]) > 1
+    form = visitor.post("/llm/generate", data={"prompt": "color", "max_tokens": "50"})
+    assert "Blue, of course." in form.text
     echoed = {**body, "n": 1, "max_tokens": 0, "echo": True}
     assert visitor.post("/llm/v1/completions", json=echoed).json["choices"][0]["text"] == "color"
     streamed = visitor.post("/llm/v1/chat/completions", json={**ask("color"), "stream": True})
@@ -211,6 +216,44 @@ def test_an_application_has_its_own_models_again(model_path):
         switchyard.start()
         assert switchyard.generate("color").text == "Blue, of course."
     assert switchyard.models is own and not own.get().is_started
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["the earlier ends first", "the later ends first"])
+def test_a_second_script_holds_until_its_end_and_then_the_first_again(host, first):
+    say = host.switchyard.generate
+    fakes = [fake(host, {"color": "Red."}), fake(host, {"color": "Green."})]
+    assert say("color").text == "Green."
+    fakes[first].close()
+    assert say("color").text == ("Green." if first == 0 else "Red.")
+    for one in fakes:
+        one.close()
+    assert say("color").text == "Blue, of course."
+
+
+def test_a_visitor_who_leaves_is_no_fault_of_the_host(host, caplog):
+    host.errorhandler(500)(lambda error: ("broken", 500))
+    host.get("/")(lambda: host.switchyard.generate("gone").text)
+    host.fake.answers["gone"] = ClientGone()
+    assert host.test_client().get("/").status_code == 499
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "behind ours"])
+def test_a_host_may_handle_visitors_who_leave_itself(mode, is_first):
+    app = flask.Flask("host")
+
+    def handle():
+        app.errorhandler(ClientGone)(lambda error: ("gone", 418))
+
+    if is_first:
+        handle()
+    switchyard = Switchyard(app, **mode)
+    if not is_first:
+        handle()
+    app.get("/")(lambda: switchyard.generate("gone").text)
+    with fake(app, {"gone": ClientGone()}):
+        assert app.test_client().get("/").status_code == 418
 
 
 def test_a_machine_without_the_model_can_run_the_suite(fake_switchyard):  # noqa: F811
@@ -260,3 +303,33 @@ def test_what_is_said_again_gets_its_answer_again(host):
     turns = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
     assert host.switchyard.generate(messages=turns[:3]).text == "Thirty-six."
     assert host.switchyard.generate(messages=turns).text == "Blue, of course."
+
+
+def test_what_is_generated_ends_at_the_first_stop_string(host):
+    say = host.switchyard.generate
+    assert say("color", stop=["course", ","]).text == "Blue"
+    assert say("color", stop=[","], include_stop_str_in_output=True).text == "Blue,"
+    body = {"prompt": "color", "stop": ["course"], "max_tokens": 1}
+    [cut] = host.test_client().post("/llm/v1/completions", json=body).json["choices"]
+    assert (cut["finish_reason"], cut.get("stop_reason")) == ("length", None)
+
+
+def test_tokens_of_a_prompt_and_of_an_answer_are_certain(host):
+    body = {"prompt": "color", "max_tokens": 3, "echo": True, "logprobs": 1}
+    [choice] = host.test_client().post("/llm/v1/completions", json=body).json["choices"]
+    logprobs = choice["logprobs"]["token_logprobs"]
+    assert logprobs[0] is None and set(logprobs[1:]) == {0.0}
+    assert len(logprobs) == len(choice["logprobs"]["tokens"]) > 4
+
+
+def test_a_fixture_s_fakes_end_with_it(model_path):
+    app = flask.Flask("host")
+    open_before = TABLES.open
+    with faking() as fake:
+        switchyard = Switchyard(app, model=model_path)
+        own = switchyard.models
+        made = fake(app, ANSWERS)
+        assert switchyard.generate("color").text == made.answers["color"]
+        del made.answers["color"]
+        assert "color" in ANSWERS  # which is copied
+    assert switchyard.models is own and TABLES.open is open_before

@@ -1,6 +1,7 @@
 """From the start to the end of the models of a host application."""
 
 import gc
+import os
 import queue
 import signal
 import subprocess
@@ -12,15 +13,32 @@ import pytest
 
 from switchyard import engine
 from switchyard.app import ClientGone, Switchyard
-from switchyard.app.host.tables import TABLES
+from switchyard.app.host.tables import RELOADS, TABLES
 from switchyard.app.host.text_stream import TextStream
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Cancel
+from switchyard.engine.models import lifecycle, table
 from switchyard.engine.schedule import alarms
 from tests.conftest import ROOT
+from tests.engine.models.asked import wait_for
 from tests.scripted import ScriptedBackend
 
 ENDLESS = {"max_tokens": 1900, "ignore_eos": True}
+ENDING = """
+import flask, sys, threading
+from switchyard import Switchyard
+switchyard = Switchyard(flask.Flask("host"), model=sys.argv[1])
+stream = switchyard.stream("x", max_tokens=600, ignore_eos=True)
+def read():
+    try:
+        for _ in stream:
+            pass
+        print(stream.result.finish_reason, flush=True)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+threading.Thread(target=read, daemon=True).start()
+sys.exit(3)
+"""
 LOOKED_AT = (
     *("/health/live", "/health/ready", "/v1/health/ready", "/v2/health/ready"),
     *("/v1/models", "/v1/requests", "/metrics", "/openapi.json", "/no/such/path"),
@@ -141,6 +159,33 @@ def test_applications_that_are_configured_alike_share_their_models(make_host):
     assert not engine_threads()
 
 
+@pytest.mark.parametrize("names", [["tiny"], ["tiny", "other"]], ids=["its only model", "of two"])
+def test_a_first_load_that_fails_is_tried_again(make_host, model_path, monkeypatch, names):
+    """A worker that replaces another may find no memory yet."""
+    tries = []
+
+    def open(config):
+        def backend():
+            if config.name == "tiny":
+                tries.append(1)
+            is_first = config.name == "tiny" and len(tries) == 1
+            return ScriptedBackend(open_error=engine.NoRoom("no memory") if is_first else None)
+
+        return engine.Engine(config, lambda deliver: EngineThread(config, backend, deliver))
+
+    monkeypatch.setattr(TABLES, "open", open)
+    monkeypatch.setattr(table, "TICK", 0.02)
+    monkeypatch.setattr(lifecycle, "RETRY", 1.5)
+    models = [{"name": name, "model": model_path, "load": "start"} for name in names]
+    with Switchyard(flask.Flask("host"), models=models) as switchyard:
+        with pytest.raises(engine.Dead, match="no memory") as caught:
+            switchyard.generate("x")
+        assert caught.value.retry_after <= 1.5
+        wait_for(lambda: switchyard.models.status("tiny").state == "ready")
+        assert switchyard.generate("x", max_tokens=2).completion_tokens == 2
+    assert len(tries) == 2
+
+
 @pytest.fixture
 def loading(make_host, monkeypatch):
     """An application whose model loads until the test ends, and where its requests go wrong."""
@@ -255,6 +300,16 @@ def test_nobody_is_told_of_another_process_where_all_share_an_engine(
     assert switchyard.close() and not list(tmp_path.glob("*.lock"))
 
 
+@pytest.mark.parametrize(("drain", "seconds"), [(0, 0), (3.0, 3.0), (None, 7.0)])
+def test_close_waits_as_long_as_it_is_told_or_for_grace(make_host, monkeypatch, drain, seconds):
+    _, switchyard = make_host(grace=7.0)
+    given = []
+    monkeypatch.setattr(TABLES, "stop", lambda shared, user, drain: given.append(drain) or False)
+    assert not switchyard.close(drain)
+    monkeypatch.undo()
+    assert given == [seconds]
+
+
 def test_a_dropped_stream_takes_no_lock_of_the_thread_that_collects_it(make_host):
     _, switchyard = make_host()
     stream = switchyard.stream("x", **ENDLESS)
@@ -293,3 +348,13 @@ def test_what_had_come_of_a_stream_is_not_given_behind_its_close():
     assert next(stream) == "a"
     stream.close()
     assert list(stream) == []
+
+
+@pytest.mark.parametrize(("environment", "told"), [({}, "length"), ({RELOADS: "true"}, "Closed")])
+def test_a_reload_waits_for_no_answer_and_another_end_does(model_path, environment, told):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, model_path],
+        **{"cwd": ROOT, "env": {**os.environ, **environment}},
+        **{"capture_output": True, "text": True, "timeout": 100},
+    )
+    assert done.stdout.split() == [told], done.stderr

@@ -13,6 +13,7 @@ from gunicorn.workers.sync import SyncWorker
 from switchyard import engine
 from switchyard.app import Switchyard
 from switchyard.app.host.worker import hint
+from tests.conftest import run_code
 
 OF_ITSELF = "loads the models for itself"
 SYNC = "one request at a time"
@@ -101,3 +102,20 @@ def test_uwsgi_is_told_of_too(monkeypatch, caplog, options, num_processes, has_m
     hint(has_models)
     found = warnings_of(caplog)
     assert found == [] if said is None else said in found[0]
+
+
+def test_extras_that_are_not_installed_are_no_warning():
+    """An application logs warnings without any configuration, and its suite makes many."""
+    run_code(
+        "import flask, logging, sys\n"
+        "sys.modules['flask_sock'] = sys.modules['flask_swagger_ui'] = None  # not installed\n"
+        "told = []\n"
+        "class Handler(logging.Handler):\n"
+        "    def emit(self, record):\n"
+        "        told.append((record.levelname, record.getMessage()))\n"
+        "logging.basicConfig(level='INFO', handlers=[Handler()])\n"
+        "from switchyard import Switchyard\n"
+        "Switchyard(flask.Flask('host'))\n"
+        "assert [level for level, _ in told] == ['INFO', 'INFO'], told\n"
+        "assert 'switchyard[websocket]' in told[0][1] and 'switchyard[docs]' in told[1][1]\n"
+    )

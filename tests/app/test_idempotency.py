@@ -6,6 +6,7 @@ import time
 import pytest
 
 from switchyard import engine
+from switchyard.app.delivery import transcripts
 from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.conftest import Streamed, listed, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
@@ -182,6 +183,16 @@ def test_what_failed_may_be_asked_again_and_runs_again(make_client, body):
     assert len(backend.enqueued) == 3
 
 
+def test_a_failure_that_is_dropped_leaves_the_key_to_the_next_request(make_client, monkeypatch):
+    monkeypatch.setattr(transcripts, "MAX_COUNT", 1)
+    scripts = iter([fail_later, count])
+    backend = ScriptedBackend(lambda job: next(scripts)(job))
+    client = make_client(backend)
+    _, first, second = (client.post(URL, json=STREAMED, headers=KEY) for _ in range(3))
+    assert first.status_code == 200 and first.data == second.data
+    assert len(backend.enqueued) == 2
+
+
 def fail_at_once(job):
     yield Failed(job.identifier, engine.JobFailed("no luck"))
 
@@ -324,11 +335,11 @@ def test_an_answer_without_events_is_no_stream(make_client):
 
 def test_nothing_is_left_of_what_is_over(make_client):
     client = make_client(ScriptedBackend(), idempotency_timeout=0.1)
-    transcripts = client.application.extensions["switchyard"].answers.transcripts
+    kept = client.application.extensions["switchyard"].answers.transcripts
     client.post(URL, json={"prompt": ""}, headers=KEY)
-    assert not transcripts._claims
+    assert not kept._claims
     client.post(URL, json=ASKED, headers=KEY)
-    assert transcripts._claims and transcripts._kept
+    assert kept._claims and kept._kept
     time.sleep(0.15)
-    assert transcripts.find("anything", "anybody") is None
-    assert not transcripts._claims and not transcripts._kept
+    assert kept.find("anything", "anybody") is None
+    assert not kept._claims and not kept._kept

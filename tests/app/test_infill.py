@@ -68,9 +68,9 @@ def test_prefix_and_suffix_stand_between_the_familys_tokens(with_tokens, names, 
     ("names", "prompt", "ends"),
     [
         # meta-llama/codellama, llama/generation.py, infilling_prompt_tokens: a space before the
-        # prefix, as before each text, and none before the suffix
-        (CODELLAMA, "▁<PRE> {prefix}▁<SUF>{suffix}▁<MID>", ["▁<EOT>"]),
-        (CODESTRAL, "[SUFFIX]{suffix}[PREFIX] {prefix}", []),
+        # prefix, as before each text, and none before the suffix; nor before the middle's begin
+        (CODELLAMA, "▁<PRE> {prefix}▁<SUF>{suffix}▁<MID>m", ["▁<EOT>"]),
+        (CODESTRAL, "[SUFFIX]{suffix}[PREFIX] {prefix}m", []),
     ],
     ids=["CodeLlama", "Codestral"],
 )
@@ -80,11 +80,11 @@ def test_prefix_and_suffix_stand_between_the_familys_tokens(with_tokens, names, 
     # "<s>[SUFFIX]return▁a▁+▁b[PREFIX]▁def▁f(" for it
     [("class the", "the class"), ("def f(", "return a + b")],
 )
-def test_no_space_is_put_before_the_suffix(
+def test_no_space_is_put_before_the_suffix_and_the_middle(
     with_tokens, sentencepiece_path, names, prompt, ends, prefix, suffix
 ):
     tokenizer = read(with_tokens(names, sentencepiece_path))
-    found = infill(tokenizer, Gap(prefix, suffix), 2048, "suffix")
+    found = infill(tokenizer, Gap(prefix, suffix, "m"), 2048, "suffix")
     bos = tokenizer.encode("", 1)
     text = spelled(tokenizer, found.token_ids[len(bos) :])
     assert text == prompt.format(prefix=prefix, suffix=suffix)

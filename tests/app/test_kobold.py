@@ -208,6 +208,10 @@ def test_a_limit_of_the_context_is_kept_by_refusal(make_client, limit, context):
         ({"max_tokens": 5, "max_length": 6}, "max_tokens", "invalid_value"),
         ({"max_new_tokens": 5, "num_beams": 4}, "num_beams", "unsupported_parameter"),
         ({"max_new_tokens": 5, "max_length": 6}, "max_new_tokens", "invalid_value"),
+        (
+            {"max_new_tokens": 5, "dynamic_temperature": True, "dynatemp_low": 1},
+            *("dynamic_temperature", "invalid_value"),
+        ),
     ],
     ids=str,
 )
@@ -258,6 +262,28 @@ def test_an_order_of_samplers_counts_as_far_as_they_are_on(make_client, order, i
     assert answer.status_code == 200, answer.json
     [job] = backend.enqueued
     assert job.sampling.temperature_last is is_last
+
+
+@pytest.mark.parametrize(
+    ("more", "is_told"),
+    [
+        ({}, False),
+        ({"rep_pen": 1, "top_k": -1}, False),
+        ({"rep_pen": 1.1}, True),
+        ({"top_k": 5}, True),
+        ({"top_a": 0.5}, True),
+        ({"tfs": 0.5}, True),
+        ({"typical": 0.5}, True),
+    ],
+)
+def test_an_order_is_told_as_ignored_for_samplers_that_are_on(make_client, more, is_told):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    body = {"prompt": "x", "max_length": 1, "top_p": 0.9, **more}
+    client.post(GENERATE, json=body)
+    answer = client.post(GENERATE, json={**body, "sampler_order": [5, 1, 4, 3, 2, 0, 6]})
+    assert ("X-Switchyard-Ignored" in answer.headers) is is_told
+    assert not any(job.sampling.temperature_last for job in backend.enqueued)
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,7 @@ def test_probabilities_are_told_of_each_token(make_client, stream):
 @pytest.mark.parameter("response_fields", "/completion")
 def test_an_answer_has_the_fields_that_are_asked_for(make_client):
     fields = ["content", "generation_settings/n_predict", "no/such", "timings/predicted_n"]
+    fields.append("content/0")  # of a text
     body = {"prompt": "x", "n_predict": 2, "response_fields": fields}
     _, response = post(make_client, **body)
     assert response.json == {
@@ -185,7 +186,7 @@ def test_an_answer_has_the_fields_that_are_asked_for(make_client):
         "timings/predicted_n": 2,
     }
     _, response = post(make_client, **body, stream=True)
-    assert bodies(response)[-1].keys() == {*fields} - {"no/such"}
+    assert bodies(response)[-1].keys() == {*fields} - {"no/such", "content/0"}
 
 
 @pytest.mark.parameter("logit_bias", "/completion")
@@ -210,6 +211,12 @@ def test_a_text_of_a_bias_may_be_of_many_tokens(make_client):
     _, response = post(make_client, prompt="x", logit_bias={"\U0002a6d6" * 200: -5})
     assert response.status_code == 200, response.text
     assert len(response.json["generation_settings"]["logit_bias"]) > 2
+
+
+def test_a_zero_is_told_as_what_it_is(make_client):
+    _, response = post(make_client, prompt="x", seed=0, n_predict=0)
+    settings = response.json["generation_settings"]
+    assert (settings["seed"], settings["n_predict"]) == (0, 0)
 
 
 def test_tokens_that_would_end_the_text_are_told_as_ruled_out(make_client):
@@ -294,6 +301,9 @@ def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client):
         ({"prompt": [1] * 2049}, "prompt"),
         ({"logit_bias": [[5]]}, "logit_bias"),
         ({"logit_bias": [[5, True]]}, "logit_bias"),
+        ({"logit_bias": [[True, 1]]}, "logit_bias"),
+        ({"logit_bias": [[[5], 1]]}, "logit_bias"),
+        ({"logit_bias": [5, [6, 1]]}, "logit_bias"),
         ({"logit_bias": {"x": True}}, "logit_bias"),
         ({"logit_bias": [["x" * 201, 1]]}, "logit_bias"),
         ({"logit_bias": {"x" * 201: 1}}, "logit_bias"),

@@ -9,10 +9,12 @@ import pytest
 from switchyard import engine
 from switchyard.app import leases
 from switchyard.app.formats import loads
+from switchyard.app.formats.changes import ModelChange
 from switchyard.app.formats.tabby import bodies
 from switchyard.app.http import origins
 from switchyard.app.http.gate import LARGE
 from switchyard.app.services import KEY
+from tests.app.refused import error_of
 from tests.app.test_lifecycle import LOCAL, events, make
 from tests.scripted import ScriptedBackend
 
@@ -49,6 +51,19 @@ def test_progress_is_told_as_each_client_reads_it():
         (100, 100),
     ]
     assert {one["status"] for one in told[:-1]} == {"processing"}
+
+
+class FailedChange(Change):
+    def wait(self, timeout):
+        if not self.told[0]:
+            raise engine.ModelError("no weights")
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("events_of", [loads.events_of_load, bodies.events_of_load])
+def test_an_error_is_the_last_that_is_told_of_a_load(events_of):
+    told = [json.loads(one[6:]) for one in events_of(FailedChange(0.5))]
+    assert len(told) == 2 and told[-1]["error"]["message"] == "no weights"
 
 
 def test_an_answer_begins_with_the_first_progress_of_a_load():
@@ -159,6 +174,24 @@ def test_a_draft_model_that_is_served_already_may_be_asked_for_again(make, model
     assert "is no directory of models_dir" not in response.get_data(as_text=True)
 
 
+@pytest.mark.parametrize(("name", "value"), [("max_batch_size", 0), ("idle_timeout", -1)])
+def test_a_wrong_setting_of_a_change_is_named(make, name, value):
+    error = error_of(make().post("/admin/models/first", json={name: value}))
+    assert error["param"] == name and name in error["message"]
+
+
+def test_directories_are_listed_once_and_to_operators_alone(make):
+    client = make()
+
+    def names(**more):
+        return [card["id"] for card in client.get("/v1/model/list", **more).json["data"]]
+
+    assert names() == ["first", "second", "third"]
+    assert names(headers={"Via": "proxy"}) == ["first", "second"]
+    events(client.post("/v1/model/load", json={"name": "third"}))
+    assert names() == ["first", "second", "third"]
+
+
 def test_only_directories_with_a_model_are_listed(make, tmp_path):
     client = make()
     (tmp_path / "models" / "empty").mkdir()
@@ -230,3 +263,68 @@ def test_pages_may_read_what_they_need_and_ask_in_each_way(make):
     assert "x-ratelimit-remaining-tokens" in exposed
     assert "anthropic-ratelimit-requests-reset" in exposed
     assert set(exposed) == set(origins.EXPOSED)
+
+
+def test_an_alias_that_no_request_could_match_is_refused(make):
+    client = make()
+    for alias in ("g*t", "*-x"):
+        response = client.put(
+            f"/admin/aliases/{alias}", json={"model": "second"}, environ_base=LOCAL
+        )
+        assert response.status_code == 400
+        message = f"alias: '{alias}' must be a name, with a * at its end at the most"
+        assert response.json["error"]["message"] == message
+    assert client.models.status("second").aliases == ()
+    response = client.put("/admin/aliases/g*", json={"model": "second"}, environ_base=LOCAL)
+    assert response.json["model"] == "second"
+
+
+def test_a_load_of_an_alias_is_told_the_models_name(make):
+    client = make()
+    response = client.post("/admin/models/chat", json={}, environ_base=LOCAL)
+    assert (response.status_code, response.json["error"]["param"]) == (404, "model")
+    assert response.json["error"]["message"] == "'chat' is an alias of model 'first': name that"
+    response = client.post("/admin/models/other", json={}, environ_base=LOCAL)
+    assert "'other' does not exist; there is: first, second, third" in response.text
+
+
+def test_what_a_change_may_set():
+    """A new setting of a model is one of a change, unless it is left out. Paths are."""
+    assert set(ModelChange.model_fields) == {
+        "cache_mode",
+        "cache_tokens",
+        "default_frequency_penalty",
+        "default_max_tokens",
+        "default_repetition_penalty",
+        "default_stop_on_loop",
+        "device",
+        "draft_model",
+        "drain",
+        "fair_wait_factor",
+        "gpu_reserve",
+        "gpu_split",
+        "gpus",
+        "hang_exit",
+        "hang_timeout",
+        "idle_timeout",
+        "link",
+        "load",
+        "max_batch_size",
+        "max_chunk_size",
+        "max_pending",
+        "max_pending_tokens",
+        "max_priority",
+        "max_seq_len",
+        "model",
+        "ngram_draft",
+        "num_draft_tokens",
+        "reasoning_end",
+        "reasoning_start",
+        "replicas",
+        "rope_alpha",
+        "rope_scale",
+        "silence_timeout",
+        "tensor_parallel",
+        "tool_format",
+        "way",
+    }

@@ -4,7 +4,10 @@ import json
 import os
 import pathlib
 
+import pytest
+
 from switchyard import engine
+from switchyard.app.formats.loads import value_of
 from switchyard.engine.messages import ModelInfo
 from tests.app.test_lifecycle import ask, events, make, rows
 from tests.scripted import ScriptedBackend
@@ -36,6 +39,21 @@ def test_a_change_that_failed_beside_the_old_model_is_no_failure_of_that(make):
     client.opened.next["first"] = ScriptedBackend(open_error=engine.NoRoom("3 of 2 GiB"))
     assert client.post("/admin/models/first", json={"way": "beside"}).status_code == 409
     assert status(client, "first") == ("loaded", False, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "value"),
+    [
+        ("unloaded", "unloaded"),
+        ("loading", "loading"),
+        ("ready", "loaded"),
+        ("recovering", "loaded"),
+        ("stopped", "unloaded"),
+        ("failed", "failed"),
+    ],
+)
+def test_each_state_is_one_that_llama_cpps_clients_know(state, value):
+    assert value_of(state) == value
 
 
 def test_a_row_tells_the_context_that_is_served_and_that_of_the_files(make_client, model_path):

@@ -154,6 +154,10 @@ def test_a_parameter_may_stand_under_several_names(make_client, url):
     response = client.post(url, json={**body, "repeat_penalty": 1.1})
     assert response.status_code == 400
     assert "repeat_penalty and rep_pen" in client.post(url, json={**body, "rep_pen": 1}).text
+    response = client.post(url, json={"prompt": "x", "n_predict": 1, "num_predict": True})
+    assert response.status_code == 400 and "num_predict" in response.json["error"]["message"]
+    response = client.post(url, json={"prompt": "x", "stopping_strings": ["a", ""]})
+    assert response.json["error"]["param"] == "stopping_strings.1"
     response = client.post(url, json={"prompt": "x", "ban_eos_token": 1})
     assert response.json["error"]["param"] == "ban_eos_token"
 
@@ -173,6 +177,11 @@ def test_the_documentation_has_all_other_names():
         ("/v1/completions", {"topk": 5, "stream_options": None}, "topk"),
         ("/v1/completions", {"stream": True, "stream_options": {"a b": 1, "c": 2}}, "?,{}c"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x", "id": 5}]}, "{}id"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "id": 5}]}]},
+            "{}content.id",
+        ),
         ("/v1/chat/completions", {"a,b\r\nc: d": 5}, "?"),
     ],
 )
@@ -186,6 +195,14 @@ def test_unknown_parameters_are_ignored_where_the_setting_says_so(make_client, u
     assert response.headers["X-Switchyard-Ignored"] == told.format(place)
     refused = client.post(url, json={**body, "temperature": 9, "store": 5})
     assert refused.json["error"]["param"] == "store"
+
+
+@pytest.mark.parametrize("value", [0, None])
+def test_a_body_of_hundreds_of_fields_is_read_to_its_end(make_client, value):
+    """Front ends send all that any server knows; what says null is not counted."""
+    body = {f"field_{i}": value for i in range(290 if value == 0 else 500)}
+    client = make_client(ScriptedBackend(), unknown_parameters="ignore")
+    assert client.post("/v1/completions", json=body | PROMPT).status_code == 200
 
 
 CLAMPED = [

@@ -1,6 +1,7 @@
 """Streams that their client loses, and takes up again."""
 
 import json
+import socket
 import time
 
 import pytest
@@ -73,6 +74,17 @@ def test_a_lost_stream_goes_on_behind_the_last_event(open_stream, gate, drop, ho
     assert streamed.texts + rest.texts == WHOLE
     assert rest.events[-1][1] == "[DONE]"
     wait_until_empty(client)
+
+
+@pytest.mark.one_way
+def test_a_stream_that_is_taken_up_has_a_limit_of_sends_too(open_stream, gate, drop, connection):
+    client, streamed = open_stream(1, send_timeout=7.5)
+    drop(streamed)
+    gate.open()
+    path, headers = f"/v1/streams/{streamed.identifier}", {"Last-Event-ID": streamed.last_id}
+    client.get(path, headers=headers, environ_overrides=connection.environ).close()
+    option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert option == 7500
 
 
 def test_the_jobs_go_on_meanwhile_and_only_once(open_stream, gate, drop):
@@ -216,6 +228,15 @@ def test_what_no_event_was_called_is_refused(open_stream, gate, last_id, status)
         response = take_up(client, streamed, how, last_id.replace("{id}", identifier))
         assert response.status_code == status
         assert "Last-Event-ID" in response.text or (how == "POST" and status == 404)
+
+
+def test_a_body_above_the_limit_is_refused_beside_an_event_too(open_stream, gate):
+    """Unread, it would stand before the next request of the connection."""
+    gate.open()
+    client, streamed = open_stream(6, max_body_bytes=1000)
+    headers = {"Last-Event-ID": streamed.last_id}
+    assert client.post(URL, data=b"x" * 1001, headers=headers).status_code == 413
+    assert client.post(URL, data=b"x" * 1000, headers=headers).status_code == 200
 
 
 def test_an_event_of_another_stream_is_refused(open_stream, gate):

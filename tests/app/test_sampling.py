@@ -122,6 +122,8 @@ def test_what_a_request_says_is_of_the_engines_types():
         ({"repetition_decay": 5}, "repetition_decay"),
         ({"cfg_scale": 2}, "cfg_scale"),
         ({"negative_prompt": "no"}, "cfg_scale"),
+        ({"dry_sequence_breakers": "[" * 9000}, "dry_sequence_breakers"),
+        ({"dry_sequence_breakers": '["a"' + " " * 10_000 + "]"}, "dry_sequence_breakers"),
         ({"xtc_threshold": 0.6}, "xtc_threshold"),
         ({"dry_base": 0.5}, "dry_base"),
         ({"tfs": 1.5}, "tfs"),
@@ -230,6 +232,16 @@ def test_a_prompt_is_healed(client, model_path):
     assert text(made, prompt="x re", max_tokens=1, token_healing=True) == "turn"
 
 
+def test_what_needs_the_tokenizer_goes_together(make_client):
+    backend = ScriptedBackend()
+    body = {"prompt": "x re", "dry_multiplier": 1, "banned_strings": ["a"], "token_healing": True}
+    client = make_client(backend)
+    assert client.post(URL, json=body).status_code == 200
+    [job] = backend.enqueued
+    assert job.sampling.dry_breakers and job.sampling.banned_strings and job.healing
+    assert job.prompt == client.models.get().tokenizer.encode("x", 9)
+
+
 @pytest.mark.parameter("negative_prompt")
 def test_a_negative_prompt_is_steered_away_from(client):
     made = client(lambda t: {300: 1.0, 301: 0.9} if t != 9 else {300: 1.0, 301: -9.0})
@@ -292,12 +304,13 @@ def test_mirostat_takes_the_place_of_filters_and_tells_them(make_client, url):
     backend = ScriptedBackend()
     asked = {"messages": [{"role": "user", "content": "x"}]} if "chat" in url else {"prompt": "x"}
     client = make_client(backend)
-    for more in ({}, FILTERS):
+    for more in ({}, {**FILTERS, "top_k": -1}, FILTERS):
         response = client.post(url, json={**asked, "mirostat_mode": 2, "seed": 5, **more})
         told = response.headers.get("x-switchyard-ignored", "")
-        assert set(filter(None, told.split(","))) == more.keys()
-    plain, filtered = (job.sampling for job in backend.enqueued)
-    assert plain == filtered and filtered.mirostat
+        expected = {name for name, value in more.items() if value != -1}  # -1: off
+        assert set(filter(None, told.split(","))) == expected
+    plain, *filtered = (job.sampling for job in backend.enqueued)
+    assert [plain, plain] == filtered and plain.mirostat
 
 
 def test_mirostat_may_have_a_dynamic_temperature_in_place_of_one(make_client):

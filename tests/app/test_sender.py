@@ -27,41 +27,6 @@ def way():
     return "gunicorn"
 
 
-@pytest.fixture
-def handed_over(monkeypatch):
-    """Released for each stream that a sender is given."""
-    handed_over = threading.Semaphore(0)
-    make = sender.Outlet
-
-    def note(*args):
-        outlet = make(*args)
-        handed_over.release()
-        return outlet
-
-    monkeypatch.setattr(sender, "Outlet", note)
-    return handed_over
-
-
-@pytest.fixture
-def held(make_client):
-    """Makes a backend whose jobs wait behind their first text until `held.set()`."""
-    is_over = threading.Event()
-
-    def make(script):
-        def wait(job):
-            for event in script(job):
-                yield event
-                while isinstance(event, Chunk) and not is_over.is_set():
-                    time.sleep(0.001)
-                    yield Started(job.identifier)  # which says nothing
-
-        return ScriptedBackend(wait)
-
-    make.set = is_over.set
-    yield make
-    is_over.set()
-
-
 class Small(Connection):
     """One that holds some kilobytes."""
 
@@ -256,61 +221,6 @@ def test_heartbeats_come_between_texts(make_client, held):
     assert next(pieces) == next(pieces) == b": heartbeat\n\n"
     held.set()
     assert b"".join(pieces).endswith(b"data: [DONE]\n\n")
-
-
-def read_and_go_on(response, held):
-    """All of it, the first part before the jobs go on."""
-    parts = iter(response.response)
-    first = next(parts)
-    held.set()
-    return b"".join([first, *parts])
-
-
-def test_to_a_client_of_http_1_0_the_request_thread_writes(make_client, held):
-    client = make_client(held(count))
-    server_of(client).version = (1, 0)
-    data = read_and_go_on(client.post(URL, json=STREAM), held)
-    *events, end = data.split(b"\n\n")
-    assert len(events) == 5 and all(event.startswith(b"data: ") for event in events)
-    assert end == b""
-
-
-def test_a_middleware_that_changes_the_body_sees_all_of_it(make_client, held):
-    client = make_client(held(count))
-    application = server_of(client).application
-
-    def loud(environ, start_response):
-        def start(status, headers, exc_info=None):
-            return start_response(status, headers, exc_info)
-
-        return Upper(application(environ, start))
-
-    server_of(client).application = loud
-    data = read_and_go_on(client.post(URL, json=STREAM), held)
-    assert data.count(b'"TEXT"') == 4 and b'"text"' not in data
-
-
-def test_a_view_that_wraps_the_body_sees_all_of_it(make_client, held):
-    client = make_client(held(count))
-
-    def wrap(response):
-        response.response = (part.upper() for part in response.response)
-        return response
-
-    client.application.after_request(wrap)
-    data = read_and_go_on(client.post(URL, json=STREAM), held)
-    assert data.count(b'"TEXT"') == 4 and b'"text"' not in data
-
-
-class Upper:
-    def __init__(self, parts):
-        self._parts = parts
-
-    def __iter__(self):
-        return (part.upper() for part in self._parts)
-
-    def close(self):
-        self._parts.close()
 
 
 def test_many_streams_have_one_thread(make_client, held, handed_over):

@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import flask
 import pytest
 
 from switchyard.app import Switchyard
 from switchyard.app.config import read_settings
+from switchyard.app.ui import viewers
 from switchyard.app.ui.viewers import Board, View, Viewers
 from tests.app.conftest import listed
 from tests.conftest import ROOT
@@ -26,6 +28,8 @@ def read(client, **more):
     """The one frame that there is, where the server detaches no connections."""
     response = client.get("/ui/status", **more)
     assert response.mimetype == "text/event-stream"
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["X-Accel-Buffering"] == "no"  # nginx would gather frames
     retry, told, *rest = response.text.split("\n")
     assert (retry, rest) == ("retry: 1000", ["", ""])
     return json.loads(told.removeprefix("data: "))
@@ -105,6 +109,8 @@ def test_all_viewers_of_a_second_get_what_was_made_once(client):
     assert board.frame(here, "admin", 7)[0] is first
     assert board.frame(here, "user", 7)[0] is not first
     assert board.frame(here, "admin", 8)[0] is not first
+    fewer = replace(here, models=here.models.only([]))  # of a key that may use no model
+    assert b'"models":[]' in board.frame(fewer, "admin", 8)[0]
 
 
 def test_a_viewer_gets_one_frame_a_second():
@@ -127,7 +133,7 @@ def test_viewers_see_the_end_of_the_server_and_no_more():
     assert view.is_finished and view.take(2.0) is None
 
 
-def test_what_waits_is_told_by_its_place(make_client, ask):
+def test_what_waits_is_told_by_its_place(make_client, ask, monkeypatch):
     client = make_client(ScriptedBackend(ticking, max_active=1))
     body = {"prompt": [1, 2, 3], "max_tokens": 2000}
     ask(client, body)
@@ -139,10 +145,12 @@ def test_what_waits_is_told_by_its_place(make_client, ask):
     assert [(one["place"], one["priority"]) for one in told["queue"]] == [(1, -1), (2, -1)]
     assert told["queue"][0]["model"] == told["models"][0]["id"]
     assert told["queue"][0]["prompt_tokens"] == 3
+    monkeypatch.setattr(viewers, "MAX_QUEUE", 1)
+    assert board.frame(here, "admin", 2)[0].count(b'"place"') == 1
 
 
 def test_places_are_as_many_as_the_setting_and_the_server_say():
-    viewers = Viewers(read_settings(max_viewers=2))
-    assert [viewers.enter(9) for _ in range(3)] == [True, True, False]
-    viewers.leave()
-    assert not viewers.enter(1) and viewers.enter(2)
+    places = Viewers(read_settings(max_viewers=2))
+    assert [places.enter(9) for _ in range(3)] == [True, True, False]
+    places.leave()
+    assert not places.enter(1) and places.enter(2)

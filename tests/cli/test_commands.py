@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from switchyard import engine
+from switchyard.app.chat.template import ChatTemplate, Conversation
 from switchyard.cli import main
 from switchyard.cli.serve import _chosen
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu
@@ -53,6 +55,47 @@ def test_check_finds_what_would_keep_a_server_from_starting(switchyard, model_pa
     good = {finding["what"]: finding["is_good"] for finding in json.loads(done.output)}
     assert good == {"settings": True, "model": False, "address": False}
     assert "hf download no/where" in done.output and taken in done.output
+
+
+def test_check_says_what_requests_would_be_told_of_a_broken_chat_template(
+    switchyard, model_path, tmp_path
+):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    (path / "chat_template.jinja").write_text("{% for message in messages %}{{ message }")
+    with pytest.raises(engine.InvalidJob) as told:
+        template = ChatTemplate(engine.ModelDir.read(str(path)))
+        template.render(Conversation([{"role": "user", "content": "a"}]), str)
+    done = switchyard("check", str(path))
+    assert done.exit_code == 1 and f"✗ chat template: model: {told.value}\n" in done.output
+    (path / "chat_template.jinja").write_text("{{ messages }}")
+    done = switchyard("check", str(path))
+    assert done.exit_code == 0 and "✗" not in done.output
+
+
+def test_check_reads_the_tokenizer(switchyard, model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    (path / "tokenizer.json").write_text("{")
+    done = switchyard("check", str(path))
+    assert done.exit_code == 1 and "tokenizer.json can't be read" in done.output
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_an_alias_of_no_model_is_told_by_its_setting(switchyard, monkeypatch, model_path, command):
+    monkeypatch.setattr(os, "execv", None)  # serve ends before that
+    done = switchyard(command, model_path, "--set", 'model_aliases={"x": "none"}')
+    assert done.exit_code == 1 and "--set model_aliases: 'x' stands for 'none'" in done.output
+
+
+def test_check_reads_the_keys_as_a_server_with_these_settings(switchyard, model_path, tmp_path):
+    hashed = f"sha256:{'0' * 64}"
+    text = f'name = "ann"\nhash = "{hashed}"\nbudget_tokens = 9\nbudget_period = "day"\n'
+    file = tmp_path / "keys.toml"
+    file.write_text(f"[[keys]]\n{text}")
+    file.chmod(0o600)
+    arguments = ("check", model_path, "--set", f"keys_file={file}")
+    assert "budget_tokens needs the server's setting ledger" in switchyard(*arguments).output
+    done = switchyard(*arguments, "--set", f"ledger={tmp_path}/usage.db")
+    assert done.exit_code == 0 and "✓ keys: 1 in " in done.output
 
 
 def test_check_tries_the_access_log_and_makes_none(switchyard, model_path, tmp_path):

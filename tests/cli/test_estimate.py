@@ -13,9 +13,10 @@ from switchyard import engine
 from switchyard.cli import main
 from switchyard.cli.estimate import CONTEXT
 from switchyard.engine.config import ModelConfig
-from switchyard.engine.memory import gpus
+from switchyard.engine.memory import gpus, host
 from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.memory.gpus import Gpu
+from switchyard.engine.memory.residency import check_host
 from switchyard.engine.model.footprint import measure
 from tests.conftest import DEMO, run_code
 
@@ -150,29 +151,51 @@ def check(switchyard, monkeypatch):
 
 def test_check_says_whether_there_is_room_in_the_loaders_words(check):
     status, output = check(20, DEMO_EXL2, "--set", "cache_tokens=4096")
-    assert status == 0 and "✓ memory: there is room for 4096 tokens of float16 cache" in output
+    assert status == 0 and "demo-exl2: there is room for 4096 tokens of float16 cache" in output
     status, output = check(1, DEMO_EXL2, "--set", "cache_tokens=4096")
     with pytest.raises(engine.ModelError) as refusal:
         config = ModelConfig(DEMO_EXL2, "name", cache_tokens=4096)
         Memory(config, measure(config)[0], [GIB - CONTEXT], 2048).caches()
-    assert status == 1 and f"✗ memory: {refusal.value}" in output
+    assert status == 1 and f"✗ memory: demo-exl2: {refusal.value}" in output
     status, output = check(1, DEMO, "--set", "device=cpu")
     assert status == 0 and "memory" not in output
+
+
+def test_check_names_the_first_cache_that_fits(check):
+    several = ("--set", "cache_tokens=4096", "--set", "cache_mode=Q8,Q4")
+    assert "4096 tokens of Q8 cache" in check(20, DEMO_EXL2, *several)[1]
+
+
+def test_check_says_which_model_the_hosts_memory_lacks_room_for(switchyard, monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "free_memory", lambda: GIB)
+    table = '[[models]]\nname = "{0}"\nmodel = "{1}"\nload = "demand"\ncache_tokens = {2}\n'
+    (tmp_path / "switchyard.toml").write_text(
+        table.format("one", DEMO, 512) + table.format("two", DEMO, 256_000_000)
+    )
+    done = switchyard("check", "--bind", "127.0.0.1:0", "--json")
+    [finding] = [one for one in json.loads(done.output) if not one["is_good"]]
+    with pytest.raises(engine.NoRoom) as refusal:
+        check_host(ModelConfig(DEMO, "two", cache_tokens=256_000_000))
+    assert done.exit_code == 1
+    assert (finding["what"], finding["message"]) == ("memory", f"two: {refusal.value}")
 
 
 def test_check_names_a_gpu_that_is_not_there(check):
     status, output = check(20, DEMO_EXL2, "--set", "gpus=0")
     assert status == 0 and "✓ memory" in output
     status, output = check(20, DEMO_EXL2, "--set", "gpus=0,1")
-    assert status == 1 and "✗ model: gpus has 1, and this process sees 1" in output
+    assert status == 1 and "✗ model: demo-exl2: gpus has 1, and this process sees 1" in output
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([DEMO_EXL2], "✗ model: the weights are quantized: only a CUDA device can serve them"),
-        ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: the weights are quantized"),
-        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: cache_mode is for GPUs"),
+        (
+            [DEMO_EXL2],
+            "✗ model: demo-exl2: the weights are quantized: only a CUDA device can serve them",
+        ),
+        ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: demo: the weights are quantized"),
+        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: demo: cache_mode is for GPUs"),
     ],
 )
 def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):

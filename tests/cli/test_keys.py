@@ -52,6 +52,13 @@ def test_a_key_is_made_shown_once_and_kept_as_a_hash(keys, path):
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_help_needs_no_file(path):
+    done = CliRunner().invoke(main, ["keys", "add", "--help"])
+    assert done.exit_code == 0 and "--rpm" in done.output
+    done = CliRunner().invoke(main, ["keys", "list"])
+    assert done.exit_code == 2 and "no file of keys: give --file" in done.output
+
+
 def test_another_is_appended_and_all_else_stays(keys, path):
     keys("add", "ann")
     text = path.read_text() + "# mine\n"

@@ -1,5 +1,6 @@
 import queue
 import threading
+import time
 
 import pytest
 
@@ -84,6 +85,18 @@ def test_the_thread_ends_without_alarms_and_another_comes_with_the_next(alarms, 
         [thread] = alarm_threads()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def test_the_thread_that_has_nothing_left_is_woken_to_end(alarms, monkeypatch):
+    module = "switchyard.engine.schedule.alarms.PURGE"
+    monkeypatch.setattr(module, 30.0)
+    late = alarms.set(3600, lambda: None)
+    while not alarms._changed._waiters:
+        time.sleep(0.001)
+    late.cancel()
+    monkeypatch.setattr(module, 10.0)  # of the wait for its end
+    alarms.rest()
+    assert not alarm_threads()
 
 
 def test_garbage_of_a_thread_that_begins_may_set_an_alarm(alarms, monkeypatch):

@@ -1,5 +1,8 @@
 """Limits at their exact borders, and what an engine does only in time, or at a cost."""
 
+import threading
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +13,10 @@ from switchyard.engine import standing as standing_module
 from switchyard.engine.backends.exl2.detokenizer import Detokenizer
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.held import Held
+from switchyard.engine.job import Healing
 from switchyard.engine.messages import (
     Chunk,
+    JobList,
     Loaded,
     ModelInfo,
     Restarting,
@@ -23,6 +28,7 @@ from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.alarms import Alarms
 from switchyard.engine.schedule.batch import Batch
 from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending
+from switchyard.engine.schedule.places import QueuePlaces
 from switchyard.engine.standing import Past, Standing
 from switchyard.engine.stats import Histogram, Occupancy, Stats, Totals
 from switchyard.engine.stream import Stream
@@ -56,20 +62,58 @@ def test_the_most_is_taken_and_one_more_is_not(most, param):
     assert told.value.param == param
 
 
-@pytest.mark.parametrize(("length", "param"), [(2047, "max_new_tokens"), (2048, "prompt")])
-def test_a_prompt_that_fills_the_context_is_what_is_too_long(length, param):
+@pytest.mark.parametrize(
+    ("length", "asked", "param"),
+    [
+        (2047, 2, "max_new_tokens"),
+        (2048, 2, "prompt"),
+        (2048, None, "prompt"),
+        (9000, None, "prompt"),
+    ],
+)
+def test_a_prompt_that_fills_the_context_is_what_is_too_long(length, asked, param):
     with pytest.raises(engine.PromptTooLong) as told:
-        admission.max_new_tokens(length, 2, INFO, ModelConfig("m", "m"))
+        admission.max_new_tokens(length, asked, INFO, ModelConfig("m", "m"))
     assert told.value.param == param
+
+
+def test_a_job_leaves_room_for_the_last_guesses():
+    info = replace(INFO, num_draft_tokens=4)
+    config = ModelConfig("m", "m")
+    admission.check(job(prompt=(1,), max_new_tokens=2043), info, config)
+    with pytest.raises(engine.PromptTooLong, match="less 4 for guesses"):
+        admission.check(job(prompt=(1,), max_new_tokens=2044), info, config)
+
+
+def test_a_pair_takes_two_places_of_the_batch():
+    pair = job(negative_prompt=(1,))
+    admission.check(pair, INFO, ModelConfig("m", "m", max_batch_size=2))
+    with pytest.raises(engine.InvalidJob, match="2 places of 1 in the batch"):
+        admission.check(pair, INFO, ModelConfig("m", "m", max_batch_size=1))
+
+
+@pytest.mark.parametrize("name", ["num_logprobs", "prompt_logprobs"])
+def test_no_logprob_is_told_of_a_token_that_is_taken_back(name):
+    healed = job(healing=Healing("a", (1,)))
+    admission.check(healed, INFO, ModelConfig("m", "m"))
+    with pytest.raises(engine.InvalidJob) as told:
+        admission.check(replace(healed, **{name: 0}), INFO, ModelConfig("m", "m"))
+    assert told.value.param == "healing"
 
 
 def test_a_forced_or_biased_token_is_one_of_the_vocabulary():
     config = ModelConfig("m", "m")
-    for name in ("banned_token_ids", "allowed_token_ids"):
-        admission.check(job(sampling=Sampling(**{name: (0, 4095)})), INFO, config)
+    for name in ("banned_token_ids", "allowed_token_ids", "logit_bias"):
+
+        def of(token_id, name=name):
+            entry = (token_id, 1.0) if name == "logit_bias" else token_id
+            return job(sampling=Sampling(**{name: (entry,)}))
+
+        for token_id in (0, 4095):
+            admission.check(of(token_id), INFO, config)
         for token_id in (-1, 4096):
             with pytest.raises(engine.Rejected) as told:
-                admission.check(job(sampling=Sampling(**{name: (token_id,)})), INFO, config)
+                admission.check(of(token_id), INFO, config)
             assert told.value.param == name
 
 
@@ -228,6 +272,24 @@ def test_a_batch_keeps_nothing_of_jobs_that_have_ended():
 
 
 # The queue
+
+
+def test_no_answer_is_waited_for_once_none_will_come():
+    changed, begin = threading.Condition(), time.monotonic()
+    places = QueuePlaces(changed, lambda _: places.end())
+    with changed:
+        assert places.ask(10) == {} and places.ask_jobs(10) == ()
+    assert time.monotonic() < begin + 5
+
+
+def test_jobs_of_an_older_answer_are_not_told():
+    changed = threading.Condition()
+    places = QueuePlaces(changed, lambda _: None)
+    one = Held(job(), None).tell(None, None, 0.0)
+    places.note(JobList(1, (one,)))
+    with changed:
+        assert places.ask_jobs(0) == (one,)
+        assert places.ask_jobs(0) == ()
 
 
 def test_the_best_are_sought_once_until_something_changes():

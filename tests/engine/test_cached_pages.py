@@ -99,12 +99,15 @@ def test_a_pass_in_flight_spoils_no_page_of_a_job_that_is_cancelled(opened, leng
     check(backend, before)
 
 
+@pytest.mark.parametrize("is_pair", [False, True])
 @pytest.mark.parametrize("length", [1, 257])
-def test_a_job_without_a_token_spoils_no_page(opened, length):
+def test_a_job_without_a_token_spoils_no_page(opened, length, is_pair):
     backend = opened()
     before = fill(backend)
-    none = Sampling(temperature=0.0, allowed_token_ids=(5,), banned_token_ids=(5,))
-    events = run(backend, of("none", prompt(6, length), 300, sampling=none))["none"]
+    none = Sampling(temperature=0.0, cfg_scale=1.5, allowed_token_ids=(5,), banned_token_ids=(5,))
+    negative = prompt(7, length) if is_pair else ()
+    one = of("none", prompt(6, length), 200, sampling=none, negative_prompt=negative)
+    events = run(backend, one)["none"]
     assert isinstance(events[-1], Failed)
     assert check(backend, before)
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Prefill, Restarting, Started
+from switchyard.engine.messages import Chunk, Prefill, Restarting, Started, Timings
 from switchyard.engine.schedule import counters
 from switchyard.engine.schedule.counters import INTERVAL, OCCUPANCY_INTERVAL, Counters
 from switchyard.engine.standing import RECENT, Standing
@@ -20,6 +20,7 @@ from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
 
 PROMPT, CACHED = 100, 60  # tokens
+TIMES = ("queue_time", "prefill_time", "decode_time", "inference_time")
 
 
 def story(told):
@@ -164,6 +165,25 @@ def test_no_more_is_told_than_four_times_a_second_and_the_last_always(monkeypatc
     assert counts.wait() is None and counts.tell(backend, 0, 0) is None
 
 
+def test_the_times_of_a_job_add_up(monkeypatch):
+    Clock(monkeypatch)
+    counts, end = Counters(), replace(finished(job(), 3), timings=Timings(1.0, 2.0, 4.0))
+    counts.finish(end, was_started=True)
+    counts.finish(replace(end, timings=Timings(0.5, 0.0, 0.0)), was_started=False)
+    told = counts.tell(measured(), 0, 0).histograms
+    totals = {name: told[f"request_{name}_seconds"].total for name in TIMES}
+    assert totals == {"queue_time": 1.5, "prefill_time": 2, "decode_time": 4, "inference_time": 6}
+    assert told["e2e_request_latency_seconds"].total == 7.5
+
+
+def test_a_recovery_without_a_job_is_told(monkeypatch):
+    clock, counts, backend = Clock(monkeypatch), Counters(), measured()
+    assert counts.tell(backend, 0, 0)
+    clock.now += INTERVAL
+    counts.recover("rebuild")
+    assert counts.tell(backend, 0, 0).totals.rebuilds == 1
+
+
 def test_gaps_are_those_of_a_batch_that_goes_on(monkeypatch):
     clock, counts = Clock(monkeypatch), Counters()
     for pause in (0.02, 0.02, 100.0, 0.02):
@@ -212,6 +232,11 @@ def test_rates_go_on_over_a_restart():
     standing.note(Stats(5.0, Totals(new_tokens=5)))
     assert standing.stats.totals.new_tokens == 55
     assert standing.rates(5.0) == Rates(1.0, 0.0)
+
+
+def test_a_mean_is_of_what_came_since():
+    before, now = Histogram((2, 0), 2.0), Histogram((4, 2), 12.0)
+    assert now.mean_since(before) == 2.5 and now.mean_since(now) is None
 
 
 def test_a_value_on_a_bound_is_below_it():

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import gc
 import threading
+import time
 import weakref
 
 import pytest
@@ -19,6 +20,7 @@ from switchyard.engine.messages import (
     Finished,
     Loaded,
     ModelInfo,
+    Stopped,
 )
 from tests.engine.conftest import over_all_links
 from tests.engine.reading import take_all, text
@@ -126,6 +128,32 @@ class NoLink:
 
     def join(self, timeout=None):
         return True
+
+
+def test_a_load_that_is_given_up_is_waited_for_no_longer(model_path):
+    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
+    model.start()
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(model.wait_until_loaded(60)))
+    waiting.start()
+    while not model._changed._waiters:
+        time.sleep(0.001)
+    model.drain()
+    waiting.join(20)
+    assert found == [False]
+
+
+def test_a_place_is_not_waited_for_once_the_engine_has_ended(model_path):
+    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
+    model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
+    model.submit([job("a", 1)])
+    asking = threading.Thread(target=model.queued, args=("a", 0.0, 60.0))
+    asking.start()
+    while not model._changed._waiters:
+        time.sleep(0.001)
+    model.deliver([Stopped(None)])
+    asking.join(20)
+    assert not asking.is_alive()
 
 
 def test_close_waits_no_longer_than_for_the_last_job(model_path, monkeypatch):

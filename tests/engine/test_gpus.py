@@ -57,6 +57,18 @@ def test_replicas_have_processes_and_an_equal_part_of_the_gpus(
     assert [one.gpus for one in replicas] == parts
 
 
+def test_a_gpu_is_named_to_a_process_as_the_variable_has_it(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-a, ,5")
+    told = gpus.environment((1, 2))
+    assert told == {"CUDA_VISIBLE_DEVICES": "GPU-a,5", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def test_replicas_that_would_have_no_gpu_are_refused(there):
+    there(0)
+    with pytest.raises(engine.ModelError, match="0 GPUs can't be shared out to 2 replicas"):
+        gpus.shares(ModelConfig("path", "m", "cuda", replicas=2))
+
+
 def test_replicas_without_gpus_have_processes(model_path):
     on_cpu = opening.open_engine(ModelConfig(model_path, "m", "cpu", replicas=2))
     assert len(on_cpu._link._replicas) == 2

@@ -1,11 +1,15 @@
 """How much a constraint may say, and what is wrong with one: by the numbers and the words."""
 
+import json
+
 import pytest
 
 from switchyard import engine
 from switchyard.engine.grammar import constraints
 
 START = 'start: "a"\n'
+# More than half of the time that a grammar may take
+SLOW = json.dumps({"type": "string", "pattern": "a?" * 900})
 
 
 def comment(size):
@@ -35,8 +39,14 @@ def comment(size):
             "start: A\nA: /a/" + " & /a/" * 9,
             "more than 8 &",
         ),
+        (
+            constraints.grammar,
+            f"start: a\na: %json {SLOW}\n",
+            f"start: a b\na: %json {SLOW}\nb: %json {SLOW}\nc: %json true\n",
+            "too long to compile",
+        ),
     ],
-    ids=["pattern", "grammar", "schema", "brackets", "conjunctions"],
+    ids=["pattern", "grammar", "schema", "brackets", "conjunctions", "schemas"],
 )
 def test_so_much_is_taken_and_no_more(make, most, more, refusal):
     assert make(most)

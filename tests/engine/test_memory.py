@@ -114,6 +114,12 @@ def test_a_refusal_says_what_would_fit():
     assert "cache_mode Q4 with cache_tokens 16384" in message
 
 
+def test_a_refusal_reckons_with_the_smallest_cache_that_is_allowed():
+    with pytest.raises(engine.NoRoom) as caught:
+        memory(1.5, cache_mode=("float16", "Q4")).caches()
+    assert "0.2 GiB of cache (Q4, 16384 tokens)" in str(caught.value)
+
+
 def test_weights_without_room_are_refused_whatever_the_cache():
     with pytest.raises(engine.ModelError, match="No cache would fit"):
         memory(1.5, cache_tokens="auto", cache_mode=("float16", "Q4")).caches()

@@ -129,3 +129,22 @@ def test_the_batch_grows_back_one_by_one():
     for _ in range(5):
         batch.halve()
     assert not Batch(1).is_full and batch.is_full
+
+
+def test_what_went_well_before_memory_ran_out_again_counts_no_more():
+    batch = Batch(8)
+    batch.add(job("a"))
+    batch.halve()
+    for _ in range(GROW_AFTER - 1):
+        batch.note([Chunk("a", "x", (1,))])
+    batch.halve()
+    batch.note([Chunk("a", "x", (1,))])
+    assert batch.is_full
+
+
+def test_an_end_without_text_is_a_step_that_went_well():
+    """Of a job whose first token ends it."""
+    batch = Batch(8)
+    batch.add(job("a"))
+    assert batch.note([Finished("a", "stop", 3, 0, 0)])
+    assert not batch.note([Failed("a", engine.JobFailed("x"))])

@@ -30,7 +30,7 @@ def work_of(one):
 def test_a_pair_for_guidance_is_the_work_of_both():
     pending = Pending()
     pending.push(job("pair", 10, prompt=(1,), negative_prompt=(1,)))
-    pending.push(job("alone", 19, prompt=(1,)))
+    pending.push(job("alone", 20, prompt=(1,)))
     assert [one.identifier for one in pending.candidates()] == ["alone", "pair"]
 
 
@@ -198,6 +198,17 @@ def test_a_long_job_does_not_starve_while_ever_more_short_ones_come():
             break
         clock += 10
     assert 200 < clock <= 4 * 100 + 10
+
+
+def test_a_job_is_due_by_the_work_that_has_started_since_it_came():
+    pending = Pending()
+    pending.push(make("first", 10))
+    for i in range(100):
+        pending.push(make(f"job{i}", 10))
+        start(pending)
+    pending.push(make("long", 100))
+    pending.push(make("short", 20))
+    assert [one.identifier for one in pending.candidates()][1:] == ["short", "long"]
 
 
 def test_with_a_factor_of_1_the_first_that_came_is_first():

@@ -31,3 +31,14 @@ def test_pages_are_alike_as_far_as_all_before_them_is(one, other, size):
 )
 def test_each_replica_has_its_own_batch_and_one_shared_engine_any(settings, most):
     assert max_jobs_each(ModelConfig("path", "m", "cpu", **settings)) == most
+
+
+def test_each_replica_of_each_shared_engine_makes_room_for_a_batch():
+    config = ModelConfig(
+        *("path", "m", "cpu", "socket"),
+        at=("unix:a", "unix:b"),
+        replicas=3,
+        max_batch_size=5,
+        max_pending=4,
+    )
+    assert config.max_jobs == 34

@@ -2,6 +2,7 @@
 
 import io
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,3 +47,22 @@ def test_lines_are_logged_elsewhere_now_and_then(monkeypatch, caplog, every, lin
         told(3, 4)
     messages = [record.getMessage() for record in caplog.records]
     assert messages == ["model small: 25 % is loaded", "model small: 75 % is loaded"][:lines]
+
+
+def test_no_more_lines_are_logged_than_one_in_some_seconds(monkeypatch, caplog):
+    now = [100.0]
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with caplog.at_level(logging.INFO), Progress("small") as told:
+        for done, now[0] in enumerate((104.0, 106.0, 107.0, 112.0)):
+            told(done, 4)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["model small: 25 % is loaded", "model small: 75 % is loaded"]
+
+
+def test_the_modules_of_a_draft_model_are_a_part_of_the_load():
+    told = []
+    draft, model = progress.parts(lambda *numbers: told.append(numbers), [2, 3])
+    draft(1, 2)
+    model(1, 3)
+    assert told == [(1, 5), (3, 5)]

@@ -257,6 +257,16 @@ def test_a_host_without_room_refuses_before_weights_are_read(model_path, monkeyp
         make_backend(config).open()
 
 
+def test_what_an_earlier_model_left_to_the_allocator_counts_as_room(model_path, monkeypatch):
+    config = cpu_config(model_path)
+    given_back = []
+    whole = residency.needed(config)["host"]
+    monkeypatch.setattr(residency, "give_memory_back", lambda: given_back.append(True))
+    monkeypatch.setattr(host, "free_memory", lambda: whole if given_back else 0)
+    residency.check_host(config)
+    assert given_back == [True]
+
+
 def test_a_host_with_room_for_just_that_serves(model_path, monkeypatch):
     config = cpu_config(model_path, cache_tokens=2560)
     whole = residency.needed(config)["host"]

@@ -6,15 +6,19 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import (
+    Hanging,
     Loaded,
     LoadProgress,
     ModelInfo,
+    Recovering,
     ReplicaState,
     ReplicaStates,
     Restarting,
+    Stopped,
+    Zombies,
 )
 from switchyard.engine.schedule import admission
-from switchyard.engine.standing import Standing
+from switchyard.engine.standing import Past, Standing
 
 INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
 
@@ -28,6 +32,26 @@ def test_a_model_that_is_loaded_anew_begins_without_progress():
     assert (standing.state, standing.progress) == ("loading", None)
     standing.note(LoadProgress(0.25))
     assert standing.progress == 0.25
+
+
+def test_a_model_that_is_going_comes_back_by_nothing_that_is_told():
+    standing = Standing("tiny")
+    standing.drain()
+    for event in (Loaded(INFO), Restarting("lost"), Loaded(INFO), Recovering("x")):
+        standing.note(event)
+        assert standing.state == "draining"
+    standing.note(Stopped(None))
+    standing.drain()
+    assert standing.state == "stopped"
+
+
+def test_what_went_wrong_under_a_name_is_counted_on():
+    old, new = Standing("tiny"), Standing("tiny")
+    for event in (Zombies(3), Hanging("x"), Hanging("y"), Restarting("lost")):
+        old.note(event)
+    new.note(Zombies(1))
+    new.follow(Past(), old)
+    assert (new.num_zombies, new.num_hangs, new.num_restarts) == (4, 2, 1)
 
 
 @pytest.mark.parametrize(

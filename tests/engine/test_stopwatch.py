@@ -67,7 +67,10 @@ def test_what_has_ended_is_forgotten(clock):
         stopwatch.submit(job("a"), 90.0)
         stopwatch.stamp([end])
         [again] = stopwatch.stamp([END])
-        assert again is END
+        assert again is END and not stopwatch._times and not stopwatch._untold
+    stopwatch.submit(job("a"), 90.0)
+    stopwatch.drop_all()
+    assert not stopwatch._times and not stopwatch._untold
 
 
 def test_the_engine_measures_each_part(make_engine):

@@ -54,6 +54,14 @@ def test_the_end_wakes_who_waits_patiently_also_beside_a_token(stream):
     assert taken[0][-1] == END
 
 
+def test_a_reader_is_as_far_behind_as_tokens_wait(stream):
+    stream.put([Chunk("a", "xyz", (1, 2, 3))])
+    stream.put([Chunk("a", "z", (4,)), END])
+    assert stream.num_behind == 4
+    stream.take(20)
+    assert stream.num_behind == 0
+
+
 def test_all_that_has_piled_up_is_taken_at_once_the_end_included(stream):
     stream.poll(lambda: None, alone=True)
     for events in ((TOKENS[0],), (TOKENS[1],), (TOKENS[2], END)):

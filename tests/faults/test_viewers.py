@@ -22,9 +22,10 @@ def serve(tmp_path, model_path):
     """A server of twelve request threads, over the scripted backend."""
     servers = []
 
-    def make(**settings):
+    def make(*options, **settings):
         few = dict(max_batch_size=4, max_pending=0, max_websockets=0, reserve_threads=8)
-        server = Server(SCRIPTED, tmp_path, model=model_path, **{**few, **settings})
+        command = [*SCRIPTED, *options]
+        server = Server(command, tmp_path, model=model_path, **{**few, **settings})
         servers.append(server)
         return server.wait_until_ready()
 
@@ -76,8 +77,11 @@ def busy(server):
 
 
 def test_viewers_hold_no_request_thread_and_get_a_frame_a_second(serve, watch):
-    server = serve()
-    viewers = watch(server, 3 * NUM_THREADS)
+    most = 3 * NUM_THREADS  # half of the connections that request threads leave
+    server = serve("--worker-connections", str(NUM_THREADS + 2 * most))
+    viewers = watch(server, most)
+    [(_, beyond)] = watch(server)
+    assert b"retry: 5000" in beyond
     for connection, first in viewers:
         assert b"\r\nConnection: close\r\n" in first and b"retry:" not in first
         told = json.loads(re.search(rb"data: (.*)\n", read_frame(connection))[1])

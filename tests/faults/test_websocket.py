@@ -126,6 +126,7 @@ def test_a_generation_that_a_deadline_has_ended_does_not_go_on(server, client):
         ({"type": "generat", "id": 1, "prompt": "x"}, None, "type", "invalid_value"),
         ({"type": "generate", "id": [], "prompt": "x"}, None, "id", "invalid_value"),
         ({"type": "generate", "id": "", "prompt": "x"}, None, "id", "invalid_value"),
+        ({"type": "generate", "id": "x" * 101, "prompt": "x"}, None, "id", "invalid_value"),
         ({"type": "generate", "id": 1}, 1, "prompt", "missing_required_parameter"),
         ({"type": "generate", "id": 1, "prompt": "x", "top_p": 2}, 1, "top_p", "invalid_value"),
         ({"type": "generate", "id": 1, "prompt": "x", "n": 2}, 1, "n", "unsupported_parameter"),

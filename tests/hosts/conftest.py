@@ -95,7 +95,8 @@ class Host(Server):
 
     def end(self):
         processes = self.processes()
-        if "flask" in str(self.process.args[0]):  # whose reloader leaves its child behind
+        program = pathlib.Path(self.process.args[0]).name
+        if program == "flask":  # whose reloader leaves its child behind
             os.kill(processes[0], signal.SIGTERM)
         elif self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

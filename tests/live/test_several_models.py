@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,11 +21,14 @@ PROMPTS = ["Once upon a time", "One day, a girl", "The dog", "Lily"]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory, model_path):
-    """A server of the demo model and a random one; another of its kind lies in `models_dir`."""
+    """A server of the demo model, a random one, and one whose directory lacks its configuration;
+    another lies in `models_dir`.
+    """
     path = tmp_path_factory.mktemp("several")
     script = ROOT / "scripts" / "make_model.py"
     command = [sys.executable, script, path / "models" / "other", "--seed", "1"]
     subprocess.run(command, check=True)
+    shutil.copytree(model_path, path / "broken", ignore=shutil.ignore_patterns("config.json"))
     (path / "switchyard.toml").write_text(f"""
         models_dir = "{path}/models"
         reserve_threads = {NUM_CLIENTS}
@@ -38,8 +42,14 @@ def pair(tmp_path_factory, model_path):
         name = "random"
         model = "{model_path}"
         load = "demand"
+
+        [[models]]
+        name = "broken"
+        model = "{path}/broken"
+        load = "demand"
     """)
     server = Server(GUNICORN, path, config=path / "switchyard.toml")
+    server.path = path
     yield server.wait_until_ready()
     assert server.stop() == 0, server.output
 
@@ -107,9 +117,9 @@ def test_the_command_changes_what_is_loaded(pair):
     told = run(pair, "list").stdout
     assert "demo: loaded, also chat" in told and "other: a directory of models_dir" in told
     rows = json.loads(run(pair, "list", "--json").stdout)
-    assert [row["id"] for row in rows] == ["demo", "random"]
+    assert [row["id"] for row in rows] == ["demo", "random", "broken"]
     nowhere = run(pair, "load", "nothere")
-    assert nowhere.returncode == 1 and "there is: demo, random, other" in nowhere.stderr
+    assert nowhere.returncode == 1 and "there is: demo, random, broken, other" in nowhere.stderr
     assert run(pair, "unload", "random", "--drain", "5").returncode == 0
     done = run(pair, "load", "random", "--set", "cache_tokens=4096")
     assert done.returncode == 0 and "random is loaded" in done.stdout
@@ -125,3 +135,15 @@ def test_no_model_takes_more_than_this_machine_has(pair):
     assert done.returncode == 1 and "409: no room for the model" in done.stderr
     assert requests.get(f"{pair.url}/health/ready", timeout=10).status_code == 200
     assert ask(pair, "random", PROMPTS[0])
+
+
+def test_a_broken_model_is_listed_with_the_reason_and_serves_once_it_is_mended(pair, model_path):
+    assert "broken: failed, " in (told := run(pair, "list").stdout)
+    assert f"  model directory {pair.path}/broken has no config.json" in told
+    refused = pair.post("/v1/completions", {"model": "broken", "prompt": "a"})
+    assert refused.status_code == 503 and refused.json()["error"]["code"] == "model_failed"
+    assert "has no config.json" in refused.json()["error"]["message"]
+    shutil.copy(f"{model_path}/config.json", pair.path / "broken")
+    done = run(pair, "load", "broken")
+    assert done.returncode == 0 and "broken is loaded" in done.stdout
+    assert ask(pair, "broken", PROMPTS[0])

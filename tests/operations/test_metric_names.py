@@ -95,6 +95,7 @@ def test_what_engines_count_has_its_own_name(make_client):
         {"name": "gpu", "allocated": 1, "reserved": 2, "free": 3, "total": 4},
     ]
     assert 5 <= told["last_iteration_age"] < 60
+    assert (told["running"], told["waiting"]) == (2, 0)  # whose jobs have ended meanwhile
     assert told["pages"] == {"all": model.info.num_pages, "referenced": 1, "cached": 2}
 
 

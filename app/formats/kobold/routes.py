@@ -108,7 +108,7 @@ def abort() -> flask.Response:
 
 
 @blueprint.post("/api/extra/tokencount")
-@declares({200: TokenIds}, body=parse.CountTokens, example={"prompt": "Hello!"})
+@declares({200: TokenIds}, body=parse.CountTokens, errors=(503,), example={"prompt": "Hello!"})
 def count_prompt() -> flask.Response:
     """The tokens of a prompt."""
     request = _receive(parse.CountTokens)
@@ -159,7 +159,7 @@ def max_length() -> flask.Response:
 
 
 @blueprint.post("/v1/internal/encode")
-@declares({200: Encoded}, body=parse.EncodeText, example={"text": "Hello!"})
+@declares({200: Encoded}, body=parse.EncodeText, errors=(503,), example={"text": "Hello!"})
 def encode_text() -> flask.Response:
     """The tokens of a text, as text-generation-webui has it."""
     token_ids = _encode(_receive(parse.EncodeText).text, "text")
@@ -167,7 +167,7 @@ def encode_text() -> flask.Response:
 
 
 @blueprint.post("/v1/internal/decode")
-@declares({200: Decoded}, body=parse.DecodeTokens, example={"tokens": [5, 6]})
+@declares({200: Decoded}, body=parse.DecodeTokens, errors=(503,), example={"tokens": [5, 6]})
 def decode_tokens() -> flask.Response:
     """The text of tokens, as text-generation-webui has it."""
     token_ids = _receive(parse.DecodeTokens).tokens
@@ -176,7 +176,7 @@ def decode_tokens() -> flask.Response:
 
 
 @blueprint.post("/v1/internal/token-count")
-@declares({200: Length}, body=parse.EncodeText, example={"text": "Hello!"})
+@declares({200: Length}, body=parse.EncodeText, errors=(503,), example={"text": "Hello!"})
 def count_text() -> flask.Response:
     """The number of tokens of a text, as text-generation-webui has it."""
     return json_response({"length": len(_encode(_receive(parse.EncodeText).text, "text"))})

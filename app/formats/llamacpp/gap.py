@@ -33,7 +33,8 @@ class Infill(LlamaCppOptions):
 
     @property
     def size(self) -> int:
-        return len(self.input_prefix) + len(self.input_suffix) + len(self.prompt)
+        files = sum(len(one.filename) + len(one.text) for one in self.input_extra)
+        return files + len(self.input_prefix) + len(self.input_suffix) + len(self.prompt)
 
     def read(self, tokenizer: engine.Tokenizer, max_tokens: int) -> list[PromptTokens]:
         extras = [Extra(one.filename, one.text) for one in self.input_extra]

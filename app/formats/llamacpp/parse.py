@@ -107,7 +107,7 @@ class LlamaCppOptions(OtherServers):
     )
     @classmethod
     def _pairs(cls, value: Any) -> Any:
-        if isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value):
+        if isinstance(value, list) and all(map(_is_pair, value)):
             value = {str(key) if type(key) is int else key: bias for key, bias in value}
         if isinstance(value, dict):
             return {key: -100.0 if bias is False else bias for key, bias in value.items()}
@@ -190,6 +190,10 @@ class LlamaCpp(LlamaCppOptions):
 def completion(body: dict[str, Any]) -> LlamaCpp:
     """A request from its JSON body. Raises BadRequest."""
     return validate(LlamaCpp, body)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str | int)
 
 
 def _is_id(key: str) -> bool:

@@ -53,7 +53,8 @@ def create_completion() -> flask.Response:
 
 def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
     # A lower bound before the work of tokenizing: a token has at most 16 characters on average.
-    lengths = (len(p) // 16 if isinstance(p, str) else len(p) for p in request.prompt)
+    behind = len(request.suffix or "")
+    lengths = ((len(p) + behind) // 16 if isinstance(p, str) else len(p) for p in request.prompt)
     model.check_room(len(request.prompt) * request.num_jobs, sum(lengths) * request.num_jobs)
     max_tokens = model.info.max_seq_len
     read = [_read(p, request.suffix, model.tokenizer, max_tokens) for p in request.prompt]
@@ -109,7 +110,7 @@ def create_chat_completion() -> flask.Response:
 @declares(
     {200: InputTokens},
     body=Chat,
-    errors=(404,),
+    errors=(404, 503),
     example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def count_chat_tokens() -> flask.Response:

@@ -45,7 +45,7 @@ def create_response() -> flask.Response:
 
 @blueprint.post("/input_tokens")
 @declares(
-    {200: InputTokens}, body=parse.ResponseRequest, errors=(404,), example={"input": "Hello!"}
+    {200: InputTokens}, body=parse.ResponseRequest, errors=(404, 503), example={"input": "Hello!"}
 )
 def count_response_tokens() -> flask.Response:
     """Count the tokens of a response's prompt."""

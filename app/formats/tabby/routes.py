@@ -74,7 +74,9 @@ def permission() -> flask.Response:
 
 
 @blueprint.post("/token/encode")
-@declares({200: bodies.TabbyTokens}, body=parse.TokenEncode, example={"text": "Hello!"})
+@declares(
+    {200: bodies.TabbyTokens}, body=parse.TokenEncode, errors=(503,), example={"text": "Hello!"}
+)
 def encode_tokens() -> flask.Response:
     """The tokens of a text."""
     request = _receive(parse.TokenEncode)
@@ -90,7 +92,9 @@ def encode_tokens() -> flask.Response:
 
 
 @blueprint.post("/token/decode")
-@declares({200: bodies.TabbyText}, body=parse.TokenDecode, example={"tokens": [5, 6]})
+@declares(
+    {200: bodies.TabbyText}, body=parse.TokenDecode, errors=(503,), example={"tokens": [5, 6]}
+)
 def decode_token_ids() -> flask.Response:
     """The text of tokens."""
     request = _receive(parse.TokenDecode)
@@ -106,7 +110,7 @@ def decode_token_ids() -> flask.Response:
     {200: None},
     body=parse.ModelLoad,
     streams={"text/event-stream": bodies.TabbyLoad},
-    errors=(404, 409),
+    errors=(404, 409, 503),
     example={"name": "demo", "cache_size": 16384},
     who="operator",
     counts=False,

@@ -79,7 +79,7 @@ def tokenize() -> flask.Response:
 
 
 @blueprint.post("/detokenize")
-@declares({200: TokenText}, body=parse.Detokenize, errors=(404,), example={"tokens": [5, 6]})
+@declares({200: TokenText}, body=parse.Detokenize, errors=(404, 503), example={"tokens": [5, 6]})
 def detokenize() -> flask.Response:
     """The text of tokens, special tokens included.
 
@@ -95,7 +95,7 @@ def detokenize() -> flask.Response:
 @declares(
     {200: PromptText},
     body=Chat,
-    errors=(404,),
+    errors=(404, 503),
     example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def apply_template() -> flask.Response:

@@ -76,10 +76,6 @@ class Generator(PromptGenerator):
             self._step = None  # it may follow tokens that no job has
             raise
 
-    def clear_queue(self) -> None:
-        self._step = None
-        super().clear_queue()
-
     def prove(self, job: Exl2Job) -> None:
         """Run one job alone. Leaves the page table empty. Raises any failure."""
         self.enqueue(job)

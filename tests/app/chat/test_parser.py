@@ -156,6 +156,7 @@ def test_what_only_looks_like_a_call_stays_text(format, text):
         ('<tool_call>{"name": "f", "arguments": {"a": ', '{"a": ', ""),
         ('<tool_call>{"name": "f", "arguments": {"a"; 1}}</tool_call>', '{"a"; 1}', ""),
         ('<tool_call>{"name": "f", "arguments": {}} Hello', "{}", "Hello"),
+        ('<tool_call>{"name": "f", "arguments": {\\ "a": "}"}}</tool_call>', '{\\ "a": "}"}', ""),
         ('<tool_call>{"name": "f", "arguments": {}}</tool_', "{}", ""),
         ('<tool_call>{"name": "f", "arguments": {}} }x</tool_call>', "{}", "x</tool_call>"),
     ],

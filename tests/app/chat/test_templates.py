@@ -234,6 +234,9 @@ HUGE = {
     "replacements": "{% set ns = namespace(s='aa') %}"
     "{% for i in range(60) %}{% set ns.s = ns.s.replace('a', 'aaaa') %}{% endfor %}",
     "padding": "{{ 'a'.ljust(10**10) }}",
+    "times that stand first": "{{ 10**18 * 'a' }}",
+    "padding by its name": "{{ 'a\\t'.expandtabs(tabsize=10**18) }}",
+    "an indent by its name": "{{ 'a\\n' | indent(width=10**18) }}",
     "centred": "{{ 'a' | center(9999999999) }}",
     "an indent": "{{ 'a\\n' | indent(9999999999) }}",
     "an indent of JSON": "{{ messages | tojson(indent=999999999) }}",

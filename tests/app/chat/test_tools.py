@@ -268,8 +268,12 @@ def test_a_message_that_its_role_cannot_have_is_refused(make_client, message, pa
 def test_bare_text_has_no_room_for_calls(make_client):
     client = make_client(ScriptedBackend(says("x")))
     headers = {"Accept": "text/plain"}
-    response = client.post(URL, json={**QUESTION, "stream": True}, headers=headers)
-    assert (response.status_code, response.json["error"]["param"]) == (400, "tools")
+    asked = {**QUESTION, "stream": True}
+    for choice in ("auto", "required"):
+        response = client.post(URL, json={**asked, "tool_choice": choice}, headers=headers)
+        assert (response.status_code, response.json["error"]["param"]) == (400, "tools")
+    response = client.post(URL, json={**asked, "tool_choice": "none"}, headers=headers)
+    assert (response.status_code, response.text) == (200, "x")
 
 
 def test_names_of_tools_with_other_characters_go_there_and_back(make_client):
@@ -317,3 +321,14 @@ def test_a_call_that_was_cut_off_is_taken_back(
     assert response.status_code == 200, response.text
     prompt = prompt_of(client, backend).replace('\\"', '"')
     assert (arguments or empty) in prompt
+
+
+def test_arguments_that_nest_too_deep_for_a_parser_are_taken_back_as_text(make_client):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend)
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 1200}}
+    messages = [*HELLO["messages"], {"role": "assistant", "tool_calls": [call]}]
+    messages.append({"role": "tool", "tool_call_id": "1", "content": "x"})
+    response = client.post(URL, json={"messages": messages})
+    assert response.status_code == 200, response.text
+    assert "[" * 1200 in prompt_of(client, backend)

@@ -87,6 +87,7 @@ class Upstream(http.server.ThreadingHTTPServer):
             self.answers.put(answer)
         self.bodies = []
         self.keys = []
+        self.request_ids = []
         self.connections = set()
         super().__init__(("127.0.0.1", 0), UpstreamHandler)
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -101,6 +102,7 @@ class UpstreamHandler(http.server.BaseHTTPRequestHandler):
         self.server.bodies.append(json.loads(self.rfile.read(length)))
         self.server.connections.add(self.client_address)
         self.server.keys.append(self.headers["Authorization"])
+        self.server.request_ids.append(self.headers["X-Request-Id"])
         answer = self.server.answers.get(timeout=20)
         if answer is None:
             self.close_connection = True
@@ -136,11 +138,15 @@ def upstream():
 
 @pytest.fixture
 def frozen(upstream, monkeypatch):
-    """The URL of a server that begins a stream, and says nothing more."""
+    """Makes a server that begins a stream, and says nothing more."""
     monkeypatch.setattr("switchyard.app.host.wait.SILENCE", 0.5)
     body = text("a")[2].split(b"\n\n")[1] + b"\n\n"
-    headers = {"Content-Type": "text/event-stream", "Content-Length": len(body) + 1000}
-    return upstream((200, headers, body)).url
+
+    def make(kind="text/event-stream"):
+        headers = {"Content-Type": kind, "Content-Length": len(body) + 1000}
+        return upstream((200, headers, body))
+
+    return make
 
 
 def error(status, code, **headers):

@@ -1,11 +1,14 @@
 """Client mode's connections: kept, lost, of each process; and what is not loaded."""
 
 import os
+import ssl
+import subprocess
 
+import flask
 import pytest
 
 from switchyard import engine
-from switchyard.app import BadRequest, SettingsError
+from switchyard.app import BadRequest, SettingsError, Switchyard
 from tests.app.client_mode.conftest import error, text
 from tests.conftest import run_code
 
@@ -25,6 +28,62 @@ def test_neither_a_proxy_of_the_environment_nor_its_passwords_are_used(
     app = make_remote(first.url, key="own")
     assert app.switchyard.generate("x").text == "ab"
     assert (first.keys, proxy.keys) == (["Bearer own"], [])
+
+
+@pytest.mark.parametrize("given", ["arguments", "application", "environment"])
+def test_server_and_key_are_the_arguments_then_the_application_s(upstream, monkeypatch, given):
+    servers = {name: upstream(text(name)) for name in ("environment", "application", "arguments")}
+    app, more = flask.Flask("host"), {}
+    for name, server in servers.items():
+        match name:
+            case "environment":
+                monkeypatch.setenv("SWITCHYARD_URL", server.url)
+                monkeypatch.setenv("SWITCHYARD_KEY", name)
+            case "application":
+                app.config.update(SWITCHYARD_URL=server.url, SWITCHYARD_KEY=name)
+            case "arguments":
+                more = {"url": server.url, "key": name}
+        if name == given:
+            break
+    switchyard = Switchyard(app, **more)
+    assert switchyard.generate("x").text == given
+    assert servers[given].keys == [f"Bearer {given}"]
+    switchyard.close()
+
+
+def test_one_extension_serves_the_current_application_else_its_last(upstream):
+    first, last = upstream(text("first")), upstream(text("last"))
+    switchyard, apps = Switchyard(), []
+    for server in (first, last):
+        apps.append(flask.Flask("host"))
+        apps[-1].config["SWITCHYARD_URL"] = server.url
+        switchyard.init_app(apps[-1])
+    with apps[0].app_context():
+        assert switchyard.generate("x").text == "first"
+        switchyard.close()
+    with flask.Flask("without it").app_context():
+        assert switchyard.generate("x").text == "last"
+    switchyard.close()
+
+
+def test_a_server_is_asked_by_tls(upstream, make_remote, tmp_path, monkeypatch):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=here"]
+    new += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run(new, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = upstream(None, text("a"))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = server.url.replace("http:", "https:")
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    with pytest.raises(engine.Dead):  # nothing vouches for it
+        make_remote(url).switchyard.generate("x")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    app = make_remote(url)
+    with pytest.raises(engine.Closed):  # by a fresh connection, so it is not asked again
+        app.switchyard.generate("x")
+    assert app.switchyard.generate("x").text == "a"
 
 
 def test_connections_are_used_again(upstream, make_remote):
@@ -76,8 +135,9 @@ def test_what_was_closed_begins_anew_by_start(behind):
 
 
 def test_settings_of_models_have_no_effect_and_are_refused(make_remote):
-    with pytest.raises(SettingsError, match="model has no effect"):
+    with pytest.raises(SettingsError, match="model has no effect") as caught:
         make_remote("http://127.0.0.1:1", model="/models/mine")
+    assert caught.value.name == "model"
     for url in ("127.0.0.1:8000", "http://", "ftp://a"):
         with pytest.raises(SettingsError, match="url"):
             make_remote(url)

@@ -2,20 +2,24 @@
 
 import gzip
 import queue
+import socket
 import threading
+import time
 
 import flask
 import pytest
 
 from switchyard import engine
+from switchyard.app.delivery.watch import LOOK
 from switchyard.app.exceptions import Unauthorized
-from tests.app.client_mode.conftest import ENDLESS, error
+from tests.app.client_mode.conftest import ENDLESS, error, text
 from tests.app.conftest import wait_until_empty
 from tests.scripted import Gate, ScriptedBackend, endless, ticking
 
 
-def test_a_passed_stream_of_a_frozen_server_ends_with_an_error(frozen, make_remote):
-    app = make_remote(frozen, heartbeat=0.05, url_prefix="/llm")
+@pytest.mark.parametrize("kind", ["text/event-stream; charset=utf-8", "application/x-ndjson"])
+def test_a_passed_stream_of_a_frozen_server_ends_with_an_error(frozen, make_remote, kind):
+    app = make_remote(frozen(kind).url, heartbeat=0.05, url_prefix="/llm")
     body = {"prompt": "x", "stream": True}
     answer = app.test_client().post("/llm/v1/completions", json=body, buffered=False)
     pieces = iter(answer.response)
@@ -80,18 +84,20 @@ def test_a_visitor_is_neither_the_host_nor_an_operator(serve, make_remote):
 
     @server.get("/v1/models")
     def models():
-        seen.append(dict(flask.request.headers))
+        seen.append({**flask.request.headers, "query": flask.request.query_string})
         return {}
 
     app = make_remote(serve(server), key="of-the-host", url_prefix="/llm")
     visitor = app.test_client()
     visitor.set_cookie("session", "1")
-    visitor.get("/llm/v1/models", headers={"Origin": "http://localhost"})
+    got = visitor.get("/llm/v1/models?a=%2F&b=ä", headers={"Origin": "http://localhost"})
     headers = {"Authorization": "Bearer theirs", "Origin": "http://elsewhere"}
     hops = [("X-Forwarded-For", "10.0.0.7, 10.0.0.8"), ("X-Forwarded-For", "10.0.0.9")]
     app.test_client().get("/llm/v1/models", headers=[*headers.items(), *hops])
     app.switchyard.close()
     own, theirs = seen
+    assert own["X-Request-Id"] == got.headers["X-Request-Id"]
+    assert own["query"] == b"a=%2F&b=%C3%A4" and not theirs["query"]
     assert not {"Authorization", "Cookie", "Origin"} & own.keys()
     assert own["X-Forwarded-For"] == "127.0.0.1" and "Via" in own
     assert (theirs["Authorization"], theirs["Origin"]) == ("Bearer theirs", "http://elsewhere")
@@ -108,6 +114,48 @@ def test_the_host_s_key_and_hooks_are_its_own(upstream, make_remote, monkeypatch
     with pytest.raises(Unauthorized):
         app.switchyard.generate("x")
     assert server.keys == ["Bearer from-the-environment"]
+
+
+def test_the_limits_of_what_is_passed_through_are_the_application_s(
+    upstream, make_remote, connection
+):
+    app = make_remote(
+        upstream(text("a")).url, url_prefix="/llm", send_timeout=7.5, max_body_bytes=99
+    )
+    visitor = app.test_client()
+    assert visitor.post("/llm/v1/completions", data=b" " * 100).status_code == 413
+    body = {"data": b"{}", "environ_overrides": connection.environ}
+    visitor.post("/llm/v1/completions", **body)
+    option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert option == 7500
+
+
+def test_an_answer_without_heartbeats_may_take_its_time(serve, make_remote, monkeypatch):
+    monkeypatch.setattr("switchyard.app.host.wait.SILENCE", 0.1)
+    server = flask.Flask("server")
+
+    @server.post("/v1/completions")
+    def complete():
+        def body():
+            yield "{"
+            time.sleep(4 * LOOK)  # between two pieces, as long as the host looks a few times
+            yield "}"
+
+        return flask.Response(body(), mimetype="application/json")
+
+    app = make_remote(serve(server), url_prefix="/llm", heartbeat=0.01)
+    answer = app.test_client().post("/llm/v1/completions", json={})
+    assert (answer.status_code, answer.data) == (200, b"{}")
+    app.switchyard.close()
+
+
+def test_names_that_are_given_hold_for_what_is_passed_through(upstream, make_remote):
+    app = make_remote(upstream(text("a")).url, url_prefix="/llm", allowed_hosts=["mine.example"])
+    statuses = [
+        app.test_client().post("/llm/v1/completions", json={}, headers={"Host": host}).status_code
+        for host in ("other.example", "mine.example")
+    ]
+    assert statuses == [403, 200]
 
 
 def test_a_compressed_answer_is_passed_through_as_it_is(upstream, make_remote):

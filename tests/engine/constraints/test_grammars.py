@@ -1,5 +1,6 @@
 """Grammars: what is too much, and how long a compiled one is kept."""
 
+import itertools
 import threading
 import time
 from types import SimpleNamespace
@@ -189,10 +190,13 @@ def test_compiled_grammars_are_kept_by_their_size(tokenizer, monkeypatch):
         grammars.matcher(grammar)
     assert set(small) <= grammars._compiled.keys()
     monkeypatch.setattr("switchyard.engine.grammar.grammars.MAX_BYTES", 80 * 1024**2)
-    large = [constraints.regex(f"{i}" + "abcdefgh" * 8000).grammar for i in range(6)]
-    for grammar in large:  # of 26 MB
+    seconds = itertools.count(0, 0.05)  # 26 MB each
+    clock = SimpleNamespace(monotonic=time.monotonic, thread_time=lambda: next(seconds))
+    monkeypatch.setattr("switchyard.engine.grammar.grammars.time", clock)
+    large = [constraints.regex(f"large {i}").grammar for i in range(6)]
+    for grammar in large:
         grammars.matcher(grammar)
-    assert 1 <= len(grammars._compiled.keys() & set(large)) <= 3
+    assert list(grammars._compiled) == large[-3:]
     assert grammars._size == sum(one.size for one in grammars._compiled.values()) <= 80 * 1024**2
 
 
@@ -237,6 +241,15 @@ def test_a_grammar_that_is_asked_for_again_stays_compiled(tokenizer, monkeypatch
             alarms.pop()()
         kept.append(name in grammars._compiled)
     assert kept == [True, True, True, False]
+
+
+def test_each_second_of_a_grammars_use_is_noted_once(backend, monkeypatch):
+    seconds, noted = itertools.count(), []
+    clock = SimpleNamespace(thread_time=lambda: next(seconds))
+    monkeypatch.setattr("switchyard.engine.backends.sampling.matcher.time", clock)
+    monkeypatch.setattr(backend._grammars, "note_use", lambda _, used: noted.append(used))
+    run(backend, job("a", 5, prompt=(1,), constraint=constraints.regex("[a-z]{40}")))
+    assert noted and set(noted) == {1}
 
 
 def test_a_compiled_grammar_counts_more_as_it_is_used(tokenizer, backend, monkeypatch):

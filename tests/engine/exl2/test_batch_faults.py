@@ -10,7 +10,7 @@ from switchyard import engine
 from switchyard.engine.messages import Failed, Finished
 from tests.engine.exl2.drive import GREEDY, Faults, free_pages, prompt
 from tests.engine.forced import ending, exl2_backend, run
-from tests.scripted import Panic, job
+from tests.scripted import job
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,35 @@ def test_a_failed_step_is_repaired_and_tried_again_also_at_a_page_border(
                 events[event.identifier].append(event)
         assert {i: ending(e).text for i, e in events.items()} == expected
     assert faulty_backend.work.retries == before + 3 * times
+
+
+def test_a_step_that_is_tried_again_leaves_full_pages_to_later_prompts(faulty_backend, faults):
+    faulty_backend.reset()
+    faulty_backend.enqueue(job("a", 10, prompt=prompt(83, 300), sampling=GREEDY, ignore_eos=True))
+    while faulty_backend._jobs["a"].num_sampled < 3:
+        faulty_backend.iterate()
+    faults.left = 1
+    while faulty_backend.num_jobs:
+        faulty_backend.iterate()
+    assert faulty_backend.occupancy().cached_pages == 1
+
+
+def test_a_reset_takes_pages_from_jobs_that_are_forgotten(forced):
+    """Else its own trial might wait for them, forever."""
+    backend = forced(lambda t: {7: 0.0})
+    generator = backend._generator
+    backend.enqueue(job("a", 20, prompt=(1,)))
+    backend.iterate()
+    generator.active_jobs.clear()
+    free = []
+
+    def prove(job):
+        free.append(free_pages(backend))
+        type(generator).prove(generator, job)
+
+    generator.prove = prove
+    backend.reset()
+    assert free == [generator.max_pages]
 
 
 def test_no_token_is_lost_where_those_behind_a_launched_pass_do_not_come(backend, monkeypatch):
@@ -238,62 +267,6 @@ def test_what_fails_while_a_job_is_set_up_is_told_as_whose_fault_it_is(forced, e
         backend.enqueue(job("a", prompt=(1,)))
     assert type(caught.value) is kind
     assert backend.num_jobs == 0 and not backend._jobs
-
-
-class PanickingRule:
-    is_ready = True
-    is_done = False
-
-    def __init__(self, method):
-        self._method = method
-
-    def limit(self):
-        if self._method == "limit":
-            raise Panic("unreachable code")
-
-    def accept(self, token_id):
-        if self._method == "accept":
-            raise Panic("unreachable code")
-
-
-def panic(*arguments, **settings):
-    raise Panic("unreachable code")
-
-
-@pytest.mark.parametrize("ngram_draft", [False, True])
-@pytest.mark.parametrize("where", ["limit", "accept", "push"])
-def test_a_panic_of_a_library_ends_the_job_that_it_is_about_alone(forced, where, ngram_draft):
-    backend = forced(lambda t: {7: 0.0}, ngram_draft=ngram_draft)
-    for name in ("good", "bad", "other"):
-        backend.enqueue(job(name, 20, prompt=(1, 2, 3)))
-    bad = backend._jobs["bad"]
-    if where == "push":
-        bad._detokenizer.push = panic
-    else:
-        bad.sampler.rules.append(PanickingRule(where))
-    events = []
-    while backend.num_jobs:
-        events += backend.iterate()
-    ends = {e.identifier: e for e in events if isinstance(e, Finished | Failed)}
-    assert isinstance(ends["bad"].error, engine.JobFailed)
-    assert str(ends["bad"].error) == "Panic: unreachable code"
-    assert [ends[name].new_tokens for name in ("good", "other")] == [20, 20]
-    assert free_pages(backend) == backend._generator.max_pages
-
-
-@pytest.mark.parametrize("error", [RuntimeError("odd"), Panic("odd")], ids=repr)
-def test_a_text_that_can_not_be_told_at_a_cancel_is_that_jobs_failure(forced, error):
-    backend = forced(lambda t: {7: 0.0})
-    backend.enqueue(job("a", 20, prompt=(1,)))
-    backend.iterate()
-
-    def flush():
-        raise error
-
-    backend._jobs["a"]._detokenizer.flush = flush
-    [end] = backend.cancel("a")
-    assert isinstance(end.error, engine.JobFailed) and "odd" in str(end.error)
-    assert backend.num_jobs == 0 and free_pages(backend) == backend._generator.max_pages
 
 
 def test_jobs_that_only_one_side_knows_are_found(forced):

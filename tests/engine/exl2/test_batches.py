@@ -24,6 +24,14 @@ def test_jobs_in_a_batch_give_the_texts_that_they_give_alone(backend):
     assert free_pages(backend) == backend._generator.max_pages
 
 
+def test_jobs_that_wait_for_the_next_step_have_their_places(forced):
+    backend = forced(lambda t: {7: 0.0}, max_batch_size=2)
+    for identifier in "ab":
+        assert backend.has_room(job("next", prompt=(1,)))
+        backend.enqueue(job(identifier, prompt=(1,)))
+    assert not backend.has_room(job("next", prompt=(1,)))
+
+
 def test_no_pass_waits_for_tokens_when_jobs_come_and_go(model_path, monkeypatch):
     backend = exl2_backend(model_path, is_overlapping=True, max_batch_size=4)
     backend.open()

@@ -10,7 +10,7 @@ from switchyard.engine.messages import Failed, Finished
 from switchyard.engine.sampling import Sampling
 from tests.engine.exl2.drive import GREEDY, free_pages, prompt
 from tests.engine.forced import ending, run
-from tests.scripted import job
+from tests.scripted import Panic, job
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,59 @@ def test_a_job_that_fails_behind_its_result_tells_its_failure_alone(backend):
     [event] = backend.iterate()
     assert isinstance(event, Failed) and "no text" in str(event.error)
     assert free_pages(backend) == backend._generator.max_pages
+
+
+class PanickingRule:
+    is_ready = True
+    is_done = False
+
+    def __init__(self, method):
+        self._method = method
+
+    def limit(self):
+        if self._method == "limit":
+            raise Panic("unreachable code")
+
+    def accept(self, token_id):
+        if self._method == "accept":
+            raise Panic("unreachable code")
+
+
+def panic(*arguments, **settings):
+    raise Panic("unreachable code")
+
+
+@pytest.mark.parametrize("ngram_draft", [False, True])
+@pytest.mark.parametrize("where", ["limit", "accept", "push"])
+def test_a_panic_of_a_library_ends_the_job_that_it_is_about_alone(forced, where, ngram_draft):
+    backend = forced(lambda t: {7: 0.0}, ngram_draft=ngram_draft)
+    for name in ("good", "bad", "other"):
+        backend.enqueue(job(name, 20, prompt=(1, 2, 3)))
+    bad = backend._jobs["bad"]
+    if where == "push":
+        bad._detokenizer.push = panic
+    else:
+        bad.sampler.rules.append(PanickingRule(where))
+    events = []
+    while backend.num_jobs:
+        events += backend.iterate()
+    ends = {e.identifier: e for e in events if isinstance(e, Finished | Failed)}
+    assert isinstance(ends["bad"].error, engine.JobFailed)
+    assert str(ends["bad"].error) == "Panic: unreachable code"
+    assert [ends[name].new_tokens for name in ("good", "other")] == [20, 20]
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+@pytest.mark.parametrize("error", [RuntimeError("odd"), Panic("odd")], ids=repr)
+def test_a_text_that_can_not_be_told_at_a_cancel_is_that_jobs_failure(forced, error):
+    backend = forced(lambda t: {7: 0.0})
+    backend.enqueue(job("a", 20, prompt=(1,)))
+    backend.iterate()
+
+    def flush():
+        raise error
+
+    backend._jobs["a"]._detokenizer.flush = flush
+    [end] = backend.cancel("a")
+    assert isinstance(end.error, engine.JobFailed) and "odd" in str(end.error)
+    assert backend.num_jobs == 0 and free_pages(backend) == backend._generator.max_pages

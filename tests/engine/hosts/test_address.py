@@ -58,8 +58,10 @@ def test_a_key_is_long_and_for_its_owner(tmp_path):
         key.read_key(str(path))
     path.chmod(0o640)
     assert key.read_key(str(path)) == KEY and key.read_key(None) == b""
-    path.write_bytes(b"short")
-    with pytest.raises(ModelError, match="has 5 bytes, and must have 32"):
+    path.write_bytes(b"k" * 32)
+    assert key.read_key(str(path)) == b"k" * 32
+    path.write_bytes(b"k" * 31 + b"\n")
+    with pytest.raises(ModelError, match="has 31 bytes, and must have 32"):
         key.read_key(str(path))
 
 

@@ -46,6 +46,16 @@ def test_a_handshake_whose_time_is_over_ends_in_order(meet, monkeypatch):
         meet(here, b"")
 
 
+def test_a_connection_is_waited_for_without_end_behind_its_handshake():
+    here, there = socket.socketpair()
+    with here, there:
+        thread = threading.Thread(target=meet_server, args=(there, KEY))
+        thread.start()
+        meet_engine(here, KEY)
+        thread.join(20)
+        assert here.gettimeout() is None and there.gettimeout() is None
+
+
 def test_an_engine_refuses_a_server_with_another_key():
     here, there = socket.socketpair()
     with here, there:

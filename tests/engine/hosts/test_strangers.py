@@ -45,6 +45,18 @@ def test_strangers_are_refused_and_others_go_on(house, tmp_path, monkeypatch, at
     take_until_text(stream)
 
 
+@pytest.mark.parametrize("at", ["unix", "tcp"])
+def test_an_event_is_not_held_back_for_a_full_packet(house, tmp_path, monkeypatch, at):
+    shared = house(at=f"unix:{tmp_path}/e.sock" if at == "unix" else f"127.0.0.1:{free_port()}")
+    made = []
+    monkeypatch.setattr(door, "Wire", lambda one: made.append(one) or Wire(one))
+    shared.open(ScriptedBackend())
+    shared.connect()
+    [connection] = made
+    is_tcp = connection.family != socket.AF_UNIX
+    assert not is_tcp or connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_no_pickle_of_a_stranger_is_read(house, monkeypatch):
     shared = house(key=KEY)
     shared.open(ScriptedBackend())

@@ -6,6 +6,7 @@ import weakref
 import pytest
 
 from switchyard import engine
+from switchyard.engine.messages import LoadProgress
 from tests.engine.models.asked import closed, ends, in_threads, wait_for
 from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, job
@@ -69,6 +70,29 @@ def test_a_failed_swap_leaves_what_was_there(served, size):
     assert models.status("a").state == "ready"
 
 
+def test_the_progress_of_a_load_stays_while_it_is_tried_again(served):
+    first, second = ScriptedBackend(open_error=engine.NoRoom("too little after all")), closed()
+    first.opening.clear()
+    table = served(size=20)
+    table.scripts["b"] = [first, second]
+    models = table.start(table.model("a"), table.model("b"))
+    models.lease("a").release()
+    load = models.load("b")
+    wait_for(lambda: load.engine is not None)
+    one = load.engine
+    one.deliver([LoadProgress(0.6)])
+    assert load.progress == 0.6
+    first.opening.set()
+    wait_for(lambda: load.engine is not one)
+    assert table.loaded() == []  # the idle one has gone for it
+    assert load.wait(0.0) == load.progress == models.status("b").progress == 0.6
+    for share, told in ((0.5, 0.6), (0.7, 0.7)):
+        load.engine.deliver([LoadProgress(share)])
+        assert load.progress == told
+    second.opening.set()
+    load.wait(20)
+
+
 def test_settings_that_a_model_could_not_be_loaded_with_are_not_its_own(served):
     """Nor does a load that names none try them again."""
     table = served()
@@ -80,6 +104,20 @@ def test_settings_that_a_model_could_not_be_loaded_with_are_not_its_own(served):
     assert "too large" in str(models.status("a").error)
     models.load("a").wait(20)
     assert models.get("a").config.max_pending == 7 and table.loaded() == ["a"]
+
+
+def test_a_model_is_the_default_once_it_is_loaded_and_not_before(served):
+    table = served()
+    failing = ScriptedBackend(open_error=engine.NoRoom("too large"))
+    table.scripts["b"] = [ScriptedBackend(), failing]  # of the table, and of the swap
+    models = table.start(table.model("a", load="start"), table.model("b", load="manual"))
+    assert models.wait_until_loaded(20)
+    new = table.model("b", load="manual", max_pending=7)
+    with pytest.raises(engine.NoRoom):
+        models.swap(new, is_default=True).wait(20)
+    assert models.status().name == "a"
+    models.swap(new, is_default=True).wait(20)
+    assert models.status().name == "b"
 
 
 @pytest.mark.parametrize("way", [None, "drain"])

@@ -80,6 +80,17 @@ def test_it_says_in_the_end_that_others_use_the_memory(served):
     assert told.value.retry_after == lifecycle.RETRY
 
 
+def test_an_operator_is_told_what_a_load_has_waited_for(served):
+    table = served(max_loaded=1, load_wait=0.1)
+    models = table.start(table.model("a"), table.model("b"))
+    with (
+        models.lease("a"),
+        pytest.raises(engine.Loading, match="the place in max_loaded, of models"),
+    ):
+        models.load("b").wait(20)
+    assert table.loaded() == ["a"]
+
+
 def test_max_loaded_counts_whatever_the_memory(served):
     table = served(max_loaded=1)
     models = table.start(table.model("a"), table.model("b"))
@@ -150,6 +161,15 @@ def test_one_that_an_operator_loads_is_not_loaded_by_requests(served):
     models.load("a").wait(20)
     models.lease("a").release()
     assert models.load("a") is None
+
+
+def test_an_unload_of_one_that_was_never_loaded_leaves_it_to_the_next_request(served):
+    table = served()
+    models = table.start(table.model("a"), table.model("b"))
+    models.unload("a").wait(20)
+    assert models.status("a").state == "unloaded"
+    models.lease("a").release()
+    assert table.loaded() == ["a"]
 
 
 def test_requests_are_told_why_an_operators_load_failed(served):
@@ -274,3 +294,22 @@ def test_an_idle_model_is_unloaded_after_its_time_and_not_before(served):
         assert models.status("a").state == expected
     models.lease("a").release()  # and comes back
     assert table.loaded() == ["a"]
+
+
+def test_a_request_that_comes_as_the_first_load_fails_begins_no_other(served):
+    table, stopped, go_on, looks = served(), threading.Event(), threading.Event(), []
+
+    def open(config):
+        made = table.open(config)
+        made.on_stopped(lambda _: (stopped.set(), go_on.wait(20)))  # before the table's own call
+        return made
+
+    table.options["open"] = open
+    table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]
+    models = table.start(table.model("a", load="start"))
+    assert stopped.wait(20)
+    threads, leases = in_threads(1, lambda: models.lease("a", lambda: looks.append(1)))
+    wait_for(lambda: len(looks) > 1)
+    go_on.set()
+    threads[0].join(20)
+    assert str(leases[0].engine.error) == "no weights" and len(table.backends) == 1

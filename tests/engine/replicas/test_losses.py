@@ -1,5 +1,7 @@
 """Replicas are lost, hang, are loaded anew: what becomes of their jobs."""
 
+import types
+
 from switchyard.engine.errors import BatchFailed, DeviceLost, ModelError
 from switchyard.engine.messages import (
     Abandon,
@@ -12,6 +14,7 @@ from switchyard.engine.messages import (
     Loaded,
     ModelInfo,
     PendingList,
+    PromptLogprobs,
     PutBack,
     Recovered,
     Recovering,
@@ -42,6 +45,17 @@ def test_what_a_lost_replica_had_told_ends_and_the_rest_goes_on_elsewhere(make_h
     assert second.jobs == ["b", "d", "c", "e"]  # it is due before those that came later
     first.tell(Loaded(INFO))
     assert first.jobs == ["a", "c", "f"] and house.states == ["ready", "ready"]
+
+
+def test_a_replica_that_was_lost_is_known_for_no_page(make_house):
+    house = make_house()
+    first, second = house.links
+    prompt = tuple(range(256))
+    house.submit("a", prompt=prompt)
+    first.tell(finished(job("a"), 1), Restarting("it was killed"), Loaded(INFO))
+    house.submit("busy")
+    house.submit("again", prompt=prompt)
+    assert (first.jobs, second.jobs) == (["a", "busy"], ["again"])
 
 
 def test_a_job_is_moved_once(make_house):
@@ -77,6 +91,9 @@ def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(
     *_, abandon, fence = first.sent
     assert isinstance(abandon, Abandon) and isinstance(fence, ListPending)
     assert house.states == ["hanging", "ready"] and second.jobs == ["b", "a"]
+    assert [one.num_hangs for one in house.told(ReplicaStates)[-1].states] == [1, 0]
+    house.link.send(ListPending(1))
+    assert house.wait_for(PendingList).identifiers == ("b", "a")  # it begins anew
     # What it had begun before it read that, and a recovery of its own:
     first.tell(Chunk("a", "late", (1,)), Recovering("x"), Recovered(), PendingList(99, ()))
     first.tell(Failed("a", BatchFailed("late")))
@@ -153,6 +170,66 @@ def test_it_ends_with_its_last_replica(make_house, monkeypatch):
     assert len(house.links) == 2
 
 
+def test_once_it_is_to_stop_no_job_is_moved_and_no_end_is_an_error(make_house):
+    house = make_house()
+    first, second = house.links
+    house.submit("a")
+    house.link.send(Stop())
+    told = len(house.told(ReplicaStates))
+    first.tell(Restarting("it was killed"))
+    [failed] = house.told(Failed)
+    assert failed.identifier == "a" and second.jobs == []
+    for link in house.links:
+        link.tell(Stopped(DeviceLost("the device is lost")))
+    assert house.told(Stopped) == [Stopped(None)]
+    assert len(house.told(ReplicaStates)) == told
+
+
+def test_all_replicas_together_are_waited_for_so_long(make_house, monkeypatch):
+    now, waits = [0.0], []
+
+    def join(timeout):
+        waits.append(timeout)
+        now[0] += 3
+        return len(waits) < 6
+
+    clock = types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0)
+    monkeypatch.setattr("switchyard.engine.links.replicas.time", clock)
+    house = make_house(number=3)
+    for link in house.links:
+        link.join = join
+    assert not house.link.join(5.0)
+    assert waits == [5.0, 2.0, 0, 0, 0, 0]
+
+
+def test_a_client_that_has_seen_logprobs_of_its_prompt_sees_them_once(make_house):
+    house = make_house()
+    first, second = house.links
+    house.submit("a")
+    first.tell(Started("a"), PromptLogprobs("a", ()), Restarting("it was killed"))
+    assert [event.identifier for event in house.told(Failed)] == ["a"] and second.jobs == []
+
+
+def test_a_job_that_is_put_back_has_a_place_again(make_house):
+    house = make_house(number=1)
+    [link] = house.links
+    house.submit("a")
+    link.tell(Started("a"), PutBack("a"))
+    house.link.send(ListPending(1))
+    assert house.wait_for(PendingList).identifiers == ("a",)
+
+
+def test_a_job_that_was_cancelled_amid_its_text_ends_with_its_replica(make_house):
+    """Its end would say that there was no text."""
+    house = make_house()
+    house.submit("a")
+    house.links[0].tell(Chunk("a", "x", (1,)))
+    house.link.send(Cancel("a"))
+    house.links[0].tell(Restarting("it was killed"))
+    assert [event.identifier for event in house.told(Failed)] == ["a"]
+    assert not house.told(Finished)
+
+
 def test_a_cancelled_job_is_not_begun_anew_elsewhere(make_house):
     house = make_house()
     first, second = house.links
@@ -170,11 +247,16 @@ def test_numbers_are_those_of_all_and_go_on_over_a_restart(make_house):
     memory = DeviceMemory("cuda:0", 1, 2, 3, 4)
     first.tell(Stats(1.0, Totals(new_tokens=3), num_active=1, occupancy=Occupancy(1, 2, (memory,))))
     second.tell(
-        Stats(2.0, Totals(new_tokens=4), num_active=1, occupancy=Occupancy(3, 4, (memory,)))
+        Stats(
+            *(2.0, Totals(new_tokens=4)),
+            num_active=1,
+            num_pending=3,  # of a shared engine
+            occupancy=Occupancy(3, 4, (memory,)),
+        )
     )
     told = house.told(Stats)[-1]
     assert (told.time, told.totals.new_tokens) == (2.0, 7)
-    assert (told.num_active, told.num_pending) == (2, 1)
+    assert (told.num_active, told.num_pending) == (2, 4)
     assert told.occupancy == Occupancy(4, 6, (memory, memory))
     first.tell(Restarting("it was killed"))
     second.tell(Stats(2.5, Totals(new_tokens=4)))  # while the first loads, which holds nothing

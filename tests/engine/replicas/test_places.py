@@ -1,11 +1,13 @@
 """Jobs are shared out to replicas, wait, are listed and counted."""
 
 import functools
+import math
 import threading
+from dataclasses import replace
 
 import pytest
 
-from switchyard.engine.config import ModelConfig
+from switchyard.engine.config import Lora, ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.links import replicas
 from switchyard.engine.links.placing import page_hashes
@@ -92,6 +94,32 @@ def test_pages_go_where_they_have_been_seen_within_a_bound(make_house):
     assert second.jobs[:2] == ["other", "more-2"]
 
 
+def test_pages_of_guesses_count_before_a_job_starts(make_house):
+    house = make_house(number=1, is_loaded=False)
+    [link] = house.links
+    link.tell(Loaded(replace(INFO, num_pages=2, num_draft_tokens=5)))
+    house.submit("small", max_new_tokens=100)
+    house.submit("waits", max_new_tokens=250)  # a page, and with guesses a second
+    assert link.jobs == ["small"]
+
+
+def test_a_replica_is_known_for_the_pages_that_it_saw_last(make_house):
+    """As many as it has: of others, its cache may have none any more."""
+    house = make_house(is_loaded=False)
+    first, second = house.links
+    for link in house.links:
+        link.tell(Loaded(replace(INFO, num_pages=4)))
+    kept, old, new = (tuple(range(i, i + 512)) for i in (0, 600, 1200))
+    for i, prompt in enumerate((kept, old, kept, new)):
+        house.submit(f"{i}", prompt=prompt)
+        first.tell(finished(job(f"{i}"), 1))
+    house.submit("busy")
+    house.submit("kept", prompt=kept)
+    first.tell(finished(job("kept"), 1))
+    house.submit("old", prompt=old)
+    assert first.jobs == [*"0123", "busy", "kept"] and second.jobs == ["old"]
+
+
 def test_a_page_is_known_with_all_before_it():
     a, b = page_hashes(range(4), 2)
     assert page_hashes((0, 1, 2, 3, 9), 2) == [a, b]
@@ -157,6 +185,7 @@ def test_events_of_two_threads_come_in_the_order_in_which_they_were_taken():
         ({"replicas": 2, "link": "thread"}, "replicas"),
         ({"replicas": 0}, "replicas"),
         ({"silence_timeout": 0.0}, "silence_timeout"),
+        ({"loras": (Lora("a", "a", math.inf),)}, "loras"),
     ],
 )
 def test_what_can_not_be_is_refused(config, param):

@@ -102,3 +102,9 @@ def test_none_takes_jobs_while_all_hang(make_engine):
     with model._changed:
         assert model._changed.wait_for(lambda: model.state == "ready", 20)
     assert isinstance(end_of(model.submit([job("after", 3)])), Finished)
+
+
+def test_an_end_that_was_asked_for_is_no_loss(make_engine, caplog):
+    model = make_engine(ScriptedBackend(count))
+    assert model.close(timeout=20)
+    assert "anew" not in caplog.text

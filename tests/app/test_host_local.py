@@ -1,0 +1,152 @@
+"""What a host application with models in its process starts, holds and gives back."""
+
+import contextlib
+import fcntl
+import sqlite3
+import threading
+import time
+
+import flask
+import pytest
+
+from switchyard import engine
+from switchyard.app import BadRequest, Switchyard
+from switchyard.app.host.tables import TABLES
+from switchyard.engine.links.thread import EngineThread
+from switchyard.testing import fake
+from tests.scripted import Gate, ScriptedBackend
+
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw==",
+}
+
+
+@pytest.fixture
+def make_host(model_path, monkeypatch):
+    """A Flask application with the extension over scripted backends, closed in the end."""
+    made = []
+
+    def open(config):
+        return engine.Engine(config, lambda d: EngineThread(config, ScriptedBackend, d))
+
+    def make(**settings):
+        settings = {"model": model_path, **settings} if "models" not in settings else settings
+        made.append(Switchyard(flask.Flask("host"), **settings))
+        return made[-1]._app, made[-1]
+
+    monkeypatch.setattr(TABLES, "open", open)
+    yield make
+    for switchyard in made:
+        switchyard.close(drain=0)
+
+
+def test_what_a_host_generates_is_in_its_ledger_once_it_is_closed(make_host, tmp_path):
+    _, switchyard = make_host(ledger=str(tmp_path / "usage.db"))
+    for number in (1, 2):
+        with switchyard:
+            assert switchyard.generate("x", max_tokens=2).completion_tokens == 2
+        with contextlib.closing(sqlite3.connect(tmp_path / "usage.db")) as file:
+            found = file.execute("SELECT count(*) FROM requests WHERE state = 'done'").fetchone()
+        assert found == (number,)
+        assert "ledger" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_fake_answers_for_an_application_that_was_closed(make_host):
+    app, switchyard = make_host()
+    with switchyard:
+        pass
+    with fake(app, {"color": "Blue."}):
+        assert switchyard.generate("color").text == "Blue."
+
+
+def test_the_own_models_run_on_though_a_fake_is_closed(make_host):
+    app, switchyard = make_host()
+    switchyard.start()
+    own = switchyard.models
+    with fake(app), switchyard:
+        pass
+    assert switchyard.generate("x", max_tokens=1).text == "0 "
+    assert switchyard.models is own
+
+
+def test_what_is_closed_gives_its_claim_on_the_model_back(make_host, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    _, switchyard = make_host()
+    switchyard.start()
+    [claim] = tmp_path.iterdir()
+    with claim.open() as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        switchyard.close()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_websocket_starts_the_models_though_it_begins_with_get(make_host):
+    app, switchyard = make_host()
+    app.test_client().get("/v1/stream", headers=UPGRADE)
+    assert switchyard.models.get().is_started
+
+
+def test_a_generation_holds_its_engine_until_its_end_at_most(make_host):
+    app, switchyard = make_host()
+    for context in (contextlib.nullcontext(), app.app_context()):
+        with context:
+            assert switchyard.generate("x", max_tokens=1).text == "0 "
+            assert switchyard.models.status().num_leases == 0
+
+
+def test_a_model_on_demand_is_not_waited_for(make_host, model_path):
+    tables = [{"model": model_path, "name": "first"}]
+    tables.append({"model": model_path, "name": "second", "load": "demand"})
+    _, switchyard = make_host(models=tables)
+    assert switchyard.generate("x", max_tokens=1).text == "0 "
+    assert not switchyard.models.get("second").is_started
+
+
+def test_presets_are_those_of_the_settings(make_host):
+    _, switchyard = make_host(presets={"brief": {"temperature": 0}})
+    assert switchyard.generate("x", preset="brief", max_tokens=1).text == "0 "
+    with pytest.raises(BadRequest) as caught:
+        switchyard.generate("x", preset="long")
+    assert caught.value.param == "preset"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"load_wait": 1.0},
+        {"max_loaded": 2},
+        {"model_aliases": {"chat": "first"}},
+        {"default_model": "second"},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_applications_of_other_settings_share_no_models(make_host, model_path, setting):
+    tables = [{"model": model_path, "name": name} for name in ("first", "second")]
+    one, alike, other = (make_host(models=tables, **more)[1] for more in ({}, {}, setting))
+    assert one.models is alike.models and one.models is not other.models
+
+
+def test_at_the_process_s_end_jobs_may_go_on_for_grace(make_host, monkeypatch):
+    gate = Gate()
+    backend = ScriptedBackend(gate=gate)
+
+    def open(config):
+        return engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
+
+    monkeypatch.setattr(TABLES, "open", open)
+    _, switchyard = make_host(grace=20.0)
+    gate.step(2)
+    stream = switchyard.stream("x", max_tokens=3)
+    ending = threading.Thread(target=TABLES._close_all)  # which atexit calls
+    ending.start()
+    model, deadline = switchyard.models.get(), time.monotonic() + 20
+    while model.state == "ready" and time.monotonic() < deadline:
+        time.sleep(0.005)
+    gate.open()
+    assert list(stream) == ["0 ", "1 ", "2 "]
+    assert stream.result.finish_reason == "length"
+    ending.join(20)

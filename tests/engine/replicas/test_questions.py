@@ -1,0 +1,37 @@
+"""Questions about the jobs of all servers, to replicas that a test plays."""
+
+import pytest
+
+from switchyard.engine.links import questions
+from switchyard.engine.messages import Hanging, JobList, ListJobs
+
+
+@pytest.fixture
+def asked(make_house):
+    """A house whose replicas were asked by a question of each serial."""
+
+    def ask(*serials, **more):
+        house = make_house(**more)
+        for serial in serials:
+            house.link.send(ListJobs(serial))
+        return house
+
+    return ask
+
+
+def test_a_list_of_jobs_needs_no_replica_that_is_not_ready(asked):
+    house = asked(7, is_loaded=False)
+    assert house.wait_for(JobList) == JobList(7, ())
+    one_hangs = asked()
+    first, second = one_hangs.links
+    first.tell(Hanging("it is silent"))
+    one_hangs.link.send(ListJobs(8))
+    assert ListJobs(8) not in first.sent and second.sent[-1] == ListJobs(8)
+
+
+def test_the_oldest_question_gives_way_where_too_many_are_open(asked, monkeypatch):
+    monkeypatch.setattr(questions, "MAX_OPEN", 2)
+    house = asked(1, 2, 3)
+    for link in house.links:
+        link.tell(JobList(1, ()), JobList(2, ()), JobList(3, ()))
+    assert [answer.serial for answer in house.told(JobList)] == [2, 3]
