@@ -1,7 +1,7 @@
 """Passes requests under a host application's prefix through to a Switchyard server, unchanged."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any
 from urllib.parse import quote
 
@@ -48,7 +48,7 @@ def make_passing(
     api.add_url_rule(
         "/<path:path>",
         "pass",
-        partial(_pass, upstream, settings),
+        update_wrapper(partial(_pass, upstream, settings), _pass),  # extensions read its name
         methods=METHODS,
         provide_automatic_options=False,
     )
