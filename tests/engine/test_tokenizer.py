@@ -28,6 +28,7 @@ def test_a_prompt_begins_with_bos_and_decodes_to_itself(tokenizer):
     token_ids = tokenizer.encode("Hello, world! 😀", 100)
     assert token_ids[0] == special(tokenizer, "<s>")
     assert tokenizer.decode(token_ids) == "Hello, world! 😀"
+    assert tokenizer.encode("<s>Hello, world! 😀", 100, parse_special=True) == token_ids
 
 
 def test_a_special_token_in_a_prompt_is_ordinary_text(tokenizer):
