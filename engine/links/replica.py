@@ -118,7 +118,7 @@ class Replica:
 
     def count(self, stats: Stats) -> None:
         if self.stats is not None and stats.began != self.stats.began:  # a new thread counts from 0
-            self.before = self.stats.at_rest()
+            self.before = self.stats
         self.stats = stats.after(self.before)
 
     def rest(self) -> None:

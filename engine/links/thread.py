@@ -117,7 +117,6 @@ class EngineThread:
         except BaseException as reason:
             logger.exception("the engine thread ends")
             error = Closed(f"the engine failed: {type(reason).__name__}: {reason}")
-        self._busy_since = None
         self._watchdog.stop()
         self._deliver([Stopped(error)])  # before the release, which is slow
         if backend is not None:
@@ -138,8 +137,7 @@ class EngineThread:
                     if self._batch:
                         self._iterate(backend)
                         self._tell_stats(backend)
-            except ModelError as reason:  # only another process can go on
-                self._tell(self._batch.fail(str(reason)))
+            except ModelError:  # only another process can go on: the link ends or moves the jobs
                 raise
             except BaseException as reason:
                 self._fail_batch(reason)

@@ -6,7 +6,7 @@ from switchyard import engine
 from switchyard.engine.messages import ModelInfo
 from tests.engine.conftest import over_all_links
 from tests.engine.reading import take_all, text
-from tests.scripted import Gate, ScriptedBackend, endless, job
+from tests.scripted import Gate, ScriptedBackend, count, endless, job
 
 
 def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
@@ -95,6 +95,26 @@ def test_more_choices_than_the_engine_ever_holds_are_the_requests_own_fault(make
     model = make_engine(ScriptedBackend(), max_batch_size=2, max_pending=1)
     with pytest.raises(engine.InvalidJob, match="4 choices are more than the 3 jobs"):
         model.check_room(4)
+
+
+def test_a_job_that_never_has_room_ends_before_others_start(make_engine):
+    gate = Gate()
+
+    def script(job):
+        seen.append((job.identifier, big.has_events if big else None))
+        return count(job)
+
+    big, seen, backend = None, [], ScriptedBackend(script, gate)
+    backend.has_room = lambda job: not backend.active and job.identifier != "big"
+    model = make_engine(backend)
+    first = model.submit([job("first")])
+    gate.wait_until_held()
+    big, small = model.submit([job("big")]), model.submit([job("small", 4)])
+    gate.open()
+    assert text(take_all(first)) == "0 1 2 " and text(take_all(small)) == "0 1 2 3 "
+    [end] = take_all(big)
+    assert "does not fit an empty generator" in str(end.error)
+    assert seen == [("first", None), ("small", True)]
 
 
 def started(make_engine, jobs, has_room=lambda active, job: not active):

@@ -156,6 +156,16 @@ def test_a_place_is_not_waited_for_once_the_engine_has_ended(model_path):
     assert not asking.is_alive()
 
 
+def test_what_comes_after_the_end_of_an_engine_is_dropped(model_path):
+    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
+    stopped = []
+    model.on_stopped(stopped.append)
+    model.deliver([Stopped(None)])
+    model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
+    model.deliver([Stopped(engine.DeviceLost("the process was killed"))])
+    assert model.error is None and model.standing.info is None and stopped == [model]
+
+
 def test_close_waits_no_longer_than_for_the_last_job(model_path, monkeypatch):
     model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
     model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])

@@ -157,6 +157,11 @@ def test_a_model_with_yarn_is_served_as_far_as_it_reaches(build, write):
     assert config.max_seq_len == read_shape(model_config).max_seq_len == 4 * CONTEXT
 
 
+def test_a_context_that_is_longer_than_what_yarn_stretches_stays():
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": CONTEXT // 8}
+    assert read_shape({**SPECS["llama"].config, "rope_scaling": yarn}).max_seq_len == CONTEXT
+
+
 LONG = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 4.0}
 
 

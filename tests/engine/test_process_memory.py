@@ -1,10 +1,14 @@
 """Memory that goes back to the system, in a process of its own."""
 
+import os
 import pathlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from switchyard.engine.memory import process
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 CODE = """
@@ -36,3 +40,17 @@ def test_what_was_freed_below_something_in_use_goes_back_too():
         [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert int(done.stdout) > 30_000_000
+
+
+def test_settings_of_the_operator_are_left_as_they_are(monkeypatch):
+    made = []
+    libc = SimpleNamespace(mallopt=lambda *setting: made.append(setting))
+    monkeypatch.setattr(process, "ctypes", SimpleNamespace(CDLL=lambda name: libc))
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    process.keep_memory_small()
+    assert dict(made) == process.MALLOC
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    made.clear()
+    process.keep_memory_small()
+    assert made == []

@@ -3,10 +3,21 @@
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Failed, Finished, PromptLogprobs, PutBack, Started
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.messages import (
+    Failed,
+    Finished,
+    Loaded,
+    PromptLogprobs,
+    PutBack,
+    Started,
+    Stopped,
+    Submit,
+)
 from tests.engine.failing import ends, failing_to_enqueue, held
 from tests.engine.reading import take_all, text
-from tests.scripted import Panic, count, endless, job
+from tests.scripted import Panic, ScriptedBackend, count, endless, job
 
 
 def test_jobs_with_text_end_once_and_those_without_start_over(make_engine):
@@ -187,6 +198,17 @@ def test_a_lost_device_ends_all_jobs_and_is_not_tried_again(make_engine):
     assert isinstance(model.error, engine.DeviceLost) and backend.recoveries == []
     with pytest.raises(engine.Dead, match="assert"):
         model.submit([job("later")])
+
+
+def test_a_job_without_text_is_left_to_the_link_where_the_device_is_lost(model_path):
+    """Another process may serve it."""
+    told, backend = [], ScriptedBackend()
+    backend.iterate_errors = [engine.DeviceLost("the device is lost")]
+    thread = EngineThread(ModelConfig(model_path, "scripted"), lambda: backend, told.extend)
+    thread.send(Submit(job("a"), 0.0))
+    thread.start()
+    assert thread.join(20)
+    assert [type(event) for event in told] == [Loaded, Stopped]
 
 
 def test_while_it_recovers_jobs_are_taken_and_wait(make_engine):

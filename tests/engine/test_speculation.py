@@ -323,13 +323,18 @@ def test_a_draft_model_may_have_more_rows_than_the_model_has_tokens(plain, noisy
         backend.close()
 
 
-@pytest.mark.parametrize("change", ["vocabulary", "context"])
+@pytest.mark.parametrize("change", ["vocabulary", "size", "context"])
 def test_a_draft_model_that_does_not_match_is_refused(noisy, tmp_path, change):
     path = shutil.copytree(noisy, tmp_path / "other")
     if change == "context":
         config = json.loads((path / "config.json").read_text()) | {"max_position_embeddings": 1024}
         (path / "config.json").write_text(json.dumps(config))
         message = "draft model was made for 1024 tokens"
+    elif change == "size":
+        config = json.loads((path / "config.json").read_text())
+        config["vocab_size"] -= 1
+        (path / "config.json").write_text(json.dumps(config))
+        message = "other tokens than the model"
     else:
         tokenizer = json.loads((path / "tokenizer.json").read_text())
         vocabulary = tokenizer["model"]["vocab"]

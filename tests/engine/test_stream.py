@@ -38,6 +38,12 @@ def test_closing_a_stream_cancels_all_of_its_choices(make_engine):
     assert not model.num_jobs
 
 
+def test_a_stream_that_is_closed_keeps_no_event(stream):
+    stream.close()
+    stream.put([*TOKENS, END])
+    assert not stream.has_events
+
+
 def test_the_end_wakes_who_waits_patiently_also_beside_a_token(stream):
     stream.is_patient = True
     taken = []

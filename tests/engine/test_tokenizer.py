@@ -28,6 +28,7 @@ def test_a_prompt_begins_with_bos_and_decodes_to_itself(tokenizer):
     token_ids = tokenizer.encode("Hello, world! 😀", 100)
     assert token_ids[0] == special(tokenizer, "<s>")
     assert tokenizer.decode(token_ids) == "Hello, world! 😀"
+    assert tokenizer.encode("<s>Hello, world! 😀", 100, parse_special=True) == token_ids
 
 
 def test_a_special_token_in_a_prompt_is_ordinary_text(tokenizer):
@@ -192,8 +193,9 @@ def test_escaped_and_plain_templates_encode_alike(tokenizer):
 def test_more_tokens_than_the_limit_are_rejected_also_when_the_text_is_huge(tokenizer):
     assert len(tokenizer.encode("a b c", 10)) <= 10
     for text in ("word " * 20, "word " * 1_000_000):
-        with pytest.raises(engine.PromptTooLong, match="more than 10 tokens"):
+        with pytest.raises(engine.PromptTooLong, match="more than 10 tokens") as told:
             tokenizer.encode(text, 10)
+        assert told.value.limit == 10 < told.value.prompt_tokens
         with pytest.raises(engine.PromptTooLong, match="more than 10 tokens"):
             tokenizer.encode_template(text, 10)
 

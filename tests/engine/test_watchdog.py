@@ -85,7 +85,7 @@ def wait_for_state(model, state):
 
 
 def test_a_hang_is_told_to_all_and_the_engine_recovers_once_it_is_over(hanging):
-    model, backend, gate, streams = hanging()
+    model, backend, gate, streams = hanging(fair_wait_factor=2.0)
     for stream in streams:
         events = take_all(stream)
         assert [type(event) for event in events] == [Failed]
@@ -99,7 +99,7 @@ def test_a_hang_is_told_to_all_and_the_engine_recovers_once_it_is_over(hanging):
     assert model.error is None
     assert text(take_all(model.submit([job("next")]))) == "0 1 2 "
     assert [j.identifier for j in backend.enqueued] == ["active", "next"]
-    assert backend.recoveries == ["reset"]
+    assert backend.recoveries == ["reset"] and model._link._pending._factor == 2.0
 
 
 def test_a_hang_that_ends_with_an_exception_is_over_as_well(hanging):

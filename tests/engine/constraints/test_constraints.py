@@ -87,6 +87,7 @@ def test_a_template_of_literals_and_schemas(backend):
     text, reason = complete(backend, calls)
     assert text.startswith('<tool_call>\n{"name": "a", "arguments": {')
     assert reason == "length" or text.endswith("}\n</tool_call>")
-    one = constraints.template(alternatives[:1], "<|im_start|>", special_ids={"<|im_start|>": 3})
+    special_ids = {"</s>": 2, "<|im_start|>": 3}
+    one = constraints.template(alternatives[:1], "<|im_start|>a</s>", special_ids=special_ids)
     events = run(backend, job("a", 100, prompt=(1, 300), constraint=one))["a"]
     assert next(e for e in events if isinstance(e, engine.Chunk)).token_ids == (3,)

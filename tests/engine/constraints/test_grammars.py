@@ -264,3 +264,5 @@ def test_a_compiled_grammar_counts_more_as_it_is_used(tokenizer, backend, monkey
     backend._grammars.note_use(constraint.grammar, 3600)
     assert kept.size == kept.max_size
     backend._grammars.note_use("none that is kept", 3600)
+    sizes = [one.size for one in backend._grammars._compiled.values()]
+    assert backend._grammars._size == sum(sizes)

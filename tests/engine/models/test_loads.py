@@ -44,6 +44,16 @@ def test_the_least_recently_used_goes_and_never_one_in_use(served):
         assert table.loaded() == ["a", "b"]
 
 
+def test_an_engine_that_is_lost_amid_the_end_of_all_is_told(served):
+    table = served()
+    models = table.start(table.model("a"), table.model("b"))
+    models.lease("a").release()
+    models.drain()
+    lost = models.get("a")
+    lost.deliver([Stopped(engine.DeviceLost("the device is lost"))])
+    assert models.wait_until_stopped(0) is lost
+
+
 def test_a_job_at_work_keeps_its_model(served):
     table = served(size=20)
     gate = Gate()

@@ -102,6 +102,7 @@ def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(
     assert first.jobs == ["a"]
     first.tell(Recovering("abandoned"), Recovered(), PendingList(fence.serial, ()))
     assert house.states == ["ready", "ready"]
+    assert [one.reason for one in house.told(ReplicaStates)[-1].states] == ["", ""]
     house.submit("d")
     assert first.jobs == ["a", "d"]
 
