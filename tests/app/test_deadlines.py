@@ -8,7 +8,8 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.delivery.reader import Reader, Submitted, deadlines
-from switchyard.engine.messages import Chunk, Failed, Started
+from switchyard.app.exceptions import TimedOut
+from switchyard.engine.messages import Chunk, Failed, Finished, Started
 from tests.app.conftest import frames, wait_until_empty
 from tests.scripted import ScriptedBackend, finished, ticking
 
@@ -193,13 +194,42 @@ class Taken:
         return [self._events.pop(0)] if self._events else []
 
 
-def test_a_deadline_that_was_met_shortens_no_wait(monkeypatch):
+@pytest.fixture
+def now(monkeypatch):
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("switchyard.app.delivery.reader.time", clock)
-    stream = Taken(Started("cmpl-1-0"))
+    return now
+
+
+def reader_of(stream):
+    """With a second for the queue, three for the first token and ten in all."""
     ahead = deadlines(1.0, 3.0, 10.0)
-    reader = Reader(Submitted(stream, ["cmpl-1-0"], ahead, 3, "req", lambda _: None, math.inf))
+    return Reader(Submitted(stream, ["cmpl-1-0"], ahead, 3, "req", lambda _: None, math.inf))
+
+
+@pytest.mark.parametrize(
+    ("event", "wait"),
+    [
+        (Started("cmpl-1-0"), 1.0),
+        (Chunk("cmpl-1-0", "x", (0,)), 8.0),
+        (Finished("cmpl-1-0", "stop", 3, 0, 0), 8.0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_deadline_that_was_met_shortens_no_wait(now, event, wait):
+    stream = Taken(event)
+    reader = reader_of(stream)
     for now[0] in (0.0, 2.0):  # after the first the job is no longer in the queue
         reader.take_events(20.0)
-    assert stream.waits == [1.0, 1.0]
+    assert stream.waits == [1.0, wait]
+
+
+def test_a_deadline_tells_all_tokens_of_each_text(now):
+    reader = reader_of(Taken(Chunk("cmpl-1-0", "x", (0, 1)), Chunk("cmpl-1-0", "y", (2,))))
+    for now[0] in (0.0, 2.0):
+        reader.take_events(20.0)
+    now[0] = 11.0
+    with pytest.raises(TimedOut) as raised:
+        reader.take_events(20.0)
+    assert raised.value.usage["completion_tokens"] == 3
