@@ -105,7 +105,14 @@ def test_bare_text_for_clients_that_ask_for_it(make_client):
 
 
 @pytest.mark.parametrize(
-    "accept", ["*/*", "application/json", "application/json, text/plain, */*", "text/event-stream"]
+    "accept",
+    [
+        "*/*",
+        "application/json",
+        "application/json, text/plain",
+        "application/json, text/plain, */*",
+        "text/event-stream",
+    ],
 )
 def test_other_clients_get_server_sent_events(make_client, accept):
     response = make_client(ScriptedBackend()).post(

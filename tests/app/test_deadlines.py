@@ -195,6 +195,10 @@ class Taken:
         self.waits.append(timeout)
         return [self._events.pop(0)] if self._events else []
 
+    @property
+    def has_events(self):
+        return bool(self._events)
+
 
 @pytest.fixture
 def now(monkeypatch):
@@ -211,12 +215,31 @@ def submitted(stream):
     return Submitted(stream, ["cmpl-1-0"], ahead, 3, "req", lambda _: None, math.inf)
 
 
-def test_a_deadline_that_was_met_shortens_no_wait(now):
-    stream = Taken(Started("cmpl-1-0"))
+@pytest.mark.parametrize(
+    ("event", "wait"),
+    [
+        (Started("cmpl-1-0"), 1.0),
+        (Chunk("cmpl-1-0", "x", (0,)), 8.0),
+        (Finished("cmpl-1-0", "stop", 3, 0, 0), 8.0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_deadline_that_was_met_shortens_no_wait(now, event, wait):
+    stream = Taken(event)
     reader = Reader(submitted(stream))
     for now[0] in (0.0, 2.0):  # after the first the job is no longer in the queue
         reader.take_events(20.0)
-    assert stream.waits == [1.0, 1.0]
+    assert stream.waits == [1.0, wait]
+
+
+def test_a_deadline_tells_all_tokens_of_each_text(now):
+    reader = Reader(submitted(Taken(Chunk("cmpl-1-0", "x", (0, 1)), Chunk("cmpl-1-0", "y", (2,)))))
+    for now[0] in (0.0, 2.0):
+        reader.take_events(20.0)
+    now[0] = 11.0
+    with pytest.raises(TimedOut) as raised:
+        reader.take_events(20.0)
+    assert raised.value.usage["completion_tokens"] == 3
 
 
 def job_events(*texts):

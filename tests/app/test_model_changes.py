@@ -151,13 +151,20 @@ def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(make):
     for name in ("third", "first", "third"):  # each again, and with the most that there may be
         told = events(client.post(f"/admin/models/{name}", json={}))
         assert told[-1]["status"] == "loaded"
+
+    def rest(*names):
+        """The most that may wait for the second model beside those of the others."""
+        used = sum(client.models.served(name).config.max_jobs for name in names)
+        return most - used + client.models.served("second").config.max_pending
+
+    more = rest("first", "second", "third") + 1
+    assert client.post("/admin/models/second", json={"max_pending": more}).status_code == 400
     bad = ScriptedBackend(open_error=engine.ModelError("no weights"))
     client.models.unload("third").wait(20)
     client.opened.next["third"] = bad
     told = client.post("/admin/models/third", json={}).get_data(as_text=True)
     assert client.models.status("third").state == "failed", told
-    used = sum(client.models.served(name).config.max_jobs for name in ("first", "second"))
-    more = most - used + client.models.served("second").config.max_pending
+    more = rest("first", "second")
     told = events(client.post("/admin/models/second", json={"max_pending": more}))
     assert told[-1]["status"] == "loaded"
     response = client.post("/admin/models/second", json={"max_pending": more + 1})

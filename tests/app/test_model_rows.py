@@ -25,10 +25,11 @@ def test_a_row_tells_a_failure_while_it_lasts(make):
     assert status(client, "first") == ("loaded", False, None)
     assert status(client, "second") == ("unloaded", False, None)
 
-    client.opened.next["second"] = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    error = engine.ModelError(f"no weights for {'0a' * 16}")  # as a response is identified
+    client.opened.next["second"] = ScriptedBackend(open_error=error)
     client.post("/admin/models/second", json={}).get_data()
     value, failed, reason = status(client, "second")
-    assert (value, failed) == ("failed", True) and "no weights" in reason
+    assert (value, failed) == ("failed", True) and "no weights for …" in reason
 
     assert events(client.post("/admin/models/second", json={}))[-1]["status"] == "loaded"
     assert status(client, "second") == ("loaded", False, None)

@@ -121,6 +121,20 @@ def test_what_is_numbered_goes_on_to_be():
     assert len({frame.partition(b"\n")[2] for frame in frames}) == 1
 
 
+def test_a_text_ends_the_progress_that_was_told_before_it():
+    writer = StreamWriter(completion(2), SERVER_SENT_EVENTS, None, 5.0)
+    for text in "xyz":
+        writer.write([Prefill("id-1-1", 1, 2)])
+        assert writer.comment == b": prefill 1/2\n\n"
+        writer.write([Chunk("id-1-0", text, (0,))])
+        assert writer.comment == b""
+
+
+def test_lines_have_no_comments():
+    writer = StreamWriter(completion(), JSON_LINES, None, 5.0)
+    assert writer.write([Prefill("id-1-0", 1, 2)]) == [] and writer.comment == b""
+
+
 def test_a_stream_that_begins_with_something_has_it_once():
     framing = Framing(SERVER_SENT_EVENTS.frame, opening=b"id: x\n")
     writer = StreamWriter(completion(), framing, None, 5.0)

@@ -232,6 +232,14 @@ def test_a_limit_beyond_the_context_is_cut_to_what_fits_and_told(make_client, ur
     assert refused.status_code == 400 and "32000" in refused.text
 
 
+def test_each_prompt_has_the_limit_that_fits_it(make_client):
+    backend = ScriptedBackend()
+    body = {"prompt": [[5] * 2000, [5] * 10], "max_tokens": 100}
+    assert make_client(backend).post("/v1/completions", json=body).status_code == 200
+    limits = {len(job.prompt): job.max_new_tokens for job in backend.enqueued}
+    assert limits == {2000: 48, 10: 100}
+
+
 def test_no_limit_at_all_is_the_default(make_client):
     backend = ScriptedBackend()
     client = make_client(backend, default_max_tokens=7)

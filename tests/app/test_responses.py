@@ -234,9 +234,12 @@ def test_what_was_asked_for_is_told_again(make_client):
 )
 def test_the_form_of_the_answer_constrains_the_job(make_client, form):
     backend = ScriptedBackend()
-    body = make_client(backend).post(URL, json={**HELLO, "text": {"format": form}}).json
+    client = make_client(backend)
+    body = client.post(URL, json={**HELLO, "text": {"format": form}}).json
     assert backend.enqueued[0].constraint is not None
     assert body["text"]["format"] == form
+    body = client.post(URL, json={**HELLO, "text": {"format": {"type": None}}}).json
+    assert body["text"]["format"] == {"type": "text"}
 
 
 @pytest.mark.parameter("reasoning")

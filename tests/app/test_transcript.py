@@ -137,6 +137,17 @@ def test_one_thread_at_most_goes_on_without_readers(stream, start):
     assert transcript.take(0, 0) == [b"end"]
 
 
+def test_a_client_that_comes_and_leaves_later_is_waited_for_again(stream, start):
+    transcript = transcript_of(stream)
+    for text in ("x", "y"):
+        keeper = start(transcript.leave)
+        stream.wait_until_entered()
+        assert transcript.join()
+        stream.give(text)
+        keeper.get(timeout=20)
+    assert transcript.take(0, 0) == [b"x", b"y"]
+
+
 def test_who_is_notified_hears_of_what_a_thread_without_a_client_takes(stream, start):
     transcript = transcript_of(stream)
     keeper = start(transcript.leave)

@@ -207,6 +207,15 @@ def test_a_strict_call_may_begin_with_a_special_token(make_client, with_tokens):
         assert all(map(matcher.consume_token, token_ids)) == is_taken
 
 
+def test_special_tokens_of_calls_are_shown_beside_tools_alone(make_client, with_tokens):
+    backend = ScriptedBackend(says("x"))
+    path = with_tokens(["<tool_call>", "</tool_call>"])
+    client = make_client(backend, path=path, tool_format="hermes")
+    for more in ({"tools": None}, {}):
+        assert client.post(URL, json={**REQUEST, **more}).status_code == 200
+    assert [len(job.shown_token_ids) for job in backend.enqueued] == [0, 2]
+
+
 @pytest.mark.parametrize(
     ("more", "second"),
     [

@@ -9,6 +9,7 @@ from switchyard.app.formats.responses import parse as responses
 R = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
 S = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so", "x": None}]}
 E = {"type": "reasoning", "summary": [], "encrypted_content": "?"}
+B = {**S, **R}
 M = {"role": "assistant", "content": "yes"}
 P = {
     "role": "assistant",
@@ -54,6 +55,7 @@ def turns_of(chat):
         ([U, R, M], [user, hm | yes]),
         ([U, S, M], [user, so | yes]),
         ([U, E, M], [user, yes]),
+        ([U, B, M], [user, hm | yes]),
         ([U, P], [user, ab]),
         ([U, M, M], [user, yes, yes]),
         ([U, R, M, P], [user, hm | yes, ab]),

@@ -1,0 +1,106 @@
+"""Sessions of /v1/stream in the process of the test, with a clock that it sets."""
+
+import json
+import re
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+import wsproto
+from wsproto.events import CloseConnection, Request, TextMessage
+
+from tests.app.test_lifecycle import make
+from tests.scripted import Gate, ScriptedBackend
+
+__all__ = ["make"]
+
+
+class Client:
+    """A client of the route over a pair of sockets."""
+
+    def __init__(self, application):
+        self._ours, self._theirs = socket.socketpair()
+        self._theirs.settimeout(20)
+        self._protocol = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+        head = self._protocol.send(Request(host="localhost", target="/v1/stream")).decode()
+        headers = dict(re.findall(r"(.+?): (.+)\r\n", head))
+        shown = {"werkzeug.socket": self._ours}
+        request = {"path": "/v1/stream", "headers": headers, "environ_overrides": shown}
+        call = application.test_client().get
+        self._thread = threading.Thread(target=call, kwargs=request, daemon=True)
+        self._thread.start()
+        self._events = self._read()
+        next(self._events)  # the handshake's
+
+    def _read(self):
+        while data := self._theirs.recv(65536):
+            self._protocol.receive_data(data)
+            yield from self._protocol.events()
+
+    def send(self, type, id, **more):
+        message = json.dumps({"type": type, "id": id, **more})
+        self._theirs.sendall(self._protocol.send(TextMessage(message)))
+
+    def receive(self):
+        """The next message that is no text of an answer."""
+        for event in self._events:
+            if isinstance(event, TextMessage):
+                message = json.loads(event.data)
+                if message["type"] != "chunk":
+                    return message
+        raise AssertionError("the connection has ended")
+
+    def close(self):
+        self._theirs.sendall(self._protocol.send(CloseConnection(1000)))
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        for one in (self._ours, self._theirs):
+            one.close()
+
+
+@pytest.fixture
+def connect():
+    clients = []
+
+    def connect(application):
+        clients.append(Client(application))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+def look_around(connection):
+    """Until the session has looked at the time. The second is answered behind such a look."""
+    for _ in range(2):
+        connection.send("cancel", "another")
+        assert connection.receive()["error"]["code"] == "unknown_id"
+
+
+def test_a_model_is_held_by_a_message_and_not_by_its_connection(make, connect):
+    client = make()
+    connection = connect(client.application)
+    for model in ("first", "second"):
+        connection.send("generate", model, prompt="x", max_tokens=2, model=model)
+        assert connection.receive()["type"] == "end"
+        look_around(connection)
+        assert client.models.status(model).num_leases == 0
+
+
+def test_idle_time_begins_when_the_last_generation_has_ended(make, connect, monkeypatch):
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("switchyard.app.formats.websocket.session.time", clock)
+    gate = Gate()
+    client = make({"first": ScriptedBackend(gate=gate)}, websocket_timeout=10)
+    connection = connect(client.application)
+    connection.send("generate", 1, prompt="x", max_tokens=2)
+    look_around(connection)
+    clock.now += 60
+    look_around(connection)
+    gate.open()
+    assert connection.receive()["type"] == "end"
+    look_around(connection)
+    clock.now += 10
+    assert connection.receive()["error"]["code"] == "websocket_timeout"
