@@ -325,3 +325,14 @@ def test_a_fault_of_a_table_names_its_model():
     settings = read_settings(models=[ONE, {**OTHER, "cache_tokens": 100}])
     with pytest.raises(engine.ModelError, match="models: other: cache_tokens must be a multiple"):
         settings.served()
+
+
+def test_each_replica_of_each_shared_engine_has_threads_for_its_jobs():
+    shared = {"link": "socket", "at": ["unix:/a", "unix:/b"], "replicas": 2}
+    settings = read_settings(**shared, max_batch_size=3, max_pending=1)
+    assert settings.max_jobs == settings.engine_config().max_jobs == 2 * 2 * 3 + 1
+
+
+@pytest.mark.parametrize(("given", "access"), [({}, "key"), ({"metrics": "open"}, "open")])
+def test_with_keys_metrics_need_one_unless_they_are_set_open(given, access):
+    assert read_settings(keys_file="keys.toml", **given).metrics == access

@@ -165,7 +165,9 @@ def test_at_the_process_s_end_jobs_may_go_on_for_grace(make_host, monkeypatch):
 
 def test_the_ledgers_of_all_that_share_models_are_closed_at_the_process_s_end(make_host, tmp_path):
     for name in ("first", "second"):
-        make_host(ledger=str(tmp_path / f"{name}.db"))[1].start()
+        app, switchyard = make_host(ledger=str(tmp_path / f"{name}.db"))
+        switchyard.start()
+        app.extensions[KEY].ledger.start()
     TABLES._close_all()
     assert "ledger" not in [thread.name for thread in threading.enumerate()]
 

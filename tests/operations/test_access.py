@@ -130,6 +130,12 @@ def test_a_key_that_is_a_password_may_have_colons():
         assert given_key(flask.request) == b"left:right"
 
 
+def test_browsers_set_blanks_between_subprotocols():
+    headers = {"Sec-WebSocket-Protocol": "realtime, openai-insecure-api-key.mine, other"}
+    with flask.Flask("x").test_request_context(headers=headers):
+        assert given_key(flask.request) == b"mine"
+
+
 @pytest.mark.parametrize(
     "headers",
     [
