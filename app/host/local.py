@@ -36,10 +36,11 @@ class LocalSource:
         self._reader = Reader(submitted)
         self._client = WatchedClient(generation.environ(), serves_half_closed=False)
         self._account = account
+        self._is_closed = False
 
     def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
         reader = self._reader
-        events = self._client.wait(reader.take_events, lambda: reader.has_ended)
+        events = self._client.wait(reader.take_events, lambda: reader.has_ended or self._is_closed)
         texts = [event.text for event in events if isinstance(event, engine.Chunk)]
         match events:
             case [*_, engine.Finished() as end]:
@@ -49,6 +50,7 @@ class LocalSource:
         return texts, None
 
     def close(self) -> None:
+        self._is_closed = True  # ends a wait of another thread: no event ends it any more
         self._reader.close()
         if self._account is not None:
             self._account.answered()

@@ -1,4 +1,4 @@
-"""A completion in pieces, from a local or a remote source. One thread at a time."""
+"""A completion in pieces, local or remote. One thread reads it; any thread may close it."""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,10 @@ class Source(Protocol):
         """Cancels the rest of the generation. Idempotent."""
 
     def drop(self) -> None:
-        """As `close`, for a finalizer: it may run amid any code, and so takes no lock."""
+        """As `close`, for a finalizer: it may run amid any code, and so takes no lock.
+
+        Also for a thread other than that which reads: a `read` then ends or raises soon.
+        """
 
 
 class TextStream(Iterator[str]):
@@ -55,6 +58,7 @@ class TextStream(Iterator[str]):
         self._source = source
         self._pieces: list[str] = []  # all pieces so far, taken or not
         self._num_taken = 0
+        self._is_reading = False
         self._ending: Ending | Exception | None = None
         self._finalizer = weakref.finalize(self, source.drop)
         self._finalizer.atexit = False
@@ -62,7 +66,7 @@ class TextStream(Iterator[str]):
     def __next__(self) -> str:
         """The next piece. Raises as `Switchyard.generate`."""
         self.wait()
-        if self._num_taken == len(self._pieces):
+        if not self._finalizer.alive:
             raise StopIteration  # it has ended, or was closed
         self._num_taken += 1
         return self._pieces[self._num_taken - 1]
@@ -70,15 +74,16 @@ class TextStream(Iterator[str]):
     def wait(self) -> None:
         """Waits for the next piece, or the end. Raises as `Switchyard.generate`."""
         while self._num_taken == len(self._pieces) and self._finalizer.alive:
-            if self._ending is None:
+            ending = self._ending
+            if ending is None:
                 self._read()
             else:
-                self._end(self._ending)
+                self._end(ending)
 
     def close(self) -> None:
+        """Ends the text. A thread that waits for a piece meanwhile gets none. Idempotent."""
         if self._finalizer.detach() is not None:
-            self._source.close()
-            del self._pieces[self._num_taken :]
+            (self._source.drop if self._is_reading else self._source.close)()
 
     def __enter__(self) -> Self:
         return self
@@ -92,11 +97,16 @@ class TextStream(Iterator[str]):
         self.close()
 
     def _read(self) -> None:
+        self._is_reading = True
         try:
             pieces, self._ending = self._source.read()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Exception) and not self._finalizer.alive:
+                return  # another thread has closed it
+            self._is_reading = False
             self.close()
             raise
+        self._is_reading = False
         self._pieces += [piece for piece in pieces if piece]
 
     def _end(self, ending: Ending | Exception) -> None:

@@ -136,7 +136,7 @@ class Upstream:
 
 
 class Incoming:
-    """An answer whose head has come. One thread at a time."""
+    """An answer whose head has come. One thread at a time, but for `drop`."""
 
     def __init__(
         self, answer: requests.Response, url: str, connection: socket.socket | None
@@ -146,6 +146,7 @@ class Incoming:
         self._answer = answer
         self._url = url
         self._connection = connection
+        self._is_dropped = False
 
     def read(self) -> bytes:
         """The next bytes of the body, not decoded; empty at its end. Waits for them.
@@ -157,7 +158,8 @@ class Incoming:
         except InterruptedWait as reason:
             raise reason.error from None
         except (urllib3.exceptions.HTTPError, OSError) as reason:
-            logger.warning("%s was lost during its answer: %s", self._url, reason)
+            if not self._is_dropped:
+                logger.warning("%s was lost during its answer: %s", self._url, reason)
             raise engine.Closed("the models' server was lost during its answer") from reason
 
     def read_all(self, limit: int = 1 << 20) -> bytes:
@@ -177,7 +179,8 @@ class Incoming:
         self._answer.close()
 
     def drop(self) -> None:
-        """As `close`, for an answer without a reader: it takes no lock."""
+        """As `close`, but takes no lock. A thread that reads then gets an error."""
+        self._is_dropped = True
         if self._connection is not None:
             with contextlib.suppress(OSError):  # closed already
                 self._connection.shutdown(socket.SHUT_RDWR)

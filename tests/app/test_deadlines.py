@@ -8,8 +8,11 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.delivery.reader import Reader, Submitted, deadlines
-from switchyard.engine.messages import Chunk, Failed, Started
+from switchyard.app.delivery.transcript import Transcript
+from switchyard.app.exceptions import TimedOut
+from switchyard.engine.messages import Chunk, Failed, Finished, Started
 from tests.app.conftest import frames, wait_until_empty
+from tests.app.test_transcript import TextWriter
 from tests.scripted import ScriptedBackend, finished, ticking
 
 pytestmark = pytest.mark.both_ways
@@ -193,13 +196,78 @@ class Taken:
         return [self._events.pop(0)] if self._events else []
 
 
-def test_a_deadline_that_was_met_shortens_no_wait(monkeypatch):
+@pytest.fixture
+def now(monkeypatch):
+    """A list of the time that readers go by."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("switchyard.app.delivery.reader.time", clock)
-    stream = Taken(Started("cmpl-1-0"))
+    return now
+
+
+def submitted(stream):
+    """With deadlines after 1, 3 and 10 seconds."""
     ahead = deadlines(1.0, 3.0, 10.0)
-    reader = Reader(Submitted(stream, ["cmpl-1-0"], ahead, 3, "req", lambda _: None, math.inf))
+    return Submitted(stream, ["cmpl-1-0"], ahead, 3, "req", lambda _: None, math.inf)
+
+
+def test_a_deadline_that_was_met_shortens_no_wait(now):
+    stream = Taken(Started("cmpl-1-0"))
+    reader = Reader(submitted(stream))
     for now[0] in (0.0, 2.0):  # after the first the job is no longer in the queue
         reader.take_events(20.0)
     assert stream.waits == [1.0, 1.0]
+
+
+def job_events(*texts):
+    return [Started("cmpl-1-0"), *(Chunk("cmpl-1-0", text, (1,)) for text in texts)]
+
+
+def test_a_late_reader_takes_what_has_come_and_only_then_meets_the_deadline(now):
+    stream = engine.Stream(["cmpl-1-0"], lambda _: None)
+    reader = Reader(submitted(stream))
+    stream.put(job_events("a", "b"))
+    now[0] = 20.0
+    assert [event.text for event in reader.take_events(20)[1:]] == ["a", "b"]
+    stream.put([Chunk("cmpl-1-0", "c", (1,))])  # tokens go on, the request doesn't
+    with pytest.raises(TimedOut) as late:
+        reader.take_events(20)
+    assert late.value.code == "total_timeout"
+    assert late.value.usage == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+def test_a_late_reader_gets_an_answer_that_has_ended(now):
+    stream = engine.Stream(["cmpl-1-0"], lambda _: None)
+    reader = Reader(submitted(stream))
+    stream.put([*job_events("a"), Finished("cmpl-1-0", "stop", 3, 1, 0)])
+    now[0] = 20.0
+    assert len(reader.take_events(20)) == 3 and reader.has_ended
+
+
+def test_each_deadline_that_a_late_reader_meets_leaves_it_one_take(now):
+    stream = engine.Stream(["cmpl-1-0"], lambda _: None)
+    reader = Reader(submitted(stream))
+    stream.put(job_events("a"))
+    now[0] = 5.0
+    assert len(reader.take_events(20)) == 2
+    stream.put([Chunk("cmpl-1-0", "b", (1,))])
+    now[0] = 20.0
+    assert [event.text for event in reader.take_events(20)] == ["b"]
+    with pytest.raises(TimedOut):
+        reader.take_events(20)
+
+
+@pytest.mark.parametrize("is_by_the_sender", [False, True])
+def test_the_error_of_a_deadline_stands_behind_all_text_that_has_come(now, is_by_the_sender):
+    stream = engine.Stream(["cmpl-1-0"], lambda _: None)
+    transcript = Transcript(submitted(stream), TextWriter())
+    stream.put(job_events("a")[1:])
+    assert transcript.take(0, 20) == [b"a"]
+    if is_by_the_sender:
+        transcript.notify(lambda: None)
+    stream.put(job_events("b", "c")[1:])
+    now[0] = 20.0
+    written = []
+    while not transcript.is_finished:
+        written += transcript.take_now(0, 20.0) if is_by_the_sender else transcript.take(0, 20)
+    assert written == [b"b", b"c", b"the request did not end within 10 seconds"]

@@ -1,6 +1,7 @@
 """TextStream over any source: what it cancels, and what a caller gets behind an error."""
 
 import gc
+import threading
 
 import pytest
 
@@ -66,8 +67,9 @@ def test_a_text_that_has_ended_is_whole_and_nothing_is_left_to_cancel(reads, pie
     assert source.ends == ["closed"]
 
 
-def test_a_stream_that_is_closed_says_no_more_and_has_no_result():
-    source = Source((["a", "b", "c"], END))
+@pytest.mark.parametrize("pieces", [["a"], ["a", "b", "c"]])
+def test_a_stream_that_is_closed_says_no_more_and_has_no_result(pieces):
+    source = Source((pieces, END))
     with TextStream(source) as stream:
         assert next(stream) == "a"
     stream.close()
@@ -81,4 +83,35 @@ def test_a_stream_that_is_dropped_cancels_the_rest():
     assert next(stream) == "a"
     del stream
     gc.collect()
+    assert source.ends == ["dropped"]
+
+
+class HeldSource(Source):
+    """Whose second read waits until it is dropped, and then fails."""
+
+    def __init__(self):
+        super().__init__((["a"], None), engine.Closed("lost"))
+        self.inside, self.dropped = threading.Event(), threading.Event()
+
+    def read(self):
+        if len(self.reads) == 1:
+            self.inside.set()
+            assert self.dropped.wait(20)
+        return super().read()
+
+    def drop(self):
+        super().drop()
+        self.dropped.set()
+
+
+def test_another_thread_ends_the_wait_for_a_piece_without_waiting_itself():
+    source = HeldSource()
+    stream = TextStream(source)
+    taken = []
+    reader = threading.Thread(target=lambda: taken.append(list(stream)))
+    reader.start()
+    assert source.inside.wait(20)
+    stream.close()
+    reader.join(20)
+    assert taken == [["a"]] and stream.result is None
     assert source.ends == ["dropped"]

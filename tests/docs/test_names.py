@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from switchyard.app.delivery.reader import MEANINGS
+from switchyard.app.errors import INTERNAL, KINDS, PLAIN_KINDS
 from switchyard.cli import main
 from tests.docs.pages import CODE, ROOT, blocks, outside_of_code, pages, read
 from tests.scripted import ScriptedBackend
@@ -73,6 +75,16 @@ def test_each_metric_is_in_the_table_and_no_other(client):
     rows = [line for line in read("docs/operations.md").splitlines() if line.startswith("|")]
     cells = [code for row in rows for code in METRIC.findall(row.split(" | ")[0])]
     assert {name for code in cells for name in names_of(code)} == own | ELSEWHERE
+
+
+def test_each_code_of_an_error_is_in_the_table_and_no_other():
+    table = read("docs/api.md").partition("## Errors\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| [\d, ]+ \|([^|]*)\|", table, re.MULTILINE)
+    named = {code for cell in cells for code in re.findall(r"`(\w+)`", cell)}
+    kinds = [INTERNAL, *KINDS.values(), *PLAIN_KINDS.values()]
+    assert sorted(({kind.code for kind in kinds} | MEANINGS.keys()) - named) == []
+    sources = "".join(file.read_text() for file in (ROOT / "app").rglob("*.py"))
+    assert sorted(code for code in named if f'"{code}"' not in sources) == []
 
 
 def test_each_command_is_in_the_table_and_no_other():

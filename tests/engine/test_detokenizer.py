@@ -86,6 +86,11 @@ def test_a_stop_string_waits_only_for_another_that_began_before_it():
     assert ([text for text, _ in parts], stop_string) == (["", "", "", "a"], "bc")
 
 
+def test_a_stop_string_does_not_wait_for_a_longer_one():
+    detokenizer = Detokenizer(tokenizer_of(["ab", "x"]), job(stop_strings=("ab", "abc")))
+    assert detokenizer.push(0)[0] == "" and detokenizer.stop_string == "ab"
+
+
 def test_a_stop_string_can_be_part_of_the_text():
     one = job(stop_strings=("bc",), include_stop=True)
     detokenizer = Detokenizer(tokenizer_of(["a", "b", "cd"]), one)

@@ -9,7 +9,7 @@ import torch
 from switchyard import engine
 from switchyard.engine.model.layers import read_layers
 from switchyard.engine.model.model_dir import ModelDir
-from switchyard.engine.model.rope import Rope
+from switchyard.engine.model.rope import Rope, read_rope
 from switchyard.engine.model.shape import read_shape
 from tests.gpu.architectures.specs import CONTEXT, SPECS, WINDOW
 
@@ -190,3 +190,9 @@ def test_each_refusal_names_what_it_is_for(write, name):
 @pytest.mark.parametrize("name", COMPUTED)
 def test_what_is_computed_is_read(write, name):
     ModelDir.read(write(SPECS[name].config))
+
+
+def test_the_first_name_of_longrope_is_known():
+    lengths = {"original_max_position_embeddings": 256, "max_position_embeddings": 1024}
+    scaling = {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}
+    assert read_rope({**lengths, "rope_scaling": scaling}).kind == "longrope"

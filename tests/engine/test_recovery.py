@@ -143,6 +143,18 @@ def test_a_way_that_fails_itself_leads_to_the_next_at_once(make_engine):
     assert backend.recoveries == ["reset", "rebuild", "reload"]
 
 
+def test_a_device_that_is_lost_by_a_recovery_is_tried_no_further(make_engine):
+    model, backend, gate = held(make_engine)
+    models = engine.Models([model])
+    backend.iterate_errors = [RuntimeError("first")]
+    backend.recovery_errors["reset"] = engine.DeviceLost("the device is lost")
+    stream = model.submit([job("a")])
+    gate.open()
+    take_all(stream)
+    assert models.wait_until_stopped(20) is model
+    assert type(model.error) is engine.DeviceLost and str(model.error) == "the device is lost"
+
+
 def test_an_engine_that_nothing_brings_back_stops_with_the_reason(make_engine):
     model, backend, gate = held(make_engine, max_batch_size=1)
     models = engine.Models([model])

@@ -1,6 +1,8 @@
 """A visitor's answer by `Response(stream(…))`, the same in both modes of the extension."""
 
 import functools
+import queue
+import threading
 
 import flask
 import pytest
@@ -9,13 +11,16 @@ import requests
 from switchyard import engine
 from switchyard.app import BadRequest, Switchyard, TimedOut
 from switchyard.app.extension import HOST
+from switchyard.app.host.local import LocalSource
+from switchyard.app.host.remote import RemoteSource
 from switchyard.engine.messages import Chunk, Failed, Started
+from tests.app.conftest import wait_until_empty
 from tests.scripted import ScriptedBackend, finished, ticking
 
 
 @pytest.fixture(params=["in its process", "client mode", "client mode, head first"])
-def make_host(request, make_client, serve, make_remote, model_path):
-    """The URL of a view that streams, with error handlers; and the client of its models."""
+def make_app(request, make_client, serve, make_remote, model_path):
+    """A host application, and the client of its models."""
 
     def make(backend, **settings):
         if request.param.endswith("head first"):  # status 200 comes before the first text
@@ -27,6 +32,17 @@ def make_host(request, make_client, serve, make_remote, model_path):
             app.extensions[HOST].give(client.models)
         else:
             app = make_remote(serve(client.application))
+        return app, client
+
+    return make
+
+
+@pytest.fixture
+def make_host(make_app, serve):
+    """The URL of a view that streams, with error handlers; and the client of its models."""
+
+    def make(backend, **settings):
+        app, client = make_app(backend, **settings)
 
         @app.post("/ask")
         def ask():
@@ -113,3 +129,37 @@ def test_models_that_are_closed_amid_the_text_break_the_connection_off(make_host
     answer = ask(json={"prompt": "x", "max_tokens": 1900})
     client.models.close(0)
     broken(answer)
+
+
+def test_a_stream_that_another_thread_closes_ends_for_its_reader(
+    make_app, gate, monkeypatch, caplog
+):
+    def told(read):
+        def noting(source):
+            inside.set()
+            return read(source)
+
+        return noting
+
+    def read():
+        try:
+            rest.put(list(stream))
+        except Exception as error:
+            rest.put(error)
+
+    inside, rest = threading.Event(), queue.Queue()
+    gate.step(2)
+    app, client = make_app(ScriptedBackend(ticking, gate=gate), heartbeat=5)
+    stream = app.switchyard.stream("x", max_tokens=1900)
+    assert next(stream) == "x"
+    for source in (LocalSource, RemoteSource):
+        monkeypatch.setattr(source, "read", told(source.read))
+    reader = threading.Thread(target=read, daemon=True)  # else a fault would hold pytest up
+    reader.start()
+    assert inside.wait(20)
+    stream.close()
+    assert rest.get(timeout=20) == [] and stream.result is None
+    reader.join(20)
+    gate.open()
+    wait_until_empty(client)
+    assert "was lost" not in caplog.text
