@@ -62,9 +62,11 @@ def _look(bind: str) -> tuple[str, bool] | None:
 def _of_path(path: str) -> tuple[str, bool] | None:
     """Needed since gunicorn silently replaces another server's socket."""
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(5)
+        sock.setblocking(False)
         try:
             sock.connect(path)
+        except BlockingIOError:  # the listener's queue is full
+            pass
         except OSError:  # no such file, or no listener
             return None
     return f"unix:{path} is taken by another server: end that, or choose another path", True

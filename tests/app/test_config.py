@@ -229,9 +229,11 @@ def test_cache_modes_are_a_list_or_have_commas_between_them(monkeypatch, elsewhe
     settings = read_settings()
     assert (settings.cache_mode, settings.cache_tokens) == (["Q8", "Q4"], "auto")
     monkeypatch.setenv("SWITCHYARD_CACHE_MODE", "float16, Q6")
+    monkeypatch.setenv("SWITCHYARD_CORS_ORIGINS", ' ["https://a.example"]')
     monkeypatch.setenv("SWITCHYARD_CACHE_TOKENS", "512")
     settings = read_settings()
     assert (settings.cache_mode, settings.cache_tokens) == (["float16", "Q6"], 512)
+    assert settings.cors_origins == ["https://a.example"]
     with pytest.raises(SettingsError, match="cache_mode"):
         read_settings(cache_mode="Q5")
 
@@ -266,14 +268,13 @@ ONE, OTHER = {"model": "/m/one"}, {"model": "/m/other", "aliases": ["chat"]}
 
 
 def test_a_table_has_what_it_says_and_else_what_stands_outside():
-    models = [{**ONE, "max_batch_size": 4}, {**OTHER, "load": "demand", "tool_format": "hermes"}]
+    models = [{**ONE, "max_batch_size": 4}, {**OTHER, "load": "demand", "drain": 7}]
+    models[1]["tool_format"] = "hermes"
     settings = read_settings(models=models, max_batch_size=8, cache_tokens=512)
     one, other = settings.served()
     assert (one.config.name, one.config.max_batch_size, one.config.cache_tokens) == ("one", 4, 512)
-    assert (other.config.max_batch_size, other.load, other.about.tool_format) == (
-        8,
-        "demand",
-        "hermes",
+    assert (other.config.max_batch_size, other.load, other.about.tool_format, other.drain) == (
+        *(8, "demand", "hermes", 7),
     )
     assert settings.aliases() == {"chat": "other"}
     assert settings.max_jobs == 4 + 8 + 2 * settings.max_pending
@@ -325,3 +326,14 @@ def test_a_fault_of_a_table_names_its_model():
     settings = read_settings(models=[ONE, {**OTHER, "cache_tokens": 100}])
     with pytest.raises(engine.ModelError, match="models: other: cache_tokens must be a multiple"):
         settings.served()
+
+
+def test_each_replica_of_each_shared_engine_has_threads_for_its_jobs():
+    shared = {"link": "socket", "at": ["unix:/a", "unix:/b"], "replicas": 2}
+    settings = read_settings(**shared, max_batch_size=3, max_pending=1)
+    assert settings.max_jobs == settings.engine_config().max_jobs == 2 * 2 * 3 + 1
+
+
+@pytest.mark.parametrize(("given", "access"), [({}, "key"), ({"metrics": "open"}, "open")])
+def test_with_keys_metrics_need_one_unless_they_are_set_open(given, access):
+    assert read_settings(keys_file="keys.toml", **given).metrics == access

@@ -12,6 +12,7 @@ import pytest
 from switchyard import engine
 from switchyard.app import BadRequest, Switchyard
 from switchyard.app.host.tables import TABLES
+from switchyard.app.services import KEY
 from switchyard.engine.links.thread import EngineThread
 from switchyard.testing import fake
 from tests.scripted import Gate, ScriptedBackend
@@ -52,6 +53,16 @@ def test_what_a_host_generates_is_in_its_ledger_once_it_is_closed(make_host, tmp
             found = file.execute("SELECT count(*) FROM requests WHERE state = 'done'").fetchone()
         assert found == (number,)
         assert "ledger" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_ledger_is_closed_behind_the_models(make_host, tmp_path, monkeypatch):
+    app, switchyard = make_host(ledger=str(tmp_path / "usage.db"))
+    ledger, are_over = app.extensions[KEY].ledger, []
+    close = ledger.close
+    monkeypatch.setattr(ledger, "close", lambda: are_over.append(models.is_over) or close())
+    with switchyard:
+        models = switchyard.models
+    assert are_over == [True]
 
 
 def test_a_fake_answers_for_an_application_that_was_closed(make_host):
@@ -150,3 +161,20 @@ def test_at_the_process_s_end_jobs_may_go_on_for_grace(make_host, monkeypatch):
     assert list(stream) == ["0 ", "1 ", "2 "]
     assert stream.result.finish_reason == "length"
     ending.join(20)
+
+
+def test_the_ledgers_of_all_that_share_models_are_closed_at_the_process_s_end(make_host, tmp_path):
+    for name in ("first", "second"):
+        app, switchyard = make_host(ledger=str(tmp_path / f"{name}.db"))
+        switchyard.start()
+        app.extensions[KEY].ledger.start()
+    TABLES._close_all()
+    assert "ledger" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_the_end_of_a_fork_closes_no_models(make_host, monkeypatch):
+    _, switchyard = make_host()
+    with switchyard, monkeypatch.context() as child:
+        child.setattr(TABLES, "_process", 1)
+        TABLES._close_all()
+        assert not switchyard.models.is_over

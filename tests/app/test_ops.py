@@ -28,11 +28,13 @@ def test_live_answers_while_the_model_loads_and_ready_does_not(make_client):
 
 
 def test_ready_tells_why_a_model_failed(make_client):
-    backend = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    reason = f"no weights for cmpl-{'a0' * 16}"  # which opens a stream
+    backend = ScriptedBackend(open_error=engine.ModelError(reason))
     client = make_client(backend, wait=False)
     assert not client.models.wait_until_loaded(20)
     response = client.get("/health/ready")
-    assert response.status_code == 503 and response.json["reasons"] == {"scripted": "no weights"}
+    told = {"scripted": "no weights for cmpl-…"}
+    assert response.status_code == 503 and response.json["reasons"] == told
     assert client.get("/health/live").status_code == 200
 
 

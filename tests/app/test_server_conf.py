@@ -1,5 +1,6 @@
 """What gunicorn is told: switchyard/server/conf.py, as gunicorn runs it."""
 
+import contextlib
 import os
 import resource
 import runpy
@@ -121,3 +122,18 @@ def test_an_address_is_awaited_only_while_another_server_has_it():
     begin = time.monotonic()
     assert "can't be listened on" in address.refusal_after("192.0.2.1:80", 5.0, told.append)
     assert time.monotonic() - begin < 5 and len(told) == 1
+
+
+def test_a_path_is_taken_though_its_server_is_too_busy_to_accept(tmp_path):
+    path = str(tmp_path / "server.sock")
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        assert address.refusal(f"unix:{path}") is None
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(10):
+                one = stack.enter_context(socket.socket(socket.AF_UNIX))
+                one.setblocking(False)
+                one.connect(path)
+        assert "is taken by another server" in address.refusal(f"unix:{path}")

@@ -2,15 +2,22 @@
 
 import json
 import re
+import socket
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import flask
 import pytest
+from gunicorn.config import Config
+from gunicorn.http.wsgi import Response
 
 from switchyard.app import Switchyard
 from switchyard.app.config import read_settings
+from switchyard.app.exceptions import ClientGone
+from switchyard.app.http.threads import Threads
 from switchyard.app.ui import viewers
-from switchyard.app.ui.viewers import Board, View, Viewers
+from switchyard.app.ui.viewers import Board, View, Viewers, Viewing, Watched
 from tests.app.conftest import listed
 from tests.conftest import ROOT
 from tests.scripted import ScriptedBackend, ticking
@@ -154,3 +161,40 @@ def test_places_are_as_many_as_the_setting_and_the_server_say():
     assert [places.enter(9) for _ in range(3)] == [True, True, False]
     places.leave()
     assert not places.enter(1) and places.enter(2)
+
+
+@pytest.fixture
+def ends():
+    """Both ends of a connection."""
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(20)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.mark.parametrize(("error", "last"), [(None, b"0\r\n\r\n"), (ClientGone(), b"")])
+def test_a_stream_that_fails_has_no_last_chunk(ends, error, last):
+    ours, theirs = ends
+    view = View(None, lambda second: (b"frame", True), lambda: True)
+    outlet = Viewing(view, 30.0, ours, ours.close, lambda: None)
+    outlet.error = error
+    outlet.end()
+    assert theirs.recv(100) == last
+
+
+def test_without_room_for_a_thread_that_writes_it_a_stream_ends_behind_a_frame(ends, monkeypatch):
+    ours, theirs = ends
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    viewers, threads = Viewers(read_settings(max_viewers=1)), Threads()
+    threads.detach, threads.max_detached = lambda: ours.close, 9
+    view = View(None, lambda second: (b"frame", True), lambda: True)
+    response = Watched(view, viewers, SimpleNamespace(threads=threads))
+    request = SimpleNamespace(version=(1, 1), method="GET", should_close=lambda: False)
+    response._server = Response(request, ours, Config())
+    assert list(response.response) == [b"frame"]
+    assert theirs.recv(100) == b"0\r\n\r\n" and theirs.recv(100) == b""
+    assert viewers.enter(1)
+
+
+def no_room(thread):
+    raise RuntimeError("can't start new thread")

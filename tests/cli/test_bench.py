@@ -97,3 +97,14 @@ def test_a_line_has_rates_waits_and_gaps():
             "error": "broken",
         }
     )
+
+
+def test_the_rate_is_that_from_the_first_begin_on():
+    row = _row(2, [Measured(1.0, [2.0], 1), Measured(1.5, [3.0], 3)])
+    assert row["tokens_per_second"] == pytest.approx(4 / 2.0)
+
+
+@pytest.mark.parametrize("arguments", [["--tokens", "0"], ["--streams", "1,0"]])
+def test_nothing_is_not_measured(bench, arguments):
+    done, asked = bench(*arguments)
+    assert (done.exit_code, asked) == (2, [])

@@ -20,6 +20,7 @@ from switchyard import engine
 from switchyard.app.chat.template import ChatTemplate, Conversation
 from switchyard.cli import main
 from switchyard.cli.serve import _chosen
+from switchyard.cli.server import url_of_settings
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu
 from tests.conftest import ROOT, run_code
 
@@ -138,7 +139,7 @@ def test_settings_come_by_argument_and_by_another_file(switchyard, model_path, t
     done = switchyard("check", model_path, "--config", str(file))
     assert done.exit_code == 1 and "max_batch_size" in done.output
     file.write_text("wrong = 1\n")
-    done = switchyard("check", model_path, "--config", str(file))
+    done = switchyard("check", model_path, "--config", file.name)
     assert f"wrong in {file} is no setting" in done.output
     file.write_text('name = "other"\n')
     assert "✓ model: other" in switchyard("check", model_path, "--config", str(file)).output
@@ -204,6 +205,9 @@ def test_serve_becomes_gunicorn_with_the_settings(switchyard, monkeypatch, model
     assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.tcache_count=0"
     assert os.environ["SWITCHYARD_BIND"] == "127.0.0.1:1234"
     assert os.environ["SWITCHYARD_MAX_BATCH_SIZE"] == "3"
+    monkeypatch.setenv("GLIBC_TUNABLES", "one.s.own=1")
+    switchyard("serve", model_path)
+    assert len(called) == 2 and os.environ["GLIBC_TUNABLES"] == "one.s.own=1"
 
 
 def test_the_module_is_the_command_too():
@@ -288,6 +292,11 @@ def test_doctor_asks_torch_itself(switchyard):
     assert "none that NVIDIA's driver knows" in switchyard("doctor").output
 
 
+def test_doctor_says_that_torch_gave_no_answer(monkeypatch):
+    monkeypatch.setattr(DOCTOR, "PROBE", "")
+    assert DOCTOR._probe()["extension"].startswith("torch can't be asked: ")
+
+
 def test_an_engine_is_chosen_by_its_name():
     configs = [engine.ModelConfig(path="x", name=name) for name in ("first", "second")]
     assert _chosen(configs, "second").name == "second"
@@ -305,8 +314,9 @@ def answering(status=200, body=b""):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             asked.append(self.path)
-            self.send_response(status)
-            self.end_headers()
+            if status:
+                self.send_response(status)
+                self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, *args):
@@ -318,6 +328,18 @@ def answering(status=200, body=b""):
         yield f"http://127.0.0.1:{server.server_port}", asked
         server.shutdown()
         thread.join()
+
+
+def test_what_is_no_answer_of_http_is_told(switchyard):
+    with answering(None, b"nonsense\r\n") as (url, _):
+        done = switchyard("drain", "--url", url)
+    assert done.exit_code == 1 and f"switchyard: {url} can't be reached: " in done.output
+
+
+@pytest.mark.parametrize(("bind", "host"), [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")])
+def test_a_server_at_all_addresses_is_asked_at_this_machines(monkeypatch, bind, host):
+    monkeypatch.setenv("SWITCHYARD_BIND", f"{bind}:1234")
+    assert url_of_settings() == f"http://{host}:1234"
 
 
 @pytest.mark.parametrize("path", ["", "/", "/llm", "/llm/"])

@@ -10,6 +10,7 @@ import pytest
 
 from switchyard.app import SettingsError, Switchyard
 from switchyard.app.openapi.contract import WHO
+from switchyard.app.operations.credentials import given_key
 from tests.operations.conftest import KEYS, bearer, entry
 from tests.scripted import ScriptedBackend
 
@@ -121,6 +122,18 @@ def basic(name, user="any"):
 )
 def test_a_key_may_stand_where_clients_put_it(client, headers):
     assert client.post(URL, json=BODY, headers=headers).status_code == 200
+
+
+def test_a_key_that_is_a_password_may_have_colons():
+    pair = base64.b64encode(b"any:left:right").decode()
+    with flask.Flask("x").test_request_context(headers={"Authorization": f"Basic {pair}"}):
+        assert given_key(flask.request) == b"left:right"
+
+
+def test_browsers_set_blanks_between_subprotocols():
+    headers = {"Sec-WebSocket-Protocol": "realtime, openai-insecure-api-key.mine, other"}
+    with flask.Flask("x").test_request_context(headers=headers):
+        assert given_key(flask.request) == b"mine"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 import pytest
 
 from switchyard.app import SettingsError
-from switchyard.app.operations.keys import KeysError
+from switchyard.app.exceptions import BudgetSpent
+from switchyard.app.ledger.budgets import Budgets
+from switchyard.app.operations.account import Account
+from switchyard.app.operations.keys import ApiKey, KeysError
 from switchyard.engine.messages import Prefill, Started
 from tests.operations.conftest import bearer, entry
 from tests.operations.ledgers import (
@@ -142,6 +145,22 @@ def test_a_restart_on_another_day_counts_what_is_of_its_period(make, wall):
         assert ask(client) == status
         client.wait()
         client.ledger.close()
+
+
+def test_a_month_s_budget_is_not_that_of_the_year(make, fill):
+    fill(*((day, "ann", "m", 1, 0, 3, 0, 2) for day in ("2026-10-30", "2025-11-30")))
+    assert ask(make(5, "month")) == 200
+
+
+def test_what_still_runs_counts_behind_the_end_of_another():
+    budgets, one, other = Budgets(lambda: 0.0), Account(), Account()
+    key = ApiKey(name="ann", hash=f"sha256:{'0' * 64}", budget_tokens=5, budget_period="day")
+    other.tokens = 5
+    for account in (one, other):
+        budgets.begin(account, "ann")
+    budgets.end(one, "ann", 0.0)
+    with pytest.raises(BudgetSpent, match="has used 5 tokens"):
+        budgets.check(key, 5)
 
 
 @pytest.mark.usefixtures("zone")

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -40,6 +40,7 @@ def test_an_entry_is_read_with_all_that_it_may_have():
     assert (key.rpm, key.tpm, key.concurrency, key.max_tokens) == (60, 1000, 4, 4096)
     assert (key.priority, key.max_priority, key.role) == (2, 2, "user")
     assert key.expires == datetime(2027, 1, 1, tzinfo=UTC)
+    assert key.is_valid(key.expires - timedelta(microseconds=1)) and not key.is_valid(key.expires)
     assert [key.may_use(name) for name in ("demo", "llama-3", "llama", "demo2")] == [
         *(True, True, False, False)
     ]
@@ -132,6 +133,11 @@ def test_entries_that_have_not_changed_are_the_same_again():
     after = parse_keys("# ours\n" + entry("bob") + entry("ann", rpm=1), 0, before=before)
     assert after.by_name["bob"] is before.by_name["bob"]
     assert after.by_name["ann"].rpm == 1
+
+
+def test_a_name_that_is_too_long_is_told_in_part():
+    with pytest.raises(KeysError, match=f"^{'x' * 64}: name: "):
+        parse_keys(entry("x" * 100), 0)
 
 
 def test_strings_of_several_lines_hide_no_entry():

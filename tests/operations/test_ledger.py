@@ -3,6 +3,7 @@
 import logging
 import sqlite3
 import threading
+import time
 
 import pytest
 
@@ -59,6 +60,7 @@ def test_a_row_is_there_while_a_request_runs_and_has_all_of_it_in_the_end(
     assert known == ["mine", "ann", "scripted", URL, "open", 3, None]
     assert wall.now - 20 < started <= wall.now
     assert read(path, DAYS) == []
+    time.sleep(0.01)  # of the time to the first token alone
     gate.open()
     response.get_data()
     response.close()
@@ -66,7 +68,7 @@ def test_a_row_is_there_while_a_request_runs_and_has_all_of_it_in_the_end(
     [row] = read(path, "SELECT * FROM requests")
     assert row[0].startswith("cmpl-") and row[1] == "mine"
     assert row[3:12] == (wall.now, "ann", "scripted", URL, 200, "length", 3, 1, 2)
-    assert 0 <= row[12] <= row[13] <= row[14] and row[15] == "done"
+    assert 0 <= row[12] < row[13] <= row[14] and row[15] == "done"
     assert read(path, DAYS) == [("2026-11-30", "ann", 1, 0, 3, 2)]
     assert read(path, "SELECT model, cached_tokens FROM days") == [("scripted", 1)]
 
@@ -285,6 +287,16 @@ def test_beyond_a_full_queue_entries_are_dropped_and_counted(ledger, path, monke
     full.room.set()
     ledger.close()
     assert [row[2] for row in read(path, DAYS)] == [5]
+
+
+def test_what_can_not_be_written_at_the_end_is_counted(ledger):
+    ledger.start()
+    writer = ledger._writer
+    full = writer._connection = Full(writer._connection, sqlite3.OperationalError("full"))
+    refuse(ledger)
+    assert full.refused.wait(20)
+    ledger.close()
+    assert ledger.num_errors == 3  # two commits, and the entry
 
 
 def test_an_entry_that_no_time_mends_is_dropped_and_the_thread_goes_on(ledger, path):

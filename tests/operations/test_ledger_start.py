@@ -1,5 +1,7 @@
 """What the ledger finds in its file at a start, and what can't be used."""
 
+import os
+import pathlib
 import sqlite3
 
 import pytest
@@ -61,6 +63,16 @@ def test_rows_are_kept_for_so_many_days_and_sums_for_ever(path, wall, monkeypatc
     assert sum(row[2] for row in read(path, DAYS)) == 4
 
 
+def test_the_row_of_a_request_that_runs_for_days_is_kept(path, wall):
+    ledger = Ledger(str(path), 1, False, wall)
+    ledger.start()
+    insert(path, ("a", wall.now, "open"), ("b", wall.now, "done"))
+    wall.now += 3 * 86400
+    refuse(ledger)
+    ledger.close()
+    assert read(path, "SELECT id FROM requests") == [("a",)]
+
+
 def not_a_database(path):
     path.write_bytes(b"no database" * 1000)
 
@@ -117,6 +129,8 @@ def test_a_second_server_does_not_take_the_firsts_requests_for_lost(ledger, path
     with pytest.raises(LedgerError, match="is another server's, which runs"):
         other.start()
     assert other._open() is None  # and its requests go on without
+    opened = [os.path.realpath(file) for file in pathlib.Path("/proc/self/fd").iterdir()]
+    assert opened.count(f"{path}-lock") == 1
     ledger.close()
     another = Ledger(str(path), 400, False)
     another.start()

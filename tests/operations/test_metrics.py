@@ -3,17 +3,22 @@
 import contextlib
 import re
 import time
+from typing import get_args
 
 import flask
 import pytest
 import requests
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from switchyard import engine
 from switchyard.app import SettingsError, Switchyard, read_settings
 from switchyard.app.metrics import requests as request_metrics
+from switchyard.app.metrics.requests import RequestMetrics
+from switchyard.app.operations.account import Account, Phase
 from switchyard.engine.messages import Restarting
 from switchyard.engine.stats import Occupancy, Totals
+from switchyard.engine.stream import Used
 from tests.faults.conftest import SCRIPTED
 from tests.live.conftest import start
 from tests.operations.conftest import bearer, entry
@@ -318,3 +323,42 @@ def test_what_a_host_application_generates_counts_for_it(model_path, tmp_path):
     finally:
         assert host.models.close(timeout=20)
         app.extensions["switchyard"].ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "numbers", "phase"),
+    [
+        (499, (0, 0, 0), "pending"),
+        (499, (2, 0, 0), "prefill"),  # all of its prompt was in the cache
+        (499, (0, 2, 0), "prefill"),
+        (499, (0, 2, 1), "decode"),
+        (200, (0, 2, 1), None),
+    ],
+)
+def test_a_request_that_is_answered_by_a_client_s_leaving_counts_for_what_it_had(
+    status, numbers, phase
+):
+    registry, account = CollectorRegistry(), Account()
+    account.said = {"route": "/", "method": "POST", "status": status}
+    account.used = {"r-0": Used("r-0", 2, *numbers)}
+    RequestMetrics(registry).end(account)
+    name = "switchyard_clients_gone_total"
+    counts = {one: registry.get_sample_value(name, {"phase": one}) for one in get_args(Phase)}
+    assert {one for one, count in counts.items() if count} == ({phase} if phase else set())
+
+
+class Panic(BaseException):
+    """As pyo3's PanicException, which Flask handles as no error."""
+
+
+def test_a_request_that_gets_no_answer_counts_as_a_500(make_client, monkeypatch):
+    def panic():
+        raise Panic
+
+    client = make_client(ScriptedBackend())
+    endpoint, _ = client.application.url_map.bind("").match(URL, "POST")
+    monkeypatch.setitem(client.application.view_functions, endpoint, panic)
+    with pytest.raises(Panic):
+        client.post(URL, json={})
+    name = "switchyard_http_requests_total"
+    assert value(series(client), name, route=URL, method="POST", status="500") == 1

@@ -73,6 +73,16 @@ def test_a_connection_waits_without_a_limit_and_sends_at_once(at):
                 assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+def test_a_connection_that_no_engine_takes_is_given_up(monkeypatch):
+    monkeypatch.setattr(address, "BACKLOG", 0)
+    where = f"127.0.0.1:{free_port()}"
+    with address.listen(where), contextlib.ExitStack() as stack:
+        with pytest.raises(TimeoutError) as told:
+            for _ in range(10):
+                stack.enter_context(address.connect(where, 0.2))
+        assert told.value.errno is None  # the system's own, of minutes, has a number
+
+
 def test_an_engine_that_is_too_busy_to_accept_keeps_its_address(at, monkeypatch):
     monkeypatch.setattr(address, "BACKLOG", 0)
     with address.listen(at), contextlib.ExitStack() as stack:

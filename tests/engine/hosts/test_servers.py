@@ -11,7 +11,7 @@ from switchyard.engine.links.hosts import address, handshake, knock
 from switchyard.engine.links.hosts.knock import Hello
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import Finished, PutBack
-from tests.engine.hosts.house import FINGERPRINT, KEY, link_of, meeting
+from tests.engine.hosts.house import FINGERPRINT, KEY, link_of, meeting, wait_until
 from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, count, job
 
@@ -90,6 +90,16 @@ def test_the_numbers_go_on_where_the_connection_was_lost(house):
     with model._changed:
         assert model._changed.wait_for(lambda: model.standing.stats.totals.new_tokens >= 6, 20)
     assert model.standing.stats.totals.new_tokens == 6
+
+
+def test_the_process_of_an_engine_is_told_as_long_as_it_is_there(house):
+    shared = house()
+    with meeting(shared) as (model, wire):
+        wire.send([messages.Loaded(ScriptedBackend().open())])
+        assert model.wait_until_loaded(20)
+        assert link_of(model).pid == 7
+    wait_until(lambda: model.state == "recovering", model._changed)
+    assert link_of(model).pid is None
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ class Look:
     def __init__(self, size):
         self.size = size
         self.models = None
+        self.num_looks = 0
 
     def needed(self, config):
         return {"host": config.max_batch_size}
 
     def free(self, places):
+        self.num_looks += 1
         loaded = [one for one in self.models.engines if one.standing.is_ready]
         return {"host": self.size - sum(one.config.max_batch_size for one in loaded)}
 

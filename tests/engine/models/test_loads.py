@@ -101,6 +101,18 @@ def test_an_operator_is_told_what_a_load_has_waited_for(served):
     assert table.loaded() == ["a"]
 
 
+def test_what_waited_for_memory_in_vain_is_loaded_as_soon_as_there_is_some(served):
+    table = served(size=10, clock=lambda: table.now)
+    models = table.start(table.model("a"), table.model("b"))
+    with models.lease("a"):
+        load = models.load("b")
+        table.now += 20.0  # load_wait
+        with pytest.raises(engine.Loading):
+            load.wait(20)
+    models.lease("b").release()
+    assert table.loaded() == ["b"]
+
+
 def test_max_loaded_counts_whatever_the_memory(served):
     table = served(max_loaded=1)
     models = table.start(table.model("a"), table.model("b"))
@@ -227,7 +239,8 @@ def test_a_lost_engine_comes_back_ever_later(served):
     assert models.wait_until_stopped(0) is None
 
 
-def test_a_busy_model_makes_room_where_another_has_waited_for_long(served):
+def test_a_busy_model_makes_room_where_another_has_waited_for_long(served, caplog):
+    caplog.set_level("INFO", "switchyard.engine.models.room")
     table = served(size=20, clock=lambda: table.now)
     gate = Gate()
     table.scripts["a"] = [ScriptedBackend(gate=gate)]
@@ -240,9 +253,12 @@ def test_a_busy_model_makes_room_where_another_has_waited_for_long(served):
     first.release()
     [third], found = in_threads(1, lambda: models.lease("c"))
     wait_for(lambda: models.status("c").num_waiting)
+    table.now += 1.0
     models.lease("a").release()  # as long as nobody waits for long
     table.now += 5.0  # a quarter of load_wait
     wait_for(lambda: models._entries["a"].yields_to is not None)
+    num_looks = table.look.num_looks
+    wait_for(lambda: table.look.num_looks > num_looks + 1)
     [later], again = in_threads(1, lambda: models.lease("a"))
     wait_for(lambda: models.status("a").num_waiting)
     assert models.status("c").state == "loading"
@@ -256,6 +272,7 @@ def test_a_busy_model_makes_room_where_another_has_waited_for_long(served):
     table.now += 1.0
     later.join(20)  # in the place of the one that is idle
     assert again[0] is not None and models.status("b").state == "unloaded"
+    assert caplog.text.count("takes no requests until it has gone") == 1
 
 
 def test_a_model_lost_at_the_end_of_its_load_comes_back(served):
