@@ -1,5 +1,6 @@
 """Bodies of operators' changes of models, and the model settings that result."""
 
+import json
 import logging
 from typing import Any
 
@@ -71,8 +72,10 @@ def swap(name: str, request: Any, is_default: bool = False) -> engine.Load:
     """
     models = services().models
     served = change_of(name, request)
+    given = request.model_dump(mode="json", exclude_unset=True)
+    told = f", {json.dumps(given)}" if given else ""
     check_threads(served)
-    audit.warning("%s: load of %s", share_of(flask.request), name)
+    audit.warning("%s: load of %s%s", share_of(flask.request), name, told)
     if name not in models.names:
         only = request.model_dump(include={"model"}, exclude_unset=True)
         models.add(change_of(name, ModelChange(**only)))

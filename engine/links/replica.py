@@ -1,5 +1,6 @@
 """One replica, as its link sees it. Under the link's lock."""
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from switchyard.engine.messages import (
     ReplicaStatus,
 )
 from switchyard.engine.stats import Stats
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +105,14 @@ class Replica:
             self.pages.move_to_end(page)
         while len(self.pages) > self.info.num_pages:
             self.pages.popitem(last=False)
+
+    def serve(self, info: ModelInfo, name: str) -> None:
+        if self.reason:
+            logger.info(
+                "model %s: process %s serves, behind this: %s", name, self.link.pid, self.reason
+            )
+        self.info, self.status, self.reason = info, "ready", ""
+        self.fence, self.num_failures = None, 0
 
     def forget(self) -> list[Placed]:
         """Take away all jobs; the replica works on none of them any more."""

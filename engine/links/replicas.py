@@ -253,8 +253,7 @@ class ReplicaLink:
             replica.status, replica.reason = "stopped", reason
             replica.link.send(Stop())
             return
-        replica.info, replica.status, replica.reason = info, "ready", ""
-        replica.fence, replica.num_failures = None, 0
+        replica.serve(info, self._config.name)
 
     def _abandon(self, replica: Replica, reason: str, out: list[Event]) -> None:
         """The replica hangs. It answers the fence once it is out, after all earlier events."""

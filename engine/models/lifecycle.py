@@ -144,8 +144,10 @@ class Lifecycle:
             logger.exception("a change of model %s fails", entry.name)
             error = ModelError(f"{type(reason).__name__}: {reason}")
         with self._changed:
-            is_known = self.is_over or load.is_cancelled or error is entry.instance.engine.error
-            if error is not None and not is_known:
+            is_known = self.is_over or error is entry.instance.engine.error
+            if load.is_cancelled:
+                logger.info("model %s is unloaded", entry.name)
+            elif error is not None and not is_known:
                 logger.error("model %s: %s", entry.name, error)
             self._finish(entry, load, error)
 

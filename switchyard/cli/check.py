@@ -1,6 +1,4 @@
-"""`switchyard check`: whether a server could start with these settings. Without torch; loads
-nothing.
-"""
+"""`switchyard check`: whether a server could start with these settings. Loads nothing."""
 
 import errno
 import http.client
@@ -18,6 +16,7 @@ from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.ledger.file import open_file
 from switchyard.app.operations.keys import read_keys
+from switchyard.cli.doctor import probe
 from switchyard.cli.estimate import usable
 from switchyard.cli.options import read, with_settings
 from switchyard.cli.server import connect, url_of_settings
@@ -147,6 +146,8 @@ def _of_model(config: engine.ModelConfig) -> Iterator[Finding]:
             free = usable([*chosen(config).values()])
             mode, tokens = Memory(config, footprints, free, lengths.max_seq_len).caches()[0]
             yield Finding("memory", True, f"there is room for {tokens} tokens of {mode} cache")
+        elif not probe()["sees"]:  # without NVML torch alone can tell
+            yield Finding("device", False, "device 'cuda': torch finds no CUDA device")
     except engine.ModelError as error:
         yield Finding("memory", False, str(error))
 

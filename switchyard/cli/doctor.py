@@ -68,7 +68,7 @@ def look() -> Iterator[Line]:
             "Models run on the CPU, for development: Llama architecture, float16 or float32.",
         )
     else:
-        yield from _of_gpus(found, versions, _probe())
+        yield from _of_gpus(found, versions, probe())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Line("open files", soft >= 1024 or hard >= 1024, f"{soft}, may be raised to {hard}")
 
@@ -113,7 +113,7 @@ def _cure(name: str) -> str:
     return "Install it: `pip install switchyard`, or scripts/bootstrap in a checkout."
 
 
-def _probe() -> dict[str, Any]:
+def probe() -> dict[str, Any]:
     """Versions and devices by torch, in a process of its own: the import takes seconds, and might
     hang.
     """

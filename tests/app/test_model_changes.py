@@ -20,6 +20,8 @@ from tests.scripted import ScriptedBackend
 
 __all__ = ["make"]
 
+BATCH = {"max_batch_size": 2}
+
 
 class Change:
     """A load whose progress a test tells."""
@@ -113,6 +115,7 @@ def test_an_unload_takes_the_time_that_is_asked(make, drain, status, caplog):
     ("method", "path", "body", "says"),
     [
         ("post", "/admin/models/second", {}, "load of second"),
+        ("post", "/admin/models/second", BATCH, f"load of second, {json.dumps(BATCH)}"),
         ("delete", "/admin/models/first", None, "unload of first"),
         ("put", "/admin/aliases/other", {"model": "second"}, "alias other is second"),
         ("post", "/models/load", {"model": "second"}, "load of second"),

@@ -24,7 +24,8 @@ from switchyard.cli.server import url_of_settings
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu
 from tests.conftest import ROOT, run_code
 
-DOCTOR = sys.modules["switchyard.cli.doctor"]  # the command has the name in the package
+CHECK = sys.modules["switchyard.cli.check"]  # the commands have these names in the package
+DOCTOR = sys.modules["switchyard.cli.doctor"]
 
 
 @pytest.fixture
@@ -78,6 +79,14 @@ def test_check_reads_the_tokenizer(switchyard, model_path, tmp_path):
     (path / "tokenizer.json").write_text("{")
     done = switchyard("check", str(path))
     assert done.exit_code == 1 and "tokenizer.json can't be read" in done.output
+
+
+def test_check_asks_torch_for_a_gpu_that_nvml_does_not_know(switchyard, monkeypatch, model_path):
+    arguments = ("check", model_path, "--set", "device=cuda", "--bind", "127.0.0.1:0")
+    done = switchyard(*arguments)
+    assert done.exit_code == 1 and "device 'cuda': torch finds no CUDA device" in done.output
+    monkeypatch.setattr(CHECK, "probe", lambda: {"sees": 1})
+    assert switchyard(*arguments).exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
@@ -268,7 +277,7 @@ GOOD = Gpu("A GPU", (9, 0), 24 << 30, 20 << 30, "570.1")
 )
 def test_doctor_says_what_follows(switchyard, monkeypatch, gpu, probe, says, status):
     monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
-    monkeypatch.setattr(DOCTOR, "_probe", lambda: probe)
+    monkeypatch.setattr(DOCTOR, "probe", lambda: probe)
     done = switchyard("doctor")
     assert says in done.output and done.exit_code == status
     assert gpu.name in done.output
@@ -278,7 +287,7 @@ def test_doctor_says_what_follows(switchyard, monkeypatch, gpu, probe, says, sta
 def test_doctor_takes_the_first_gpu_driver_and_limit_that_will_do(switchyard, monkeypatch):
     gpu = Gpu("The first", AMPERE, 8 << 30, 8 << 30, f"{NEEDED_DRIVER}.1")
     monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
-    monkeypatch.setattr(DOCTOR, "_probe", lambda: {"cuda": "12.8", "sees": 1, "extension": True})
+    monkeypatch.setattr(DOCTOR, "probe", lambda: {"cuda": "12.8", "sees": 1, "extension": True})
     monkeypatch.setattr(DOCTOR.resource, "getrlimit", lambda _: (1023, 1024))
     done = switchyard("doctor")
     assert done.exit_code == 0 and "flash-attn needs" not in done.output
@@ -287,7 +296,7 @@ def test_doctor_takes_the_first_gpu_driver_and_limit_that_will_do(switchyard, mo
 
 
 def test_doctor_asks_torch_itself(switchyard):
-    told = DOCTOR._probe()
+    told = DOCTOR.probe()
     assert told["sees"] == 0 and told["cuda"] is None
     assert "none that NVIDIA's driver knows" in switchyard("doctor").output
 

@@ -29,20 +29,20 @@ class Stranger(ModelError):
 
 
 def meet_engine(connection: socket.socket, key: bytes) -> None:
-    """The server's part. Raises Stranger, OSError."""
+    """The server's part. Raises Stranger, OSError, EOFError."""
     with _in_time(connection) as until:
         own, other = _exchange(connection, until)
         connection.sendall(_proof(key, _SERVER, own, other))
         try:
             proof = _receive(connection, _SIZE, until)
-        except Stranger:
+        except EOFError:
             raise Stranger("the engine has another key") from None
         if not hmac.compare_digest(proof, _proof(key, _ENGINE, other, own)):
             raise Stranger("the engine has another key")
 
 
 def meet_server(connection: socket.socket, key: bytes) -> None:
-    """The engine's part. Raises Stranger, OSError."""
+    """The engine's part. Raises Stranger, OSError, EOFError."""
     with _in_time(connection) as until:
         own, other = _exchange(connection, until)
         proof = _receive(connection, _SIZE, until)
@@ -79,7 +79,7 @@ def _receive(connection: socket.socket, size: int, until: float) -> bytes:
         connection.settimeout(max(until - time.monotonic(), 0.001))
         part = connection.recv(size - len(data))
         if not part:
-            raise Stranger("it has closed the connection")
+            raise EOFError("it has closed the connection")
         data += part
     return data
 

@@ -59,6 +59,19 @@ def test_a_server_waits_for_an_engine_that_is_not_there_yet(house, caplog):
     assert len([m for m in caplog.messages if "no engine for model scripted" in m]) == 1
 
 
+def test_a_server_tries_again_where_a_full_door_is_closed_on_it(house):
+    shared = house()
+    with address.listen(shared.at) as listener:
+        model = shared.connect(is_waited_for=False)
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(44)  # all that it says
+        listener.settimeout(20)
+        again, _ = listener.accept()
+        again.close()
+        assert model.state == "loading"
+
+
 def test_a_server_can_be_closed_while_there_is_no_engine(house):
     shared = house()
     model = shared.connect(is_waited_for=False)

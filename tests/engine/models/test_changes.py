@@ -184,7 +184,8 @@ def test_an_unload_is_not_asked_for_twice(served):
     assert ends(take_all(stream)) is engine.Finished
 
 
-def test_an_unload_ends_behind_the_last_job_and_a_load_that_is_under_way(served):
+def test_an_unload_ends_behind_the_last_job_and_a_load_that_is_under_way(served, caplog):
+    caplog.set_level("INFO")
     table = served()
     gate = Gate()
     waiting = closed()
@@ -206,6 +207,7 @@ def test_an_unload_ends_behind_the_last_job_and_a_load_that_is_under_way(served)
     with pytest.raises(engine.EngineError):
         load.wait(20)
     assert models.status("a").state == "unloaded"
+    assert caplog.messages.count("model a is unloaded") == 2
 
 
 def test_counts_go_on_over_unload_and_swap(served):

@@ -30,7 +30,8 @@ from tests.engine.replicas.house import INFO
 from tests.scripted import finished, job
 
 
-def test_what_a_lost_replica_had_told_ends_and_the_rest_goes_on_elsewhere(make_house):
+def test_what_a_lost_replica_had_told_ends_and_the_rest_goes_on_elsewhere(make_house, caplog):
+    caplog.set_level("INFO")
     house = make_house(max_batch_size=2)
     first, second = house.links
     house.submit(*"abcdef")
@@ -45,6 +46,7 @@ def test_what_a_lost_replica_had_told_ends_and_the_rest_goes_on_elsewhere(make_h
     assert second.jobs == ["b", "d", "c", "e"]  # it is due before those that came later
     first.tell(Loaded(INFO))
     assert first.jobs == ["a", "c", "f"] and house.states == ["ready", "ready"]
+    assert caplog.text.count("serves, behind this: it was killed") == 1
 
 
 def test_a_replica_that_was_lost_is_known_for_no_page(make_house):
