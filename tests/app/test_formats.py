@@ -58,6 +58,7 @@ def test_a_format_that_is_not_named_is_not_imported():
 def test_a_format_whose_package_is_missing_is_left_out_with_a_line(
     make_client, monkeypatch, caplog
 ):
+    caplog.set_level("INFO")
     for name in [n for n in sys.modules if n.startswith("switchyard.app.formats.websocket")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flask_sock", None)
@@ -68,6 +69,7 @@ def test_a_format_whose_package_is_missing_is_left_out_with_a_line(
 
 
 def test_the_page_of_the_documentation_is_left_out_with_a_line(make_client, monkeypatch, caplog):
+    caplog.set_level("INFO")
     monkeypatch.setattr("switchyard.app.openapi.page.ASSETS", "")
     client = make_client()
     assert client.get("/docs/").status_code == 404

@@ -1,5 +1,6 @@
 """What each layer is told of positions, beside transformers: sine, cosine and windows."""
 
+import dataclasses
 import importlib
 import warnings
 
@@ -201,3 +202,15 @@ def test_the_first_name_of_longrope_is_known():
     lengths = {"original_max_position_embeddings": 256, "max_position_embeddings": 1024}
     scaling = {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}
     assert read_rope({**lengths, "rope_scaling": scaling}).kind == "longrope"
+
+
+@pytest.mark.parametrize("name", ["qwen2-window", "qwen2vl", "qwen25vl"])
+def test_a_qwen_that_does_not_say_has_windows_from_transformers_default_on(reference, name):
+    """Of 100 layers: the defaults are 28 and 80."""
+    told = {"num_hidden_layers": 100, "use_sliding_window": True, "sliding_window": WINDOW}
+    config = {**SPECS[name].config, **told}
+    del config["max_window_layers"]
+    expected = reference(dataclasses.replace(SPECS[name], config=config, reference=None))
+    kinds = expected.get_text_config().layer_types
+    found = [layer.window for layer in read_layers(config, 100)]
+    assert found == [WINDOW if kind == "sliding_attention" else None for kind in kinds]

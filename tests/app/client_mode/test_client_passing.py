@@ -165,3 +165,9 @@ def test_a_compressed_answer_is_passed_through_as_it_is(upstream, make_remote):
     answer = app.test_client().post("/llm/v1/completions", json={"prompt": "x"})
     assert (answer.status_code, answer.headers.get("Content-Encoding")) == (200, "gzip")
     assert (answer.data, answer.headers["Content-Length"]) == (body, str(len(body)))
+
+
+def test_the_passing_view_has_the_names_that_extensions_read(behind):
+    app, _ = behind(ScriptedBackend(), of_host={"url_prefix": "/llm"})
+    [view] = [view for name, view in app.view_functions.items() if name.endswith(".pass")]
+    assert (view.__name__, view.__module__) == ("_pass", "switchyard.app.host.passing")

@@ -3,7 +3,7 @@
 import pytest
 
 from switchyard.engine.links import questions
-from switchyard.engine.messages import Hanging, JobList, ListJobs
+from switchyard.engine.messages import Hanging, JobList, JobState, ListJobs
 
 
 @pytest.fixture
@@ -35,3 +35,16 @@ def test_the_oldest_question_gives_way_where_too_many_are_open(asked, monkeypatc
     for link in house.links:
         link.tell(JobList(1, ()), JobList(2, ()), JobList(3, ()))
     assert [answer.serial for answer in house.told(JobList)] == [2, 3]
+
+
+def test_a_list_has_the_jobs_of_all_replicas_once_the_last_has_answered(asked):
+    def state(identifier):
+        return JobState(identifier, "decode", None, 1, 2, 3.0, 1, 0, "", "", "")
+
+    house = asked(7)
+    first, second = house.links
+    first.tell(JobList(7, (state("a-0"), state("a-1"))))
+    assert not house.told(JobList)
+    second.tell(JobList(7, (state("b-0"),)))
+    told = house.wait_for(JobList)
+    assert {one.identifier for one in told.jobs} == {"a-0", "a-1", "b-0"}
