@@ -113,10 +113,10 @@ class Upstream:
             if isinstance(cause, urllib3.exceptions.ProtocolError):
                 error = _closed(self.url, cause) if WAITING.is_fresh else _Lost(str(cause))
                 raise error from cause
-            logger.warning("%s can't be reached: %s", self.url, reason)
+            logger.warning("%s can't be reached: %s", self.url, _what_failed(reason))
             raise engine.Dead("the models' server can't be reached", RETRY) from reason
         except requests.RequestException as reason:
-            logger.warning("%s can't be asked: %s", self.url, reason)
+            logger.warning("%s can't be asked: %s", self.url, _what_failed(reason))
             raise engine.Dead("the models' server can't be asked", RETRY) from reason
         finally:
             WAITING.__dict__.clear()
@@ -189,6 +189,12 @@ class Incoming:
 
 class _Lost(Exception):
     """A kept connection has ended before an answer began."""
+
+
+def _what_failed(error: requests.RequestException) -> str:
+    """Without the request's path and query, which may hold a prompt."""
+    cause = error.args[0] if error.args else None
+    return str(getattr(cause, "reason", None) or type(error).__name__)
 
 
 def _closed(url: str, reason: Exception) -> engine.Closed:

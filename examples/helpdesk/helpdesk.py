@@ -66,7 +66,9 @@ def ask():
     if (answer := require_login()) is not None:
         return answer
     stream = switchyard.stream(messages=chat(flask.request.form.get("question", "")))
-    return flask.Response(stream, mimetype="text/plain")  # which closes it, and so cancels
+    headers = {"X-Accel-Buffering": "no"}  # nginx passes on each piece as it comes
+    # The response closes the stream, and so cancels.
+    return flask.Response(stream, headers=headers, mimetype="text/plain")
 
 
 def chat(question):

@@ -221,9 +221,10 @@ def test_a_server_that_is_not_there_is_an_error_at_once(make_remote, caplog):
         app.switchyard.generate("x")
     assert str(caught.value) == "the models' server can't be reached"
     assert "refused" in str(caught.value.__cause__) and url in caplog.text
-    answer = app.test_client().get("/llm/v1/models")
+    answer = app.test_client().get("/llm/generate?prompt=secret")
     assert answer.json["error"]["message"] == "the models' server can't be reached"
     assert (answer.status_code, answer.json["error"]["code"]) == (503, "model_failed")
+    assert caplog.text.count("Connection refused") == 2 and "secret" not in caplog.text
 
 
 @pytest.mark.parametrize(
