@@ -303,7 +303,7 @@ def test_doctor_asks_torch_itself(switchyard):
 
 def test_doctor_says_that_torch_gave_no_answer(monkeypatch):
     monkeypatch.setattr(DOCTOR, "PROBE", "")
-    assert DOCTOR._probe()["extension"].startswith("torch can't be asked: ")
+    assert DOCTOR.probe()["extension"].startswith("torch can't be asked: ")
 
 
 def test_an_engine_is_chosen_by_its_name():
