@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard.server import limits
+from switchyard.server.thread_pool import RequestPool
 from switchyard.server.worker import Worker
 
 NUM_THREADS = 8
@@ -71,3 +72,17 @@ def test_what_no_thread_is_free_for_waits_in_its_order(pool, may_end):
     assert served == list(range(20))
     with pytest.raises(queue.Empty):
         pool.work.get_nowait()
+
+
+def test_room_for_the_other_threads_is_tried_beside_all_request_threads(monkeypatch):
+    most = threading.active_count() + 8 + limits.OWN_THREADS - 1  # one too few
+    start = threading.Thread.start
+
+    def limited(thread):
+        if threading.active_count() >= most:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with RequestPool(8) as pool, pytest.raises(RuntimeError, match="new thread"):
+        limits.start_threads(pool, 8)

@@ -91,3 +91,12 @@ def test_why_no_replica_is_ready_is_told_by_one_that_knows():
     assert standing.state == "recovering" and str(standing.error)
     standing.note(ReplicaStates((replace(loading, status="hanging"),) * 2))
     assert standing.state == "hanging"
+
+
+def test_a_stopped_replica_is_not_the_reason_for_those_that_come_back():
+    standing = Standing("model")
+    standing.note(Loaded(ModelInfo(2048, 4096, 256, 64, "scripted")))
+    gone = ReplicaState("stopped", "another version", 0, (), "", None, 0, 0)
+    left = replace(gone, status="recovering", reason="out of memory")
+    standing.note(ReplicaStates((gone, left)))
+    assert (standing.state, str(standing.error)) == ("recovering", "out of memory")

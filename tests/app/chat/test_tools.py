@@ -332,3 +332,14 @@ def test_arguments_that_nest_too_deep_for_a_parser_are_taken_back_as_text(make_c
     response = client.post(URL, json={"messages": messages})
     assert response.status_code == 200, response.text
     assert "[" * 1200 in prompt_of(client, backend)
+
+
+def test_the_setting_of_the_calls_format_goes_before_what_the_template_shows(
+    make_client, with_template
+):
+    path = with_template("{{ tools }} <tool_call>{{ messages[0]['content'] }}")
+    said = says('[TOOL_CALLS][{"name": "get_time", "arguments": {}}]')
+    client = make_client(ScriptedBackend(said), path=path, tool_format="mistral")
+    [choice] = client.post(URL, json=QUESTION).json["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "get_time"
