@@ -268,3 +268,12 @@ def test_the_file_is_the_settings_one_unless_it_is_given(path, monkeypatch):
     monkeypatch.delenv("SWITCHYARD_KEYS_FILE")
     done = CliRunner().invoke(main, ["keys", "list"])
     assert done.exit_code == 2 and "give --file, or the setting keys_file" in done.output
+
+
+def test_a_key_may_be_given_in_a_rotation(keys, path):
+    given = "my-own-key-of-some-length"
+    keys("add", "ann", "--rpm", "5")
+    for more in ([], ["--json"]):
+        done = keys("rotate", "ann", "--stdin", *more, input=given + "\n")
+        assert done.exit_code == 0 and given not in done.output
+    assert table(path)["ann"].digest == hashed(given) and table(path)["ann"].rpm == 5

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard import engine
+from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from tests.engine.exl2.drive import prompt
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
@@ -115,3 +116,12 @@ def test_an_end_token_that_the_tokenizer_alone_names_ends_a_text(model_path, tmp
     last = ending(run(backend, job("a", 4))["a"]).last
     assert (last.finish_reason, last.new_tokens) == ("stop", 0)
     backend.close()
+
+
+def test_what_is_unloaded_closes_its_passes_before_the_model():
+    ended = []
+    model = SimpleNamespace(unload=lambda: ended.append("model"))
+    passes = SimpleNamespace(close=lambda: ended.append("passes"))
+    loaded = LoadedModel(model, SimpleNamespace(), "FP16", passes)
+    loaded.unload()
+    assert ended == ["passes", "model"]

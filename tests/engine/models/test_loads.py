@@ -340,3 +340,32 @@ def test_a_request_that_comes_as_the_first_load_fails_begins_no_other(served):
     go_on.set()
     threads[0].join(20)
     assert str(leases[0].engine.error) == "no weights" and len(table.backends) == 1
+
+
+def test_what_two_wait_for_is_kept_for_the_first(served, caplog):
+    caplog.set_level("INFO", "switchyard.engine.models.room")
+    table = served(size=10, clock=lambda: table.now)
+    models = table.start(*(table.model(name) for name in "abc"))
+    lease = models.lease("a")
+    first = models.load("b")
+    looks = table.look.num_looks
+    wait_for(lambda: table.look.num_looks > looks)
+    table.now += 5.0  # a quarter of load_wait
+    held = models._entries["a"]
+    wait_for(lambda: held.yields_to is not None)
+    owner = held.yields_to
+    second = models.load("c")
+    looks = table.look.num_looks
+    wait_for(lambda: table.look.num_looks > looks + 1)
+    table.now += 6.0
+    looks = table.look.num_looks
+    wait_for(lambda: table.look.num_looks > looks + 4)
+    assert held.yields_to is owner
+    assert caplog.text.count("takes no requests until it has gone") == 1
+    models.unload("c")
+    with pytest.raises(engine.EngineError):
+        second.wait(20)
+    assert held.yields_to is owner
+    lease.release()
+    first.wait(20)
+    assert table.loaded() == ["b"]

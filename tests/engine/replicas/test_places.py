@@ -203,3 +203,17 @@ def test_gpus_are_shared_out_in_equal_runs(monkeypatch):
     assert gpus.shares(ModelConfig("", "model", device="cpu", replicas=2)) == [(), ()]
     with pytest.raises(ModelError, match="4 GPUs can't be shared out to 3 replicas"):
         gpus.shares(config(replicas=3))
+
+
+@pytest.mark.parametrize(
+    ("factor", "order"), [(1.0, ["first", "u0", "low", "u1"]), (3.0, ["first", "u0", "u1", "u2"])]
+)
+def test_the_setting_says_when_a_lower_priority_has_its_turn(make_house, factor, order):
+    house = make_house(1, max_batch_size=1, max_priority=1, fair_wait_factor=factor)
+    house.submit("first")
+    house.submit("low")
+    house.submit(*(f"u{i}" for i in range(5)), priority=1)
+    [link] = house.links
+    for name in order[:-1]:
+        link.tell(Started(name), finished(job(name), 1))
+    assert link.jobs[: len(order)] == order
