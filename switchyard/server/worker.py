@@ -33,7 +33,6 @@ from switchyard.server.thread_pool import RequestPool
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended
-OVERTAKEN = 0.1  # seconds for a terminal's SIGINT to arrive behind the master's SIGTERM
 HEAD_TIMEOUT = 10.0  # seconds for the whole head of a request
 LINGER = 2.0  # seconds for a client to close after its last answer
 DISCARD = 10.0  # seconds in which the rest of an unread body is received and dropped
@@ -48,7 +47,7 @@ class Worker(ThreadWorker):
         # The thread's connection, the alarm of its head, whether its answer has begun.
         self._request = threading.local()
         # A signal can interrupt a signal handler: in there, an Event's lock would deadlock.
-        self._shall_drain: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._shall_drain: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._accept_from = 0.0  # time from which to accept, by the monotonic clock
         # TLS and HTTP/2 stay with gunicorn.
         self._is_plain = not (self.cfg.is_ssl or "h2" in self.cfg.http_protocols)
@@ -108,7 +107,7 @@ class Worker(ThreadWorker):
         if getattr(self, "wsgi", None) is None:  # not loaded
             super().handle_exit(sig, frame)
         else:
-            self._shall_drain.put(sig)
+            self._shall_drain.put(None)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
         """SIGQUIT, sent by the master at the second SIGINT or SIGTERM: end now."""
@@ -257,20 +256,10 @@ class Worker(ThreadWorker):
 
     # Drain's thread
 
-    def _wait_for_ctrl_c(self) -> bool:
-        """Wait for the signal to drain. Returns whether a terminal's SIGINT is among the first: the
-        master's SIGTERM may overtake it, since the kernel gives signals to different threads.
-        """
-        number = self._shall_drain.get()
-        if number != signal.SIGINT:
-            with contextlib.suppress(queue.Empty):
-                number = self._shall_drain.get(timeout=OVERTAKEN)
-        return number == signal.SIGINT
-
     def _drain(self) -> None:
-        is_ctrl_c = self._wait_for_ctrl_c()
+        self._shall_drain.get()
         services = self.wsgi.extensions[KEY]
-        _announce(services.models, services.settings, is_ctrl_c)
+        _announce(services.models, services.settings)
         deadline = time.monotonic() + services.settings.grace
         services.models.close(drain=services.settings.grace, timeout=RELEASE)
         super().handle_exit(None, None)  # before it, new requests got a 503 and probes an answer
@@ -346,15 +335,15 @@ def _stop_receiving(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RD)
 
 
-def _announce(models: engine.Models, settings: Settings, is_ctrl_c: bool) -> None:
+def _announce(models: engine.Models, settings: Settings) -> None:
     """Print the number of requests that the end waits for."""
     jobs = [job for model in models.engines for job in model.jobs(timeout=0)]
     if number := len({job.request_id for job in jobs}):
-        again = "; again to end now" if is_ctrl_c else ""
         requests = f"{number} request{'s' * (number > 1)}"
         with contextlib.suppress(OSError, ValueError):  # no stdout
             say(
-                f"switchyard: finishing {requests}, {settings.grace:g} s at most{again}",
+                f"switchyard: finishing {requests}, {settings.grace:g} s at most; "
+                "a second Ctrl-C or SIGTERM ends it now",
                 settings.log_format,
             )
 
