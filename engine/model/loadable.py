@@ -1,9 +1,10 @@
 """Whether this machine could load a model: by config.json, tensors' names and sizes: no torch."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from switchyard.engine.config import ModelConfig
+from switchyard.engine.config import Lora, ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
 from switchyard.engine.memory.gpus import is_for_cpu
@@ -24,7 +25,28 @@ def check_loadable(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
         for path in (config.path, config.draft_model):
             if path is not None:
                 _check_for_cpu(ModelDir.read(path), config.device)
+    else:
+        check_loras(config)
     return measured
+
+
+def check_loras(config: ModelConfig) -> None:
+    """Raises ModelError for a LoRA without its files."""
+    for lora in config.loras:
+        if len(adapter_files(lora)) < 2:
+            raise ModelError(
+                f"LoRA {lora.name}: {lora.path} has no adapter_config.json, or no"
+                " adapter_model.safetensors or .bin",
+                "loras",
+            )
+
+
+def adapter_files(lora: Lora) -> list[Path]:
+    """The existing files of a LoRA: configuration and weights."""
+    root = Path(lora.path)
+    weights = [root / "adapter_model.bin", root / "adapter_model.safetensors"]  # exllamav2's order
+    files = [root / "adapter_config.json", *[file for file in weights if file.is_file()][:1]]
+    return [file for file in files if file.is_file()]
 
 
 def _check_for_cpu(model_dir: ModelDir, device: str) -> None:

@@ -89,6 +89,17 @@ def test_check_asks_torch_for_a_gpu_that_nvml_does_not_know(switchyard, monkeypa
     assert switchyard(*arguments).exit_code == 0
 
 
+def test_check_looks_for_loras(switchyard, monkeypatch, model_path, tmp_path):
+    monkeypatch.setattr(CHECK, "probe", lambda: {"sees": 1})
+    loras = f'loras=[{{"path": "{tmp_path}", "name": "terse"}}]'
+    arguments = ("check", model_path, "--set", "device=cuda", "--set", loras)
+    done = switchyard(*arguments, "--bind", "127.0.0.1:0")
+    assert done.exit_code == 1 and f"LoRA terse: {tmp_path} has no adapter_config" in done.output
+    for name in ("adapter_config.json", "adapter_model.bin"):
+        (tmp_path / name).write_text("{}")
+    assert switchyard(*arguments, "--bind", "127.0.0.1:0").exit_code == 0
+
+
 @pytest.mark.parametrize("command", ["check", "serve"])
 def test_an_alias_of_no_model_is_told_by_its_setting(switchyard, monkeypatch, model_path, command):
     monkeypatch.setattr(os, "execv", None)  # serve ends before that

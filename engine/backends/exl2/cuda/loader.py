@@ -3,7 +3,6 @@
 import gc
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from switchyard.engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora
 from switchyard.engine.errors import ModelError, NoRoom, OutOfMemory
 from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.model.footprint import measure
+from switchyard.engine.model.loadable import adapter_files, check_loras
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ CACHES: dict[CacheMode, Any] = {
 def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> LoadedModel:
     """The model with the first cache that fits. Raises ModelError if none fits."""
     _check_gpus(config, exl2_config)
-    _check_loras(config)
+    check_loras(config)
     configs = [exl2_config]
     if config.draft_model is not None:
         configs.insert(0, read_draft_config(config, exl2_config, "cuda"))
@@ -57,7 +57,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
         if config.tensor_parallel or not (has_pages(one) and attn.has_flash_attn_with_window):
             check_windows(one)
     footprints, _ = measure(config)
-    adapters = sum(file.stat().st_size for lora in config.loras for file in _adapters(lora))
+    adapters = sum(file.stat().st_size for lora in config.loras for file in adapter_files(lora))
     free = [size - adapters for size in free_memory()]
     memory = Memory(config, footprints, free, exl2_config.max_seq_len)
     for mode, tokens in memory.caches():
@@ -113,25 +113,6 @@ def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
 def has_pages(exl2_config: ExLlamaV2Config) -> bool:
     """Whether jobs can share the cache, which needs flash-attn."""
     return attn.has_flash_attn_with_paged and not exl2_config.no_flash_attn
-
-
-def _check_loras(config: ModelConfig) -> None:
-    """Raises ModelError before the model is loaded, which is slow."""
-    for lora in config.loras:
-        if len(_adapters(lora)) < 2:
-            raise ModelError(
-                f"LoRA {lora.name}: {lora.path} has no adapter_config.json, or no"
-                " adapter_model.safetensors or .bin",
-                "loras",
-            )
-
-
-def _adapters(lora: Lora) -> list[Path]:
-    """The existing files of a LoRA: configuration and weights."""
-    root = Path(lora.path)
-    weights = [root / "adapter_model.bin", root / "adapter_model.safetensors"]  # exllamav2's order
-    files = [root / "adapter_config.json", *[file for file in weights if file.is_file()][:1]]
-    return [file for file in files if file.is_file()]
 
 
 def _read_lora(model: ExLlamaV2, lora: Lora) -> ExLlamaV2Lora:
