@@ -144,7 +144,8 @@ class Lifecycle:
             logger.exception("a change of model %s fails", entry.name)
             error = ModelError(f"{type(reason).__name__}: {reason}")
         with self._changed:
-            is_known = self.is_over or error is entry.instance.engine.error
+            # An engine logs its own error.
+            is_known = self.is_over or (load.engine is not None and error is load.engine.error)
             if load.is_cancelled:
                 logger.info("model %s is unloaded", entry.name)
             elif error is not None and not is_known:

@@ -50,9 +50,9 @@ class Room:
         """Evict idle models, the least recently used first, until there is room.
 
         "there": there is room. "busy": there will be room once other models have finished their
-        jobs; with `is_pressing` these take no more requests until `let_go_on`. "none": by the
-        estimate there is no room, and no other model that could go; the loader decides. Raises
-        NoRoom, before any eviction, if even all evictions would not suffice.
+        jobs, loads or unloads; with `is_pressing` these take no more requests until `let_go_on`.
+        "none": by the estimate there is no room, and no other model that could go; the loader
+        decides. Raises NoRoom, before any eviction, if even all evictions would not suffice.
         """
         needed = instance.needed = self._look.needed(instance.served.config)
         idle, busy, num_loaded = self._others(instance)
@@ -123,8 +123,8 @@ class Room:
             ]
             for entry in loaded:
                 one = entry.instance
-                if entry.load is None and one.served.load != "start":
-                    is_idle = one.is_idle
+                if one.served.load != "start":
+                    is_idle = entry.load is None and one.is_idle  # a change of it ends
                     used = one.used if is_idle else one.since
                     resident = Resident(entry.name, one.needed, used, not is_idle)
                     (idle if is_idle else busy).append(resident)

@@ -96,8 +96,8 @@ def unload(there: Context, name: str, drain: float | None) -> None:
     query = "" if drain is None else f"?drain={drain:g}"
     ask(there["base"], "DELETE", path + query, there["headers"])
     click.echo(
-        f"{name} ends behind its last job; a request that names it loads it again, unless it has"
-        ' `load = "manual"`'
+        f"{name} is unloaded behind its last job, if it has any; a request that names it loads it"
+        ' again, unless it has `load = "manual"`'
     )
 
 

@@ -29,8 +29,9 @@ def panic(*args, **more):
 def test_a_grammar_on_which_the_compiler_panics_is_refused(monkeypatch):
     grammars = Grammars(Tokenizer(ModelDir.read(DEMO)))
     monkeypatch.setattr("switchyard.engine.grammar.grammars.LLMatcher", panic)
-    with pytest.raises(engine.InvalidJob, match="too large"):
+    with pytest.raises(engine.InvalidJob, match="too large") as raised:
         grammars.matcher(constraints.json_object().grammar)
+    assert raised.value.param == "constraint"
 
 
 @pytest.mark.parametrize("method", ["compute_bitmask", "consume_token"])

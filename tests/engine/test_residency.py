@@ -234,8 +234,9 @@ def test_a_draft_model_is_counted_too(model_path):
 
 
 def test_what_the_cpu_can_not_serve_has_no_need(model_path):
-    with pytest.raises(engine.ModelError, match="quantized"):
-        residency.needed(cpu_config(DEMO_EXL2))
+    for paths in ({"path": DEMO_EXL2}, {"path": model_path, "draft_model": DEMO_EXL2}):
+        with pytest.raises(engine.ModelError, match="quantized"):
+            residency.needed(cpu_config(**paths))
 
 
 def test_a_host_without_room_refuses_before_weights_are_read(model_path, monkeypatch):

@@ -192,10 +192,11 @@ def test_escaped_and_plain_templates_encode_alike(tokenizer):
 
 def test_more_tokens_than_the_limit_are_rejected_also_when_the_text_is_huge(tokenizer):
     assert len(tokenizer.encode("a b c", 10)) <= 10
-    for text in ("word " * 20, "word " * 1_000_000):
+    for text in ("a b " * 10, "word " * 20, "word " * 1_000_000):
         with pytest.raises(engine.PromptTooLong, match="more than 10 tokens") as told:
             tokenizer.encode(text, 10)
         assert told.value.limit == 10 < told.value.prompt_tokens
+        assert told.value.is_whole == (len(text) < 50)
         with pytest.raises(engine.PromptTooLong, match="more than 10 tokens"):
             tokenizer.encode_template(text, 10)
 

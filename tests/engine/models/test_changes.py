@@ -300,6 +300,19 @@ def test_why_a_model_could_not_be_loaded_is_logged_once(served, caplog):
     assert caplog.text.count("no weights") == 1
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_why_a_swap_failed_is_logged_once(served, caplog, is_loaded):
+    table = served()
+    models = table.start(table.model("a"))
+    if is_loaded:
+        models.lease("a").release()
+    bad = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    table.scripts["a"] = [bad]
+    with pytest.raises(engine.ModelError, match="no weights"):
+        models.swap(table.model("a")).wait(20)
+    assert caplog.text.count("no weights") == 1
+
+
 def test_the_models_of_a_server_share_the_time_to_wait_for_them(served, monkeypatch):
     table, given = served(), []
     models = table.start(*(table.model(name, load="start") for name in "ab"))
