@@ -4,6 +4,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.app import errors
+from switchyard.app.exceptions import LimitReached
 from tests.app.refused import COMPLETIONS, error_of
 from tests.scripted import Gate, ScriptedBackend
 
@@ -80,3 +81,9 @@ def test_retry_after_is_the_engines_estimate_within_what_clients_obey(seconds, h
         described, _ = errors.describe(kind("not now", seconds))
         assert described.status == status
         assert described.headers == {"Retry-After": header}
+
+
+def test_a_client_that_waits_as_many_milliseconds_as_it_is_told_is_not_too_early():
+    for seconds, told in ((0.0001, ("1", "1")), (1.0011, ("2", "1002"))):
+        headers = errors.describe(LimitReached("at its limit", seconds))[0].headers
+        assert (headers["Retry-After"], headers["retry-after-ms"]) == told

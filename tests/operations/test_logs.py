@@ -117,6 +117,16 @@ def test_a_stream_is_told_with_all_its_bytes(make_keyed, lines):
     assert (fields["completion_tokens"], fields["finish_reason"]) == (2, "length")
 
 
+def test_a_stream_that_is_left_is_told_with_the_bytes_that_were_sent(make_keyed, lines):
+    client = make_keyed(ScriptedBackend(endless), access_log="-")
+    body = {"prompt": "x", "max_tokens": 1900, "stream": True}
+    with client.post(URL, json=body, headers=bearer("ann"), buffered=False) as response:
+        pieces = response.iter_encoded()
+        num_bytes = len(next(pieces)) + len(next(pieces))
+    fields, _ = lines()
+    assert (fields["stream"], fields["bytes"]) == (True, num_bytes)
+
+
 def test_a_line_of_the_servers_own_is_written_in_one_piece(monkeypatch):
     """Or a line of another thread would come before its end."""
     writes = []

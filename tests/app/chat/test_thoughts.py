@@ -2,6 +2,7 @@
 
 import pytest
 
+from switchyard.app.table_settings import TableModel
 from tests.app.chat.test_tools import HELLO, URL, prompt_of
 from tests.app.conftest import frames
 from tests.scripted import ScriptedBackend, says
@@ -46,6 +47,16 @@ def test_bare_text_is_all_that_the_model_writes(make_client):
     headers = {"Accept": "text/plain"}
     response = client.post(URL, json={**HELLO, "stream": True}, headers=headers)
     assert response.get_data(as_text=True) == "".join(THOUGHTS)
+
+
+def test_a_table_s_own_tags_are_split_off(make_client, model_path):
+    client = make_client(ScriptedBackend(says("[", "Hm", "]", "So")))
+    message = client.post(URL, json=HELLO).json["choices"][0]["message"]
+    assert message["content"] == "[Hm]So"
+    table = TableModel(model=model_path, reasoning_start="[", reasoning_end="]")
+    client.models.get().about = table  # as the table of models does when it makes an engine
+    message = client.post(URL, json=HELLO).json["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm", "So")
 
 
 def test_tags_that_are_special_tokens_are_shown_in_the_text_to_split(make_client):
