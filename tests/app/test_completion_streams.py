@@ -198,6 +198,17 @@ def test_heartbeats_come_while_a_job_waits(make_client):
     assert b'"text":"0 "' in rest and rest.endswith(b"data: [DONE]\n\n")
 
 
+def test_bare_text_tells_a_failure_without_identifiers_of_responses(make_client):
+    def script(job):
+        yield engine.Chunk(job.identifier, "0 ", (0,))
+        yield engine.Failed(job.identifier, engine.JobFailed(f"broken: {'a' * 32}"))
+
+    client = make_client(ScriptedBackend(script))
+    body = {"prompt": "x", "stream": True}
+    text = client.post("/v1/completions", json=body, headers={"Accept": "text/plain"}).text
+    assert text == "0 \n[error] broken: …\n"
+
+
 def test_a_job_that_fails_behind_heartbeats_ends_with_an_error_event(make_client):
     def script(job):
         yield engine.Failed(job.identifier, engine.JobFailed("broken"))

@@ -45,6 +45,12 @@ def test_errors_and_models_are_in_the_words_of_formats_that_are_served(make_clie
     assert ["AnthropicErrorBody" in document for document in documents] == [True, False]
 
 
+def test_a_path_that_only_begins_as_messages_is_not_anthropics(make_client):
+    client = make_client()
+    assert client.get("/v1/messages/x").json["type"] == "error"
+    assert set(client.get("/v1/messages-x").json) == {"error"}
+
+
 def test_a_format_that_is_not_named_is_not_imported():
     run_code(
         "import sys\n"

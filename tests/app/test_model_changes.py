@@ -190,6 +190,20 @@ def test_a_wrong_setting_of_a_change_is_named(make, name, value):
     assert error["param"] == name and name in error["message"]
 
 
+def test_settings_outside_the_tables_reach_a_model_of_a_directory(make):
+    client = make(max_pending=7)
+    events(client.post("/admin/models/third", json={}))
+    assert client.models.served("third").config.max_pending == 7
+
+
+def test_an_unknown_model_is_told_each_name_once(make):
+    client = make()
+    events(client.post("/admin/models/third", json={}))
+    response = client.post("/admin/models/nothing", json={})
+    assert response.status_code == 404
+    assert response.json["error"]["message"].endswith("there is: first, second, third")
+
+
 def test_directories_are_listed_once_and_to_operators_alone(make):
     client = make()
 

@@ -47,6 +47,7 @@ def test_codex_finds_all_that_it_needs(make_client):
     assert (model["slug"], model["context_window"]) == ("scripted", 2048)
     assert model["truncation_policy"] == {"mode": "tokens", "limit": 512}
     assert model["supported_reasoning_levels"] == []
+    assert model["default_reasoning_level"] is None
     assert "Codex" in model["base_instructions"]
 
 
@@ -71,7 +72,8 @@ def test_a_slash_at_the_end_makes_no_difference(make_client, path):
 
 def test_anthropic_s_clients_get_their_own_shape_and_errors(make_client):
     client = make_client(ScriptedBackend())
-    assert "models" not in client.get("/v1/models", headers=ANTHROPICS).json
+    told = client.get("/v1/models", headers=ANTHROPICS).json
+    assert "models" not in told and told["data"][0]["created_at"].endswith("Z")
     answers = client.get("/openapi.json").json["paths"]["/v1/models/{model}"]["get"]["responses"]
     schema = answers["404"]["content"]["application/json"]["schema"]
     kinds = {kind["$ref"].rpartition("/")[2] for kind in schema["anyOf"]}

@@ -101,6 +101,14 @@ def test_the_last_body_of_a_stream_tells_them_if_asked(make_client, path, with_u
     assert not any("timings" in other for other in others)
 
 
+def test_a_prompt_counts_once_for_all_of_which_the_best_is_told(make_client):
+    client = make_client(ScriptedBackend())
+    body = {"prompt": ["x", "x y z"], "best_of": 2, "timings": True}
+    told = client.post("/v1/completions", json=body).json
+    read = told["timings"]["prompt_n"] + told["timings"]["cache_n"]
+    assert read == told["usage"]["prompt_tokens"]
+
+
 @pytest.mark.parametrize("path", TEXTS)
 def test_the_legacy_routes_tell_them_too(make_client, path):
     client = make_client(ScriptedBackend())
