@@ -359,3 +359,10 @@ def test_without_new_tokens_the_prompt_is_read_and_nothing_more(make_client):
 def test_a_prompt_that_just_fills_the_context_is_read(make_client, length, status):
     _, response = post(make_client, prompt=[5] * length, n_predict=0)
     assert response.status_code == status
+
+
+def test_each_of_several_prompts_has_the_whole_context(make_client):
+    _, response = post(make_client, prompt=[[5] * 1500, [6] * 1500], n_predict=1)
+    assert response.status_code == 200, response.text
+    _, response = post(make_client, prompt=[[5], [6] * 2049], n_predict=1)
+    assert response.status_code == 400 and "2049 tokens" in response.json["error"]["message"]

@@ -192,6 +192,24 @@ def test_a_window_of_no_tokens_turns_off_the_default_too(make_client):
     assert [job.sampling.repetition_penalty for job in backend.enqueued] == [1.3, 1]
 
 
+@pytest.mark.parametrize(
+    ("path", "window"),
+    [
+        ("/completion", {"repeat_last_n": 9, "penalize_nl": False}),
+        ("/api/v1/generate", {"rep_pen_range": 9}),
+        ("/api/v1/generate", {"max_new_tokens": 3, "repetition_penalty_range": 9}),
+    ],
+    ids=str,
+)
+def test_the_default_penalty_has_the_requests_window(make_client, path, window):
+    backend = ScriptedBackend()
+    client = make_client(backend, default_repetition_penalty=1.3)
+    response = client.post(path, json={"prompt": "x", **window})
+    assert response.status_code == 200, response.json
+    [sampling] = [job.sampling for job in backend.enqueued]
+    assert (sampling.repetition_penalty, sampling.repetition_range) == (1.3, 9)
+
+
 @pytest.mark.parametrize("path", ["/api/v1/generate", "/completion"])
 def test_false_is_no_number_of_tokens(make_client, path):
     body = {"prompt": "x", "dry_multiplier": 1, "dry_penalty_last_n": False}

@@ -12,7 +12,8 @@ SWITCHES = [*kobold.KOBOLD_SWITCHES, *kobold.TEXTGEN_SWITCHES, *llamacpp.SWITCHE
 @pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: switch.name)
 def test_what_belongs_to_a_sampler_that_is_off_is_left_out(switch):
     others = dict.fromkeys(switch.others, 7)
-    assert idle(others, [switch]) == {*switch.others}  # nothing says that it is on
+    if not switch.is_setting:
+        assert idle(others, [switch]) == {*switch.others}  # nothing says that it is on
     assert idle({**others, switch.name: switch.off}, [switch]) == {*switch.others}
     assert idle({**others, switch.name: switch.off + 0.5}, [switch]) == set()
 

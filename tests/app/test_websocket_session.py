@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -104,3 +105,19 @@ def test_idle_time_begins_when_the_last_generation_has_ended(make, connect, monk
     look_around(connection)
     clock.now += 10
     assert connection.receive()["error"]["code"] == "websocket_timeout"
+
+
+def test_the_account_ends_of_a_generation_whose_client_has_left(make):
+    gate = Gate()
+    client = make({"first": ScriptedBackend(gate=gate)})
+    connection = Client(client.application)
+    connection.send("generate", 1, prompt="x", max_tokens=2)
+    look_around(connection)
+    connection.close()
+    gate.open()
+    count = 'switchyard_requests_total{key="none",model_name="first"} 1.0'
+    for _ in range(400):
+        if count in client.get("/metrics").text:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the account is still open")

@@ -38,14 +38,14 @@ KOBOLD_SWITCHES = (
     *_EVERYWHERE,
     Switch("dynatemp_range", 0, ("dynatemp_exponent",)),
     Switch("mirostat", 0, _MIROSTAT),
-    Switch("rep_pen", 1, ("rep_pen_range",)),
+    Switch("rep_pen", 1, ("rep_pen_range",), is_setting=True),
 )
 TEXTGEN_SWITCHES = (
     *_EVERYWHERE,
     Switch("dynamic_temperature", 0, ("dynatemp_low", "dynatemp_high", "dynatemp_exponent")),
     Switch("guidance_scale", 1, ("negative_prompt",)),
     Switch("mirostat_mode", 0, _MIROSTAT),
-    Switch("repetition_penalty", 1, ("repetition_penalty_range",)),
+    Switch("repetition_penalty", 1, ("repetition_penalty_range",), is_setting=True),
 )
 
 _NEUTRAL: Table = {

@@ -28,7 +28,8 @@ SWITCHES = (
     ),
     Switch("dynatemp_range", 0, ("dynatemp_exponent",)),
     Switch("mirostat", 0, ("mirostat_tau", "mirostat_eta")),
-    Switch("repeat_penalty", 1, ("repeat_last_n", "penalize_nl"), "repeat_last_n"),
+    Switch("repeat_penalty", 1, ("repeat_last_n",), "repeat_last_n", is_setting=True),
+    Switch("repeat_penalty", 1, ("penalize_nl",)),
 )
 TEXT = "prompt_string"  # the text in a prompt that is an object
 MAX_BIASED = 200  # characters of a text with a bias; a character has at most four tokens

@@ -67,6 +67,7 @@ class Switch(NamedTuple):
     off: float
     others: tuple[str, ...]
     window: str | None = None  # one of the others: a window of 0 tokens also turns it off
+    is_setting: bool = False  # whether a setting, and not `off`, holds where it isn't given
 
 
 class OtherServers(TextRequest):
@@ -102,4 +103,5 @@ def called(server: Server) -> ConfigDict:
 
 def idle(body: Mapping[str, Any], switches: Iterable[Switch]) -> set[str]:
     """The parameters in `body` of samplers that are off."""
-    return {other for s in switches if body.get(s.name, s.off) == s.off for other in s.others}
+    off = (s for s in switches if body.get(s.name, None if s.is_setting else s.off) == s.off)
+    return {other for switch in off for other in switch.others}
