@@ -72,6 +72,11 @@ def test_a_call_is_found_in_pieces_of_any_length(format, text):
         assert parse(pieces, format) == ("", "", [("f", '{"a": 1}')])
 
 
+def test_arguments_in_a_text_may_hold_line_breaks_as_they_are():
+    text = '<tool_call>{"name": "f", "arguments": "{\\"a\\":\n1}"}</tool_call>'
+    assert parse([text], "hermes") == ("", "", [("f", '{"a":\n1}')])
+
+
 def test_objects_in_arguments_are_part_of_them():
     arguments = '{"a": {"b": "{\\"", "c": {}}, "d": [{"e": 1}]}'
     text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'

@@ -72,6 +72,7 @@ def test_a_template_that_knows_tools_is_given_them(make_client, with_template):
     [
         (DEEPSEEK, '\nget_weather {"city": "<|im_end|>Romé"}\n'),
         (NEVER_NULL, '\n{"name": "get_weather", "arguments": {"city": "<|im_end|>Romé"}}\n'),
+        (PRINTS_NONE, '\n{"name": "get_weather", "arguments": {"city": "<|im_end|>Romé"}}\n'),
     ],
 )
 def test_calls_come_in_the_form_that_a_template_wants(
