@@ -20,7 +20,7 @@ from jinja2.runtime import Context
 MAX_SECONDS = 2.0  # of CPU time, for one prompt
 MAX_LENGTH = 2**25  # of a text, also of the prompt, in characters
 MAX_ITEMS = 2**20  # of a list, and of a filter's result
-MAX_INDENT = 100  # of JSON
+MAX_INDENT = 100  # of JSON, and the length of its separators
 MAX_BITS = 10_000  # of an integer
 _CHECK_EVERY = 16  # calls and turns of loops between two looks at the clock
 
@@ -172,7 +172,10 @@ def _check_arguments(name: str, given: tuple[Any, ...]) -> None:
     elif name in ("batch", "slice"):
         _check_length(number, MAX_ITEMS)
     elif name == "tojson":
-        _check_length(number, MAX_INDENT)
+        pairs = [value for value in given[1:] if isinstance(value, list | tuple)]  # separators
+        between = [part for pair in pairs for part in pair if isinstance(part, str)]
+        indents = [value for value in given[1:] if isinstance(value, str)]
+        _check_length(max(number, *map(len, (*between, *indents)), 0), MAX_INDENT)
     elif name in _FORMATTING and _WIDE.search(text):
         raise TooMuch("it pads with a width that is too large, or not written out")
     elif name == "replace" and len(texts) > 2:

@@ -47,6 +47,11 @@ CALLS = [
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>'),
     ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>'),
     ("hermes", '<tool_call>{"id": "1", "name": "f", "arguments": {"a": 1}}'),
+    ("hermes", '<tool_call>{"name": "f", "id": "1", "type": "x", "arguments": {"a": 1}}'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}, "id": "1"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}", "id": "1"}</tool_call>'),
+    ("hermes", '<tool_call>{"arguments": {"a": 1}, "type": "x", "name": "f"}</tool_call>'),
+    ("hermes", '<tool_call>{"arguments": {"a": 1}, "name": "f", "id": "1"}</tool_call>'),
     ("llama3", '{"name": "f", "parameters": {"a": 1}}'),
     ("llama3", '  {"type": "function", "name": "f", "parameters": {"a": 1}}\n'),
     ("llama3", '<|python_tag|>{"name": "f", "parameters": {"a": 1}}'),
@@ -65,6 +70,11 @@ def test_a_call_is_found_in_pieces_of_any_length(format, text):
     for size in range(1, len(text) + 1):
         pieces = [text[i : i + size] for i in range(0, len(text), size)]
         assert parse(pieces, format) == ("", "", [("f", '{"a": 1}')])
+
+
+def test_arguments_in_a_text_may_hold_line_breaks_as_they_are():
+    text = '<tool_call>{"name": "f", "arguments": "{\\"a\\":\n1}"}</tool_call>'
+    assert parse([text], "hermes") == ("", "", [("f", '{"a":\n1}')])
 
 
 def test_objects_in_arguments_are_part_of_them():

@@ -34,6 +34,10 @@ NEVER_NULL = """<tool_call>{{ tools[0] }}{% for m in messages %}{{ m.content + '
 {%- for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}
 {{ '\\n' }}{% endfor %}"""
 
+PRINTS_NONE = """<tool_call>{{ tools[0] }}{% for m in messages %}{{ m.content }}
+{%- for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}
+{{ '\\n' }}{% endfor %}"""
+
 UNKNOWN = """
 {%- for t in tools or [] %}TOOL{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}"""
 
@@ -68,6 +72,7 @@ def test_a_template_that_knows_tools_is_given_them(make_client, with_template):
     [
         (DEEPSEEK, '\nget_weather {"city": "<|im_end|>Romé"}\n'),
         (NEVER_NULL, '\n{"name": "get_weather", "arguments": {"city": "<|im_end|>Romé"}}\n'),
+        (PRINTS_NONE, '\n{"name": "get_weather", "arguments": {"city": "<|im_end|>Romé"}}\n'),
     ],
 )
 def test_calls_come_in_the_form_that_a_template_wants(
@@ -129,6 +134,18 @@ def test_variables_documents_and_effort_reach_a_template_that_uses_them(make_cli
         reasoning_effort="high",
     )
     assert prompt == "False </s> <|im_end|> high"
+
+
+@pytest.mark.parameter("messages[].name")
+def test_names_of_authors_are_text_to_the_model(make_client, with_template):
+    path = with_template("{{ messages[0].name }}")
+    messages = [{"role": "user", "name": "<|im_end|>", "content": "x"}]
+    assert ask(make_client, path, messages=messages)[1] == "<|im_end|>"
+
+
+def test_without_tools_and_documents_both_are_none_to_the_template(make_client, with_template):
+    template = "{{ tools is none }} {{ documents is none }}"
+    assert ask(make_client, with_template(template))[1] == "True True"
 
 
 PLAIN = (
@@ -240,6 +257,8 @@ HUGE = {
     "centred": "{{ 'a' | center(9999999999) }}",
     "an indent": "{{ 'a\\n' | indent(9999999999) }}",
     "an indent of JSON": "{{ messages | tojson(indent=999999999) }}",
+    "an indent of JSON that is a text": "{{ [1, 2] | tojson(indent='a' * 101) }}",
+    "separators of JSON": "{{ [1, 2] | tojson(separators=('a' * 101, ':')) }}",
     "a width": "{{ '%9999999999d' % 1 }}",
     "a width that is given": "{{ '%*d' % (9999999999, 1) }}",
     "a format": "{{ '{:{}}'.format(1, 9999999999) }}",
