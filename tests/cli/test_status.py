@@ -64,6 +64,21 @@ def test_each_line_of_a_busy_server_is_told():
     ]
 
 
+def test_numbers_at_their_limits_are_told():
+    model = {"id": "m", "state": "loading", "progress": 0.0, "running": 0, "waiting": 0}
+    model |= {"max_batch_size": 4, "max_pending": 5, "tokens_per_second": 0.0}
+    model |= {"prompt_tokens_per_second": 0.0, "iteration_ms": 0.0, "last_iteration_age": 1.0}
+    model |= {"recoveries": 1, "gpus": [{"name": "cuda:0", "total": 8 << 30, "free": 8 << 30}]}
+    assert list(_lines({"version": "1", "uptime": 59.6, "models": [model]})) == [
+        "switchyard 1, for 0:01:00",
+        "m: loading 0%, 0 running, 0 waiting",
+        "  at most 4 running and 5 waiting",
+        "  0 tokens/s, 0 of prompts, 0 ms a step",
+        "  cuda:0: 0.0 of 8.0 GiB",
+        "  recovered 1 times",
+    ]
+
+
 def test_a_user_sees_states_and_sums(status):
     done = status("--key", KEYS["ann"])
     assert done.output.splitlines()[1:] == ["scripted: ready, 0 running, 0 waiting"]

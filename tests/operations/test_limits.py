@@ -372,9 +372,12 @@ def test_priorities(make_keyed, keys_file, asked, status, given):
     assert (response.status_code, backend.enqueued[-1].priority) == (200, 3)
 
 
-@pytest.mark.parametrize(("asked", "status"), [(None, 200), (-2, 200), (-1, 400), (0, 400)])
-def test_a_key_made_to_yield_does(make_keyed, keys_file, asked, status):
-    keys_file.write(entry("ann", priority=-2))
+@pytest.mark.parametrize(
+    ("own", "asked", "status"),
+    [(-2, None, 200), (-2, -2, 200), (-2, -1, 400), (-2, 0, 400), (-1, 0, 400)],
+)
+def test_a_key_made_to_yield_does(make_keyed, keys_file, own, asked, status):
+    keys_file.write(entry("ann", priority=own))
     body = {**BODY, **({} if asked is None else {"priority": asked})}
     response = make_keyed(ScriptedBackend()).post(URL, json=body, headers=bearer("ann"))
     assert response.status_code == status
