@@ -106,6 +106,10 @@ def test_why_an_address_can_not_be_listened_on_is_told_as_it_is():
     with socket.create_server(("127.0.0.9", 65535)):
         told = address.refusal("127.0.0.9:65535")
     assert told is not None and told.endswith(" SWITCHYARD_BIND=127.0.0.9:1")
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        port = taken.getsockname()[1]
+        told = address.refusal(f"[::1]:{port}")
+    assert told is not None and told.endswith(f" SWITCHYARD_BIND=[::1]:{port % 65535 + 1}")
     elsewhere = address.refusal("192.0.2.1:80")  # for documentation: nobody's
     assert elsewhere is not None and "can't be listened on" in elsewhere
 

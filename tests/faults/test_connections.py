@@ -103,6 +103,17 @@ def test_the_end_begins_no_request_that_is_not_whole(make_worker):
         assert begun == [] and connection.sock.fileno() < 0
 
 
+def test_a_wake_up_without_data_closes_no_connection(make_worker):
+    worker = make_worker(nr_conns=1, _waste=bytearray(1))
+    with make_connection() as connection:
+        connection.sock.setblocking(False)
+        for on_readable in (worker._on_request, worker._on_rest):
+            worker._wait(connection, on_readable)
+            on_readable(connection, None)
+            assert connection in worker._waiting
+            worker._forget(connection)
+
+
 def test_the_end_tells_how_many_requests_it_waits_for(capsys):
     settings = types.SimpleNamespace(grace=2.5, log_format="text")
     for identifiers, told in (("", ""), ("aa", "1 request"), ("aab", "2 requests")):

@@ -2,14 +2,16 @@
 
 import itertools
 import socket
+import struct
+import threading
 import types
 
 import pytest
 
 from switchyard import engine
-from switchyard.app.exceptions import BadRequest
+from switchyard.app.exceptions import BadRequest, BodyTimeout
 from switchyard.server.body import Body
-from tests.faults.heads import MAX_SLOW, make_connection
+from tests.faults.heads import MAX_SLOW, NUM_THREADS, head, make_connection
 from tests.growth import assert_within
 
 
@@ -94,6 +96,7 @@ def test_many_chunks_take_a_time_in_proportion():
         (b"3\r\nabcde\r\n0\r\n\r\n", "malformed|longer than it says"),
         (b"3\r\nabcd\r\n\r\n0\r\n\r\n", "malformed|longer than it says"),
         (b"3\r\nabc\r\n0\r\nGET / HTTP/1.1\r\n\r\n", "is no trailer"),
+        (b"3;\x01\r\nabc\r\n0\r\n\r\n", "is no size of a chunk"),
     ],
 )
 def test_chunks_have_the_length_that_they_say_and_trailers_have_names(data, refusal):
@@ -103,14 +106,77 @@ def test_chunks_have_the_length_that_they_say_and_trailers_have_names(data, refu
         if refusal is None:
             assert body.read(9) == b"abc" and body.is_over
         else:
-            with pytest.raises(BadRequest, match=refusal):
+            with pytest.raises(BadRequest, match=refusal) as caught:
                 body.read(9)
+            assert (caught.value.param, caught.value.code) == (None, "invalid_body")
 
 
 def test_the_length_of_the_next_request_is_none_of_this_ones():
     with make_connection() as connection:
         connection.buffer += b"GET / HTTP/1.1\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 999\r\n\r\n"
         assert connection.has_request()
+
+
+def test_a_body_that_comes_soon_is_not_slow():
+    with make_connection() as connection:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connection.sock = ours
+            for _ in range(MAX_SLOW):
+                connection.threads.wait(object())
+            timer = threading.Timer(0.05, theirs.sendall, [b"xyz"])
+            timer.start()
+            assert Body(connection, 3).read(3) == b"xyz"
+            timer.join()
+
+
+def test_an_empty_body_can_be_read_though_all_threads_are_busy():
+    with make_connection() as connection:
+        for _ in range(NUM_THREADS):
+            connection.threads.enter(object())
+        assert Body(connection, 0).read(1) == b""
+        with pytest.raises(engine.Full):
+            Body(connection, 1).read(1)
+
+
+def test_the_refusal_of_a_late_body_tells_its_time():
+    with make_connection() as connection:
+        connection.is_late, connection.body_within = True, 2.5
+        with pytest.raises(BodyTimeout, match=r"within 2\.5 seconds"):
+            Body(connection, 1).read(1)
+
+
+def test_an_unread_body_that_has_not_arrived_is_not_awaited():
+    with make_connection() as connection:
+        connection.sock = Dripping(connection.sock)
+        assert not Body(connection, 1).skip()
+
+
+@pytest.mark.parametrize(("length", "is_awaited"), [(65536, True), (65537, False)])
+def test_a_body_of_64_kb_is_the_largest_that_holds_no_thread(length, is_awaited):
+    with make_connection() as connection:
+        connection.wait_for_request(begin_within=5.0, head_within=10.0, body_within=1.0, now=100.0)
+        connection.buffer += head(length=length)
+        assert connection.has_request() != is_awaited
+
+
+def test_a_write_may_take_a_fraction_of_a_second():
+    with make_connection() as connection:
+        connection.limit_sends(1.5)
+        limit = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+        seconds, microseconds = struct.unpack("ll", limit)
+        assert seconds == 1 and 0.49e6 < microseconds < 0.51e6
+
+
+def test_a_closed_connection_keeps_no_parser_and_no_body():
+    """They refer to it, and the garbage would wait for a collection."""
+    with make_connection() as connection:
+        connection.buffer += b"GET / HTTP/1.1\r\n\r\n"
+        assert connection.has_request()
+        connection.init()
+        connection.body = Body(connection, 0)
+        connection.close()
+        assert connection.parser is None and connection.body is None
 
 
 class Dripping:

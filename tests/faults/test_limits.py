@@ -5,6 +5,8 @@ import pathlib
 import re
 import resource
 import socket
+import subprocess
+import sys
 import time
 import types
 
@@ -174,3 +176,29 @@ def test_the_strictest_limit_of_threads_around_the_server_is_told(tmp_path, monk
     assert ", 200 (pids.max of the control group)" in limits.threads_allowed()
     groups.write_text("8:pids:/\n")
     assert ", no limit (pids.max of the control group)" in limits.threads_allowed()
+
+
+@pytest.mark.parametrize(
+    ("num_files", "number"), [(resource.RLIM_INFINITY, 80), (1_000_000, 80), (300, 36)]
+)
+def test_a_thread_gets_ten_connections_where_there_are_files(num_files, number):
+    assert limits.max_connections(8, num_files) == number
+
+
+def test_the_limit_of_threads_that_is_told_is_the_soft_one():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1000, hard))
+    try:
+        assert limits.threads_allowed().startswith("1000 of this user (ulimit -u), ")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+
+
+def test_a_closed_standard_input_reads_as_empty():
+    code = (
+        "import sys; from switchyard.server import limits; limits.open_standard_streams();"
+        " print(repr(sys.stdin.read()))"
+    )
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout == "''\n"

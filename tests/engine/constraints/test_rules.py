@@ -343,3 +343,7 @@ def test_a_forced_token_outside_the_vocabulary_is_refused(make_engine):
 def test_a_constraint_and_forced_tokens_can_go_to_another_process():
     one = job("a", constraint=PATTERN, forced=Forced(1, "x", (5,)))
     assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_a_boolean_is_no_number_of_a_schema():
+    assert constraints.seconds_to_compile({"multipleOf": True, "maximum": True}) < 1
