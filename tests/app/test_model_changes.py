@@ -226,6 +226,16 @@ def test_a_large_request_is_inside_the_gate_again_behind_the_load_of_its_model(m
     assert inside and set(inside) == {1} and gate.num_inside == 0
 
 
+def test_a_wait_for_a_load_has_the_deadline_of_the_queue(make):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make({"second": backend}, queue_timeout=0.2, load_wait=2)
+    response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
+    assert response.status_code == 408
+    assert response.json["error"]["code"] == "queue_timeout"
+    assert "usage" not in response.json["error"]  # nothing was used
+
+
 def test_no_lease_is_left_behind_any_end_of_a_request(make):
     client = make()
     for body, status in (

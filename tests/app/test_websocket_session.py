@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -104,3 +105,20 @@ def test_idle_time_begins_when_the_last_generation_has_ended(make, connect, monk
     look_around(connection)
     clock.now += 10
     assert connection.receive()["error"]["code"] == "websocket_timeout"
+
+
+def test_generations_go_on_while_another_waits_for_its_model(make, connect):
+    gate, loading = Gate(), ScriptedBackend()
+    loading.opening.clear()
+    client = make({"first": ScriptedBackend(gate=gate), "second": loading})
+    connection = connect(client.application)
+    connection.send("generate", 1, prompt="x", max_tokens=2)
+    connection.send("generate", 2, prompt="x", max_tokens=2, model="second")
+    while not client.models.status("second").num_waiting:
+        time.sleep(0.005)
+    gate.open()
+    message = connection.receive()
+    assert (message["type"], message["id"]) == ("end", 1)
+    loading.opening.set()
+    message = connection.receive()
+    assert (message["type"], message["id"]) == ("end", 2)
