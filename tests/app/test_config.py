@@ -246,6 +246,9 @@ def test_loras_are_tables_and_named_after_their_directories(elsewhere):
     assert loras == (engine.Lora("adapters/terse", "terse"), engine.Lora("x", "y", 0.5))
     with pytest.raises(SettingsError, match=r"loras\.0\.scale"):
         read_settings(loras=[{"path": "x", "scale": 1.0}])
+    with pytest.raises(SettingsError, match=r"argument loras\.0\.path: ") as caught:
+        read_settings(loras=[{"name": "x"}])
+    assert caught.value.name == "loras"
 
 
 def test_there_are_more_threads_than_jobs():
@@ -300,6 +303,7 @@ def test_without_tables_there_is_one_model():
             "no model that is served; there is: one",
         ),
         ({"models": [ONE], "model": "/m/other"}, "can't be tables"),
+        ({"models": [ONE], "name": "other"}, "can't be tables"),
         ({"models": [ONE], "default_model": "two"}, "'two' is none of one"),
         ({"models": [ONE, OTHER], "max_loaded": 1}, "max_loaded: 2 models stay"),
         ({"models": [ONE, {**OTHER, "load": "demand"}], "max_loaded": 1}, "must be at least 2"),
@@ -324,8 +328,9 @@ def test_tables_that_can_not_be_honoured_are_named(given, message):
 
 def test_a_fault_of_a_table_names_its_model():
     settings = read_settings(models=[ONE, {**OTHER, "cache_tokens": 100}])
-    with pytest.raises(engine.ModelError, match="models: other: cache_tokens must be a multiple"):
+    with pytest.raises(engine.ModelError, match="models: other: cache_tokens must be") as caught:
         settings.served()
+    assert caught.value.param == "cache_tokens"
 
 
 def test_each_replica_of_each_shared_engine_has_threads_for_its_jobs():

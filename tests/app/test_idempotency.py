@@ -129,6 +129,7 @@ def test_one_that_comes_while_the_job_runs_joins_it(make_client, ask, body):
         (URL, STREAMED, {}),
         (f"{URL}?x=1", ASKED, {}),
         (URL, ASKED, {"Accept": "text/plain"}),
+        (URL, ASKED, {"Content-Type": "application/json; charset=utf-8"}),
     ],
 )
 def test_another_request_with_the_key_is_refused(make_client, path, body, headers):
@@ -149,7 +150,8 @@ def test_a_key_is_its_clients_own_and_its_endpoints(make_client):
     assert client.post(CHAT, json=MESSAGES, headers=KEY).status_code == 200
     headers = {**KEY, "Authorization": "Bearer other"}
     assert client.post(URL, json=STREAMED, headers=headers).status_code == 200
-    assert len(backend.enqueued) == 3
+    assert client.post(CHAT, json=MESSAGES, headers=headers).status_code == 200
+    assert len(backend.enqueued) == 4
 
 
 def test_what_was_refused_may_be_asked_again(make_client, ask, hold):

@@ -22,7 +22,7 @@ from switchyard.engine.stream import Used
 from tests.faults.conftest import SCRIPTED
 from tests.live.conftest import start
 from tests.operations.conftest import bearer, entry
-from tests.scripted import ScriptedBackend, ticking
+from tests.scripted import Gate, ScriptedBackend, ticking
 
 __all__ = ["start"]
 
@@ -250,6 +250,15 @@ def test_a_client_that_leaves_is_counted_by_what_its_job_was_at(make_client):
     name = "switchyard_clients_gone_total"
     found = until(client, lambda now: value(now, name, phase="decode") == 1)
     assert value(found, name, phase="pending") == value(found, name, phase="prefill") == 0
+
+
+def test_a_client_that_leaves_before_the_text_has_left_in_the_queue(make_client):
+    gate = Gate()
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=0.05)
+    begun(client).close()
+    gate.open()
+    name = "switchyard_clients_gone_total"
+    until(client, lambda now: value(now, name, phase="pending") == 1)
 
 
 def test_open_streams_and_how_far_they_are_behind_are_told(make_client):
