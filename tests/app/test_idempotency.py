@@ -1,5 +1,6 @@
 """Requests that come again with the same Idempotency-Key."""
 
+import socket
 import threading
 import time
 
@@ -7,6 +8,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.delivery import transcripts
+from switchyard.app.delivery.watch import LOOK
 from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.conftest import Streamed, listed, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
@@ -119,6 +121,20 @@ def test_one_that_comes_while_the_job_runs_joins_it(make_client, ask, body):
     client.delete(f"/v1/requests/{row['id']}")
     first, second = (answer.get(timeout=20) for answer in answers)
     assert first.data == second.data
+    assert len(backend.enqueued) == 1
+
+
+def test_a_client_that_sends_no_more_waits_for_the_first_too(make_client, ask, hold, connection):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    held = hold(client)
+    first = ask(client, STREAMED, headers=KEY)
+    assert held.arrived.acquire(timeout=20)
+    connection.client.shutdown(socket.SHUT_WR)
+    second = ask(client, STREAMED, headers=KEY, environ_overrides=connection.environ)
+    time.sleep(2 * LOOK)
+    held.is_over.set()
+    assert second.get(timeout=20).data.endswith(first.get(timeout=20).data)  # behind a heartbeat
     assert len(backend.enqueued) == 1
 
 
