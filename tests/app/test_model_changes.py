@@ -239,7 +239,7 @@ def test_a_wait_for_a_load_has_the_deadline_of_the_queue(make):
 def test_a_wait_for_a_load_ends_when_the_setting_says(make):
     backend = ScriptedBackend()
     backend.opening.clear()
-    client = make({"second": backend}, load_wait=0.1)
+    client = make({"second": backend}, load_wait=0.1, queue_timeout=3)
     response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
     assert (response.status_code, response.json["error"]["code"]) == (503, "overloaded")
 
