@@ -3,11 +3,13 @@
 import pathlib
 import re
 import typing
+from types import SimpleNamespace
 
 import pytest
 
 from switchyard import engine
 from switchyard.app import SettingsError, read_settings
+from switchyard.app.blueprint import open_services
 from switchyard.app.config import Settings
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -246,6 +248,9 @@ def test_loras_are_tables_and_named_after_their_directories(elsewhere):
     assert loras == (engine.Lora("adapters/terse", "terse"), engine.Lora("x", "y", 0.5))
     with pytest.raises(SettingsError, match=r"loras\.0\.scale"):
         read_settings(loras=[{"path": "x", "scale": 1.0}])
+    with pytest.raises(SettingsError, match=r"argument loras\.0\.path: ") as caught:
+        read_settings(loras=[{"name": "x"}])
+    assert caught.value.name == "loras"
 
 
 def test_there_are_more_threads_than_jobs():
@@ -300,6 +305,7 @@ def test_without_tables_there_is_one_model():
             "no model that is served; there is: one",
         ),
         ({"models": [ONE], "model": "/m/other"}, "can't be tables"),
+        ({"models": [ONE], "name": "other"}, "can't be tables"),
         ({"models": [ONE], "default_model": "two"}, "'two' is none of one"),
         ({"models": [ONE, OTHER], "max_loaded": 1}, "max_loaded: 2 models stay"),
         ({"models": [ONE, {**OTHER, "load": "demand"}], "max_loaded": 1}, "must be at least 2"),
@@ -324,8 +330,9 @@ def test_tables_that_can_not_be_honoured_are_named(given, message):
 
 def test_a_fault_of_a_table_names_its_model():
     settings = read_settings(models=[ONE, {**OTHER, "cache_tokens": 100}])
-    with pytest.raises(engine.ModelError, match="models: other: cache_tokens must be a multiple"):
+    with pytest.raises(engine.ModelError, match="models: other: cache_tokens must be") as caught:
         settings.served()
+    assert caught.value.param == "cache_tokens"
 
 
 def test_each_replica_of_each_shared_engine_has_threads_for_its_jobs():
@@ -337,3 +344,25 @@ def test_each_replica_of_each_shared_engine_has_threads_for_its_jobs():
 @pytest.mark.parametrize(("given", "access"), [({}, "key"), ({"metrics": "open"}, "open")])
 def test_with_keys_metrics_need_one_unless_they_are_set_open(given, access):
     assert read_settings(keys_file="keys.toml", **given).metrics == access
+
+
+def test_a_fault_of_several_settings_is_told_once():
+    with pytest.raises(SettingsError, match=r"^argument metrics: key needs a keys_file$"):
+        read_settings(metrics="key")
+
+
+def test_what_the_engine_cannot_honour_of_a_default_stands_nowhere():
+    with pytest.raises(engine.ModelError, match=r"^hang_timeout must be above 0, and hang_exit"):
+        read_settings(hang_exit=0.5).engine_config()
+
+
+def test_services_are_made_by_the_settings(tmp_path):
+    given = dict(ledger=str(tmp_path / "ledger"), ledger_days=7, max_pending=3)
+    contexts = {"short": 2048, "long": 131_072}
+    models = SimpleNamespace(
+        names=list(contexts), get=lambda name: SimpleNamespace(context=contexts[name])
+    )
+    found = open_services(read_settings(**given), models, None)
+    assert found.settings.max_body_bytes == 32 * 131_072
+    assert (found.ledger._days, found.ledger._has_keys) == (7, False)
+    assert (found.gate._max_waiting, found.gate._max_busy) == (3, found.settings.max_jobs)
