@@ -159,6 +159,13 @@ def test_gpus_that_are_not_there_end_the_start(there, model_path, device, found,
     assert caught.value.param == "gpus"
 
 
+def test_gpus_of_shared_engines_are_theirs_to_check(there, model_path):
+    there(0, visible="")
+    config = ModelConfig(model_path, "m", link="socket", at=("unix:a",), gpus=(7,))
+    gpus.check_gpus(config)
+    assert opening.own_config(config) == ModelConfig(model_path, "m", gpus=(7,))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"gpus": (-1,)}, {"gpus": (0, 0)}, {"device": "cpu"}, {"link": "thread"}],
