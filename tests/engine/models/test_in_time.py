@@ -140,7 +140,7 @@ def test_what_was_unloaded_stays_so_and_comes_back_if_it_is_lost_behind_a_load(s
     for change in (models.load, lambda name: models.swap(table.model(name))):
         change("b").wait(20)
         lose(models, "b")
-        table.now += lifecycle.MAX_RETRY
+        table.now += lifecycle.RETRY  # as after a first failure
         tick(models)
         assert models.status("b").state == "ready"
         models.unload("b").wait(20)
