@@ -189,19 +189,24 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
     [
         {"cache_tokens": 1000},
         {"cache_tokens": 0},
+        {"cache_tokens": -256},
         {"cache_mode": []},
         {"cache_mode": ["Q4", "Q4"]},
         {"gpu_reserve": 0.1},
         {"loras": [{"path": "a/x"}, {"path": "b/x"}]},
         {"tensor_parallel": True, "loras": [{"path": "a"}]},
         {"tensor_parallel": True, "draft_model": "draft"},
+        {"num_draft_tokens": 0},
         {"num_draft_tokens": 8},
         {"ngram_draft": True, "draft_model": "draft"},
         {"rope_alpha": -1.0},
+        {"rope_alpha": float("inf")},
+        {"rope_scale": 0.0},
         {"rope_scale": float("nan")},
         {"gpu_reserve": float("inf")},
         {"gpu_split": [0.0]},
         {"gpu_split": [-1.0, 4.0]},
+        {"gpu_split": [float("inf")]},
         {"gpus": [-1]},
         {"gpus": [1, 1]},
         {"gpus": [0], "device": "cpu"},
@@ -216,14 +221,20 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         {"default_frequency_penalty": 3.0},
         {"hang_timeout": 0.0},
         {"hang_timeout": 200.0},
+        {"hang_timeout": 1.0, "hang_exit": float("inf")},
+        {"silence_timeout": 0.0},
+        {"silence_timeout": float("inf")},
         {"fair_wait_factor": float("nan")},
+        {"fair_wait_factor": float("inf")},
         {"default_max_tokens": 0},
     ],
     ids=str,
 )
 def test_what_the_engine_cannot_honour_is_named(wrong):
-    with pytest.raises(engine.ModelError, match=next(iter(wrong))):
+    name = next(iter(wrong))
+    with pytest.raises(engine.ModelError, match=name) as raised:
         read_settings(**wrong).engine_config()
+    assert raised.value.param == name
 
 
 def test_cache_modes_are_a_list_or_have_commas_between_them(monkeypatch, elsewhere):

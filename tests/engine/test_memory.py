@@ -155,7 +155,8 @@ def test_a_split_counts_the_weights_alone():
     first, second = memory(3, 3, gpu_split=(0.61, 3)).place("float16", 4096)
     assert first == 500 * MIB + 5 * 16 * MIB + 100 * MIB
     assert second == first
-    assert memory(3, 3, gpu_split=(0.4, 0.4)).place("float16", 4096) == []
+    for split in ((0.4, 0.4), (0.61,)):
+        assert memory(3, 3, gpu_split=split).place("float16", 4096) == []
     assert memory(1.0, 3, gpu_split=(0.61, 3)).place("float16", 16384) == []  # no room for a cache
 
 
@@ -221,6 +222,7 @@ def test_key_value_heads_are_whole():
     assert not memory(0.6, 0.6, tensor_parallel=True).place("float16", 8192)
     only = memory(2, 2, tensor_parallel=True, gpu_split=(0, 1)).place("float16", 4096)
     assert only == [0, 1260 * MIB]
+    assert memory(0.3, 2, tensor_parallel=True).place("float16", 4096) == only  # less than reserved
 
 
 @pytest.fixture
