@@ -79,3 +79,8 @@ def test_the_status_of_a_model_that_never_ran_claims_no_numbers(client):
     assert (told["iteration_ms"], told["draft_acceptance"], told["gpus"]) == (None, None, [])
     assert (told["recoveries"], told["running"], told["waiting"]) == (0, 0, 0)
     assert not told.keys() & {"max_seq_len", "cache_mode", "pages"}
+
+
+def test_a_model_that_cannot_be_loaded_has_no_progress_of_its_load(client):
+    lines = client.get("/metrics", environ_base=LOCAL).text.splitlines()
+    assert 'switchyard_model_load_progress{model_name="broken"} 0.0' in lines
