@@ -292,6 +292,19 @@ def test_a_request_leases_a_model_once_however_often_it_asks(make):
         assert client.models.status("first").num_leases == 0
 
 
+def test_a_request_that_asks_for_two_models_leases_and_releases_both(make):
+    client = make()
+    names = "first", "second"
+    with client.application.test_request_context():
+        for expected in (1, 0, 1):  # a message of a connection may follow a release
+            if expected:
+                assert [leases.model_of(name).config.name for name in names] == [*names]
+            else:
+                leases.release()
+            assert [client.models.status(name).num_leases for name in names] == [expected] * 2
+        leases.release()
+
+
 def test_a_models_template_is_read_once(make):
     client = make()
     services = client.application.extensions[KEY]

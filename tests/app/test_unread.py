@@ -69,3 +69,18 @@ def test_what_needs_the_model_is_a_503_with_the_reason(client):
 def test_what_lists_models_lists_it(client, path):
     response = client.get(path, environ_base=LOCAL)
     assert response.status_code == 200, response.text
+
+
+def test_the_status_of_a_model_that_never_ran_claims_no_numbers(client):
+    [told] = client.get("/v1/status").json["models"]
+    assert told["last_iteration_age"] >= 0 and told["max_pending"] > 0
+    assert told.keys() >= {"progress", "max_batch_size"}
+    assert told["tokens_per_second"] == told["prompt_tokens_per_second"] == 0
+    assert (told["iteration_ms"], told["draft_acceptance"], told["gpus"]) == (None, None, [])
+    assert (told["recoveries"], told["running"], told["waiting"]) == (0, 0, 0)
+    assert not told.keys() & {"max_seq_len", "cache_mode", "pages"}
+
+
+def test_a_model_that_cannot_be_loaded_has_no_progress_of_its_load(client):
+    lines = client.get("/metrics", environ_base=LOCAL).text.splitlines()
+    assert 'switchyard_model_load_progress{model_name="broken"} 0.0' in lines

@@ -377,6 +377,7 @@ def test_a_server_below_a_path_is_asked_there(switchyard, path):
         (404, b'{"error": "nothing here"}', "404: Not Found\n"),
         (404, b"[]", "404: Not Found\n"),
         (502, b"<html>", "502: Bad Gateway\n"),
+        (403, b"", "403: Forbidden\n"),
         (401, b"", "401: Unauthorized (--key, or SWITCHYARD_KEY in the environment)\n"),
     ],
 )

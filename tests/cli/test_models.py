@@ -136,3 +136,10 @@ def test_a_load_shows_its_progress_on_a_terminal_alone(server, monkeypatch, kind
     url = f"http://127.0.0.1:{server.server_port}"
     main(["models", "--url", url, "load", "a"], standalone_mode=False)
     assert (b"loading, 42%" in shown.buffer.getvalue()) is is_shown
+
+
+def test_the_key_may_be_in_the_environment(server, monkeypatch):
+    monkeypatch.setenv("SWITCHYARD_KEY", "mine")
+    server.answers["GET", "/v1/models"] = b'{"data": []}'
+    run(server, "list")
+    assert server.asked[0][3] == "Bearer mine"

@@ -1,6 +1,8 @@
 """`switchyard status`, of a server that listens."""
 
+import http.client
 import json
+import socket
 import threading
 
 import pytest
@@ -8,6 +10,7 @@ import werkzeug.serving
 from click.testing import CliRunner
 
 from switchyard.cli import main
+from switchyard.cli.server import connect
 from switchyard.cli.status import _lines
 from tests.app.conftest import make_client, way
 from tests.operations.conftest import KEYS, clock, keys_file, make_keyed
@@ -89,3 +92,31 @@ def test_a_user_sees_states_and_sums(status):
 def test_a_refusal_ends_with_status_1(status):
     done = status("--key", "wrong")
     assert done.exit_code == 1 and "401: the API key is missing or not valid" in done.output
+
+
+def test_the_key_may_be_in_the_environment(status, monkeypatch):
+    monkeypatch.setenv("SWITCHYARD_KEY", KEYS["ann"])
+    assert status().output.splitlines()[1:] == ["scripted: ready, 0 running, 0 waiting"]
+    assert status("--key", "wrong").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("http://127.0.0.1:1/x/", http.client.HTTPConnection),
+        ("https://127.0.0.1:1/x/", http.client.HTTPSConnection),
+    ],
+)
+def test_a_server_is_asked_by_its_scheme_and_in_time(url, kind):
+    connection, prefix = connect(url, 7)
+    assert (type(connection), connection.timeout, prefix) == (kind, 7, "/x")
+
+
+def test_a_server_at_a_socket_is_asked_in_time(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        connection, prefix = connect(f"unix:{tmp_path}/s", 7)
+        connection.connect()
+        assert (connection.sock.gettimeout(), prefix) == (7, "")
+        connection.close()

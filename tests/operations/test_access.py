@@ -118,6 +118,7 @@ def basic(name, user="any"):
         basic("ann", ""),
         {"x-api-key": KEYS["ann"], "Authorization": f"Bearer {KEYS['ann']}"},
         {"x-api-key": "", **basic("ann")},
+        {"x-api-key": KEYS["ann"], "Authorization": "Basic YW55Og=="},  # without a password
     ],
 )
 def test_a_key_may_stand_where_clients_put_it(client, headers):

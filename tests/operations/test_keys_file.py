@@ -2,16 +2,19 @@
 
 import base64
 import hashlib
+import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from switchyard.app.operations import keys
 from switchyard.app.operations.keys import (
     KeysError,
     blocks,
     digest_of,
     parse_keys,
     read_keys,
+    signature_of,
 )
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 from tests.scripted import ScriptedBackend
@@ -191,3 +194,22 @@ def test_the_file_stays_the_same_in_another_directory(make_keyed, tmp_path, cloc
     KeysFile(path).write(entry("bob"))
     clock.now += 1
     assert client.get("/v1/models", headers=bearer("bob")).status_code == 200
+
+
+def test_a_file_of_the_greatest_length_is_read_and_a_longer_one_refused(tmp_path, monkeypatch):
+    path = KeysFile(tmp_path / "keys").write(entry("ann")).path
+    monkeypatch.setattr(keys, "MAX_BYTES", path.stat().st_size)
+    assert "ann" in read_keys(str(path), 0).by_name
+    monkeypatch.setattr(keys, "MAX_BYTES", path.stat().st_size - 1)
+    with pytest.raises(KeysError, match="is longer than"):
+        read_keys(str(path), 0)
+
+
+def test_a_change_within_a_tick_of_the_clock_is_noticed_by_length_or_file(tmp_path):
+    path, other = tmp_path / "keys", tmp_path / "other"
+    seen = set()
+    for file, text in ((path, "a"), (path, "ab"), (other, "ab")):
+        file.write_text(text)
+        os.utime(file, ns=(0, 0))
+        seen.add(signature_of(str(file)))
+    assert len(seen) == 3

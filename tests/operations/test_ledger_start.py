@@ -96,6 +96,13 @@ def anothers(path):
     connection.close()
 
 
+def anothers_of_our_version(path):
+    anothers(path)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -103,6 +110,7 @@ def anothers(path):
         (torn, "is damaged .*put a backup in its place, or move it away"),
         (newer, r"is of a newer version of Switchyard \(2, this one knows 1\): run that version"),
         (anothers, "is another program's database: name another file"),
+        (anothers_of_our_version, "is another program's database: name another file"),
         (lambda path: path.mkdir(), "can't be written: .*directory"),
     ],
 )

@@ -41,6 +41,7 @@ def test_a_bucket_fills_by_its_size_in_a_minute():
     assert bucket.take() == pytest.approx(1)
     clock.now += 0.75
     assert bucket.take() == pytest.approx(0.25)
+    assert bucket.level().remaining == 0  # three quarters are none
     clock.now += 0.25
     assert bucket.take() == 0
     clock.now += 3600

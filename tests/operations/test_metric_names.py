@@ -96,6 +96,7 @@ def test_what_engines_count_has_its_own_name(make_client):
     ]
     assert 5 <= told["last_iteration_age"] < 60
     assert (told["running"], told["waiting"]) == (2, 0)  # whose jobs have ended meanwhile
+    assert value(found, "vllm:num_requests_waiting") == 0
     assert told["pages"] == {"all": model.info.num_pages, "referenced": 1, "cached": 2}
 
 
@@ -142,6 +143,7 @@ def test_the_status_tells_rates_by_the_second_and_steps_in_milliseconds(make_cli
     assert told["tokens_per_second"] == pytest.approx(5, abs=1)
     assert told["prompt_tokens_per_second"] == pytest.approx(50, abs=10)
     assert told["iteration_ms"] == 20
+    assert told["last_iteration_age"] == 0  # no job is in the batch
 
 
 @pytest.mark.parametrize("gone", [None, "decode"])

@@ -310,6 +310,7 @@ def test_the_status_tells_all_and_a_users_key_states_and_sums(make_keyed):
     assert model["pages"]["all"] >= model["pages"]["referenced"]
     assert model["max_batch_size"] == 1 and told["streams"] == 1
     assert told["uptime"] > 0 and model["recoveries"] == 0
+    assert model["draft_acceptance"] is None  # there is no draft
     seen = client.get("/v1/status", headers=bearer("ann")).json
     [model] = seen["models"]
     assert model.keys() == {"id", "state", "progress", "running", "waiting"}

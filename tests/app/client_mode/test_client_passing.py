@@ -130,6 +130,17 @@ def test_the_limits_of_what_is_passed_through_are_the_application_s(
     assert option == 7500
 
 
+def test_a_body_to_pass_on_must_arrive_within_the_application_s_time(
+    upstream, make_remote, connection
+):
+    visitor = make_remote(upstream().url, url_prefix="/llm", body_timeout=0.1).test_client()
+    with connection.server.makefile("rb") as nothing:
+        sent = {"wsgi.input": nothing, "CONTENT_LENGTH": "9", **connection.environ}
+        response = visitor.post("/llm/v1/completions", environ_overrides=sent)
+    assert (response.status_code, response.json["error"]["code"]) == (408, "body_timeout")
+    assert "within 0.1 seconds" in response.json["error"]["message"]
+
+
 def test_an_answer_without_heartbeats_may_take_its_time(serve, make_remote, monkeypatch):
     monkeypatch.setattr("switchyard.app.host.wait.SILENCE", 0.1)
     server = flask.Flask("server")
