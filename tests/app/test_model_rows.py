@@ -67,6 +67,11 @@ def test_a_row_tells_the_context_that_is_served_and_that_of_the_files(make_clien
     assert (meta["n_vocab"], meta["cache_tokens"]) == (4096, 64 * 256)
 
 
+def test_models_have_their_order_for_codex_too(make):
+    told = make().get("/v1/models").json["models"]
+    assert [(one["slug"], one["priority"]) for one in told] == [("first", 0), ("second", 1)]
+
+
 def test_a_row_tells_the_fingerprint_of_the_files_that_answer(make, tmp_path):
     os.utime(tmp_path / "models" / "third" / "tokenizer.json", (1, 1))
     client = make()
