@@ -343,8 +343,9 @@ def test_a_lora_says_what_is_wrong_with_it(loader, model_path, monkeypatch, tmp_
 def test_what_is_for_gpus_is_refused_without_one(model_path, setting):
     from switchyard.engine.backends import make_backend
 
-    with pytest.raises(engine.ModelError, match=next(iter(setting))):
+    with pytest.raises(engine.ModelError, match=next(iter(setting))) as refused:
         make_backend(ModelConfig(model_path, "name", device="cpu", **setting))
+    assert refused.value.param == next(iter(setting))
 
 
 def test_all_modes_that_hold_a_whole_context_are_tried_also_where_that_is_the_most():
