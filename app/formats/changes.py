@@ -148,7 +148,7 @@ def _known(name: str) -> dict[str, Any] | None:
         return None
     served = here.models.served(name)
     if isinstance(served.about, TableModel):
-        return served.about.model_dump(exclude_unset=True)
+        return served.about.model_dump()
     return {"model": served.config.path}
 
 

@@ -1,5 +1,6 @@
 """Clients that leave while a response is awaited or streamed."""
 
+import re
 import socket
 import struct
 import sys
@@ -8,8 +9,9 @@ import types
 
 import pytest
 
+from switchyard import engine
 from switchyard.app.http.client import Client
-from switchyard.engine.messages import Started
+from switchyard.engine.messages import Failed, Started
 from tests.app.conftest import wait_until_empty
 from tests.scripted import ScriptedBackend, ticking
 
@@ -145,6 +147,22 @@ def test_a_stream_whose_client_sends_nothing_more_is_served_to_the_end(
     else:
         assert written[:3] == [b": heartbeat\n\n"] * 3
         assert written[-1].endswith(b"data: [DONE]\n\n")
+
+
+def test_a_response_that_fails_before_its_first_text_has_begun_for_such_a_client(
+    make_client, connection, gate
+):
+    def script(job):
+        yield Started(job.identifier)
+        yield Failed(job.identifier, engine.JobFailed("bad luck"))
+
+    client = make_client(ScriptedBackend(script, gate), heartbeat=FOR_EVER)
+    leave(connection, "half-close")
+    body = {"input": "Hello", "stream": True}
+    response = client.post("/v1/responses", json=body, environ_overrides=connection.environ)
+    gate.open()
+    kinds = re.findall(r"^event: response\.(\w+)$", response.get_data(as_text=True), re.M)
+    assert kinds == ["created", "in_progress", "failed"]
 
 
 def test_waitress_says_it_by_a_function(make_client, gate):

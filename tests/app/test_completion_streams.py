@@ -28,6 +28,12 @@ def test_a_stream_has_one_frame_a_chunk_and_ends_with_done(make_client):
     assert not any("usage" in b for b in bodies)
 
 
+def test_tokens_without_text_make_no_frame(make_client):
+    client = make_client(ScriptedBackend(says("", "a", "", "b")))
+    bodies = frames(client.post(URL, json={"prompt": "x", "stream": True}))
+    assert [b["choices"][0]["text"] for b in bodies] == ["a", "b", ""]
+
+
 @pytest.mark.parameter("stream_options")
 @pytest.mark.parameter("stream_options.include_usage")
 def test_a_stream_tells_usage_last_when_asked_to(make_client):

@@ -74,6 +74,14 @@ def test_a_format_whose_package_is_missing_is_left_out_with_a_line(
     assert "websocket" in line and "flask_sock" in line and "switchyard[websocket]" in line
 
 
+def test_a_format_whose_own_code_is_missing_is_an_error(make_client, monkeypatch):
+    for name in [n for n in sys.modules if n.startswith("switchyard.app.formats.websocket")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "switchyard.app.formats.websocket.session", None)
+    with pytest.raises(ModuleNotFoundError, match="session"):
+        make_client()
+
+
 def test_the_page_of_the_documentation_is_left_out_with_a_line(make_client, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr("switchyard.app.openapi.page.ASSETS", "")

@@ -63,15 +63,18 @@ def test_a_completion_tells_tokens_alternatives_and_offsets(make_client, ids, to
     end = tokenizer._special.token_to_id("<|im_end|>")
     backend = saying(
         ("a", [scored(a, -0.25, (a, -0.25), (b, -2.0))]),
-        ("b", [scored(b, -3.0, (c, -0.5), (end, -1.0))]),
+        ("b", [scored(b, -math.inf, (c, -0.5), (end, -math.inf))]),
     )
     client = make_client(backend)
     request = {"prompt": "x", "logprobs": 2}
     [choice] = client.post(COMPLETIONS, json=request).json["choices"]
     expected = {
         "tokens": ["a", "b"],
-        "token_logprobs": [-0.25, -3.0],
-        "top_logprobs": [{"a": -0.25, "b": -2.0}, {"c": -0.5, "<|im_end|>": -1.0, "b": -3.0}],
+        "token_logprobs": [-0.25, -9999.0],
+        "top_logprobs": [
+            {"a": -0.25, "b": -2.0},
+            {"c": -0.5, "<|im_end|>": -9999.0, "b": -9999.0},
+        ],
         "text_offset": [0, 1],
     }
     assert choice["logprobs"] == expected

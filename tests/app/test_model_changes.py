@@ -74,6 +74,26 @@ def test_an_answer_begins_with_the_first_progress_of_a_load():
     assert change.looks == 3
 
 
+def test_the_first_progress_is_awaited_no_longer_than_asked():
+    change = Change(*[0.5] * 1000)
+    loads.begun(change, 0)
+    assert change.looks == 1
+
+
+def test_the_stream_of_changes_tells_progress_until_the_server_is_over(monkeypatch):
+    models, now, states = SimpleNamespace(names=["a"], is_over=False), [0.25], [0.25, 0.5]
+    models.status = lambda name: SimpleNamespace(state="loading", progress=now[0])
+
+    def sleep(seconds):
+        assert not models.is_over
+        models.is_over = not states
+        now[0] = states.pop(0) if states else None
+
+    monkeypatch.setattr(loads, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
+    told = [json.loads(one[6:])["data"] for one in loads.events_of_models(models, 10.0)]
+    assert [one["progress"]["value"] for one in told] == [0.25, 0.5]
+
+
 def test_comments_keep_the_stream_of_changes_open_one_a_heartbeat(monkeypatch):
     class Models:
         names, is_over = (), False
@@ -202,6 +222,13 @@ def test_an_unknown_model_is_told_each_name_once(make):
     response = client.post("/admin/models/nothing", json={})
     assert response.status_code == 404
     assert response.json["error"]["message"].endswith("there is: first, second, third")
+
+
+def test_without_models_dir_a_path_is_refused_with_no_names(make):
+    client = make()
+    object.__setattr__(client.application.extensions[KEY].settings, "models_dir", "")
+    error = error_of(client.post("/admin/models/first", json={"draft_model": "/etc"}))
+    assert error["message"].endswith("is no directory of models_dir; there is: none")
 
 
 def test_directories_are_listed_once_and_to_operators_alone(make):

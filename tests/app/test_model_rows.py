@@ -8,7 +8,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.formats.loads import value_of
-from switchyard.engine.messages import ModelInfo
+from switchyard.engine.messages import ModelInfo, ReplicaState
 from tests.app.test_lifecycle import ask, events, make, rows
 from tests.scripted import ScriptedBackend
 
@@ -65,6 +65,19 @@ def test_a_row_tells_the_context_that_is_served_and_that_of_the_files(make_clien
     assert (meta["n_ctx"], meta["max_seq_len"]) == (768, 768)
     assert meta["n_ctx_train"] == made_for["max_position_embeddings"] != 768
     assert (meta["n_vocab"], meta["cache_tokens"]) == (4096, 64 * 256)
+
+
+def test_a_replica_of_the_server_itself_has_no_address(make):
+    client = make()
+    states = [ReplicaState("ready", "", 0, (), at, 7, 0, 0) for at in ("", "unix:/a")]
+    client.models.get().standing.replicas = tuple(states)
+    told = rows(client)["first"]["meta"]["replicas"]
+    assert [one["at"] for one in told] == [None, "unix:/a"]
+
+
+def test_models_have_their_order_for_codex_too(make):
+    told = make().get("/v1/models").json["models"]
+    assert [(one["slug"], one["priority"]) for one in told] == [("first", 0), ("second", 1)]
 
 
 def test_a_row_tells_the_fingerprint_of_the_files_that_answer(make, tmp_path):

@@ -1,5 +1,8 @@
 """GET /v1/models: the rows, what Codex reads beside them, and both at other addresses."""
 
+import json
+import pathlib
+
 import pytest
 
 from tests.scripted import ScriptedBackend
@@ -37,6 +40,21 @@ def test_while_it_loads_the_context_is_that_of_the_files(make_client):
     body = client.get("/v1/models").json
     assert body["data"][0]["max_model_len"] == 1024
     assert body["models"][0]["context_window"] == 1024
+    backend.opening.set()
+
+
+def test_a_context_that_the_files_do_not_tell_is_unknown_while_it_loads(make_client, with_template):
+    path = with_template("x")
+    file = pathlib.Path(path, "config.json")
+    config = json.loads(file.read_text())
+    del config["max_position_embeddings"]
+    file.write_text(json.dumps(config))
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    body = make_client(backend, wait=False, path=path).get("/v1/models").json
+    [row], [model] = body["data"], body["models"]
+    assert (row["max_model_len"], row["context_length"]) == (None, None)
+    assert (model["context_window"], model["truncation_policy"]["limit"]) == (None, 10_000)
     backend.opening.set()
 
 

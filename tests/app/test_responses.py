@@ -5,7 +5,8 @@ import json
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Failed, Started
+from switchyard.app.formats.responses import items
+from switchyard.engine.messages import Chunk, Failed, Finished, Started
 from tests.app.conftest import prompt_of
 from tests.app.responses import HELLO, TOOL, URL, events
 from tests.scripted import ScriptedBackend, finished, says
@@ -121,10 +122,19 @@ def test_a_stream_that_fails_ends_with_the_whole_response(make_client):
     client = make_client(ScriptedBackend(script))
     *_, last = events(client.post(URL, json={**HELLO, "stream": True}))
     assert last["type"] == "response.failed"
-    assert last["response"]["status"] == "failed"
+    assert (last["response"]["status"], last["response"]["completed_at"]) == ("failed", None)
     assert last["response"]["error"] == {"code": "server_error", "message": "bad luck"}
     [item] = last["response"]["output"]
     assert (item["content"][0]["text"], item["status"]) == ("x", "incomplete")
+
+
+def test_tokens_from_the_cache_are_told(make_client):
+    def script(job):
+        yield Started(job.identifier)
+        yield Finished(job.identifier, "stop", 10, 1, 4)
+
+    usage = make_client(ScriptedBackend(script)).post(URL, json=HELLO).json["usage"]
+    assert usage["input_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 0}
 
 
 def test_an_operator_cancels_a_response(make_client):
@@ -185,13 +195,13 @@ def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_temp
     client = make_client(backend, path=with_template("{{ messages[1].reasoning_content }}"))
     content = [{"type": "reasoning_text", "text": "Hm."}]
     reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "content": content}
-    items = [
+    history = [
         {"role": "user", "content": "x"},
         reasoning,
         {"role": "assistant", "content": "y"},
         {"role": "user", "content": "z"},
     ]
-    client.post(URL, json={**HELLO, "input": items})
+    client.post(URL, json={**HELLO, "input": history})
     assert prompt_of(client, backend) == "Hm."
 
 
@@ -247,9 +257,27 @@ def test_the_form_of_the_answer_constrains_the_job(make_client, form):
 def test_the_effort_is_told_to_the_template(make_client, with_template):
     backend = ScriptedBackend()
     client = make_client(backend, path=with_template("{{ reasoning_effort }}"))
-    reasoning = {"effort": "low", "summary": "auto"}
+    reasoning = {"effort": "low", "summary": "auto", "x": None}
     body = client.post(URL, json={**HELLO, "reasoning": reasoning}).json
     assert prompt_of(client, backend) == "low" and body["reasoning"]["effort"] == "low"
+
+
+def test_what_exceeds_the_context_is_named(make_client):
+    client = make_client(ScriptedBackend(), clamp_max_tokens=False)
+    for change, param in (
+        ({"max_output_tokens": 5000}, "max_output_tokens"),
+        ({"input": "word " * 5000}, "input"),
+    ):
+        response = client.post(URL, json={**HELLO, **change})
+        assert (response.status_code, response.json["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("name", ["content", "output", "summary"])
+def test_parts_of_all_items_are_counted_together(name):
+    half = {name: [{}] * 5000}
+    assert len(items.clean([half, half])) == 2
+    with pytest.raises(ValueError, match="at most 10000 parts"):
+        items.clean([half, half, {name: [{}]}])
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,15 @@ def test_a_call_that_is_cut_off_is_incomplete(
     assert body["incomplete_details"] == (details and {"reason": details})
 
 
+def test_the_last_item_alone_is_incomplete_in_a_stream_too(make_client):
+    text = 'Sure.<tool_call>{"name": "add", "arguments": {"a": 7'
+    client = make_client(ScriptedBackend(says(text, reason="length")))
+    bodies = events(client.post(URL, json={"input": "Hello", "tools": [TOOL], "stream": True}))
+    done = [b["item"] for b in bodies if b["type"] == "response.output_item.done"]
+    assert [item["status"] for item in done] == ["completed", "incomplete"]
+    assert bodies[-1]["response"]["output"] == done
+
+
 @pytest.mark.parameter("tools", "/v1/responses")
 @pytest.mark.parameter("tools[].type", "/v1/responses")
 @pytest.mark.parameter("tools[].defer_loading", "/v1/responses")

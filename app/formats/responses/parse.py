@@ -158,7 +158,7 @@ class ResponseRequest(Generation):
             raise ValueError(f"must have at most {MAX_METADATA} entries")
         return value
 
-    @field_validator("text", "reasoning", mode="before")
+    @field_validator("text", mode="before")
     @classmethod
     def _clean_object(cls, value: Any) -> Any:
         if not isinstance(value, dict):

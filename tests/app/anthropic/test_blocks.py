@@ -57,6 +57,7 @@ def test_streamed_blocks_follow_each_other(make_client):
         (2, "delta", "input_json_delta", ' "b": null}'),
         (2, "stop"),
     ]
+    assert bodies[1]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
     assert bodies[-2]["delta"]["stop_reason"] == "tool_use"
 
 

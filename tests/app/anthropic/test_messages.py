@@ -6,7 +6,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Started
-from tests.app.anthropic.asked import HELLO, URL, USER, error_of
+from tests.app.anthropic.asked import HELLO, TOOLS, URL, USER, error_of
 from tests.app.conftest import named_events, prompt_of
 from tests.scripted import ScriptedBackend, finished, says
 
@@ -166,12 +166,19 @@ def test_what_asks_for_nothing_is_taken(make_client):
         "metadata": {"user_id": "somebody"},
         "cache_control": {"type": "ephemeral", "ttl": "1h"},
         "service_tier": "auto",
-        "tools": [],
-        "tool_choice": {"type": "auto"},
-        "thinking": {"type": "disabled"},
+        "tools": [{**TOOLS[0], "x": None}],
+        "tool_choice": {"type": "auto", "x": None},
+        "thinking": {"type": "disabled", "x": None},
         "output_config": {"effort": "high", "format": None},
         "container": None,
-        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "system": [
+            {
+                "type": "text",
+                "text": "Be brief.",
+                "cache_control": {"type": "ephemeral"},
+                "citations": None,
+            }
+        ],
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "x", "citations": None}]}
         ],

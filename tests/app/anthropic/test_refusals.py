@@ -145,6 +145,12 @@ def test_a_full_server_limits_the_rate(make_client, gate):
         gate.open()
 
 
+def test_a_deadline_is_a_timeout(make_client, gate):
+    client = make_client(ScriptedBackend(gate=gate), total_timeout=0.05)
+    assert error_of(client.post(URL, json=HELLO), 408)["type"] == "timeout_error"
+    gate.open()
+
+
 def test_a_server_that_drains_is_overloaded(make_client):
     client = make_client(ScriptedBackend())
     client.models.drain()

@@ -69,7 +69,8 @@ def test_the_form_of_the_answer_constrains_the_job(make_client):
     backend = ScriptedBackend()
     form = {"type": "json_schema", "schema": {"type": "object"}}
     client = make_client(backend)
-    response = client.post(URL, json={**HELLO, "output_config": {"format": form}})
+    asked = {"format": {**form, "x": None}, "x": None}
+    response = client.post(URL, json={**HELLO, "output_config": asked})
     assert response.status_code == 200 and backend.enqueued[0].constraint is not None
     form["schema"] = {"type": "nothing"}
     response = client.post(URL, json={**HELLO, "output_config": {"format": form}})

@@ -42,6 +42,12 @@ def test_thoughts_may_be_left_in_the_text_or_out(make_client):
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
 
 
+def test_thoughts_of_all_choices_count(make_client):
+    client = make_client(ScriptedBackend(says(*THOUGHTS)))
+    body = client.post(URL, json={**HELLO, "n": 2}).json
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 8}
+
+
 def test_bare_text_is_all_that_the_model_writes(make_client):
     client = make_client(ScriptedBackend(says(*THOUGHTS)))
     headers = {"Accept": "text/plain"}

@@ -276,6 +276,15 @@ def test_bare_text_has_no_room_for_calls(make_client):
     assert (response.status_code, response.text) == (200, "x")
 
 
+def test_a_stream_opens_with_null_content_where_the_model_may_call(make_client):
+    client = make_client(ScriptedBackend(says("x")))
+    opened = []
+    for choice in ("auto", "none"):
+        asked = {**QUESTION, "stream": True, "tool_choice": choice}
+        opened.append(frames(client.post(URL, json=asked))[0]["choices"][0]["delta"]["content"])
+    assert opened == [None, ""]
+
+
 def test_names_of_tools_with_other_characters_go_there_and_back(make_client):
     call = '<tool_call>{"name": "git_log_all", "arguments": {}}</tool_call>'
     backend = ScriptedBackend(says(call))
