@@ -186,6 +186,7 @@ def test_a_chat_is_constrained_as_well(post):
         ({"regex": r"(a)\1"}, "regex", "backreference"),
         ({"regex": "a{1000}{1000}{1000}"}, "regex", ""),
         ({"regex": r"[^\s\S]"}, "regex", "no text is allowed by it"),
+        ({"structured_outputs": {"regex": r"[^\s\S]"}}, "structured_outputs", "no text"),
         ({"choice": []}, "choice", "at least 1"),
         ({"choice": [""]}, "choice.0", "at least 1"),
         ({"grammar": "root ::= nothing"}, "grammar", "nothing"),

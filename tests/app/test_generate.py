@@ -7,6 +7,7 @@ import json
 import pytest
 
 from switchyard import engine
+from switchyard.app.formats.plain.parse import generate
 from switchyard.engine.messages import Chunk, Failed
 from tests.scripted import ScriptedBackend, says
 
@@ -24,6 +25,11 @@ def events(response):
         if fields:
             lines = dict(fields)
             yield lines.get("event", "message"), json.loads(lines["data"])
+
+
+def test_a_priority_of_0_is_asked_for_and_no_keys_own():
+    assert generate({"prompt": "x", "priority": 0}).asked_priority == 0
+    assert generate({"prompt": "x"}).asked_priority is None
 
 
 @pytest.mark.parameter("prompt", "/generate")

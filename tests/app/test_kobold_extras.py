@@ -6,7 +6,10 @@ import time
 import pytest
 
 from tests.app.conftest import wait_until_empty
+from tests.app.test_lifecycle import make
 from tests.scripted import Gate, ScriptedBackend, ticking
+
+__all__ = ["make"]
 
 pytestmark = pytest.mark.both_ways
 
@@ -91,3 +94,9 @@ def test_what_is_wrong_is_named(make_client, path, body, param):
 )
 def test_what_clients_ask_before_they_generate(make_client, path, body):
     assert make_client(ScriptedBackend()).get(path).json == body
+
+
+def test_the_default_limit_is_the_models_own(make):
+    client = make()
+    assert client.post("/admin/models/first", json={"default_max_tokens": 9}).status_code == 200
+    assert client.get("/api/v1/config/max_length").json == {"value": 9}

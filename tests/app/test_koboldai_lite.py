@@ -173,12 +173,12 @@ def test_later_versions_of_it_say_that_the_end_is_not_passed_over_beside(open_pa
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
 def test_a_seed_is_text_once_its_settings_are_saved(open_page, path):
     page, backend, _ = open_page()
-    for seed in (42, "42"):
+    for seed in (42, "42", "-2", "-1"):
         assert page.post(path, {**STORY, "sampler_seed": seed}).status_code == 200
     for seed in ("4 2", "", "4.2", "9" * 5000):
         response = page.post(path, {**STORY, "sampler_seed": seed})
         assert response.status_code == 400 and response.json["error"]["param"] == "sampler_seed"
-    assert [job.sampling.seed for job in backend.enqueued] == [42, 42]
+    assert [job.sampling.seed for job in backend.enqueued] == [42, 42, -2, None]
 
 
 @pytest.mark.parametrize("tag", ["{{[INPUT]}}", "{{[OUTPUT_END]}}"])

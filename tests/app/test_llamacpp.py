@@ -353,6 +353,29 @@ def test_without_new_tokens_the_prompt_is_read_and_nothing_more(make_client):
     assert (response.status_code, response.json["content"]) == (200, "")
     [job] = backend.enqueued
     assert (job.max_new_tokens, job.prompt_logprobs) == (0, 0)
+    assert response.json["generation_settings"]["n_predict"] == 0
+
+
+def test_a_seed_of_0_is_told_as_one(make_client):
+    for more, told in (({"seed": 0}, 0), ({}, 2**32 - 1)):
+        _, response = post(make_client, prompt="x", **more)
+        assert response.json["generation_settings"]["seed"] == told
+
+
+def test_a_token_without_text_is_in_the_stream(make_client):
+    def script(job):
+        yield Chunk(job.identifier, "", (5,))
+        yield Finished(job.identifier, "length", 1, 1, 0)
+
+    _, response = post(make_client, script, prompt="x", stream=True)
+    assert [body["tokens"] for body in bodies(response)] == [[5], []]
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "9" * 10])
+def test_what_looks_like_an_id_and_is_none_is_a_text(make_client, text):
+    backend, response = post(make_client, prompt="x", logit_bias={text: 1})
+    assert response.status_code == 200, response.text
+    assert {bias for _, bias in backend.enqueued[0].sampling.logit_bias} == {1}
 
 
 @pytest.mark.parametrize(("length", "status"), [(2048, 200), (2049, 400)])

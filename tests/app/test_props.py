@@ -1,12 +1,14 @@
 """What llama.cpp's clients ask of a server, and the addresses without /v1."""
 
 import json
+import shutil
 
 import flask
 import pytest
 
 from switchyard.app import Switchyard
 from tests.app.conftest import listed, wait_until_empty
+from tests.conftest import DEMO
 from tests.scripted import ScriptedBackend, ticking
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -35,6 +37,15 @@ def test_props_tell_the_context_and_no_path(make_client, model_path):
     assert model_path not in json.dumps(props)
 
 
+def test_props_tell_tokens_and_template_as_far_as_the_model_has_them(make_client, tmp_path):
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    path = shutil.copytree(DEMO, tmp_path / "model")
+    for more, told in ((config, ("<s>", "</s>", "")), ({}, ("", "", ""))):
+        (path / "tokenizer_config.json").write_text(json.dumps(more))
+        props = make_client(ScriptedBackend(), path=str(path)).get("/props").json
+        assert (props["bos_token"], props["eos_token"], props["chat_template"]) == told
+
+
 def test_slots_tell_how_many_are_at_work_and_not_whose(make_client, ask):
     client = make_client(ScriptedBackend(ticking, max_active=2), max_batch_size=3)
     assert [slot["is_processing"] for slot in client.get("/slots").json] == [False] * 3
@@ -45,9 +56,15 @@ def test_slots_tell_how_many_are_at_work_and_not_whose(make_client, ask):
     assert [(slot["id"], slot["n_ctx"]) for slot in slots] == [(0, 2048), (1, 2048), (2, 2048)]
     assert [slot["is_processing"] for slot in slots] == [True, True, False]
     assert set(slots[0]) == {"id", "n_ctx", "speculative", "is_processing"}
+    assert not slots[0]["speculative"]
     for row in rows:
         client.delete(f"/v1/requests/{row['id']}")
     wait_until_empty(client)
+
+
+def test_slots_tell_whether_tokens_are_guessed(make_client):
+    slots = make_client(ScriptedBackend(), ngram_draft=True).get("/slots").json
+    assert {slot["speculative"] for slot in slots} == {True}
 
 
 @pytest.mark.parametrize("path", ["/props", "/slots"])

@@ -298,6 +298,27 @@ def test_a_preset_holds_where_the_request_says_nothing(make_client):
 
 
 @pytest.mark.parametrize(
+    ("path", "own", "expected"),
+    [
+        ("/completion", {"dry_base": 1.5}, {"dry_base": 1.5}),
+        ("/api/v1/generate", {"dry_base": 1.5}, {"dry_base": 1.5}),
+        ("/api/v1/generate", {"max_new_tokens": 3, "dry_base": 1.5}, {"dry_base": 1.5}),
+        ("/completion", {"dry_multiplier": 0, "dry_base": 0}, {"dry_multiplier": 0}),
+        ("/completion", {"dry_penalty_last_n": 0, "dry_base": 0}, {"dry_multiplier": 0}),
+    ],
+    ids=str,
+)
+def test_a_preset_turns_on_what_the_request_only_adjusts(make_client, path, own, expected):
+    backend = ScriptedBackend()
+    client = make_client(backend, presets={"dry": {"dry_multiplier": 0.8, "dry_base": 1.9}})
+    response = client.post(path, json={"prompt": "x", "preset": "dry", **own})
+    assert response.status_code == 200, response.json
+    [job] = backend.enqueued
+    expected = {"dry_multiplier": 0.8, **expected}
+    assert {field: getattr(job.sampling, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize(
     ("preset", "message"),
     [
         ("temperature = 9", "temperature"),

@@ -2,6 +2,8 @@
 
 import pytest
 
+from switchyard.app.formats.tabby.parse import ModelLoad
+from switchyard.app.request.validation import validate
 from switchyard.engine.messages import ModelInfo
 from tests.scripted import ScriptedBackend
 
@@ -24,10 +26,15 @@ def test_the_model_s_card_tells_context_cache_and_template(client):
     assert client.get("/v1/template/list").json == {"object": "list", "data": [name]}
 
 
-def test_a_cache_is_called_as_tabbyapi_calls_it(make_client):
-    info = ModelInfo(2048, 4096, 256, 64, "scripted", cache_mode="float16")
+@pytest.mark.parametrize(("mode", "called"), [("float16", "FP16"), ("float32", "FP32")])
+def test_a_cache_is_called_as_tabbyapi_calls_it(make_client, mode, called):
+    info = ModelInfo(2048, 4096, 256, 64, "scripted", cache_mode=mode)
     client = make_client(ScriptedBackend(info=info))
-    assert client.get("/v1/model").json["parameters"]["cache_mode"] == "FP16"
+    assert client.get("/v1/model").json["parameters"]["cache_mode"] == called
+
+
+def test_a_draft_without_a_name_leaves_the_models_own():
+    assert validate(ModelLoad, {"name": "x", "draft": {}}).settings == {}
 
 
 def test_the_list_is_there_while_the_model_loads(make_client):
@@ -101,6 +108,7 @@ def test_special_tokens_count_unless_told_otherwise(client):
         ("encode", {"text": "7 " * 500_000}, "text"),
         ("encode", {"text": "\ufdd0"}, "text"),
         ("decode", {"tokens": [999_999]}, "tokens"),
+        ("decode", {"tokens": [999_999], "decode_special_tokens": False}, "tokens"),
         ("decode", {"tokens": "x"}, "tokens"),
     ],
 )

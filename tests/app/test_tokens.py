@@ -183,3 +183,10 @@ def test_tokens_need_no_warm_model(make_client):
     assert client.post("/tokenize", json={"content": "x"}).status_code == 200
     assert client.post("/tokenize", json={"prompt": "x"}).status_code == 503
     backend.opening.set()
+
+
+def test_an_empty_prompt_is_one_and_an_empty_conversation_is_named(make_client):
+    client = make_client(ScriptedBackend())
+    assert client.post("/tokenize", json={"prompt": ""}).json["count"] == 1  # the BOS token
+    error = client.post("/tokenize", json={"messages": []}).json["error"]
+    assert (error["param"], error["code"]) == ("messages", "invalid_value")

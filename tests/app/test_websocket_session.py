@@ -12,7 +12,7 @@ import wsproto
 from wsproto.events import CloseConnection, Request, TextMessage
 
 from tests.app.test_lifecycle import make
-from tests.scripted import Gate, ScriptedBackend
+from tests.scripted import Gate, ScriptedBackend, says
 
 __all__ = ["make"]
 
@@ -43,14 +43,15 @@ class Client:
         message = json.dumps({"type": type, "id": id, **more})
         self._theirs.sendall(self._protocol.send(TextMessage(message)))
 
-    def receive(self):
-        """The next message that is no text of an answer."""
+    def messages(self):
         for event in self._events:
             if isinstance(event, TextMessage):
-                message = json.loads(event.data)
-                if message["type"] != "chunk":
-                    return message
+                yield json.loads(event.data)
         raise AssertionError("the connection has ended")
+
+    def receive(self):
+        """The next message that is no text of an answer."""
+        return next(message for message in self.messages() if message["type"] != "chunk")
 
     def close(self):
         self._theirs.sendall(self._protocol.send(CloseConnection(1000)))
@@ -138,3 +139,46 @@ def test_generations_go_on_while_another_waits_for_its_model(make, connect):
     loading.opening.set()
     message = connection.receive()
     assert (message["type"], message["id"]) == ("end", 2)
+
+
+CHAT = [{"role": "user", "content": "x"}]
+
+
+def test_what_is_null_is_not_given(make, connect):
+    connection = connect(make().application)
+    connection.send("generate", 1, prompt="x", messages=None)
+    assert connection.receive()["type"] == "end"
+    connection.send("generate", 2, prompt=None, messages=CHAT)
+    assert connection.receive()["type"] == "end"
+
+
+def test_presets_and_unknown_parameters_are_as_in_other_formats(make, connect):
+    backend = ScriptedBackend(says("a"))
+    presets = {"calm": {"temperature": 0.3}}
+    client = make({"first": backend}, presets=presets, unknown_parameters="ignore")
+    connection = connect(client.application)
+    connection.send("generate", 1, prompt="x", preset="calm", unheard=1)
+    assert connection.receive()["ignored"] == "unheard"
+    assert backend.enqueued[0].sampling.temperature == 0.3
+
+
+def test_thoughts_may_be_left_out(make, connect):
+    client = make({"first": ScriptedBackend(says("<think>", "hm", "</think>", "yes"))})
+    connection = connect(client.application)
+    for include in (True, False):
+        connection.send("generate", 1, messages=CHAT, include_reasoning=include)
+        told = ""
+        for message in connection.messages():
+            if message["type"] == "end":
+                break
+            told += message.get("reasoning_content", "")
+        assert told == ("hm" if include else "")
+
+
+def test_a_tool_that_must_be_called_binds_the_answer(make, connect):
+    backend = ScriptedBackend(says("a"))
+    connection = connect(make({"first": backend}).application)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    connection.send("generate", 1, messages=CHAT, tools=[tool], tool_choice="required")
+    connection.receive()
+    assert backend.enqueued[0].constraint is not None

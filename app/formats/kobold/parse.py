@@ -127,7 +127,7 @@ class Kobold(OtherServers, OneText):
             given = {**given, "bypass_eos": True}
         seed = given.get("sampler_seed")
         if isinstance(seed, str) and _INTEGER.fullmatch(seed):  # as forms of web pages have it
-            given = {**given, "sampler_seed": int(seed)}
+            given = {**given, "sampler_seed": None if seed == "-1" else int(seed)}
         if given.get("replace_instruct_placeholders") is True:
             _refuse_placeholders(given.get("prompt"))
         return given

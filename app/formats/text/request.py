@@ -102,6 +102,12 @@ def called(server: Server) -> ConfigDict:
 
 
 def idle(body: Mapping[str, Any], switches: Iterable[Switch]) -> set[str]:
-    """The parameters in `body` of samplers that are off."""
-    off = (s for s in switches if body.get(s.name, None if s.is_setting else s.off) == s.off)
+    """The parameters in `body` of samplers that are off. A preset may turn on what isn't given."""
+    has_preset = "preset" in body
+    off = (
+        switch
+        for switch in switches
+        if body.get(switch.name, None if switch.is_setting or has_preset else switch.off)
+        == switch.off
+    )
     return {other for switch in off for other in switch.others}
