@@ -8,7 +8,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 import jinja2
@@ -16,19 +16,29 @@ import jinja2.nodes
 import jinja2.sandbox
 import jinja2.visitor
 from jinja2.runtime import Context
+from jinja2.utils import Namespace
 
 MAX_SECONDS = 2.0  # of CPU time, for one prompt
 MAX_LENGTH = 2**25  # of a text, also of the prompt, in characters
-MAX_ITEMS = 2**20  # of a list, and of a filter's result
-MAX_INDENT = 100  # of JSON, and the length of its separators
+MAX_ITEMS = 2**20  # of a list, with the items of its items
 MAX_BITS = 10_000  # of an integer
 _CHECK_EVERY = 16  # calls and turns of loops between two looks at the clock
+_ITEM = MAX_LENGTH // MAX_ITEMS  # the characters as which an item of a list counts
 
 # Methods and filters whose result may be much longer than their text.
 _PADDING = {"center", "ljust", "rjust", "zfill", "expandtabs", "indent"}
 _FORMATTING = {"format", "format_map"}
 _MULTIPLYING = {*_PADDING, *_FORMATTING, "replace", "join", "batch", "slice", "tojson"}
 _WIDE = re.compile(r"\d{6}|%[-+ #0]*+[.]?\*|:[^{}]*+\{")
+
+_NESTED: tuple[type[Collection[Any]], ...] = (
+    list,
+    tuple,
+    dict,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
 
 Value = TypeVar("Value")
 Filter = TypeVar("Filter", bound=Callable[..., Any])
@@ -49,7 +59,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """A jinja2 environment with limits. Any thread may render; threads share no state.
 
     It checks the time at calls and in loops, since a template without both ends by itself. It
-    checks the size of each result of operators, filters and calls.
+    checks the size of each list, and of each result of operators, filters and calls.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -61,9 +71,10 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def bound_filters(self) -> None:
         """Limits all filters. Call it after the last filter has been added."""
-        self.filters = {name: _bounded(f, name) for name, f in self.filters.items()}
+        self.filters = {name: self._bounded(f, name) for name, f in self.filters.items()}
         self.filters["_watched"] = self._watched
-        self.filters["_kept"] = _kept
+        self.filters["_kept"] = self._kept
+        self.globals["namespace"] = _Namespace
         del self.globals["lipsum"]
 
     def render(self, template: jinja2.Template, **variables: Any) -> str:
@@ -89,15 +100,16 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             case "**", int(), int() if left.bit_length() * right > MAX_BITS:
                 raise TooMuch("it computes a number that is too large")
             case "%", str(), _:
-                _check_arguments("format", (left,))
-        return _kept(super().call_binop(context, operator, left, right))
+                _check_arguments("format", (left, right))
+        return self._kept(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
         if isinstance(owner, str) and __obj.__name__ in _MULTIPLYING:
             _check_arguments(__obj.__name__, (owner, *args, *kwargs.values()))
         __self._look()
-        return _kept(super().call(__context, __obj, *args, **kwargs))
+        __self._kept((args, kwargs))  # a macro keeps them, as `varargs` and `kwargs`
+        return __self._kept(super().call(__context, __obj, *args, **kwargs))
 
     def _generate(self, source: jinja2.nodes.Template, *args: Any, **options: Any) -> str:
         return super()._generate(_Watch().visit(source), *args, **options)
@@ -109,14 +121,43 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             yield item
 
     def _look(self) -> None:
-        state = self._state
-        state.turns += 1
-        if state.turns % _CHECK_EVERY == 0 and time.thread_time() > state.deadline:
+        self._state.turns += 1
+        if self._state.turns % _CHECK_EVERY == 0:
+            self._check_time()
+
+    def _check_time(self) -> None:
+        if time.thread_time() > self._state.deadline:
             raise TooMuch(f"it takes more than {MAX_SECONDS:g} seconds")
+
+    def _kept(self, value: Value) -> Value:
+        if isinstance(value, str):
+            _check_length(len(value))
+        elif isinstance(value, _NESTED):
+            _check_length(_size(value) // _ITEM, MAX_ITEMS)
+            self._check_time()
+        elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise TooMuch("it computes a number that is too large")
+        return value
+
+    def _bounded(self, function: Filter, name: str) -> Filter:
+        @functools.wraps(function)  # also copies the attributes by which jinja2 passes its context
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            if name in _MULTIPLYING:
+                _check_arguments(name, (*args, *kwargs.values()))
+            return self._kept(function(*args, **kwargs))
+
+        return bounded  # type: ignore[return-value]
+
+
+class _Namespace(Namespace):
+    """A namespace whose text leaves out its values: they may be nested without end."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
 
 
 class _Watch(jinja2.visitor.NodeTransformer):
-    """Rewrites a template so that loops and joined texts go through the sandbox's filters."""
+    """Rewrites a template so that loops, lists and joined texts go through its filters."""
 
     def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.Node:
         self.generic_visit(node)
@@ -127,28 +168,22 @@ class _Watch(jinja2.visitor.NodeTransformer):
         self.generic_visit(node)
         return _through("_kept", node)
 
+    def visit_List(self, node: jinja2.nodes.List) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        return _through("_kept", node)
+
+    def visit_Dict(self, node: jinja2.nodes.Dict) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        return _through("_kept", node)
+
+    def visit_Tuple(self, node: jinja2.nodes.Tuple) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        return _through("_kept", node) if node.ctx == "load" else node
+
     def visit_AssignBlock(self, node: jinja2.nodes.AssignBlock) -> jinja2.nodes.Node:
         self.generic_visit(node)
         node.filter = _through("_kept", node.filter)  # None: the block's own text
         return node
-
-
-def _bounded(function: Filter, name: str) -> Filter:
-    @functools.wraps(function)  # also copies the attributes by which jinja2 passes its context
-    def bounded(*args: Any, **kwargs: Any) -> Any:
-        if name in _MULTIPLYING:
-            _check_arguments(name, (*args, *kwargs.values()))
-        return _kept(function(*args, **kwargs))
-
-    return bounded  # type: ignore[return-value]
-
-
-def _kept(value: Value) -> Value:
-    if isinstance(value, str | list | tuple | dict):
-        _check_length(len(value), _limit(value))
-    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise TooMuch("it computes a number that is too large")
-    return value
 
 
 def _through(name: str, node: Any) -> jinja2.nodes.Filter:
@@ -157,6 +192,33 @@ def _through(name: str, node: Any) -> jinja2.nodes.Filter:
 
 def _limit(value: Any) -> int:
     return MAX_LENGTH if isinstance(value, str) else MAX_ITEMS
+
+
+def _size(value: Any) -> int:
+    """About how many characters the value has as a text, however its lists share their items.
+
+    The depth of an item counts, since JSON is indented by it. Ends soon after MAX_LENGTH.
+    """
+    size, weight = 0, _ITEM
+    level: list[Iterable[Any]] = [(value,)]
+    while level:
+        inner: list[Iterable[Any]] = []
+        for items in level:
+            for item in items:
+                size += weight
+                if isinstance(item, str):
+                    size += len(item)
+                elif isinstance(item, int):
+                    size += item.bit_length() // 3
+                elif isinstance(item, dict):
+                    inner += [item, item.values()]
+                elif isinstance(item, _NESTED):
+                    inner.append(item)
+            if size > MAX_LENGTH:
+                return size
+        level = inner
+        weight += 1
+    return size
 
 
 def _check_arguments(name: str, given: tuple[Any, ...]) -> None:
@@ -175,9 +237,11 @@ def _check_arguments(name: str, given: tuple[Any, ...]) -> None:
         pairs = [value for value in given[1:] if isinstance(value, list | tuple)]  # separators
         between = [part for pair in pairs for part in pair if isinstance(part, str)]
         indents = [value for value in given[1:] if isinstance(value, str)]
-        _check_length(max(number, *map(len, (*between, *indents)), 0), MAX_INDENT)
+        _check_length(_size(given[0]) * max(number, *map(len, (*between, *indents)), 1))
     elif name in _FORMATTING and _WIDE.search(text):
         raise TooMuch("it pads with a width that is too large, or not written out")
+    elif name in _FORMATTING:
+        _check_length((text.count("{") + text.count("%")) * _size(given[1:]))
     elif name == "replace" and len(texts) > 2:
         _check_length(text.count(texts[1]) * len(texts[2]))
     elif name == "join":

@@ -70,8 +70,6 @@ class Blocks:
         return [] if block is None else [BlockClosed(block)]
 
     def _grow(self, kind: Kind, text: str) -> list[Step]:
-        if not text:
-            return []
         steps: list[Step] = []
         if self.open is None or self.open.kind != kind:
             steps = [*self.close(), self._begin(kind)]

@@ -2,6 +2,7 @@
 proxy have its address in common, and often an API key that means nothing.
 """
 
+import logging
 import threading
 
 import pytest
@@ -98,9 +99,12 @@ def test_the_client_itself_ends_its_request_by_the_id_of_its_response(client, st
 
 
 @pytest.mark.parametrize("name", [str, listed_name])
-def test_a_process_of_the_servers_machine_ends_any_by_either_id(client, stream, name):
+def test_a_process_of_the_servers_machine_ends_any_by_either_id(client, stream, name, caplog):
     identifier = name(stream(**THERE).identifier)
-    assert client.delete(f"/v1/requests/{identifier}").json["cancelled"] == 1
+    with caplog.at_level(logging.WARNING, "switchyard.audit"):
+        assert client.delete(f"/v1/requests/{identifier}").json["cancelled"] == 1
+    [told] = caplog.messages
+    assert told.partition(" of address:")[0] == f"address:127.0.0.1: cancel of {identifier}"
     wait_until_empty(client)
 
 

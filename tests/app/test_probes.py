@@ -92,6 +92,7 @@ def test_health_has_the_words_of_llama_cpp(loading, make_client):
 def test_ping_has_no_body(loading):
     response = loading.get("/ping")
     assert (response.status_code, response.data) == (503, b"")
+    assert response.mimetype == "text/plain"
 
 
 def test_other_servers_words_for_live_and_ready(loading, make_client):

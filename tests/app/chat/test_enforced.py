@@ -193,17 +193,18 @@ def test_a_strict_function_is_called_by_its_schema_or_not_at_all(
         assert verdict(client, job, f"Well.\n{call}\n{call}\nSo.") == "end"
 
 
-def test_a_strict_call_may_begin_with_a_special_token(make_client, with_tokens):
+@pytest.mark.parametrize(("text", "choice"), [("So:", "auto"), ("", "required")])
+def test_an_enforced_call_may_begin_with_a_special_token(make_client, with_tokens, text, choice):
     backend = ScriptedBackend(says("x"))
     path = with_tokens(["<tool_call>", "</tool_call>"])
     client = make_client(backend, path=path, tool_format="hermes")
     strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
-    assert client.post(URL, json={**REQUEST, "tools": [strict]}).status_code == 200
+    client.post(URL, json={**REQUEST, "tools": [strict], "tool_choice": choice})
     model, [job] = client.models.get(), backend.enqueued
-    call = 'So:<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
-    for text, is_taken in ((call, True), (call.replace("Rome", "Roma"), False)):
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    for said, is_taken in ((call, True), (call.replace("Rome", "Roma"), False)):
         matcher = model.grammars.matcher(job.constraint.grammar)
-        token_ids = model.tokenizer.encode(text, 2048, False, parse_special=True)
+        token_ids = model.tokenizer.encode(text + said, 2048, False, parse_special=True)
         assert all(map(matcher.consume_token, token_ids)) == is_taken
 
 

@@ -65,6 +65,13 @@ def test_arguments_keep_the_references_of_their_schema(job_of):
     assert verdict(CALLS["llama3"].replace("CITY", "Oslo")) == "refused"
 
 
+def test_arguments_are_an_object_though_their_schema_does_not_say_so(job_of):
+    function = {"name": "get_weather", "parameters": {"properties": {"city": {"enum": ["Rome"]}}}}
+    verdict = job_of("llama3", tools=[{"type": "function", "function": function}])
+    assert verdict(CALLS["llama3"].replace("CITY", "Rome")) == "end"
+    assert verdict('{"name": "get_weather", "parameters": 5') == "refused"
+
+
 @pytest.mark.parametrize(
     ("more", "one", "two", "form"),
     [

@@ -147,6 +147,21 @@ def test_each_shape_of_messages_reaches_the_template(told, shape):
     assert told("/v1/messages", messages=messages, max_tokens=5) == expected
 
 
+def test_a_model_without_tools_reads_letters_of_all_languages_as_they_are(make_client):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend)
+    call = {"name": "f", "arguments": '{"city": "\\u017bory"}'}
+    called = {
+        "role": "assistant",
+        "tool_calls": [{"id": "1", "type": "function", "function": call}],
+    }
+    tool = {"type": "function", "function": {"name": "f", "description": "Łódź"}}
+    body = {"messages": [user("a"), called, result("1", "r")], "tools": [tool]}
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    prompt = client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
+    assert '"description": "Łódź"' in prompt and '{"city": "Żory"}' in prompt
+
+
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
@@ -162,6 +177,7 @@ def test_each_shape_of_messages_reaches_the_template(told, shape):
             [user("a"), answer("x", "1"), user("b")],
             ["user\na", 'assistant\nx\n<tool_call>\n{"name": "f1",'],
         ),
+        ([result("1", "r")], ["user\n<tool_response>\nr\n</tool_response>"]),
     ],
 )
 def test_calls_and_results_are_turns_of_a_model_without_tools(make_client, messages, expected):

@@ -233,6 +233,7 @@ ENDLESS = {
     "macros": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
     "{{ m(40) }}",
 }
+_LONG = "{% set a = ['a' * 2**20] * 20 %}"  # two of them are too much
 HUGE = {
     "a product": "{{ 'a' * 10**10 }}",
     "a product that is kept": "{% set x = 10**10 * 'a' %}",
@@ -257,12 +258,23 @@ HUGE = {
     "centred": "{{ 'a' | center(9999999999) }}",
     "an indent": "{{ 'a\\n' | indent(9999999999) }}",
     "an indent of JSON": "{{ messages | tojson(indent=999999999) }}",
-    "an indent of JSON that is a text": "{{ [1, 2] | tojson(indent='a' * 101) }}",
-    "separators of JSON": "{{ [1, 2] | tojson(separators=('a' * 101, ':')) }}",
+    "an indent of JSON that is a text": "{{ [1, 2] | tojson(indent='a' * 10**6) }}",
+    "separators of JSON": "{{ [1, 2] | tojson(separators=('a' * 10**6, ':')) }}",
     "a width": "{{ '%9999999999d' % 1 }}",
     "a width that is given": "{{ '%*d' % (9999999999, 1) }}",
     "a format": "{{ '{:{}}'.format(1, 9999999999) }}",
     "slices": "{{ [1] | slice(9999999999) | list }}",
+    "a format's texts": "{% set x = ('{0}' * 40).format('a' * 2**20) %}",
+    "a text's texts": "{% set x = ('%(a)s' * 40) % {'a': 'a' * 2**20} %}",
+    "texts in a list": "{% set x = ['a' * 2**20] * 40 %}",
+    "lists in a list": _LONG + "{% set x = [a, a] %}",
+    "lists in a tuple": _LONG + "{% set x = (a, a) %}",
+    "lists in an object": _LONG + "{% set x = {'a': a, 'b': a} %}",
+    "views of objects": _LONG + "{% set x = [{'a': a}.items()] * 2 %}",
+    "a macro's arguments": _LONG + "{% macro m() %}{{ varargs[2] }}{% endmacro %}{{ m(a, a) }}",
+    "a macro's names": _LONG + "{% macro m() %}{{ kwargs.c }}{% endmacro %}{{ m(a=a, b=a) }}",
+    "long numbers in a list": "{% set x = [10**2000] * 2**15 %}",
+    "items of items": "{% set x = [[1] * 2**10] * 2**10 %}",
     "pieces": "{% for i in range(99999) %}{{ 'a' * 10000 }}{% endfor %}",
 }
 
@@ -289,9 +301,13 @@ def test_what_templates_usually_do_is_within_their_bounds(make_client, with_temp
         "{% for m in messages %}{{ loop.length }}{{ loop.last }}{{ m.content }}{% endfor %}"
         "{{ 3 * '-' }}{{ 7 + 1 }}{{ '%05d' % 1700000000 }}{{ '{:>3}'.format(1700000000) }}"
         "{{ 1700000000 | tojson }}{{ ['a', 'b'] | join(', ') }}{{ 'x' | indent(2) | center(5) }}"
+        "{{ namespace(a=1) }}{% set b, c = 2, (3,) %}{{ b }}{{ [c, {'a': b}] | tojson(indent=1) }}"
         "{{ 'abc'.replace('b', 'bb') | replace('c', '') }}{% set x %}y{% endset %}{{ x ~ 1 }}"
         "{% for a in range(2000) %}{% if loop.last %}{{ a }}{% endif %}{% endfor %}"
     )
     _, prompt = ask(make_client, with_template(template), messages=QUESTION["messages"][-1:])
     content = QUESTION["messages"][-1]["content"]
-    assert prompt == (f"1True{content}---817000000001700000000" + "1700000000a, b  x  abby11999")
+    assert prompt == (
+        f"1True{content}---817000000001700000000" + "1700000000a, b  x  "
+        '<Namespace>2[\n [\n  3\n ],\n {\n  "a": 2\n }\n]abby11999'
+    )

@@ -3,9 +3,10 @@
 import pytest
 
 from switchyard.app.table_settings import TableModel
+from switchyard.engine import Chunk, Started
 from tests.app.chat.test_tools import HELLO, URL, prompt_of
 from tests.app.conftest import frames
-from tests.scripted import ScriptedBackend, says
+from tests.scripted import ScriptedBackend, finished, says
 
 THOUGHTS = ["<think>", "\nHm", "m.\n", "</think>", "\n\nSo", "."]
 
@@ -16,6 +17,18 @@ def test_thoughts_are_split_off_and_counted(make_client):
     assert (message["reasoning_content"], message["content"]) == ("Hmm.", "So.")
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
     assert body["usage"]["completion_tokens"] == 6
+
+
+def test_each_token_of_a_piece_of_thoughts_counts(make_client):
+    def script(job):
+        yield Started(job.identifier)
+        yield Chunk(job.identifier, "<think>Hm.", (1, 2, 3))
+        yield Chunk(job.identifier, "</think>", (4,))
+        yield Chunk(job.identifier, "So.", (5, 6))
+        yield finished(job, 6, "stop")
+
+    usage = make_client(ScriptedBackend(script)).post(URL, json=HELLO).json["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 4}
 
 
 def test_thoughts_are_streamed_apart(make_client):
@@ -100,6 +113,10 @@ def test_the_tags_are_a_setting(make_client, settings, text):
         ({"enable_thinking": False}, "enable_thinking"),
         ({"thinking": {"type": "disabled"}}, "thinking"),
         ({"chat_template_kwargs": {"thinking": False}}, "chat_template_kwargs.thinking"),
+        (
+            {"thinking": {"type": "disabled"}, "chat_template_kwargs": {"thinking": True}},
+            "chat_template_kwargs.thinking,thinking",
+        ),
     ],
 )
 def test_whether_to_think_reaches_a_template_that_has_a_word_for_it(
@@ -117,3 +134,6 @@ def test_an_effort_without_a_word_in_the_template_is_told(make_client):
     client = make_client(ScriptedBackend(says("x")))
     response = client.post(URL, json={**HELLO, "reasoning_effort": "low"})
     assert response.headers["X-Switchyard-Ignored"] == "reasoning_effort"
+    kwargs = {"chat_template_kwargs": {"reasoning_effort": "low"}}
+    response = client.post(URL, json={**HELLO, **kwargs})
+    assert response.headers["X-Switchyard-Ignored"] == "chat_template_kwargs.reasoning_effort"
