@@ -199,3 +199,10 @@ def test_a_device_that_is_lost_in_a_prompt_is_no_fault_of_its_job(forced):
     backend.enqueue(job("a", 3, prompt=(1, 900, 2)))
     with pytest.raises(engine.DeviceLost):
         backend.iterate()
+
+
+def test_an_error_that_only_sounds_like_a_lost_device_is_its_jobs(forced):
+    backend = forced(lambda t: {5: 0.0}, refuse(RuntimeError("misaligned address")))
+    events = run(backend, job("bad", 3, prompt=(1, 900, 2)), job("good", 3))
+    assert isinstance(events["bad"][-1].error, engine.JobFailed)
+    assert events["good"][-1].new_tokens == 3
