@@ -60,6 +60,13 @@ def test_a_draft_model_is_unloaded_too():
     assert sorted(unloaded) == ["d", "m"]
 
 
+def test_adapters_are_unloaded_with_their_model():
+    unloaded = []
+    model, lora = (SimpleNamespace(unload=lambda name=n: unloaded.append(name)) for n in "ml")
+    LoadedModel(model, None, "float32", loras=[lora]).unload()
+    assert unloaded == ["l", "m"]
+
+
 def test_each_pass_is_given_the_loras_of_the_model(model_path):
     given, lora = [], SimpleNamespace(unload=lambda: None)
 
