@@ -206,3 +206,9 @@ def test_an_error_that_only_sounds_like_a_lost_device_is_its_jobs(forced):
     events = run(backend, job("bad", 3, prompt=(1, 900, 2)), job("good", 3))
     assert isinstance(events["bad"][-1].error, engine.JobFailed)
     assert events["good"][-1].new_tokens == 3
+
+
+def test_a_prompt_for_which_the_host_has_no_memory_says_so(forced):
+    backend = forced(lambda t: {5: 0.0}, refuse(MemoryError("none left")))
+    error = run(backend, job("a", 3, prompt=(1, 900, 2)))["a"][-1].error
+    assert isinstance(error, engine.OutOfMemory)
