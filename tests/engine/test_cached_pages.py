@@ -130,6 +130,27 @@ def test_a_prompt_that_fails_half_way_spoils_no_page(opened, scored):
     assert check(backend, before)
 
 
+def test_a_pair_whose_second_prompt_fails_half_way_spoils_no_page(opened):
+    backend = opened()
+    before = fill(backend)
+    model, left = backend._generator.model, [None]
+    forward_chunk = model.forward_chunk
+
+    def fail(*args, **kwargs):
+        forward_chunk(*args, **kwargs)
+        if not left:
+            raise RuntimeError("behind the last layer")
+        left.pop()
+
+    model.forward_chunk = fail
+    sampling = replace(GREEDY, cfg_scale=1.5)
+    pair = of("pair", prompt(6, 300), negative_prompt=prompt(7, 300), sampling=sampling)
+    events = run(backend, pair)["pair"]
+    model.forward_chunk = forward_chunk
+    assert isinstance(events[-1], Failed) and not left
+    assert check(backend, before)
+
+
 def test_pages_that_a_job_never_came_to_are_as_before(opened):
     backend = opened()
     before = fill(backend)

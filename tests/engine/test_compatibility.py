@@ -61,6 +61,14 @@ def test_a_base_where_transformers_5_writes_it_is_honoured(read):
     assert read({"rope_theta": None, "rope_parameters": linear}).scale_pos_emb == 4.0
 
 
+def test_yarn_leaves_a_model_its_own_length_if_that_is_more(read):
+    assert read({"rope_scaling": {**YARN, "factor": 2.0}}).max_seq_len == 2048
+
+
+def test_a_model_without_local_layers_gets_no_base_for_them(read):
+    assert read({"rope_local_base_freq": 70.0}).rotary_embedding_base_alt is None
+
+
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Qwen3MoeForCausalLM"])
 def test_queries_and_keys_of_qwen_3_keep_their_mean(architecture):
     """Their norm is an RMS norm; ExLlamaV2 takes that of Cohere's, which subtracts it."""

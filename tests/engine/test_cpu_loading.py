@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 from switchyard.engine.backends.exl2 import cpu
-from switchyard.engine.errors import ModelError
+from switchyard.engine.errors import ModelError, NoRoom
 from tests.engine import dense_llama
+from tests.engine.forced import exl2_backend
 from tests.engine.small_llama import CONFIG, Scenario, assert_close, open_model, write
 
 if torch.cuda.is_available():
@@ -145,3 +146,16 @@ def test_install_may_be_called_again():
     assert isinstance(extension, types.ModuleType)
     cpu.install()
     assert sys.modules["exllamav2_ext"] is extension
+
+
+def test_room_in_the_hosts_memory_is_asked_for_before_weights_are_read(model_path, monkeypatch):
+    def refuse(config):
+        raise NoRoom("no room")
+
+    backend = exl2_backend(model_path)
+    from switchyard.engine.backends.exl2.cpu import llama, loader
+
+    monkeypatch.setattr(loader, "check_host", refuse)
+    monkeypatch.setattr(llama, "read_weights", None)
+    with pytest.raises(NoRoom):
+        backend.open()

@@ -203,6 +203,14 @@ def test_a_gpu_that_torch_can_not_use_ends_the_start(
         backends.make_backend(ModelConfig(model_path, "name", device=device))
 
 
+def test_a_gpu_that_is_hidden_from_the_process_is_none(monkeypatch, model_path):
+    monkeypatch.setattr(backends, "gpus", lambda: [GPU])
+    monkeypatch.setattr(backends, "has_gpu", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(engine.ModelError, match="torch finds no CUDA device"):
+        backends.make_backend(ModelConfig(model_path, "name", device="cuda"))
+
+
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 def test_where_a_cpu_is_meant_torch_warns_of_no_driver(monkeypatch, model_path, device):
     """As torch with CUDA does when it is asked; the CPU backend asks it, too."""

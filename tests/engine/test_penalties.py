@@ -8,6 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from switchyard.engine.backends.sampling import penalties
+from switchyard.engine.backends.sampling.draw import Draw
+from switchyard.engine.backends.sampling.sampler import Sampler
+from switchyard.engine.sampling import Sampling
+from tests.scripted import job
 
 SOME = settings(max_examples=150)
 SIZE = 12  # of the vocabulary
@@ -136,3 +140,12 @@ def test_guidance(wanted, unwanted, scale):
     )
     expected = [y + scale * (x - y) for x, y in zip(a, b, strict=True)]
     assert near(row[0].tolist(), expected)
+
+
+def test_each_pair_is_guided_by_its_own_scale():
+    guided = [Sampling(temperature=0.0, cfg_scale=scale) for scale in (1.0, 3.0)]
+    pairs = [job("a", negative_prompt=(1,), sampling=one) for one in guided]
+    samplers = [Sampler(pair, (), [], ()) for pair in pairs]
+    wanted, unwanted = torch.tensor([[1.0, 0.9]] * 2), torch.tensor([[1.0, 0.0]] * 2)
+    drawn = Draw(2, torch.device("cpu"))(samplers, wanted, unwanted)
+    assert drawn.token_ids == [0, 1]

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -214,3 +215,17 @@ def test_a_qwen_that_does_not_say_has_windows_from_transformers_default_on(refer
     kinds = expected.get_text_config().layer_types
     found = [layer.window for layer in read_layers(config, 100)]
     assert found == [WINDOW if kind == "sliding_attention" else None for kind in kinds]
+
+
+def test_a_scale_and_an_alpha_of_the_operator_are_in_the_tables():
+    from switchyard.engine.backends.exl2.load.positions import table
+
+    def sines(**changes):
+        plain = {"head_dim": 8, "partial_rotary_factor": 1.0, "max_seq_len": 16}
+        plain |= {"rotary_embedding_base": 1e4, "scale_alpha_value": 1.0, "scale_pos_emb": 1.0}
+        config = SimpleNamespace(**plain | changes)
+        return table(config, Rope("default", False, None, {}), False)[0][0, 0]
+
+    torch.testing.assert_close(sines(scale_pos_emb=2.0)[::2], sines()[:8])
+    stretched = sines(rotary_embedding_base=1e4 * 4.0 ** (8 / 6))
+    torch.testing.assert_close(sines(scale_alpha_value=4.0), stretched)

@@ -36,6 +36,7 @@ def test_a_bar_is_drawn_on_a_terminal_by_no_thread_of_its_own(monkeypatch):
         bar(1, 4)
         drawn = terminal.getvalue()
     assert "loading small" in drawn and "25%" in drawn
+    assert terminal.getvalue() != drawn  # it is wiped at the end
 
 
 @pytest.mark.parametrize(("every", "lines"), [(0.0, 2), (1000.0, 0)])

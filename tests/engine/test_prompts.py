@@ -214,3 +214,38 @@ def test_the_page_behind_one_that_an_answer_has_filled_is_found(opened):
     events = run(backend, of("one", BASE[:200], 120))["one"]
     text = tuple(i for event in events if isinstance(event, Chunk) for i in event.token_ids)
     assert cached_tokens(backend, BASE[:200] + text + prompt(2, 20)) == 200 + 119
+
+
+def test_a_pairs_progress_is_that_of_both_prompts(opened):
+    sampling = replace(GREEDY, cfg_scale=1.5)
+    one = replace(of("one", BASE[:30], 2), negative_prompt=prompt(2, 50), sampling=sampling)
+    last = [event for event in run(opened(), one)["one"] if isinstance(event, Prefill)][-1]
+    assert (last.done_tokens, last.total_tokens) == (78, 78)
+
+
+def test_what_a_pair_has_written_is_found_page_by_page(opened):
+    backend = opened()
+    sampling = replace(GREEDY, cfg_scale=1.5)
+    one = replace(of("one", BASE[:250], 60), negative_prompt=prompt(2, 100), sampling=sampling)
+    events = run(backend, one)["one"]
+    text = tuple(i for event in events if isinstance(event, Chunk) for i in event.token_ids)
+    assert cached_tokens(backend, BASE[:250] + text + prompt(3, 20)) == 250 + 59
+
+
+def test_rows_in_a_pass_are_no_more_than_a_chunk(opened):
+    backend = opened()
+    backend._generator.max_chunk_size = 64
+    rows = Rows(backend)
+    texts(backend, [of(f"job{i}", prompt(i, 16)) for i in range(4)])
+    assert rows.shapes == [(2, 32), (2, 32)]
+
+
+def test_rows_that_begin_on_different_pages_are_computed_together(opened):
+    backend = opened()
+    run(backend, of("base", BASE[:400]))
+    rows = Rows(backend)
+    first, second = of("first", prompt(5, 30)), of("second", BASE[:256] + prompt(6, 20))
+    found = texts(backend, [first, second])
+    assert rows.shapes == [(2, 32)]
+    backend.reset()
+    assert texts(backend, [second]) == {"second": found["second"]}

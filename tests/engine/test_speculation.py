@@ -135,6 +135,17 @@ def test_several_tokens_come_in_one_step(guessing):
     assert sum(each.accepted_tokens for each in told) < sum(each.draft_tokens for each in told)
 
 
+def test_guesses_that_were_wrong_are_told_at_a_cancel(model_path):
+    backend = exl2_backend(model_path, logits=lambda t: {9: 0.0}, ngram_draft=True)
+    backend.open()
+    backend.enqueue(job("a", 20, prompt=(1, 2, 3, 7, 8, 1, 2, 3)))
+    backend.iterate()
+    [*_, end] = backend.cancel("a")
+    backend.close()
+    assert (end.new_tokens, end.accepted_tokens) == (1, 0)
+    assert end.draft_tokens > 0
+
+
 def test_a_prompt_that_is_shorter_than_an_ngram_harms_none_that_runs_with_it(plain, guessing):
     short = [job(f"of {n}", 8, prompt=(5,) * n, sampling=GREEDY) for n in (1, 2)]
     jobs = [*short, job("other", 8, prompt=conversation(QUESTIONS[0]), sampling=GREEDY)]
@@ -342,5 +353,16 @@ def test_a_draft_model_that_does_not_match_is_refused(noisy, tmp_path, change):
         vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
         (path / "tokenizer.json").write_text(json.dumps(tokenizer))
         message = "other tokens than the model"
-    with pytest.raises(engine.ModelError, match=message):
+    with pytest.raises(engine.ModelError, match=message) as caught:
         exl2_backend(DEMO, draft_model=str(path)).open()
+    assert caught.value.param == "draft_model"
+
+
+def test_a_draft_model_has_the_lengths_of_its_model(model_path):
+    backend = exl2_backend(model_path, draft_model=model_path, max_seq_len=512)
+    backend.open()
+    draft, own = backend._loaded.draft_model.config, backend._loaded.model.config
+    backend.close()
+    assert draft.max_seq_len == own.max_seq_len == 512
+    assert draft.max_input_len == own.max_input_len
+    assert draft.max_batch_size == own.max_batch_size

@@ -268,7 +268,7 @@ def test_no_token_ends_behind_the_text_that_a_constraint_waits_for(grammars):
 def test_no_token_goes_beyond_the_text_that_a_constraint_waits_for(forced, grammars, after):
     t, h, he = map(grammars.pieces.index, (b"t", b"h", b"he"))
     the = next(i for i, piece in enumerate(grammars.pieces) if b"the" in piece)
-    likely = {the: 10.0, he: 9.0, h: 8.0}
+    likely = {EOS: 20.0, the: 10.0, he: 9.0, h: 8.0}
     backend = forced(lambda last: {t: 50.0} if (last, after) == (1, "th") else likely)
     constraint = engine.Constraint(PATTERN.grammar, after=after)
     told = ending(run(backend, job("a", 20, prompt=(1,), constraint=constraint))["a"])

@@ -347,3 +347,35 @@ def run_on(backend, identifier):
     while not (events and isinstance(events[-1], Failed | Finished)):
         events += [event for event in backend.iterate() if event.identifier == identifier]
     return events
+
+
+def failing(input_ids, is_prefill):
+    """In the decode steps of a job of one token, 900."""
+    if not is_prefill and (input_ids == 900).any():
+        raise RuntimeError("bad luck")
+
+
+def test_the_last_of_a_steps_failures_is_no_retry(forced):
+    backend = forced(lambda t: {7: 0.0}, failing)
+    backend.enqueue(job("a", 20, prompt=(900,)))
+    backend.iterate()
+    backend.iterate()
+    with pytest.raises(RuntimeError, match="bad luck"):
+        backend.iterate()
+    assert backend.work.retries == 2
+
+
+def test_a_step_that_fails_behind_a_recovery_is_not_tried_again(forced):
+    backend = forced(lambda t: {7: 0.0}, failing)
+    backend.reset()
+    backend.enqueue(job("a", 20, prompt=(900,)))
+    with pytest.raises(RuntimeError, match="bad luck"):
+        backend.iterate()
+    assert backend.work.retries == 0
+
+
+def test_a_job_that_has_not_begun_is_a_stray_too(forced):
+    backend = forced(lambda t: {7: 0.0})
+    backend.enqueue(job("a", 20, prompt=(1,)))
+    assert backend.reconcile([]) == (1, [])
+    assert backend.num_jobs == 0

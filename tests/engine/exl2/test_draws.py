@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.engine.messages import Chunk
 from switchyard.engine.sampling import Sampling
-from tests.engine.exl2.drive import draws
+from tests.engine.exl2.drive import draws, pieces
 from tests.engine.forced import run
 from tests.scripted import job
 
@@ -64,3 +64,10 @@ def test_penalties_count_what_their_definitions_say(forced, sampling, first, the
     events = run(backend, job("x", 2, prompt=(1, 300), sampling=greedy))["x"]
     ids = [token_id for e in events if isinstance(e, Chunk) for token_id in e.token_ids]
     assert ids == [first, then]
+
+
+def test_xtc_spares_the_end_of_a_line_and_no_token_with_more(backend, forced):
+    line, lines = pieces(backend, "\n", "\n\n")
+    sampling = {"xtc_probability": 1.0, "xtc_threshold": 0.01}
+    assert set(draws(forced(lambda t: {line: 9.0, 5: 6.0}), sampling, 9)) >= {line}
+    assert set(draws(forced(lambda t: {lines: 9.0, 5: 6.0}), sampling, 9)) == {5}

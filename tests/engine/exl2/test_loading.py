@@ -45,6 +45,28 @@ def test_a_context_that_the_cache_cannot_hold_is_told(model_path, caplog):
     assert "context of 2048 tokens" in record.getMessage() and "1024" in record.getMessage()
 
 
+def test_a_context_that_the_cache_just_holds_is_not_warned_of(caplog):
+    loaded = LoadedModel(None, SimpleNamespace(max_seq_len=512), "float32")
+    loaded.warn_of_a_small_cache(512)
+    assert not caplog.records
+    loaded.warn_of_a_small_cache(513)
+    assert caplog.records
+
+
+def test_a_draft_model_is_unloaded_too():
+    unloaded = []
+    model, draft = (SimpleNamespace(unload=lambda name=n: unloaded.append(name)) for n in "md")
+    LoadedModel(model, None, "float32", draft_model=draft).unload()
+    assert sorted(unloaded) == ["d", "m"]
+
+
+def test_adapters_are_unloaded_with_their_model():
+    unloaded = []
+    model, lora = (SimpleNamespace(unload=lambda name=n: unloaded.append(name)) for n in "ml")
+    LoadedModel(model, None, "float32", loras=[lora]).unload()
+    assert unloaded == ["l", "m"]
+
+
 def test_each_pass_is_given_the_loras_of_the_model(model_path):
     given, lora = [], SimpleNamespace(unload=lambda: None)
 

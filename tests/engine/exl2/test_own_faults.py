@@ -33,12 +33,18 @@ def test_a_jobs_own_fault_ends_that_job_alone(backend, broken):
     assert free_pages(backend) == backend._generator.max_pages
 
 
-def test_a_prompt_that_fails_beside_others_in_a_pass_ends_its_job_alone(forced):
+def refuse(error):
+    """Of the prompts, those with token 900."""
+
     def before(input_ids, is_prefill):
         if is_prefill and (input_ids == 900).any():
-            raise RuntimeError("no such prompt")
+            raise error
 
-    backend = forced(lambda t: {5: 0.0}, before)
+    return before
+
+
+def test_a_prompt_that_fails_beside_others_in_a_pass_ends_its_job_alone(forced):
+    backend = forced(lambda t: {5: 0.0}, refuse(RuntimeError("no such prompt")))
     bad, good = job("bad", 3, prompt=(1, 900, 2)), job("good", 3, prompt=(1, 8, 2))
     events = run(backend, bad, good)
     assert "no such prompt" in str(events["bad"][-1].error)
@@ -163,3 +169,46 @@ def test_a_text_that_can_not_be_told_at_a_cancel_is_that_jobs_failure(forced, er
     [end] = backend.cancel("a")
     assert isinstance(end.error, engine.JobFailed) and "odd" in str(end.error)
     assert backend.num_jobs == 0 and free_pages(backend) == backend._generator.max_pages
+
+
+def test_where_tokens_are_guessed_a_draw_that_fails_ends_its_job_alone(forced):
+    backend = forced(lambda t: {5: 0.0}, ngram_draft=True)
+    refused = job("refused", 5, sampling=Sampling(top_k=40, min_p="x"))
+    none_left = job("none", 5, sampling=Sampling(allowed_token_ids=(5,), banned_token_ids=(5,)))
+    events = run(backend, refused, none_left, job("good", 5))
+    assert isinstance(events["refused"][-1].error, engine.JobFailed)
+    assert isinstance(events["none"][-1].error, engine.InvalidJob)
+    assert events["good"][-1].new_tokens == 5
+    assert backend.work.retries == 0
+
+
+@pytest.mark.parametrize("tokens", [(900, 8), (8, 900)])
+def test_a_pair_whose_prompt_fails_gives_all_its_pages_back(forced, tokens):
+    backend = forced(lambda t: {5: 0.0}, refuse(RuntimeError("no such prompt")))
+    first, second = ((1, token, 2) for token in tokens)
+    guided = Sampling(cfg_scale=2.0)
+    pair = job("pair", 3, prompt=first, negative_prompt=second, sampling=guided)
+    events = run(backend, pair)["pair"]
+    assert "no such prompt" in str(events[-1].error)
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+def test_a_device_that_is_lost_in_a_prompt_is_no_fault_of_its_job(forced):
+    lost = RuntimeError("CUDA error: device-side assert triggered")
+    backend = forced(lambda t: {5: 0.0}, refuse(lost))
+    backend.enqueue(job("a", 3, prompt=(1, 900, 2)))
+    with pytest.raises(engine.DeviceLost):
+        backend.iterate()
+
+
+def test_an_error_that_only_sounds_like_a_lost_device_is_its_jobs(forced):
+    backend = forced(lambda t: {5: 0.0}, refuse(RuntimeError("misaligned address")))
+    events = run(backend, job("bad", 3, prompt=(1, 900, 2)), job("good", 3))
+    assert isinstance(events["bad"][-1].error, engine.JobFailed)
+    assert events["good"][-1].new_tokens == 3
+
+
+def test_a_prompt_for_which_the_host_has_no_memory_says_so(forced):
+    backend = forced(lambda t: {5: 0.0}, refuse(MemoryError("none left")))
+    error = run(backend, job("a", 3, prompt=(1, 900, 2)))["a"][-1].error
+    assert isinstance(error, engine.OutOfMemory)
