@@ -19,6 +19,7 @@ from concurrent.futures import Future
 
 import pytest
 from gunicorn.config import Config
+from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from switchyard.app.services import KEY
 from switchyard.server import worker as module
@@ -197,6 +198,48 @@ def test_a_connection_is_kept_where_both_sides_may_and_no_body_is_left(make_work
             connection.body = Body(connection, length)
             connection.sock.setblocking(False)
             assert worker._keepalive_after(connection, keepalive) is is_kept
+
+
+class Panicked(BaseException):
+    """As pyo3's PanicException, no Exception."""
+
+
+@pytest.fixture
+def handled(make_worker, monkeypatch):
+    """What a request thread, which has answered before, makes of gunicorn's `handle`."""
+    told = []
+
+    def handle(serve, conn):
+        worker = make_worker(_request=threading.local(), handle_error=lambda *a: told.append(a))
+        worker.log = logging.getLogger("worker")
+        worker.note_answer(types.SimpleNamespace(headers_sent=True))
+        monkeypatch.setattr(ThreadWorker, "handle", lambda self, conn: serve(self))
+        return worker.handle(conn), len(told)
+
+    return handle
+
+
+def test_a_panic_is_answered_unless_its_own_answer_has_begun(handled):
+    def panic(worker):
+        raise Panicked
+
+    def panic_amid_an_answer(worker):
+        worker.note_answer(types.SimpleNamespace(headers_sent=True))
+        raise Panicked
+
+    with make_connection() as connection:
+        assert handled(panic, connection) == (False, 1)
+        assert handled(panic_amid_an_answer, connection) == (False, 1)
+
+
+def test_what_gunicorn_closes_is_not_waited_for(handled):
+    for keep in (True, False):
+        with make_connection() as connection:
+            tls = TConn(Config(), connection.sock, "", "")
+            assert handled(lambda worker, keep=keep: keep, tls) == (keep, 0)
+            connection.sock.setblocking(False)
+            with pytest.raises(BlockingIOError) if keep else contextlib.nullcontext():
+                assert connection.sock.recv(1) == b""
 
 
 def test_after_want_of_room_a_worker_does_not_accept_for_a_while(make_worker, listener, caplog):

@@ -83,6 +83,7 @@ def test_jobs_wait_while_the_only_replica_is_loaded_anew(make_house):
     assert link.jobs == ["a", "a"]
     [state] = house.told(ReplicaStates)[-1].states
     assert (state.num_restarts, state.num_hangs) == (1, 0)
+    assert (state.status, state.reason, state.gpus) == ("ready", "", (0,))
 
 
 def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(make_house):
@@ -100,6 +101,7 @@ def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(
     first.tell(Chunk("a", "late", (1,)), Recovering("x"), Recovered(), PendingList(99, ()))
     first.tell(Failed("a", BatchFailed("late")))
     assert house.states == ["hanging", "ready"] and not house.told(Chunk, Failed)
+    assert len(house.told(PendingList)) == 1  # it answers no question of a client
     house.submit("c")
     assert first.jobs == ["a"]
     first.tell(Recovering("abandoned"), Recovered(), PendingList(fence.serial, ()))
