@@ -243,7 +243,8 @@ class ModelConfig:
                 f"num_draft_tokens must be from 1 to {MAX_DRAFT_TOKENS}", "num_draft_tokens"
             )
         for name in ("rope_scale", "rope_alpha"):
-            if not 0 < (getattr(self, name) or 1.0) < math.inf:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
                 raise ModelError(f"{name} must be above 0", name)
         if not MIN_GPU_RESERVE <= self.gpu_reserve < math.inf:
             raise ModelError(f"gpu_reserve must be at least {MIN_GPU_RESERVE} GiB", "gpu_reserve")

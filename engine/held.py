@@ -85,7 +85,7 @@ class Held(Tracked):
         is_lookup = isinstance(event, Prefill) and self.cached_tokens is None
         is_end = isinstance(event, Finished | Failed)
         if isinstance(event, Prefill | Finished) and self.cached_tokens is None:
-            has_started = is_lookup or self.state != "pending" or bool(self._new_tokens(event))
+            has_started = is_lookup or self.state != "pending"
             self.cached_tokens = event.cached_tokens if has_started else None
         if is_lookup or is_end:
             self.stream.on_use(self._used(event))

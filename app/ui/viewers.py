@@ -177,7 +177,8 @@ class Watched(Streamed):
         try:
             frame = output.take(time.monotonic()) or b""
             if not has_place:
-                yield (AGAIN_SOON if detach is None else AGAIN_LATER) + frame
+                frame = (AGAIN_SOON if detach is None else AGAIN_LATER) + frame
+                yield frame
                 return
             server.force_close()  # the head announces that the connection closes at the end
             yield frame

@@ -91,10 +91,9 @@ class Room:
     def check_after(self, old: Instance, new: Instance) -> None:
         """Raises NoRoom if the estimate has no room even without `old` and all idle models."""
         idle, _, _ = self._others(new)
-        taken = old.needed or self._look.needed(old.served.config)
         new.needed = new.needed or self._look.needed(new.served.config)
         free = self._look.free(new.needed.keys())
-        gone = [*idle, Resident(old.served.config.name, taken, old.used)]
+        gone = [*idle, Resident(old.served.config.name, self._taken(old), old.used)]
         if residency.victims(new.needed, free, gone) is None:
             raise _no_room(new.needed, free, gone)
 
@@ -112,23 +111,31 @@ class Room:
         instance.engine.close(left, RELEASE)
 
     def _others(self, instance: Instance) -> tuple[list[Resident], list[Resident], int]:
-        """The models that may be evicted, idle and busy; and the number of loaded models."""
-        idle: list[Resident] = []
-        busy: list[Resident] = []
+        """The models that may be evicted, idle and busy; and the number of loaded models. One that
+        is being unloaded is busy.
+        """
         with self._changed:
             loaded = [
                 entry
                 for entry in self._entries.values()
                 if entry.instance.is_loaded and entry.instance is not instance
             ]
-            for entry in loaded:
-                one = entry.instance
-                if one.served.load != "start":
-                    is_idle = entry.load is None and one.is_idle  # a change of it ends
-                    used = one.used if is_idle else one.since
-                    resident = Resident(entry.name, one.needed, used, not is_idle)
-                    (idle if is_idle else busy).append(resident)
+            found = [
+                (entry.name, entry.instance, entry.load is None and entry.instance.is_idle)
+                for entry in loaded
+                if entry.instance.served.load != "start" or (entry.load and entry.load.is_unload)
+            ]
+        residents = [
+            Resident(name, self._taken(one), one.used if is_idle else one.since, not is_idle)
+            for name, one, is_idle in found
+        ]
+        idle = [one for one in residents if not one.is_busy]
+        busy = [one for one in residents if one.is_busy]
         return idle, busy, len(loaded)
+
+    def _taken(self, instance: Instance) -> Mapping[Place, int]:
+        """The estimate of a loaded model's bytes, which a load with the server doesn't make."""
+        return instance.needed or self._look.needed(instance.served.config)
 
     def _hold(self, names: Sequence[str], instance: Instance) -> None:
         with self._changed:

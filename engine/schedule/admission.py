@@ -53,7 +53,7 @@ def max_new_tokens(
             f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the model's"
             f" context of {info.max_seq_len} tokens, or the cache of"
             f" {info.num_pages} pages of {info.page_size}{guesses}",
-            "prompt" if room < 1 or asked is None else "max_new_tokens",
+            "prompt" if room < 1 else "max_new_tokens",
             prompt_tokens,
             wanted,
             limit,

@@ -141,3 +141,6 @@ def test_a_compressed_body_is_refused_by_its_coding(make_client):
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     error = error_of(client.post(COMPLETIONS, data=data, headers=headers), 415)
     assert "Content-Encoding: gzip" in error["message"]
+    headers = {"Content-Encoding": "identity"}  # as it is
+    body = {"prompt": "x", "max_tokens": 1}
+    assert client.post(COMPLETIONS, json=body, headers=headers).status_code == 200

@@ -222,3 +222,14 @@ def test_a_stop_finish_is_told(make_client):
     body = make_client(ScriptedBackend(script)).post(URL, json={"prompt": "x"}).json
     assert body["choices"][0]["finish_reason"] == "stop"
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+
+
+def test_each_prompt_has_the_room_that_it_leaves(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    body = {"prompt": [[5] * 2040, [5]], "n": 2}
+    assert client.post("/v1/completions", json=body).status_code == 200
+    assert {(len(job.prompt), job.max_new_tokens) for job in backend.enqueued} == {
+        (2040, 8),
+        (1, 16),
+    }

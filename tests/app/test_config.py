@@ -3,11 +3,13 @@
 import pathlib
 import re
 import typing
+from types import SimpleNamespace
 
 import pytest
 
 from switchyard import engine
 from switchyard.app import SettingsError, read_settings
+from switchyard.app.blueprint import open_services
 from switchyard.app.config import Settings
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -187,19 +189,24 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
     [
         {"cache_tokens": 1000},
         {"cache_tokens": 0},
+        {"cache_tokens": -256},
         {"cache_mode": []},
         {"cache_mode": ["Q4", "Q4"]},
         {"gpu_reserve": 0.1},
         {"loras": [{"path": "a/x"}, {"path": "b/x"}]},
         {"tensor_parallel": True, "loras": [{"path": "a"}]},
         {"tensor_parallel": True, "draft_model": "draft"},
+        {"num_draft_tokens": 0},
         {"num_draft_tokens": 8},
         {"ngram_draft": True, "draft_model": "draft"},
         {"rope_alpha": -1.0},
+        {"rope_alpha": float("inf")},
+        {"rope_scale": 0.0},
         {"rope_scale": float("nan")},
         {"gpu_reserve": float("inf")},
         {"gpu_split": [0.0]},
         {"gpu_split": [-1.0, 4.0]},
+        {"gpu_split": [float("inf")]},
         {"gpus": [-1]},
         {"gpus": [1, 1]},
         {"gpus": [0], "device": "cpu"},
@@ -214,14 +221,20 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         {"default_frequency_penalty": 3.0},
         {"hang_timeout": 0.0},
         {"hang_timeout": 200.0},
+        {"hang_timeout": 1.0, "hang_exit": float("inf")},
+        {"silence_timeout": 0.0},
+        {"silence_timeout": float("inf")},
         {"fair_wait_factor": float("nan")},
+        {"fair_wait_factor": float("inf")},
         {"default_max_tokens": 0},
     ],
     ids=str,
 )
 def test_what_the_engine_cannot_honour_is_named(wrong):
-    with pytest.raises(engine.ModelError, match=next(iter(wrong))):
+    name = next(iter(wrong))
+    with pytest.raises(engine.ModelError, match=name) as raised:
         read_settings(**wrong).engine_config()
+    assert raised.value.param == name
 
 
 def test_cache_modes_are_a_list_or_have_commas_between_them(monkeypatch, elsewhere):
@@ -246,6 +259,9 @@ def test_loras_are_tables_and_named_after_their_directories(elsewhere):
     assert loras == (engine.Lora("adapters/terse", "terse"), engine.Lora("x", "y", 0.5))
     with pytest.raises(SettingsError, match=r"loras\.0\.scale"):
         read_settings(loras=[{"path": "x", "scale": 1.0}])
+    with pytest.raises(SettingsError, match=r"argument loras\.0\.path: ") as caught:
+        read_settings(loras=[{"name": "x"}])
+    assert caught.value.name == "loras"
 
 
 def test_there_are_more_threads_than_jobs():
@@ -300,6 +316,7 @@ def test_without_tables_there_is_one_model():
             "no model that is served; there is: one",
         ),
         ({"models": [ONE], "model": "/m/other"}, "can't be tables"),
+        ({"models": [ONE], "name": "other"}, "can't be tables"),
         ({"models": [ONE], "default_model": "two"}, "'two' is none of one"),
         ({"models": [ONE, OTHER], "max_loaded": 1}, "max_loaded: 2 models stay"),
         ({"models": [ONE, {**OTHER, "load": "demand"}], "max_loaded": 1}, "must be at least 2"),
@@ -324,8 +341,9 @@ def test_tables_that_can_not_be_honoured_are_named(given, message):
 
 def test_a_fault_of_a_table_names_its_model():
     settings = read_settings(models=[ONE, {**OTHER, "cache_tokens": 100}])
-    with pytest.raises(engine.ModelError, match="models: other: cache_tokens must be a multiple"):
+    with pytest.raises(engine.ModelError, match="models: other: cache_tokens must be") as caught:
         settings.served()
+    assert caught.value.param == "cache_tokens"
 
 
 def test_each_replica_of_each_shared_engine_has_threads_for_its_jobs():
@@ -337,3 +355,25 @@ def test_each_replica_of_each_shared_engine_has_threads_for_its_jobs():
 @pytest.mark.parametrize(("given", "access"), [({}, "key"), ({"metrics": "open"}, "open")])
 def test_with_keys_metrics_need_one_unless_they_are_set_open(given, access):
     assert read_settings(keys_file="keys.toml", **given).metrics == access
+
+
+def test_a_fault_of_several_settings_is_told_once():
+    with pytest.raises(SettingsError, match=r"^argument metrics: key needs a keys_file$"):
+        read_settings(metrics="key")
+
+
+def test_what_the_engine_cannot_honour_of_a_default_stands_nowhere():
+    with pytest.raises(engine.ModelError, match=r"^hang_timeout must be above 0, and hang_exit"):
+        read_settings(hang_exit=0.5).engine_config()
+
+
+def test_services_are_made_by_the_settings(tmp_path):
+    given = dict(ledger=str(tmp_path / "ledger"), ledger_days=7, max_pending=3)
+    contexts = {"short": 2048, "long": 131_072}
+    models = SimpleNamespace(
+        names=list(contexts), get=lambda name: SimpleNamespace(context=contexts[name])
+    )
+    found = open_services(read_settings(**given), models, None)
+    assert found.settings.max_body_bytes == 32 * 131_072
+    assert (found.ledger._days, found.ledger._has_keys) == (7, False)
+    assert (found.gate._max_waiting, found.gate._max_busy) == (3, found.settings.max_jobs)

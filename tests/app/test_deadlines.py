@@ -8,7 +8,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.delivery.reader import Reader, Submitted, deadlines
-from switchyard.app.delivery.transcript import Transcript
+from switchyard.app.delivery.transcript import KeptTranscript, Transcript
 from switchyard.app.exceptions import TimedOut
 from switchyard.engine.messages import Chunk, Failed, Finished, Started
 from tests.app.conftest import frames, wait_until_empty
@@ -101,9 +101,10 @@ def test_a_chat_that_waits_for_longer_than_a_heartbeat_shows_that_it_is_served(
 def test_without_streaming_a_deadline_tells_the_tokens_so_far(make_client, gate):
     client = make_client(ScriptedBackend(gate=gate), total_timeout=1)
     gate.step(3)  # the start and two tokens
-    response = client.post(URL, json=LONG)
+    response = client.post(URL, json={**LONG, "prompt": [[1, 2, 3], [4, 5]]})
     assert response.status_code == 408
-    assert response.json["error"]["usage"]["completion_tokens"] == 2
+    usage = response.json["error"]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 4)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +181,7 @@ def test_a_timeout_above_the_servers_is_refused(make_client):
 def test_no_limit_is_zero(make_client):
     client = make_client(ScriptedBackend(), queue_timeout=0, first_token_timeout=0, total_timeout=0)
     assert client.post(URL, json={"prompt": "x"}).status_code == 200
+    assert client.post(URL, json={"prompt": "x", "timeout": 20}).status_code == 200
 
 
 class Taken:
@@ -294,3 +296,22 @@ def test_the_error_of_a_deadline_stands_behind_all_text_that_has_come(now, is_by
     while not transcript.is_finished:
         written += transcript.take_now(0, 20.0) if is_by_the_sender else transcript.take(0, 20)
     assert written == [b"b", b"c", b"the request did not end within 10 seconds"]
+
+
+def test_a_deadline_ends_a_kept_stream_that_the_sender_writes(now):
+    stream = engine.Stream(["cmpl-1-0"], lambda _: None)
+    transcript = KeptTranscript(submitted(stream), TextWriter(), 60.0)
+    assert transcript.join()
+    transcript.notify(lambda: None)
+    assert transcript.take_now(0, 0.5) == [] and not transcript.is_finished
+    now[0] = 20.0
+    assert len(transcript.take_now(0, 20.0)) == 1
+    assert transcript.is_finished and isinstance(transcript.error, TimedOut)
+
+
+def test_a_fault_in_the_writing_does_not_hide_a_deadline(now):
+    transcript = Transcript(submitted(engine.Stream(["cmpl-1-0"], lambda _: None)), TextWriter())
+    transcript.writer.write = lambda events: 1 / 0
+    now[0] = 20.0
+    transcript.take(0, 20.0)
+    assert isinstance(transcript.error, TimedOut)

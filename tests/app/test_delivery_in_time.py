@@ -14,7 +14,7 @@ from switchyard.app.delivery.watch import LOOK
 from switchyard.app.http import gate as gate_module
 from switchyard.app.http.gate import LARGE, MAX_BYTES
 from switchyard.app.services import KEY
-from switchyard.engine.messages import Queued
+from switchyard.engine.messages import Chunk, PutBack, Queued
 from tests.app.test_gate import enter, in_thread, make_gate, wait_until
 from tests.app.test_transcript import ScriptedStream, transcript_of
 from tests.scripted import ScriptedBackend
@@ -76,6 +76,15 @@ def test_a_full_socket_is_tried_again_after_a_while():
     assert output.sent == b"4\r\ntext\r\n"
 
 
+def test_a_client_has_its_time_anew_when_it_has_taken_all():
+    output = Output()
+    outlet = Outlet(output, 5.0)
+    for now, num_untaken in ((100.0, 4), (101.0, 0), (200.0, 9)):
+        output.num_untaken = lambda number=num_untaken: number
+        outlet._num_sent += num_untaken
+        assert not outlet.write(now)
+
+
 # Transcripts
 
 
@@ -121,6 +130,14 @@ def test_a_place_is_asked_for_once_an_interval_and_told_when_it_has_changed(monk
         now[0] = float(step)
         told += [(step, event.place) for event in reader.take_events(1.0)]
     assert asked == [10.0, 20.0, 30.0] and told == [(10, 3), (30, 2)]
+
+
+def test_no_place_is_told_behind_text():
+    chunk, back = Chunk("r-0", "x", (1,)), PutBack("r-0")
+    stream = SimpleNamespace(take=lambda timeout: [chunk, back], is_finished=False)
+    reader = Reader(Submitted(stream, ["r-0"], {}, 5, "r", lambda i: Queued(i, 1, 5), 0.0))
+    told = [reader.take_events(1.0) for _ in range(3)]
+    assert told == [[Queued("r-0", 1, 5)], [chunk, back], [chunk, back]]
 
 
 def test_no_place_is_asked_for_where_none_could_be_told(make_client):

@@ -87,3 +87,24 @@ def test_a_client_that_waits_as_many_milliseconds_as_it_is_told_is_not_too_early
     for seconds, told in ((0.0001, ("1", "1")), (1.0011, ("2", "1002"))):
         headers = errors.describe(LimitReached("at its limit", seconds))[0].headers
         assert (headers["Retry-After"], headers["retry-after-ms"]) == told
+
+
+def test_a_prompt_that_is_too_long_for_something_else_has_a_message_of_its_own():
+    error = engine.PromptTooLong("negative_prompt: of 9 tokens", "negative_prompt")
+    assert errors.describe(error)[1]["error"]["message"] == "negative_prompt: of 9 tokens"
+
+
+@pytest.mark.parametrize("kind", [engine.Dead, engine.Stalled, engine.ModelError, engine.JobFailed])
+def test_an_error_that_others_see_names_no_response(kind):
+    body = errors.describe(kind(f"request cmpl-{'0a' * 16}-0: no luck"))[1]
+    assert body["error"]["message"] == "request cmpl-…-0: no luck"
+
+
+def test_clients_try_again_unless_it_is_no_use():
+    said = {
+        kind for kind in errors.KINDS if "x-should-retry" in errors.describe(kind("no"))[0].headers
+    }
+    assert said == {
+        *(engine.NoRoom, engine.LoadUnderWay, engine.NotOurs),
+        *(engine.JobFailed, engine.BatchFailed, engine.Closed),
+    }

@@ -172,3 +172,16 @@ def test_a_fork_ends_at_once_while_its_parent_has_jobs(host):
         os._exit(int(time.monotonic() - begin > 10))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     stream.close()
+
+
+def test_a_host_that_handles_visitors_who_leave_goes_on_doing_so():
+    app = flask.Flask("host")
+    app.register_error_handler(ClientGone, lambda _: ("its own", 418))
+    Switchyard(app, url="http://127.0.0.1:1")
+
+    @app.get("/")
+    def page():
+        raise ClientGone
+
+    response = app.test_client().get("/")
+    assert (response.status_code, response.text) == (418, "its own")

@@ -117,6 +117,16 @@ def test_a_model_on_demand_is_not_waited_for(make_host, model_path):
     assert not switchyard.models.get("second").is_started
 
 
+def test_without_keys_a_thread_of_the_host_is_no_key(make_host, monkeypatch):
+    _, switchyard = make_host()
+    switchyard.start()
+    model, jobs = switchyard.models.get(), []
+    submit = model.submit
+    monkeypatch.setattr(model, "submit", lambda new, *rest: jobs.extend(new) or submit(new, *rest))
+    assert switchyard.generate("x", max_tokens=1).text == "0 "
+    assert [(job.client, job.owner) for job in jobs] == [("local", "local")]
+
+
 def test_presets_are_those_of_the_settings(make_host):
     _, switchyard = make_host(presets={"brief": {"temperature": 0}})
     assert switchyard.generate("x", preset="brief", max_tokens=1).text == "0 "

@@ -49,6 +49,11 @@ def test_what_only_looks_like_its_own_name_is_refused(make_client, host):
     assert status(make_client(ScriptedBackend()), host) == 403
 
 
+@pytest.mark.parametrize("server_name", ["localhost", "127.0.0.2", "::1"])
+def test_each_address_of_loopback_is_one(make_client, server_name):
+    assert status(make_client(ScriptedBackend()), EVIL, server_name) == 403
+
+
 @pytest.mark.parametrize("server_name", ["0.0.0.0", "::", "192.168.0.7", "waitress.invalid"])
 def test_on_other_addresses_any_name_is_taken(make_client, server_name):
     assert status(make_client(ScriptedBackend()), EVIL, server_name) == 200

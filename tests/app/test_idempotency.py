@@ -1,5 +1,6 @@
 """Requests that come again with the same Idempotency-Key."""
 
+import socket
 import threading
 import time
 
@@ -7,6 +8,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.delivery import transcripts
+from switchyard.app.delivery.watch import LOOK
 from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.conftest import Streamed, listed, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
@@ -122,6 +124,20 @@ def test_one_that_comes_while_the_job_runs_joins_it(make_client, ask, body):
     assert len(backend.enqueued) == 1
 
 
+def test_a_client_that_sends_no_more_waits_for_the_first_too(make_client, ask, hold, connection):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    held = hold(client)
+    first = ask(client, STREAMED, headers=KEY)
+    assert held.arrived.acquire(timeout=20)
+    connection.client.shutdown(socket.SHUT_WR)
+    second = ask(client, STREAMED, headers=KEY, environ_overrides=connection.environ)
+    time.sleep(2 * LOOK)
+    held.is_over.set()
+    assert second.get(timeout=20).data.endswith(first.get(timeout=20).data)  # behind a heartbeat
+    assert len(backend.enqueued) == 1
+
+
 @pytest.mark.parametrize(
     ("path", "body", "headers"),
     [
@@ -129,6 +145,7 @@ def test_one_that_comes_while_the_job_runs_joins_it(make_client, ask, body):
         (URL, STREAMED, {}),
         (f"{URL}?x=1", ASKED, {}),
         (URL, ASKED, {"Accept": "text/plain"}),
+        (URL, ASKED, {"Content-Type": "application/json; charset=utf-8"}),
     ],
 )
 def test_another_request_with_the_key_is_refused(make_client, path, body, headers):
@@ -149,7 +166,8 @@ def test_a_key_is_its_clients_own_and_its_endpoints(make_client):
     assert client.post(CHAT, json=MESSAGES, headers=KEY).status_code == 200
     headers = {**KEY, "Authorization": "Bearer other"}
     assert client.post(URL, json=STREAMED, headers=headers).status_code == 200
-    assert len(backend.enqueued) == 3
+    assert client.post(CHAT, json=MESSAGES, headers=headers).status_code == 200
+    assert len(backend.enqueued) == 4
 
 
 def test_what_was_refused_may_be_asked_again(make_client, ask, hold):

@@ -192,6 +192,8 @@ def test_a_limit_of_the_context_is_kept_by_refusal(make_client, limit, context):
     assert response.status_code == 400
     assert response.json["error"]["param"] == context
     assert response.json["error"]["code"] == "context_length_exceeded"
+    body = {"prompt": "x " * 50, limit: 5000, context: 100_000}  # more than the model's
+    assert client.post(GENERATE, json=body).status_code == 200
 
 
 @pytest.mark.parametrize(

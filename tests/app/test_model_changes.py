@@ -240,6 +240,32 @@ def test_a_large_request_is_inside_the_gate_again_behind_the_load_of_its_model(m
     assert inside and set(inside) == {1} and gate.num_inside == 0
 
 
+def test_a_wait_for_a_load_has_the_deadline_of_the_queue(make):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make({"second": backend}, queue_timeout=0.2, load_wait=2)
+    response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
+    assert response.status_code == 408
+    assert response.json["error"]["code"] == "queue_timeout"
+    assert "usage" not in response.json["error"]  # nothing was used
+
+
+def test_a_wait_for_a_load_ends_when_the_setting_says(make):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make({"second": backend}, load_wait=0.1, queue_timeout=3)
+    response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
+    assert (response.status_code, response.json["error"]["code"]) == (503, "overloaded")
+
+
+def test_one_that_would_be_too_many_evicts_another(make):
+    client = make(max_loaded=2)
+    for name in ("second", "third"):
+        events(client.post(f"/admin/models/{name}", json={}))
+    states = [client.models.status(name).state for name in ("first", "second", "third")]
+    assert states == ["ready", "unloaded", "ready"]
+
+
 def test_no_lease_is_left_behind_any_end_of_a_request(make):
     client = make()
     for body, status in (

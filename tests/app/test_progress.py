@@ -7,8 +7,9 @@ import time
 import pytest
 
 from switchyard import engine
+from switchyard.app.delivery.framing import JSON_LINES, SERVER_SENT_EVENTS, StreamWriter
 from switchyard.app.delivery.progress import WithProgress
-from switchyard.engine.messages import Failed, ListPending, Prefill, Started
+from switchyard.engine.messages import Chunk, Failed, ListPending, Prefill, Queued, Started
 from tests.app.conftest import Streamed, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, ticking
 
@@ -108,6 +109,18 @@ def test_other_framings_have_no_comments(make_client, accept):
     assert b"prefill" not in response.data
 
 
+@pytest.mark.parametrize(("framing", "told"), [(SERVER_SENT_EVENTS, True), (JSON_LINES, False)])
+def test_a_comment_tells_of_the_last_event_where_there_are_comments(framing, told):
+    writer = StreamWriter(lambda events: [], framing, None, 10.0)
+    for event, comment in (
+        (Queued("a", 2, 5), b": queued 2\n\n"),
+        (Started("a"), b""),
+        (Prefill("a", 1, 3), b": prefill 1/3\n\n"),
+    ):
+        assert writer.write([event]) == []
+        assert writer.comment == (comment if told else b"")
+
+
 def test_the_engine_thread_is_asked_once_for_all_who_wait(waiting, monkeypatch):
     client, response = waiting()
     model = client.models.get()
@@ -144,9 +157,10 @@ def test_events_tell_the_progress_on_request(make_client, path, body):
 
 
 def test_progress_that_piles_up_is_told_once():
-    render = WithProgress(lambda events: [], ["a"], lambda index: {"index": index})
-    bodies = list(render([Started("a"), Prefill("a", 1, 3), Prefill("a", 2, 3)]))
-    assert [body["prompt_progress"]["processed"] for body, _ in bodies] == [2]
+    render = WithProgress(lambda events: [({}, "x")], ["a"], lambda index: {"index": index})
+    events = [Started("a"), Prefill("a", 1, 3), Prefill("a", 2, 3), Chunk("a", "x", (1,))]
+    (body, _), text = render(events)
+    assert body["prompt_progress"]["processed"] == 2 and text == ({}, "x")
 
 
 def test_each_choice_has_its_own_progress_from_its_own_start():

@@ -195,7 +195,7 @@ def test_what_failed_meanwhile_is_told(open_stream, gate, drop):
     gate.open()
     rest = Streamed(take_up(client, streamed)).read()
     assert '"code":"job_failed"' in rest.events[0][1] and rest.events[1][1] == "[DONE]"
-    assert len(rest.events) == 2
+    assert [i for i, _ in rest.events] == [f"{streamed.identifier}:{n}" for n in (2, 3)]
 
 
 def test_an_operator_may_end_what_nobody_reads(make_client, drop):

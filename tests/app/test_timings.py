@@ -46,6 +46,8 @@ def test_of_guessed_tokens():
     one = replace(ended(100, 11, 0), draft_tokens=20, accepted_tokens=8)
     told = timings([one, replace(one, draft_tokens=4, accepted_tokens=1)], 2)
     assert (told["draft_n"], told["draft_n_accepted"]) == (24, 9)
+    told = timings([replace(one, accepted_tokens=0)], 1)
+    assert (told["draft_n"], told["draft_n_accepted"]) == (20, 0)
 
 
 def test_of_several_choices_the_longest_times_and_all_tokens():

@@ -115,7 +115,9 @@ def test_all_viewers_of_a_second_get_what_was_made_once(client):
     first, _ = board.frame(here, "admin", 7)
     assert board.frame(here, "admin", 7)[0] is first
     assert board.frame(here, "user", 7)[0] is not first
-    assert board.frame(here, "admin", 8)[0] is not first
+    later, _ = board.frame(here, "admin", 8)
+    assert later is not first
+    assert board.frame(here, "admin", 7)[0] is later  # of a thread that comes late
     fewer = replace(here, models=here.models.only([]))  # of a key that may use no model
     assert b'"models":[]' in board.frame(fewer, "admin", 8)[0]
 
@@ -156,6 +158,22 @@ def test_what_waits_is_told_by_its_place(make_client, ask, monkeypatch):
     assert board.frame(here, "admin", 2)[0].count(b'"place"') == 1
 
 
+def test_the_queue_is_that_of_all_models_by_its_places():
+    def model(name, *places):
+        jobs = [SimpleNamespace(place=p, priority=0, age=1.26, prompt_tokens=3) for p in places]
+        return SimpleNamespace(config=SimpleNamespace(name=name), jobs=lambda ask: jobs)
+
+    models = SimpleNamespace(engines=[model("a", None, 2), model("b", 3, 1)])
+    told = viewers._queue(SimpleNamespace(models=models))
+    assert [(one["model"], one["place"]) for one in told] == [("b", 1), ("a", 2), ("b", 3)]
+    assert told[0]["age"] == 1.3
+
+
+def test_what_caches_must_tell_apart_is_told_beside_what_they_do_already(make_client):
+    client = make_client(ScriptedBackend(), cors_origins=["https://chat.example"])
+    assert set(client.get("/").headers.getlist("Vary")) == {"Accept", "Origin"}
+
+
 def test_places_are_as_many_as_the_setting_and_the_server_say():
     places = Viewers(read_settings(max_viewers=2))
     assert [places.enter(9) for _ in range(3)] == [True, True, False]
@@ -193,7 +211,7 @@ def test_without_room_for_a_thread_that_writes_it_a_stream_ends_behind_a_frame(e
     response._server = Response(request, ours, Config())
     assert list(response.response) == [b"frame"]
     assert theirs.recv(100) == b"0\r\n\r\n" and theirs.recv(100) == b""
-    assert viewers.enter(1)
+    assert viewers.enter(1) and not viewers.enter(1)
 
 
 def no_room(thread):

@@ -121,3 +121,20 @@ def test_the_account_ends_of_a_generation_whose_client_has_left(make):
             return
         time.sleep(0.05)
     raise AssertionError("the account is still open")
+
+
+def test_generations_go_on_while_another_waits_for_its_model(make, connect):
+    gate, loading = Gate(), ScriptedBackend()
+    loading.opening.clear()
+    client = make({"first": ScriptedBackend(gate=gate), "second": loading})
+    connection = connect(client.application)
+    connection.send("generate", 1, prompt="x", max_tokens=2)
+    connection.send("generate", 2, prompt="x", max_tokens=2, model="second")
+    while not client.models.status("second").num_waiting:
+        time.sleep(0.005)
+    gate.open()
+    message = connection.receive()
+    assert (message["type"], message["id"]) == ("end", 1)
+    loading.opening.set()
+    message = connection.receive()
+    assert (message["type"], message["id"]) == ("end", 2)

@@ -12,7 +12,7 @@ from switchyard.engine import backends
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.links.thread import EngineThread
-from switchyard.engine.memory import gpus
+from switchyard.engine.memory import gpus, residency
 from switchyard.engine.models import opening
 
 
@@ -157,6 +157,18 @@ def test_gpus_that_are_not_there_end_the_start(there, model_path, device, found,
     with pytest.raises(engine.ModelError, match=says) as caught:
         opening.open_engine(ModelConfig(model_path, "m", device, gpus=wrong))
     assert caught.value.param == "gpus"
+
+
+def test_the_hosts_memory_is_told_beside_the_gpus(there):
+    there(2)
+    assert residency.free([1, "host"]).keys() == {1, "host"}
+
+
+def test_gpus_of_shared_engines_are_theirs_to_check(there, model_path):
+    there(0, visible="")
+    config = ModelConfig(model_path, "m", link="socket", at=("unix:a",), gpus=(7,))
+    gpus.check_gpus(config)
+    assert opening.own_config(config) == ModelConfig(model_path, "m", gpus=(7,))
 
 
 @pytest.mark.parametrize(

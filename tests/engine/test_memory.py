@@ -155,7 +155,8 @@ def test_a_split_counts_the_weights_alone():
     first, second = memory(3, 3, gpu_split=(0.61, 3)).place("float16", 4096)
     assert first == 500 * MIB + 5 * 16 * MIB + 100 * MIB
     assert second == first
-    assert memory(3, 3, gpu_split=(0.4, 0.4)).place("float16", 4096) == []
+    for split in ((0.4, 0.4), (0.61,)):
+        assert memory(3, 3, gpu_split=split).place("float16", 4096) == []
     assert memory(1.0, 3, gpu_split=(0.61, 3)).place("float16", 16384) == []  # no room for a cache
 
 
@@ -221,6 +222,7 @@ def test_key_value_heads_are_whole():
     assert not memory(0.6, 0.6, tensor_parallel=True).place("float16", 8192)
     only = memory(2, 2, tensor_parallel=True, gpu_split=(0, 1)).place("float16", 4096)
     assert only == [0, 1260 * MIB]
+    assert memory(0.3, 2, tensor_parallel=True).place("float16", 4096) == only  # less than reserved
 
 
 @pytest.fixture
@@ -343,8 +345,9 @@ def test_a_lora_says_what_is_wrong_with_it(loader, model_path, monkeypatch, tmp_
 def test_what_is_for_gpus_is_refused_without_one(model_path, setting):
     from switchyard.engine.backends import make_backend
 
-    with pytest.raises(engine.ModelError, match=next(iter(setting))):
+    with pytest.raises(engine.ModelError, match=next(iter(setting))) as refused:
         make_backend(ModelConfig(model_path, "name", device="cpu", **setting))
+    assert refused.value.param == next(iter(setting))
 
 
 def test_all_modes_that_hold_a_whole_context_are_tried_also_where_that_is_the_most():

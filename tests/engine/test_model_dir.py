@@ -195,8 +195,45 @@ def test_of_several_templates_the_default_is_taken(directory):
     assert ModelDir.read(str(directory)).chat_template == "d"
 
 
+@pytest.mark.parametrize(
+    "template", [[{"name": "tool_use", "template": "t"}], ["d"], [{"name": "default"}], {"a": "b"}]
+)
+def test_what_is_no_default_template_is_none(directory, template):
+    edit(directory / "tokenizer_config.json", chat_template=template)
+    assert ModelDir.read(str(directory)).chat_template is None
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"quantization_config": {"quant_method": "exl2", "bits": 4.25}}, "EXL2 of 4.25 bits"),
+        ({"quantization_config": {"quant_method": "exl2"}}, "EXL2"),
+        ({"torch_dtype": "float32", "dtype": "bfloat16"}, "float32"),
+        ({"torch_dtype": None, "dtype": "bfloat16"}, "bfloat16"),
+        ({"torch_dtype": None, "quantization_config": {}}, "float16"),
+    ],
+)
+def test_the_format_of_the_weights_is_told(directory, told, expected):
+    edit(directory / "config.json", **told)
+    assert ModelDir.read(str(directory)).format == expected
+
+
+def test_the_end_is_the_tokenizers_where_no_other_file_names_one(directory):
+    edit(directory / "config.json", eos_token_id=None)
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    for told, expected in (("</s>", 1), ({"content": "</s>"}, 1), ({}, 0), ("none such", 0)):
+        edit(directory / "tokenizer_config.json", eos_token=told)
+        tokenizer = Tokenizer(ModelDir.read(str(directory)))
+        assert [tokenizer.token(one) for one in tokenizer.eos_token_ids] == ["</s>"] * expected
+
+
 def test_bos_follows_the_models_own_wish(directory):
     edit(directory / "tokenizer_config.json", add_bos_token=False)
     tokenizer = Tokenizer(ModelDir.read(str(directory)))
     assert tokenizer.decode(tokenizer.encode("x", 10)) == "x"
     assert len(tokenizer.encode("x", 10)) == 1
+    spec = directory / "tokenizer.json"
+    edit(spec, post_processor=None)
+    for wish, number in ((None, 1), (True, 2)):
+        edit(directory / "tokenizer_config.json", add_bos_token=wish)
+        assert len(Tokenizer(ModelDir.read(str(directory))).encode("x", 10)) == number

@@ -179,3 +179,38 @@ def test_a_job_with_few_pages_is_not_computed_in_a_long_row(opened):
     assert rows.shapes == [(1, 512), (1, 32)]
     texts(backend, [of("other", prompt(3, 400)), of("large", prompt(4, 20), 300)])
     assert rows.shapes[2:] == [(2, 512)]
+
+
+def chunks(backend, one):
+    """Ends of a prompt's chunks beside a job that decodes."""
+    backend.enqueue(of("stream", prompt(9, 5), 60))
+    while not any(isinstance(event, Chunk) for event in backend.iterate()):
+        pass
+    backend.enqueue(one)
+    ends = []
+    while len(one.prompt) - 1 not in ends:
+        ends += [e.done_tokens for e in backend.iterate() if isinstance(e, Prefill)]
+    return ends
+
+
+def test_chunks_beside_a_job_that_decodes_end_with_pages(opened):
+    assert chunks(opened(max_chunk_size=300), of("one", BASE)) == [256, 512, 799]
+
+
+def test_a_prompt_is_scored_in_short_chunks_beside_a_job_that_decodes(opened):
+    scored = replace(of("one", BASE[:200], 0), prompt_logprobs=0)
+    assert chunks(opened(max_chunk_size=64), scored) == [64, 128, 192, 199]
+
+
+def test_a_page_behind_another_beginning_is_not_copied(opened):
+    backend = opened()
+    run(backend, of("base", BASE[:400]))
+    run(backend, of("other", prompt(6, 256) + prompt(7, 2)))
+    assert cached_tokens(backend, prompt(6, 256) + BASE[256:400]) == 256
+
+
+def test_the_page_behind_one_that_an_answer_has_filled_is_found(opened):
+    backend = opened()
+    events = run(backend, of("one", BASE[:200], 120))["one"]
+    text = tuple(i for event in events if isinstance(event, Chunk) for i in event.token_ids)
+    assert cached_tokens(backend, BASE[:200] + text + prompt(2, 20)) == 200 + 119

@@ -198,7 +198,8 @@ def test_a_model_that_no_eviction_makes_room_for_is_refused_with_the_sums(there)
 
 def test_of_gpus_that_nvml_does_not_tell_nothing_is_known(there):
     there()
-    assert residency.needed(ModelConfig(DEMO_EXL2, "m", "cuda")) == {}
+    for numbers in ((), (1,)):
+        assert residency.needed(ModelConfig(DEMO_EXL2, "m", "cuda", gpus=numbers)) == {}
 
 
 def cpu_config(path, **more):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from switchyard import engine
+from switchyard.engine.held import Tracked
 from switchyard.engine.messages import (
     Hanging,
     Loaded,
@@ -14,11 +15,13 @@ from switchyard.engine.messages import (
     ReplicaState,
     ReplicaStates,
     Restarting,
+    Started,
     Stopped,
     Zombies,
 )
 from switchyard.engine.schedule import admission
 from switchyard.engine.standing import Past, Standing
+from tests.scripted import job
 
 INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
 
@@ -43,6 +46,13 @@ def test_a_model_that_is_going_comes_back_by_nothing_that_is_told():
     standing.note(Stopped(None))
     standing.drain()
     assert standing.state == "stopped"
+
+
+def test_a_job_that_has_started_has_no_place_whatever_an_older_list_says():
+    tracked = Tracked(job(), 0.0)
+    assert (tracked.tell(1, INFO, 2.0).place, tracked.tell(None, INFO, 2.0).place) == (1, None)
+    tracked.note(Started("a"))
+    assert (tracked.tell(1, INFO, 2.0).place, tracked.tell(1, INFO, 2.0).age) == (None, 2.0)
 
 
 def test_what_went_wrong_under_a_name_is_counted_on():

@@ -70,6 +70,15 @@ def test_a_job_that_never_started_has_computed_nothing(make_engine, account):
     first.close()
 
 
+def test_a_job_that_ends_before_its_lookup_is_told_has_computed_its_prompt(make_engine, account):
+    def short(job):
+        yield Started(job.identifier)
+        yield Finished(job.identifier, "cancelled", 3, 0, 1)
+
+    make_engine(ScriptedBackend(short)).submit([job()], on_use=account)
+    assert account.wait() == [(2, 1, 0, "cancelled")]
+
+
 def test_a_job_that_fails_is_told_with_what_it_had(make_engine, account):
     def failing(job):
         yield Prefill(job.identifier, 3, 3, 1)

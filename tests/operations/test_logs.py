@@ -127,6 +127,14 @@ def test_a_stream_that_is_left_is_told_with_the_bytes_that_were_sent(make_keyed,
     assert (fields["stream"], fields["bytes"]) == (True, num_bytes)
 
 
+def test_what_a_page_gets_of_the_status_is_told_with_its_bytes(make_client, lines):
+    client = make_client(ScriptedBackend(), access_log="-")
+    with client.get("/ui/status") as response:
+        data = response.data
+    fields, _ = lines()
+    assert (fields["route"], fields["bytes"]) == ("/ui/status", len(data))
+
+
 def test_a_line_of_the_servers_own_is_written_in_one_piece(monkeypatch):
     """Or a line of another thread would come before its end."""
     writes = []

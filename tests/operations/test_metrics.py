@@ -22,7 +22,7 @@ from switchyard.engine.stream import Used
 from tests.faults.conftest import SCRIPTED
 from tests.live.conftest import start
 from tests.operations.conftest import bearer, entry
-from tests.scripted import ScriptedBackend, ticking
+from tests.scripted import Gate, ScriptedBackend, ticking
 
 __all__ = ["start"]
 
@@ -250,6 +250,29 @@ def test_a_client_that_leaves_is_counted_by_what_its_job_was_at(make_client):
     name = "switchyard_clients_gone_total"
     found = until(client, lambda now: value(now, name, phase="decode") == 1)
     assert value(found, name, phase="pending") == value(found, name, phase="prefill") == 0
+
+
+def test_a_client_that_leaves_before_the_text_has_left_in_the_queue(make_client):
+    gate = Gate()
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=0.05)
+    begun(client).close()
+    gate.open()
+    name = "switchyard_clients_gone_total"
+    until(client, lambda now: value(now, name, phase="pending") == 1)
+
+
+def test_a_client_that_stops_reading_what_has_ended_is_none_that_leaves(make_client):
+    gate = Gate()
+    client = make_client(ScriptedBackend(gate=gate), resume_timeout=60)
+    gate.step(2)
+    response = begun(client)
+    gate.open()
+    [kept] = client.application.extensions["switchyard"].answers.transcripts._kept
+    assert client.get(f"/v1/streams/{kept}").get_data().endswith(b"[DONE]\n\n")
+    response.close()
+    found = series(client)
+    name = "switchyard_clients_gone_total"
+    assert sum(value(found, name, phase=phase) for phase in get_args(Phase)) == 0
 
 
 def test_open_streams_and_how_far_they_are_behind_are_told(make_client):

@@ -150,12 +150,18 @@ def test_an_answer_without_heartbeats_may_take_its_time(serve, make_remote, monk
 
 
 def test_names_that_are_given_hold_for_what_is_passed_through(upstream, make_remote):
-    app = make_remote(upstream(text("a")).url, url_prefix="/llm", allowed_hosts=["mine.example"])
+    seen = []
+    app = make_remote(
+        upstream(text("a")).url,
+        url_prefix="/llm",
+        allowed_hosts=["mine.example"],
+        before_request=lambda: seen.append(flask.request.host),
+    )
     statuses = [
         app.test_client().post("/llm/v1/completions", json={}, headers={"Host": host}).status_code
         for host in ("other.example", "mine.example")
     ]
-    assert statuses == [403, 200]
+    assert (statuses, seen) == ([403, 200], ["mine.example"])  # of the first it isn't asked
 
 
 def test_a_compressed_answer_is_passed_through_as_it_is(upstream, make_remote):

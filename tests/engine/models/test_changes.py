@@ -129,6 +129,7 @@ def test_a_swap_that_can_never_fit_is_refused_before_the_old_one_ends(served, wa
     with pytest.raises(engine.NoRoom, match=r"needs .* once others are gone"):
         models.swap(table.model("a", size=16), way).wait(20)
     assert models.get("a") is old and models.status("a").state == "ready"
+    assert models.status("a").error is None
 
 
 def test_two_changes_of_one_name_at_once_are_refused(served):

@@ -137,11 +137,13 @@ def test_what_was_unloaded_stays_so_and_comes_back_if_it_is_lost_behind_a_load(s
         table.now += lifecycle.MAX_RETRY
         tick(models)
     assert len(table.backends) == number and not models.get("b").standing.is_ready
-    models.load("b").wait(20)
-    lose(models, "b")
-    table.now += lifecycle.MAX_RETRY
-    tick(models)
-    assert models.status("b").state == "ready"
+    for change in (models.load, lambda name: models.swap(table.model(name))):
+        change("b").wait(20)
+        lose(models, "b")
+        table.now += lifecycle.RETRY  # as after a first failure
+        tick(models)
+        assert models.status("b").state == "ready"
+        models.unload("b").wait(20)
 
 
 def test_a_request_is_told_how_long_what_has_failed_is_let_be(served):
@@ -160,7 +162,7 @@ def test_a_request_does_not_wait_for_ever(served):
     table = served(load_wait=0.05)
     backend = closed()
     table.scripts["a"] = [backend]
-    models = table.start(table.model("a"))
+    models = table.start(table.model("a", max_pending=0))  # one may wait all the same
     threads, results = in_threads(1, lambda: models.lease("a"))
     threads[0].join(10)
     assert isinstance(results[0], engine.Loading)

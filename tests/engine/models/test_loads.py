@@ -101,6 +101,18 @@ def test_an_operator_is_told_what_a_load_has_waited_for(served):
     assert table.loaded() == ["a"]
 
 
+def test_a_request_is_told_what_its_load_has_waited_for(served):
+    table = served(size=10, clock=lambda: table.now)
+    models = table.start(table.model("a"), table.model("b"))
+    with models.lease("a"):
+        num_looks = table.look.num_looks
+        threads, results = in_threads(1, lambda: models.lease("b"))
+        wait_for(lambda: table.look.num_looks > num_looks)
+        table.now += 20.0  # load_wait
+        threads[0].join(20)
+    assert isinstance(results[0], engine.Loading) and "waits for the memory" in str(results[0])
+
+
 def test_what_waited_for_memory_in_vain_is_loaded_as_soon_as_there_is_some(served):
     table = served(size=10, clock=lambda: table.now)
     models = table.start(table.model("a"), table.model("b"))

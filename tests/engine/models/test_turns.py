@@ -35,6 +35,20 @@ def test_a_load_waits_for_the_memory_of_a_model_that_is_being_unloaded(served):
     assert table.loaded() == ["b"]
 
 
+def test_a_load_waits_for_the_memory_of_a_model_of_the_start_that_is_being_unloaded(served):
+    table = served(size=20)
+    models = table.start(table.model("a", load="start"), table.model("b", 20))
+    assert models.wait_until_loaded(20)
+    on_gpus(models, a=(0,), b=(1,))
+    with models.lease("a"):
+        models.unload("a")
+        load = models.load("b")
+        assert load.wait(0.1) is not None
+        assert not any(name == "b" and backend.calls for name, _, backend in table.backends)
+    load.wait(20)
+    assert table.loaded() == ["b"]
+
+
 def test_a_load_waits_for_the_place_of_a_model_that_is_being_swapped(served):
     table = served(max_loaded=1)
     table.scripts["a"] = [ScriptedBackend(), new := closed()]
