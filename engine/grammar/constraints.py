@@ -198,7 +198,8 @@ def _text(text: str, special_ids: Mapping[str, int] | None) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    # The compiler's lexer takes no bare U+007F.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def check_length(text: str, limit: int = MAX_LENGTH) -> None:

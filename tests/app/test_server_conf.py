@@ -11,10 +11,14 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from gunicorn.glogging import Logger
 
-from switchyard.server import address
+from switchyard.server import address, limits
+from switchyard.server.logger import JsonLogger
 from switchyard.server.worker import LAST_WRITES, RELEASE
 from tests.conftest import ROOT
+
+BUDGET = 'budget_tokens = 7\nbudget_period = "day"'
 
 
 @pytest.fixture
@@ -47,6 +51,43 @@ def test_one_worker_of_as_many_threads_as_jobs_and_some_in_reserve(configure):
     assert values["threads"] == 4 + 10 + 3 + 8
     assert values["worker_connections"] > values["threads"]
     assert values["forwarder_headers"] == "" and values["control_socket_disable"] is True
+    assert values["keepalive"] == 5
+
+
+def test_gunicorn_logs_as_the_settings_say(configure):
+    values = configure()
+    assert (values["loglevel"], values["logger_class"]) == ("info", Logger)
+    values = configure(log_level="WARNING", log_format="json")
+    assert (values["loglevel"], values["logger_class"]) == ("warning", JsonLogger)
+
+
+def test_too_few_open_files_for_the_threads_are_told_with_those_it_takes(
+    configure, monkeypatch, capsys
+):
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    num_files = 2 * configure()["threads"] + limits.OWN_FILES + 1
+    monkeypatch.setattr(limits, "raise_open_files", lambda: num_files)
+    values = configure()
+    assert values["worker_connections"] == values["threads"] + 1
+    monkeypatch.setattr(limits, "raise_open_files", lambda: num_files - 1)
+    with pytest.raises(SystemExit):
+        configure()
+    assert f"it takes {num_files}\n" in capsys.readouterr().err
+
+
+def test_keys_are_checked_by_the_settings_that_they_need(configure, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    keys, ledger = tmp_path / "keys.toml", tmp_path / "ledger.sqlite"
+    for field, needed, refusal in (
+        ("priority = 7", {"max_priority": 7}, "setting max_priority, "),
+        (BUDGET, {"ledger": ledger}, "budget_tokens needs the server's setting"),
+    ):
+        keys.write_text(f'[[keys]]\nname = "ann"\nhash = "sha256:{64 * "0"}"\n{field}\n')
+        keys.chmod(0o600)
+        with pytest.raises(SystemExit):
+            configure(keys_file=keys)
+        assert refusal in capsys.readouterr().err
+        configure(keys_file=keys, **needed)
 
 
 def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, tmp_path):
@@ -61,8 +102,10 @@ def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, tmp
         (every[2:], {}, 0),
     ):
         values = configure(**settings)
-        warnings = []
-        log = SimpleNamespace(info=lambda *_: None, warning=lambda *a, w=warnings: w.append(a))
+        warnings, infos = [], []
+        log = SimpleNamespace(
+            info=lambda *a, i=infos: i.append(a), warning=lambda *a, w=warnings: w.append(a)
+        )
         cfg = SimpleNamespace(
             workers=1,
             worker_class=values["worker_class"],
@@ -73,6 +116,7 @@ def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, tmp
         )
         values["on_starting"](SimpleNamespace(cfg=cfg, log=log))
         assert len(warnings) == count
+        assert infos[-1][1:] == (values["num_files"], 1)
         if count:
             assert warnings[0][1] == "0.0.0.0:80, :::80"
 

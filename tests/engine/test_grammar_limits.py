@@ -68,6 +68,7 @@ def test_so_much_is_taken_and_no_more(make, most, more, refusal):
         (constraints.grammar, START + "b: /x/ & /\\d+/ # <|im_end|>\nc: <x>", "special tokens"),
         (constraints.grammar, START + "b[max_tokens = 3]: /x/", "max_tokens is not supported"),
         (constraints.json_schema, [], "the schema must be an object"),
+        (constraints.json_schema, False, "the schema must be an object"),
         (constraints.json_schema, {"const": float("nan")}, "the schema is no JSON"),
     ],
 )

@@ -4,8 +4,10 @@ import collections
 import contextlib
 import errno
 import itertools
+import json
 import logging
 import os
+import queue
 import selectors
 import signal
 import socket
@@ -13,14 +15,26 @@ import sys
 import threading
 import time
 import types
+from concurrent.futures import Future
 
 import pytest
 from gunicorn.config import Config
+from gunicorn.workers.gthread import TConn, ThreadWorker
 
+from switchyard.app.services import KEY
+from switchyard.server import worker as module
 from switchyard.server.body import Body
 from switchyard.server.request_threads import RequestThreads
 from switchyard.server.thread_pool import RequestPool
-from switchyard.server.worker import DISCARD, LINGER, Worker, _announce
+from switchyard.server.worker import (
+    DISCARD,
+    HEAD_TIMEOUT,
+    LAST_WRITES,
+    LINGER,
+    RELEASE,
+    Worker,
+    _announce,
+)
 from tests.faults.heads import NUM_THREADS, make_connection
 
 
@@ -114,6 +128,175 @@ def test_a_wake_up_without_data_closes_no_connection(make_worker):
             worker._forget(connection)
 
 
+def test_a_body_that_is_late_is_answered_and_known_as_late(make_worker):
+    begun = []
+    worker = make_worker(nr_conns=1, enqueue_req=begun.append)
+    sent = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"
+    with make_connection(sent) as connection:
+        connection.wait_for_request(0.0, 0.0, 0.0, time.monotonic())
+        worker._wait(connection, worker._on_request)
+        worker.murder_keepalived()
+        assert begun == [connection] and connection.is_late
+
+
+def test_deadlines_are_looked_at_once_a_second_and_each_turn_at_the_end(make_worker):
+    for attributes, force, is_closed in (
+        ({}, False, False),
+        ({"alive": False}, False, True),
+        ({}, True, True),
+    ):
+        worker = make_worker(nr_conns=1, **attributes)
+        with make_connection() as connection:
+            worker._next_look = time.monotonic() + 1000.0
+            worker._wait(connection, worker._on_request)
+            worker.murder_keepalived(force)
+            assert (connection not in worker._waiting) == is_closed
+            worker.murder_keepalived(force=True)
+
+
+def test_each_wait_for_a_request_has_its_own_time(make_worker, monkeypatch):
+    """The first on a connection, a later one, and any on a worker that ends."""
+    times = types.SimpleNamespace(monotonic=lambda: 100.0)
+    monkeypatch.setattr(module, "time", times)
+    kept, is_served = Config(), Future()
+    kept.set("keepalive", 7)
+    is_served.set_result(True)
+    for alive, first, later, body in ((True, HEAD_TIMEOUT, 7, 1.0), (False, *[LINGER] * 3)):
+        worker = make_worker(nr_conns=2, cfg=kept, alive=alive)
+        with make_connection() as new, make_connection() as old:
+            worker._wait_for_request(new, HEAD_TIMEOUT)
+            worker.finish_request(old, is_served)
+            assert [one.deadline - 100.0 for one in (new, old)] == [first, later]
+            assert {one.body_within for one in (new, old)} == {body}
+            worker.murder_keepalived(force=True)
+
+
+def test_a_request_that_came_with_the_last_is_served_at_once(make_worker):
+    begun = []
+    worker = make_worker(nr_conns=1, enqueue_req=begun.append)
+    with make_connection() as connection:
+        connection.buffer += b"GET / HTTP/1.1\r\n\r\n"
+        worker._wait_for_request(connection, 7)
+        assert begun == [connection] and not worker._waiting
+
+
+@pytest.mark.parametrize("end", [Future.cancel, lambda served: served.set_result(False)])
+def test_a_connection_is_not_kept_unless_its_request_was_served(make_worker, end):
+    worker = make_worker(nr_conns=1, _waste=bytearray(1))
+    with make_connection() as connection:
+        served = Future()
+        end(served)
+        worker.finish_request(connection, served)
+        assert worker._waiting == {connection: worker._on_rest}
+
+
+def test_a_connection_is_kept_where_both_sides_may_and_no_body_is_left(make_worker):
+    worker = make_worker()
+    with make_connection() as connection:
+        assert worker._keepalive_after(connection, True) is False
+        for length, keepalive, is_kept in ((0, 5, True), (0, 0, False), (9, 5, False)):
+            connection.body = Body(connection, length)
+            connection.sock.setblocking(False)
+            assert worker._keepalive_after(connection, keepalive) is is_kept
+
+
+class Panicked(BaseException):
+    """As pyo3's PanicException, no Exception."""
+
+
+@pytest.fixture
+def handled(make_worker, monkeypatch):
+    """What a request thread, which has answered before, makes of gunicorn's `handle`."""
+    told = []
+
+    def handle(serve, conn):
+        worker = make_worker(_request=threading.local(), handle_error=lambda *a: told.append(a))
+        worker.log = logging.getLogger("worker")
+        worker.note_answer(types.SimpleNamespace(headers_sent=True))
+        monkeypatch.setattr(ThreadWorker, "handle", lambda self, conn: serve(self))
+        return worker.handle(conn), len(told)
+
+    return handle
+
+
+def test_a_panic_is_answered_unless_its_own_answer_has_begun(handled):
+    def panic(worker):
+        raise Panicked
+
+    def panic_amid_an_answer(worker):
+        worker.note_answer(types.SimpleNamespace(headers_sent=True))
+        raise Panicked
+
+    with make_connection() as connection:
+        assert handled(panic, connection) == (False, 1)
+        assert handled(panic_amid_an_answer, connection) == (False, 1)
+
+
+def test_what_gunicorn_closes_is_not_waited_for(handled):
+    for keep in (True, False):
+        with make_connection() as connection:
+            tls = TConn(Config(), connection.sock, "", "")
+            assert handled(lambda worker, keep=keep: keep, tls) == (keep, 0)
+            connection.sock.setblocking(False)
+            with pytest.raises(BlockingIOError) if keep else contextlib.nullcontext():
+                assert connection.sock.recv(1) == b""
+
+
+def test_after_want_of_room_a_worker_does_not_accept_for_a_while(make_worker, listener, caplog):
+    worker = make_worker(
+        nr_conns=0, sockets=[listener], _accepting=False, _accept_from=0.0, log=logging.getLogger()
+    )
+    worker.set_accept_enabled(True)
+    worker.accept(failing_listener(errno.EMFILE))
+    for _ in range(2):
+        assert not worker._accepting and not worker.poller.get_map()
+        worker.set_accept_enabled(True)
+    worker._accept_from = 0.0
+    worker.set_accept_enabled(True)
+    assert worker._accepting and len(caplog.messages) == 1
+
+
+@pytest.fixture
+def exits(monkeypatch):
+    """The bounds of the process's end, with their exit statuses."""
+    said = queue.SimpleQueue()
+    monkeypatch.setattr(module, "_exit_in", lambda *said_: said.put(said_))
+    return said
+
+
+def test_every_end_of_a_worker_has_a_bound(make_worker, exits):
+    method_queue = types.SimpleNamespace(defer=lambda callback: None)
+    worker = make_worker(tpool=RequestPool(1), method_queue=method_queue)
+    worker.make_room(70)
+    assert not worker.alive and exits.get(timeout=20) == (LAST_WRITES, 70)
+    with pytest.raises(SystemExit):
+        worker.handle_quit(signal.SIGQUIT, None)
+    assert exits.get(timeout=20) == (LAST_WRITES,)
+
+
+@pytest.mark.parametrize(("grace", "left"), [(0.0, LAST_WRITES), (9000.0, 9000.0)])
+def test_a_drain_gives_jobs_the_grace_and_readers_what_is_left_of_it(
+    make_worker, exits, grace, left
+):
+    closed = []
+    models = types.SimpleNamespace(
+        engines=[], close=lambda **times: closed.append((times, worker.alive))
+    )
+    settings = types.SimpleNamespace(grace=grace, log_format="text")
+    services = types.SimpleNamespace(models=models, settings=settings)
+    worker = make_worker(
+        wsgi=types.SimpleNamespace(extensions={KEY: services}),
+        method_queue=types.SimpleNamespace(defer=lambda callback: None),
+        _shall_drain=queue.SimpleQueue(),
+    )
+    worker._shall_drain.put(None)
+    worker._drain()
+    [seconds] = exits.get_nowait()
+    assert closed == [({"drain": grace, "timeout": RELEASE}, True)]  # refusals until then
+    assert not worker.alive
+    assert 0.9 * left < seconds <= left
+
+
 def test_the_end_tells_how_many_requests_it_waits_for(capsys):
     settings = types.SimpleNamespace(grace=2.5, log_format="text")
     for identifiers, told in (("", ""), ("aa", "1 request"), ("aab", "2 requests")):
@@ -123,6 +306,9 @@ def test_the_end_tells_how_many_requests_it_waits_for(capsys):
         again = "a second Ctrl-C or SIGTERM ends it now"
         line = f"switchyard: finishing {told}, 2.5 s at most; {again}\n"
         assert capsys.readouterr().out == (line if told else "")
+    settings.log_format = "json"
+    _announce(types.SimpleNamespace(engines=[model]), settings)
+    assert json.loads(capsys.readouterr().out)["message"] == line.strip()
 
 
 @pytest.fixture

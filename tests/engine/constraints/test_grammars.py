@@ -159,6 +159,13 @@ def test_a_schema_that_is_true_allows_any_json(grammars, make, text):
     assert matcher.consume_token(grammars.tokenizer.tokenize_str(text)[0])
 
 
+@pytest.mark.parametrize("text", ["\x01\t\n\r", "a\x7fb", "\x85\u2028", '\\"/', "日本 😀"])
+def test_a_choice_may_have_any_character(grammars, text):
+    matcher = grammars.matcher(constraints.choice([text]).grammar)
+    tokens = grammars.tokenizer.tokenize_str(text)
+    assert matcher.validate_tokens(tokens) == len(tokens)
+
+
 def test_a_grammar_is_compiled_once(grammars, monkeypatch):
     constraint = constraints.regex("compiled once [0-9]+")
     compiled = []

@@ -93,3 +93,10 @@ def test_an_engine_that_is_too_busy_to_accept_keeps_its_address(at, monkeypatch)
                 one.connect(at.removeprefix("unix:"))
         with pytest.raises(ModelError, match="in use"):
             address.listen(at)
+
+
+def test_an_address_has_a_host_and_a_port_up_to_the_last():
+    address.check("127.0.0.1:65535")
+    for at in (":7000", "127.0.0.1:65536"):
+        with pytest.raises(ModelError, match="must be unix:PATH or HOST:PORT"):
+            address.check(at)

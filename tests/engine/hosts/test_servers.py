@@ -1,6 +1,7 @@
 """How a server comes to a shared engine, and what it does when that is away."""
 
 import os
+import time
 
 import pytest
 
@@ -9,6 +10,7 @@ from switchyard.engine import messages
 from switchyard.engine.errors import ModelError
 from switchyard.engine.links.hosts import address, handshake, knock
 from switchyard.engine.links.hosts.knock import Hello
+from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import Finished, PutBack
 from tests.engine.hosts.house import FINGERPRINT, KEY, link_of, meeting, wait_until
@@ -70,6 +72,39 @@ def test_a_server_tries_again_where_a_full_door_is_closed_on_it(house):
         again, _ = listener.accept()
         again.close()
         assert model.state == "loading"
+
+
+def test_each_loss_of_an_engine_begins_with_short_waits(house, monkeypatch, caplog):
+    shared = house()
+    told, waits = [], []
+    link = SocketLink(shared.config, shared.at, b"", FINGERPRINT, told.extend)
+    ends = [*[OSError("away")] * 7, "it was cut off", OSError("away"), ModelError("no weights")]
+
+    def stay_connected():
+        if isinstance(end := ends.pop(0), str):
+            return end
+        raise end
+
+    monkeypatch.setattr(link, "_stay_connected", stay_connected)
+    monkeypatch.setattr(link._is_stopping, "wait", waits.append)
+    link._run()
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 0.1]
+    assert len([m for m in caplog.messages if "no engine for model scripted" in m]) == 2
+    restarting, stopped = told
+    assert restarting == messages.Restarting("it was cut off")
+    assert isinstance(stopped, messages.Stopped) and str(stopped.error) == "no weights"
+
+
+def test_a_job_is_sent_with_its_age(house):
+    """Not with the time of a clock that another machine has not."""
+    shared = house()
+    with meeting(shared) as (model, wire):
+        wire.send([messages.Loaded(ScriptedBackend().open())])
+        assert model.wait_until_loaded(20)
+        link_of(model).send(messages.Submit(job("a"), time.monotonic() - 7000.0))
+        while not (sent := wire.receive_one(20)):
+            pass
+    assert sent.job.identifier == "a" and 7000 <= sent.time < 7100
 
 
 def test_a_server_can_be_closed_while_there_is_no_engine(house):

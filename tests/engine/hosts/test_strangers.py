@@ -150,6 +150,6 @@ def test_a_stranger_with_the_key_that_says_no_more_is_let_go(opened, monkeypatch
         assert mute.recv(1) == b""
 
 
-def test_a_closed_door_leaves_no_socket_behind(opened, tmp_path, at):
+def test_a_closed_door_leaves_no_socket_behind(opened, tmp_path, at, caplog):
     opened(at).close()
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir()) and not caplog.messages

@@ -259,6 +259,22 @@ def test_a_job_that_waits_for_its_lost_one_goes_with_its_server(shared):
     assert [type(command) for command in one.link.sent].count(Submit) == 1
 
 
+def test_a_job_that_waits_for_its_lost_one_outlives_other_servers(shared):
+    one = shared(LOADED)
+    with one.connected() as old, one.connected() as new:
+        for serial, wire in enumerate((old, new), 1):
+            wire.send(Submit(job("a"), 0.0))
+            one.has_taken(wire, serial)
+        with one.connected() as other:
+            other.send(Submit(job("b"), 0.0))
+            one.has_taken(other, 3)
+        one.link.wait_for(Cancel("b"))  # it has left
+        one.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
+        told_until(new, Stats)
+    jobs = [command.job.identifier for command in one.link.sent if isinstance(command, Submit)]
+    assert jobs == ["a", "b", "a"]
+
+
 def test_a_job_is_as_old_as_its_server_says(shared):
     """The clock of another machine may be anywhere."""
     one = shared(LOADED)

@@ -61,6 +61,18 @@ def test_a_child_that_dies_ends_its_jobs_once_and_another_serves(make_engine, se
     assert_gone(child)
 
 
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (0, "ended with status 0"),
+        (-signal.SIGBUS, "was killed by SIGBUS"),
+        (-40, "was killed by signal 40"),  # which has no name
+    ],
+)
+def test_how_a_child_has_ended_is_told(status, told):
+    assert pipe._end(status) == told
+
+
 def test_the_jobs_of_a_killed_child_end_before_its_memory_is_free(make_engine, monkeypatch):
     """The kernel frees what a GPU holds first, and lets a process be waited for then."""
     model = make_engine(ScriptedBackend(fatal))

@@ -44,6 +44,7 @@ def test_what_a_lost_replica_had_told_ends_and_the_rest_goes_on_elsewhere(make_h
     assert house.states == ["loading", "ready"]
     second.tell(finished(job("b"), 1), finished(job("d"), 1))
     assert second.jobs == ["b", "d", "c", "e"]  # it is due before those that came later
+    assert {command.time for command in second.sent} == {0.0}  # as old as they are
     first.tell(Loaded(INFO))
     assert first.jobs == ["a", "c", "f"] and house.states == ["ready", "ready"]
     assert caplog.text.count("serves, behind this: it was killed") == 1
@@ -83,6 +84,7 @@ def test_jobs_wait_while_the_only_replica_is_loaded_anew(make_house):
     assert link.jobs == ["a", "a"]
     [state] = house.told(ReplicaStates)[-1].states
     assert (state.num_restarts, state.num_hangs) == (1, 0)
+    assert (state.status, state.reason, state.gpus) == ("ready", "", (0,))
 
 
 def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(make_house):
@@ -100,6 +102,7 @@ def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(
     first.tell(Chunk("a", "late", (1,)), Recovering("x"), Recovered(), PendingList(99, ()))
     first.tell(Failed("a", BatchFailed("late")))
     assert house.states == ["hanging", "ready"] and not house.told(Chunk, Failed)
+    assert len(house.told(PendingList)) == 1  # it answers no question of a client
     house.submit("c")
     assert first.jobs == ["a"]
     first.tell(Recovering("abandoned"), Recovered(), PendingList(fence.serial, ()))
@@ -120,7 +123,9 @@ def test_none_gets_jobs_while_it_recovers(make_house):
     assert first.jobs == ["c"]
 
 
-def test_one_that_is_not_like_the_first_is_refused(make_house):
+def test_one_that_is_not_like_the_first_is_refused(make_house, monkeypatch):
+    tries = []
+    monkeypatch.setattr(ALARMS, "set", lambda seconds, call: tries.append(call))
     house = make_house(is_loaded=False)
     first, second = house.links
     first.tell(Loaded(INFO))
@@ -128,7 +133,7 @@ def test_one_that_is_not_like_the_first_is_refused(make_house):
     assert second.sent == [Stop()]
     second.tell(Stopped(None))
     house.submit("a", "b")
-    assert first.jobs == ["a", "b"]
+    assert first.jobs == ["a", "b"] and not tries
     _, state = house.told(ReplicaStates)[-1].states
     assert state.status == "stopped" and "num_pages=8" in state.reason
     first.tell(Stopped(DeviceLost("the device is lost")))
@@ -144,7 +149,7 @@ def test_one_that_can_not_load_is_tried_anew_while_there_are_others(make_house, 
     first.tell(Stopped(ModelError("no room")))
     assert not house.told(Stopped)
     second.tell(Loaded(INFO))
-    for seconds in (5, 10, 20):
+    for seconds in (5, 10, 20, 40, 80, 160, 300, 300):
         due, call = waits.pop()
         assert due == seconds and not waits
         call()
@@ -268,5 +273,8 @@ def test_numbers_are_those_of_all_and_go_on_over_a_restart(make_house):
     first.tell(Stats(3.0, Totals(new_tokens=1), began=2.5))
     assert house.told(Stats)[-1].totals.new_tokens == 8
     first.tell(Restarting("the connection was lost, and it was not"))
-    first.tell(Stats(4.0, Totals(new_tokens=3), began=2.5))
+    first.tell(Stats(4.0, Totals(new_tokens=3), num_active=1, began=2.5))
     assert house.told(Stats)[-1].totals.new_tokens == 10
+    first.tell(Stopped(DeviceLost("the device is lost")))
+    second.tell(Stats(5.0, Totals(new_tokens=4)))
+    assert house.told(Stats)[-1].num_active == 0

@@ -10,7 +10,7 @@ import pytest
 from switchyard.engine.config import Lora, ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.links import replicas
-from switchyard.engine.links.placing import page_hashes
+from switchyard.engine.links.placing import max_jobs_each, page_hashes
 from switchyard.engine.memory import gpus
 from switchyard.engine.messages import (
     Cancel,
@@ -118,6 +118,18 @@ def test_a_replica_is_known_for_the_pages_that_it_saw_last(make_house):
     first.tell(finished(job("kept"), 1))
     house.submit("old", prompt=old)
     assert first.jobs == [*"0123", "busy", "kept"] and second.jobs == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("config", "number"),
+    [
+        ({"replicas": 2}, 3),
+        ({"replicas": 2, "link": "socket", "at": ("unix:/a", "unix:/b")}, 6),  # each has two
+        ({"link": "socket", "at": ("unix:/a",)}, None),
+    ],
+)
+def test_a_replica_is_given_so_many_jobs_at_most(config, number):
+    assert max_jobs_each(ModelConfig("", "model", max_batch_size=3, **config)) == number
 
 
 def test_a_page_is_known_with_all_before_it():
