@@ -7,12 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard import engine
-from switchyard.app import leases
 from switchyard.app.formats import loads
 from switchyard.app.formats.changes import ModelChange
 from switchyard.app.formats.tabby import bodies
 from switchyard.app.http import origins
-from switchyard.app.http.gate import LARGE
 from switchyard.app.services import KEY
 from tests.app.refused import error_of
 from tests.app.test_lifecycle import LOCAL, events, make
@@ -252,84 +250,12 @@ def test_only_directories_with_a_model_are_listed(make, tmp_path):
     assert response.status_code == 404
 
 
-def test_a_large_request_is_inside_the_gate_again_behind_the_load_of_its_model(make):
-    client = make()
-    gate = client.application.extensions[KEY].gate
-    entered, inside, enter = [], [], gate.enter
-    gate.enter = lambda size, check: entered.append(size) or enter(size, check)
-    second = client.models.get("second")
-    check_room = second.check_room
-    second.check_room = lambda *args: inside.append(gate.num_inside) or check_room(*args)
-    body = {"prompt": "x" * LARGE, "model": "second"}
-    for expected in (2, 3):  # the next time it is there
-        client.post("/v1/completions", json=body).get_data()
-        assert len(entered) == expected
-    assert inside and set(inside) == {1} and gate.num_inside == 0
-
-
-def test_a_wait_for_a_load_has_the_deadline_of_the_queue(make):
-    backend = ScriptedBackend()
-    backend.opening.clear()
-    client = make({"second": backend}, queue_timeout=0.2, load_wait=2)
-    response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
-    assert response.status_code == 408
-    assert response.json["error"]["code"] == "queue_timeout"
-    assert "usage" not in response.json["error"]  # nothing was used
-
-
-def test_a_wait_for_a_load_ends_when_the_setting_says(make):
-    backend = ScriptedBackend()
-    backend.opening.clear()
-    client = make({"second": backend}, load_wait=0.1, queue_timeout=3)
-    response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
-    assert (response.status_code, response.json["error"]["code"]) == (503, "overloaded")
-
-
 def test_one_that_would_be_too_many_evicts_another(make):
     client = make(max_loaded=2)
     for name in ("second", "third"):
         events(client.post(f"/admin/models/{name}", json={}))
     states = [client.models.status(name).state for name in ("first", "second", "third")]
     assert states == ["ready", "unloaded", "ready"]
-
-
-def test_no_lease_is_left_behind_any_end_of_a_request(make):
-    client = make()
-    for body, status in (
-        ({"prompt": "x"}, 200),
-        ({"prompt": "x" * 90000}, 400),
-        ({"prompt": "x", "stream": True}, 200),
-        ({"prompt": "x", "n": 10_000}, 400),
-        ({"prompt": ["x", "y"], "n": 2}, 200),
-        ({"prompt": "x", "temperature": -1}, 400),
-    ):
-        response = client.post("/v1/completions", json=body)
-        response.get_data()
-        response.close()
-        assert response.status_code == status, response.json
-        assert client.models.status("first").num_leases == 0
-
-
-def test_a_request_leases_a_model_once_however_often_it_asks(make):
-    client = make()
-    with client.application.test_request_context():
-        assert leases.model_of("first") is leases.model_of("first")
-        assert client.models.status("first").num_leases == 1
-        leases.release()
-        assert client.models.status("first").num_leases == 0
-
-
-def test_a_request_that_asks_for_two_models_leases_and_releases_both(make):
-    client = make()
-    names = "first", "second"
-    with client.application.test_request_context():
-        for expected in (1, 0, 1):  # a message of a connection may follow a release
-            if expected:
-                assert [leases.model_of(name).config.name for name in names] == [*names]
-            else:
-                leases.release()
-            assert [client.models.status(name).num_leases for name in names] == [expected] * 2
-        leases.release()
 
 
 def test_a_models_template_is_read_once(make):
