@@ -95,9 +95,10 @@ class Session:
 
     def _is_idle(self) -> bool:
         """Whether it was idle for too long. Then also tells the client."""
+        now = time.monotonic()
         if self._running:
-            self._last_work = time.monotonic()
-        if time.monotonic() - self._last_work < self._timeout:
+            self._last_work = now
+        if now - self._last_work < self._timeout:
             return False
         message = f"no generation was at work for {self._timeout:g} seconds"
         self._send_error(None, TimedOut(message, "websocket_timeout"))
