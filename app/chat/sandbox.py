@@ -53,6 +53,7 @@ class _State(threading.local):
 
     turns = 0
     deadline = math.inf
+    joined: tuple[list[Any] | None, int] = None, 0  # the last sum of lists, and its size
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -81,6 +82,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """The rendered text. Raises TooMuch, or any exception that the template causes."""
         self._state.deadline = time.thread_time() + MAX_SECONDS
         self._state.turns = 0
+        self._state.joined = None, 0
         parts, length = [], 0
         for part in template.generate(**variables):
             parts.append(part)
@@ -90,6 +92,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         match operator, left, right:
+            case "+", list(), list():
+                return self._joined(left, right)
             case "+", _, _:
                 pass
             case "*", int(), int():
@@ -138,6 +142,15 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise TooMuch("it computes a number that is too large")
         return value
+
+    def _joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The sum. Of a list that grows item by item only what is new is measured."""
+        last, size = self._state.joined
+        size = (size if left is last else _size(left)) + _size(right)
+        _check_length(size // _ITEM, MAX_ITEMS)
+        self._check_time()
+        self._state.joined = left + right, size
+        return self._state.joined[0]
 
     def _bounded(self, function: Filter, name: str) -> Filter:
         @functools.wraps(function)  # also copies the attributes by which jinja2 passes its context

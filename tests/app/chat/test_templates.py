@@ -2,6 +2,7 @@
 
 import pytest
 
+from switchyard.app.chat import sandbox
 from tests.app.chat.test_tools import QUESTION, TIME
 from tests.scripted import ScriptedBackend, says
 
@@ -245,6 +246,10 @@ HUGE = {
     "{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
     "sums": "{% set ns = namespace(s='aa') %}"
     "{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "sums of lists": "{% set ns = namespace(s=['a' * 999]) %}"
+    "{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "sums with a list in it": "{% set ns = namespace(s=['a' * 999]) %}"
+    "{% for i in range(60) %}{% set ns.s = ns.s + [ns.s] %}{% endfor %}",
     "blocks": "{% set ns = namespace(s='aa') %}"
     "{% for i in range(60) %}{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}{% endfor %}",
     "a filter's list": "{% set ns = namespace(s='aa') %}"
@@ -294,6 +299,20 @@ def test_a_template_that_makes_too_much_is_refused(make_client, with_template, n
     error = response.json["error"]
     assert (response.status_code, error["param"]) == (400, "messages")
     assert "chat template failed: it" in error["message"], error
+    assert "seconds" not in error["message"]  # it is refused by its size
+
+
+def test_of_a_list_that_grows_by_items_only_the_new_ones_are_measured(
+    make_client, with_template, monkeypatch
+):
+    measured, size = [], sandbox._size
+    monkeypatch.setattr(sandbox, "_size", lambda value: measured.append(len(value)) or size(value))
+    source = (
+        "{% set ns = namespace(s=[]) %}"
+        "{% for i in range(50) %}{% set ns.s = ns.s + [i] %}{% endfor %}{{ ns.s[49] }}"
+    )
+    assert ask(make_client, with_template(source))[1] == "49"
+    assert max(measured) < 10
 
 
 def test_what_templates_usually_do_is_within_their_bounds(make_client, with_template):
