@@ -79,8 +79,9 @@ def text_of(client, model=None):
 
 def events(response):
     assert response.status_code == 200, response.json
-    lines = response.get_data(as_text=True).split("\n\n")
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data")]
+    *frames, rest = response.get_data(as_text=True).split("\n\n")
+    assert rest == ""  # else the last one has no end
+    return [json.loads(one.removeprefix("data: ")) for one in frames if one.startswith("data")]
 
 
 def rows(client):

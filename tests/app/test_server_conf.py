@@ -1,6 +1,8 @@
 """What gunicorn is told: switchyard/server/conf.py, as gunicorn runs it."""
 
 import contextlib
+import errno
+import itertools
 import os
 import resource
 import runpy
@@ -143,23 +145,49 @@ def test_a_wrong_file_of_keys_ends_the_start(model_path, tmp_path):
     assert f"keys_file {keys}: ann: " in line
 
 
-def test_why_an_address_can_not_be_listened_on_is_told_as_it_is():
+class Taken:
+    """A socket of a machine with IPv6, where another program has each address."""
+
+    def __init__(self, family):
+        assert family == socket.AF_INET6
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def setsockopt(self, *_):
+        pass
+
+    def bind(self, at):
+        assert at == ("::1", 8000)
+        raise OSError(errno.EADDRINUSE, "it is taken")
+
+
+def test_why_an_address_can_not_be_listened_on_is_told_as_it_is(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         taken_by = address.refusal(f"127.0.0.1:{taken.getsockname()[1]}")
     assert taken_by is not None and "is taken by another program" in taken_by
     with socket.create_server(("127.0.0.9", 65535)):
         told = address.refusal("127.0.0.9:65535")
     assert told is not None and told.endswith(" SWITCHYARD_BIND=127.0.0.9:1")
-    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
-        port = taken.getsockname()[1]
-        told = address.refusal(f"[::1]:{port}")
-    assert told is not None and told.endswith(f" SWITCHYARD_BIND=[::1]:{port % 65535 + 1}")
     elsewhere = address.refusal("192.0.2.1:80")  # for documentation: nobody's
     assert elsewhere is not None and "can't be listened on" in elsewhere
+    monkeypatch.setattr(address, "socket", SimpleNamespace(**vars(socket) | {"socket": Taken}))
+    told = address.refusal("[::1]:8000")
+    assert told is not None and told.endswith(" SWITCHYARD_BIND=[::1]:8001")
 
 
-def test_an_address_is_awaited_only_while_another_server_has_it():
-    told = []
+def test_an_address_is_awaited_only_while_another_server_has_it(monkeypatch):
+    told, looks = [], itertools.count()
+
+    def sleep(seconds):
+        assert next(looks) < 100  # a wait that has no end
+        time.sleep(seconds)
+
+    clocks = {"time": time.time, "monotonic": time.monotonic, "sleep": sleep}
+    monkeypatch.setattr(address, "time", SimpleNamespace(**clocks))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
         assert "is taken" in address.refusal_after(bind, 0.0, told.append)

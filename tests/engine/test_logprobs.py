@@ -160,6 +160,21 @@ def test_a_prompt_can_be_scored_and_nothing_generated(backend, length):
     assert free_pages(backend) == backend._generator.max_pages and backend.num_jobs == 0
 
 
+def test_a_prompt_is_scored_with_the_models_loras(backend, monkeypatch):
+    """The CPU has none: what the pass is given is looked at, and left out."""
+    generator, used = backend._generator, []
+    forward = generator.model.forward_chunk
+
+    def forward_chunk(*args, loras=None, **rest):
+        used.append(loras)
+        return forward(*args, **rest)
+
+    monkeypatch.setattr(generator.model, "forward_chunk", forward_chunk)
+    monkeypatch.setattr(generator, "current_loras", ["terse"])
+    run(backend, job("a", 0, prompt=prompt(5, 20), prompt_logprobs=0))
+    assert used and all(loras == ["terse"] for loras in used)
+
+
 def test_a_prompt_that_is_only_scored_takes_no_step(model_path):
     lengths = []
 
