@@ -6,11 +6,13 @@ from switchyard.app.formats.kobold import parse as kobold
 from switchyard.app.formats.llamacpp import parse as llamacpp
 from switchyard.app.formats.text.request import idle
 
+FACTORS = {"guidance_scale", "rep_pen", "repeat_penalty", "repetition_penalty"}  # off at 1
 SWITCHES = [*kobold.KOBOLD_SWITCHES, *kobold.TEXTGEN_SWITCHES, *llamacpp.SWITCHES]
 
 
 @pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: switch.name)
 def test_what_belongs_to_a_sampler_that_is_off_is_left_out(switch):
+    assert switch.off == (switch.name in FACTORS)
     others = dict.fromkeys(switch.others, 7)
     if not switch.is_setting:
         assert idle(others, [switch]) == {*switch.others}  # nothing says that it is on
