@@ -80,6 +80,13 @@ def test_a_grammar_in_gbnf_or_lark(backend, text):
         assert reason == "length" or re.fullmatch(r"\(\d+(, ?\d+){1,2}\)", told)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"), [(r'start: "\""', '"'), (r'start: "a\\" "b"', "a\\b"), (r"start: /\//", "/")]
+)
+def test_what_is_escaped_ends_no_text_of_a_grammar(backend, text, told):
+    assert complete(backend, constraints.grammar(text)) == (told, "stop")
+
+
 def test_a_template_of_literals_and_schemas(backend):
     tools = [('{"name": "a", "arguments": ', PERSON), ('{"name": "b", "arguments": ', {})]
     alternatives = [(before, schema, "}\n</tool_call>") for before, schema in tools]
