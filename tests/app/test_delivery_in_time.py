@@ -5,17 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from switchyard import engine
 from switchyard.app.delivery import reader as reading
 from switchyard.app.delivery.answers import MAX_KEY
 from switchyard.app.delivery.reader import Reader, Submitted
 from switchyard.app.delivery.sender import RETRY, Outlet
 from switchyard.app.delivery.watch import LOOK
-from switchyard.app.http import gate as gate_module
-from switchyard.app.http.gate import LARGE, MAX_BYTES
 from switchyard.app.services import KEY
 from switchyard.engine.messages import Chunk, PutBack, Queued
-from tests.app.test_gate import enter, in_thread, make_gate, wait_until
 from tests.app.test_transcript import ScriptedStream, transcript_of
 from tests.scripted import ScriptedBackend
 
@@ -157,54 +153,6 @@ def test_no_place_is_asked_for_where_none_could_be_told(make_client):
         body = {"prompt": "x", "max_tokens": 1, "stream": stream}
         client.post("/v1/completions", json=body).get_data()
     assert intervals == {"whole": math.inf, "stream": 2.0}
-
-
-# The gate
-
-
-@pytest.mark.parametrize(("max_waiting", "max_busy"), [(1, 1000), (10, 101)])
-def test_as_many_wait_at_the_gate_as_may_and_no_more(max_waiting, max_busy):
-    gate = make_gate(max_waiting, max_busy, num_busy=0)
-    gate._num_busy = lambda: 100
-    places = [enter(gate, LARGE) for _ in range(2)]
-    follower = in_thread(enter, gate, LARGE)
-    wait_until(lambda: gate.num_waiting == 1)
-    with pytest.raises(engine.Full):
-        enter(gate, LARGE)
-    gate._num_busy = lambda: 0  # nothing rests
-    for place in places:
-        place.leave()
-    follower().leave()
-    assert (gate.num_inside, gate.num_waiting) == (0, 0)
-
-
-def test_one_alarm_ends_a_rest_however_many_come_meanwhile(monkeypatch):
-    now, alarms = [100.0], []
-    monkeypatch.setattr(gate_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append((seconds, call)))
-    monkeypatch.setattr(engine, "ALARMS", alarm)
-    gate = make_gate(num_busy=1)
-    followers = []
-
-    def follow():
-        number = gate.num_waiting
-        followers.append(in_thread(enter, gate, MAX_BYTES))
-        wait_until(lambda: gate.num_waiting == number + 1)
-
-    with enter(gate, MAX_BYTES):
-        follow()
-        now[0] += 3
-    for _ in range(3):
-        follow()
-    [end] = [call for seconds, call in alarms if seconds == 3.0]
-    gate._num_busy = lambda: 0
-    now[0] += 3
-    end()
-    for _ in range(4):
-        wait_until(lambda: gate.num_inside == 1)
-        gate._inside[0].leave()
-    for follower in followers:
-        follower()
 
 
 # Borders of headers

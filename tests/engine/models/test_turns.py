@@ -1,5 +1,7 @@
 """Changes that meet: a load while other models are unloaded or swapped, on the same GPUs or not."""
 
+import pytest
+
 from tests.engine.models.asked import closed, wait_for
 from tests.scripted import ScriptedBackend
 
@@ -22,23 +24,10 @@ def test_a_load_waits_for_the_place_of_a_model_that_is_being_unloaded(served):
     assert table.loaded() == ["b"]
 
 
-def test_a_load_waits_for_the_memory_of_a_model_that_is_being_unloaded(served):
+@pytest.mark.parametrize("when", ["demand", "start"])
+def test_a_load_waits_for_the_memory_of_a_model_that_is_being_unloaded(served, when):
     table = served(size=20)
-    models = table.start(table.model("a"), table.model("b", 20))
-    on_gpus(models, a=(0,), b=(1,))
-    with models.lease("a"):
-        models.unload("a")
-        load = models.load("b")
-        assert load.wait(0.1) is not None
-        assert not any(name == "b" and backend.calls for name, _, backend in table.backends)
-    load.wait(20)
-    assert table.loaded() == ["b"]
-
-
-def test_a_load_waits_for_the_memory_of_a_model_of_the_start_that_is_being_unloaded(served):
-    table = served(size=20)
-    models = table.start(table.model("a", load="start"), table.model("b", 20))
-    assert models.wait_until_loaded(20)
+    models = table.start(table.model("a", load=when), table.model("b", 20))
     on_gpus(models, a=(0,), b=(1,))
     with models.lease("a"):
         models.unload("a")
