@@ -54,13 +54,14 @@ def leave_before_an_answer(host):
 
 def test_an_application_has_its_answers(host):
     assert host.post("/text", HELLO).text.startswith(ANSWER)
-    with host.post("/stream", HELLO, stream=True) as response:
-        pieces = list(pieces_of(response))
-    assert "".join(pieces).startswith(ANSWER)
-    assert len(pieces) > 3
-    url = f"{host.url}/llm/v1/chat/completions"
-    with requests.post(url, json={**HELLO, "stream": True}, stream=True, timeout=60) as response:
-        assert len(list(pieces_of(response))) > 3
+    assert host.post("/stream", HELLO).text.startswith(ANSWER)
+    url, before = f"{host.url}/llm/v1/chat/completions", host.num_cancelled()
+    events = requests.post(url, json={**HELLO, "stream": True}, timeout=60).text
+    assert events.count("data: ") > 3 and events.endswith("data: [DONE]\n\n")
+    with requests.post(url, json={**ENDLESS, "stream": True}, stream=True, timeout=60) as response:
+        assert next(pieces_of(response))
+        assert len(host.jobs()) == 1  # it comes as it is made
+    seconds_until_cancelled(host, before)
     streamed = leave_amid_a_stream(host)
     whole = leave_before_an_answer(host)
     measured.append(
