@@ -30,6 +30,7 @@ def test_a_load_waits_for_the_memory_of_a_model_that_is_being_unloaded(served, w
     models = table.start(table.model("a", load=when), table.model("b", 20))
     on_gpus(models, a=(0,), b=(1,))
     with models.lease("a"):
+        wait_for(lambda: table.loaded() == ["a"])  # a lease of what loads with the server is there
         models.unload("a")
         load = models.load("b")
         assert load.wait(0.1) is not None
