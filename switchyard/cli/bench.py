@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import click
 
+from switchyard.app.sources import KEY
 from switchyard.cli.server import connect, url_of_settings
 
 PROMPT = "Once upon a time there was a lighthouse, and the keeper of it said:"
@@ -29,7 +30,7 @@ class Measured:
 
 @click.command()
 @click.option("--url", help="URL of the server. Default: the address in the settings.")
-@click.option("--key", help="Sent as Authorization: Bearer.")
+@click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
 @click.option("--streams", default="1,8,32", show_default=True, help="Streams at once, in turns.")
 @click.option("--tokens", default=128, show_default=True, help="New tokens of each stream.")
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")

@@ -66,6 +66,14 @@ def test_each_number_of_streams_has_its_line(bench):
     }
 
 
+def test_the_key_may_be_in_the_environment(bench, monkeypatch):
+    monkeypatch.setenv("SWITCHYARD_KEY", "mine")
+    _, [(head, _)] = bench("--streams", "1")
+    assert head["Authorization"] == "Bearer mine"
+    _, [(head, _)] = bench("--streams", "1", "--key", "other")
+    assert head["Authorization"] == "Bearer other"
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
