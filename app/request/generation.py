@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -165,6 +165,10 @@ class Generation(Constrained, Sampled):
         if self.return_progress and not self.stream:
             raise BadRequest("return_progress needs stream: true", "return_progress")
 
+    def check_sampling(self) -> None:
+        if self.preset is None:  # else `with_preset` does, since the preset may have what is needed
+            super().check_sampling()
+
     def with_preset(self, presets: Mapping[str, Mapping[str, Any]]) -> Self:
         """The request with the parameters of its preset. A parameter of its own takes precedence.
 
@@ -176,8 +180,9 @@ class Generation(Constrained, Sampled):
             raise BadRequest(f"preset: there is none called {self.preset[:MAX_SHOWN]}", "preset")
         preset = presets[self.preset].items()
         added = {name: value for name, value in preset if name not in self.model_fields_set}
-        request = self.model_copy(update=added)
-        request.check()
+        request = self.model_copy(update={**added, "preset": None})
+        with self.as_said():
+            request.check()
         return request
 
     @property
@@ -267,7 +272,9 @@ class Generation(Constrained, Sampled):
             include_stop=self.include_stop_str_in_output,
             num_logprobs=self.num_logprobs,
             prompt_logprobs=self.prompt_logprobs,
-            stop_on_loop=_given(self.stop_on_loop, config.default_stop_on_loop),
+            stop_on_loop=(
+                config.default_stop_on_loop if self.stop_on_loop is None else self.stop_on_loop
+            ),
             constraint=self.constraint,
             priority=self.priority,
             client=client,
@@ -291,10 +298,3 @@ class Scored(Generation):
             raise BadRequest(
                 "return_tokens_as_token_ids needs logprobs", "return_tokens_as_token_ids"
             )
-
-
-Value = TypeVar("Value", float, bool)
-
-
-def _given(value: Value | None, default: Value) -> Value:
-    return default if value is None else value

@@ -169,6 +169,10 @@ class Sampled(Parameters):
 
     def check(self) -> None:
         super().check()
+        self.check_sampling()
+
+    def check_sampling(self) -> None:
+        """Raises BadRequest if sampling parameters contradict each other."""
         if (self.dynatemp_low is None) != (self.dynatemp_high is None):
             raise BadRequest("dynatemp_low and dynatemp_high need each other", "dynatemp_low")
         if (self.dynatemp_low or 0) > (self.dynatemp_high or 0):

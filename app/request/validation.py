@@ -7,7 +7,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
@@ -119,6 +126,8 @@ class Parameters(BaseModel):
     # The error of a parameter with several types. pydantic has an error for each type.
     kinds: ClassVar[dict[str, str]] = {}
 
+    _said: dict[str, str] = PrivateAttr(default_factory=dict)  # the client's names, by the API's
+
     @classmethod
     def names_of_fields(cls) -> dict[str, str]:
         """The API's names of the fields that a client may give, by field."""
@@ -137,6 +146,12 @@ class Parameters(BaseModel):
 
     def check(self) -> None:
         """Raises BadRequest if parameters contradict each other."""
+
+    @contextlib.contextmanager
+    def as_said(self) -> Iterator[None]:
+        """Errors raised inside, of fields, call a parameter by the name that the client used."""
+        with renaming(self._said), renaming(self.names_of_fields()):
+            yield
 
 
 Request = TypeVar("Request", bound=Parameters)
@@ -160,10 +175,9 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
             del given[name]
             neutral.note(name)
         request = _read(kind, given)
-        try:
-            request.check()
-        except BadRequest as error:
-            raise _as_called(error, kind.names_of_fields()) from None
+    request._said = said
+    with request.as_said():
+        request.check()
     return request
 
 

@@ -5,7 +5,6 @@ import typing
 import pytest
 
 from switchyard import engine
-from switchyard.app import SettingsError, read_settings
 from switchyard.app.request.sampling import Sampled
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
@@ -281,56 +280,7 @@ def test_nothing_is_repeated_across_a_breaker(client):
     assert text(made, **loop, dry_sequence_breakers=[]) != text(made, prompt=[300], max_tokens=12)
 
 
-# Presets
-
-
-@pytest.mark.parameter("preset")
-def test_a_preset_holds_where_the_request_says_nothing(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend, presets={"calm": {"temperature": 0.3, "top_p": 0.5}})
-    body = {"prompt": "x", "preset": "calm", "top_p": 0.9}
-    assert client.post(URL, json=body).status_code == 200
-    [job] = backend.enqueued
-    assert (job.sampling.temperature, job.sampling.top_p) == (0.3, 0.9)
-    body = {"prompt": "x", "preset": "calm", "mirostat_mode": 2}
-    assert client.post(URL, json=body).headers["x-switchyard-ignored"] == "top_p"
-    assert backend.enqueued[1].sampling.top_p == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "own", "expected"),
-    [
-        ("/completion", {"dry_base": 1.5}, {"dry_base": 1.5}),
-        ("/api/v1/generate", {"dry_base": 1.5}, {"dry_base": 1.5}),
-        ("/api/v1/generate", {"max_new_tokens": 3, "dry_base": 1.5}, {"dry_base": 1.5}),
-        ("/completion", {"dry_multiplier": 0, "dry_base": 0}, {"dry_multiplier": 0}),
-        ("/completion", {"dry_penalty_last_n": 0, "dry_base": 0}, {"dry_multiplier": 0}),
-    ],
-    ids=str,
-)
-def test_a_preset_turns_on_what_the_request_only_adjusts(make_client, path, own, expected):
-    backend = ScriptedBackend()
-    client = make_client(backend, presets={"dry": {"dry_multiplier": 0.8, "dry_base": 1.9}})
-    response = client.post(path, json={"prompt": "x", "preset": "dry", **own})
-    assert response.status_code == 200, response.json
-    [job] = backend.enqueued
-    expected = {"dry_multiplier": 0.8, **expected}
-    assert {field: getattr(job.sampling, field) for field in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("preset", "message"),
-    [
-        ("temperature = 9", "temperature"),
-        ("max_tokens = 9", "unknown parameter: max_tokens"),
-        ("mirostat_mode = 2\ntop_k = 4", "top_k: mirostat"),
-    ],
-)
-def test_a_wrong_preset_is_named_at_start(tmp_path, monkeypatch, preset, message):
-    (tmp_path / "switchyard.toml").write_text(f"[presets.mine]\n{preset}\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match=f"presets in switchyard.toml: mine: .*{message}"):
-        read_settings()
+# Mirostat
 
 
 FILTERS = {"top_k": 100, "top_p": 0.92, "typical_p": 0.9, "tfs": 0.9, "top_a": 0.1, "min_p": 0.1}

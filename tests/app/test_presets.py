@@ -1,0 +1,102 @@
+"""Presets: sampling parameters of the configuration, by name, as defaults of a request."""
+
+import pytest
+
+from switchyard.app import SettingsError, read_settings
+from tests.scripted import ScriptedBackend
+
+URL = "/v1/completions"
+
+
+@pytest.mark.parameter("preset")
+def test_a_preset_holds_where_the_request_says_nothing(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend, presets={"calm": {"temperature": 0.3, "top_p": 0.5}})
+    body = {"prompt": "x", "preset": "calm", "top_p": 0.9}
+    assert client.post(URL, json=body).status_code == 200
+    [job] = backend.enqueued
+    assert (job.sampling.temperature, job.sampling.top_p) == (0.3, 0.9)
+    body = {"prompt": "x", "preset": "calm", "mirostat_mode": 2}
+    assert client.post(URL, json=body).headers["x-switchyard-ignored"] == "top_p"
+    assert backend.enqueued[1].sampling.top_p == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "own", "expected"),
+    [
+        ("/completion", {"dry_base": 1.5}, {"dry_base": 1.5}),
+        ("/api/v1/generate", {"dry_base": 1.5}, {"dry_base": 1.5}),
+        ("/api/v1/generate", {"max_new_tokens": 3, "dry_base": 1.5}, {"dry_base": 1.5}),
+        ("/completion", {"dry_multiplier": 0, "dry_base": 0}, {"dry_multiplier": 0}),
+        ("/completion", {"dry_penalty_last_n": 0, "dry_base": 0}, {"dry_multiplier": 0}),
+    ],
+    ids=str,
+)
+def test_a_preset_turns_on_what_the_request_only_adjusts(make_client, path, own, expected):
+    backend = ScriptedBackend()
+    client = make_client(backend, presets={"dry": {"dry_multiplier": 0.8, "dry_base": 1.9}})
+    response = client.post(path, json={"prompt": "x", "preset": "dry", **own})
+    assert response.status_code == 200, response.json
+    [job] = backend.enqueued
+    expected = {"dry_multiplier": 0.8, **expected}
+    assert {field: getattr(job.sampling, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("preset", "own", "expected"),
+    [
+        (
+            {"cfg_scale": 2, "negative_prompt": "no"},
+            {"negative_prompt": "never"},
+            {"cfg_scale": 2},
+        ),
+        (
+            {"dynatemp_low": 0.5, "dynatemp_high": 1.5},
+            {"dynatemp_low": 0.7},
+            {"dynatemp_low": 0.7, "dynatemp_high": 1.5},
+        ),
+        (
+            {"repetition_penalty_range": 64},
+            {"repetition_decay": 9},
+            {"repetition_range": 64, "repetition_decay": 9},
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_parameter_needs_may_be_in_the_preset(make_client, preset, own, expected):
+    backend = ScriptedBackend()
+    client = make_client(backend, presets={"mine": preset})
+    response = client.post(URL, json={"prompt": "x", "preset": "mine", **own})
+    assert response.status_code == 200, response.json
+    [job] = backend.enqueued
+    assert {field: getattr(job.sampling, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (URL, {"guidance_scale": 2}),
+        ("/api/v1/generate", {"max_new_tokens": 3, "guidance_scale": 2}),
+    ],
+)
+def test_what_the_preset_lacks_as_well_is_asked_for_by_the_clients_name(make_client, path, body):
+    backend = ScriptedBackend()
+    client = make_client(backend, presets={"calm": {"temperature": 0.3}})
+    response = client.post(path, json={"prompt": "x", "preset": "calm", **body})
+    assert response.status_code == 400 and not backend.enqueued
+    assert "guidance_scale and negative_prompt need each other" in response.text
+
+
+@pytest.mark.parametrize(
+    ("preset", "message"),
+    [
+        ("temperature = 9", "temperature"),
+        ("max_tokens = 9", "unknown parameter: max_tokens"),
+        ("mirostat_mode = 2\ntop_k = 4", "top_k: mirostat"),
+    ],
+)
+def test_a_wrong_preset_is_named_at_start(tmp_path, monkeypatch, preset, message):
+    (tmp_path / "switchyard.toml").write_text(f"[presets.mine]\n{preset}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=f"presets in switchyard.toml: mine: .*{message}"):
+        read_settings()
