@@ -142,6 +142,27 @@ def test_a_bad_chat_is_refused_by_the_parameters_name(make_client, change, param
     assert not backend.enqueued
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"max_tokens": 0},
+            "max_tokens: must be at least 1; 0 scores the prompt alone, and needs echo: true",
+        ),
+        (
+            {"n_predict": 0},
+            "n_predict: must be at least 1; 0 scores the prompt alone, and needs echo: true",
+        ),
+        ({"max_tokens": 0, "suffix": "y"}, "max_tokens: must be at least 1"),  # which echo refuses
+    ],
+)
+def test_a_limit_of_no_tokens_is_told_what_it_needs(make_client, change, message):
+    error = error_of(
+        make_client(ScriptedBackend()).post(COMPLETIONS, json={"prompt": "x", **change})
+    )
+    assert error["message"] == message
+
+
 def test_values_that_ask_for_nothing_are_taken(make_client):
     request = {
         "messages": [

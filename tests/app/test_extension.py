@@ -117,6 +117,15 @@ def test_bad_parameters_are_named(host, arguments, param):
     assert caught.value.param == param
 
 
+def test_a_limit_of_no_tokens_is_not_told_of_echo_which_has_no_meaning_here(host):
+    with pytest.raises(BadRequest) as caught:
+        host.switchyard.generate("x", max_tokens=0)
+    assert (str(caught.value), caught.value.param) == (
+        "max_tokens: must be at least 1",
+        "max_tokens",
+    )
+
+
 def test_too_many_tokens_are_the_engine_s_own_error(host):
     with pytest.raises(engine.PromptTooLong) as caught:
         host.switchyard.generate(PROMPT, max_tokens=100_000)

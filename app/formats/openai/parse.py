@@ -88,7 +88,8 @@ class Completion(Scored):
     def check(self) -> None:
         super().check()
         if self.max_tokens == 0 and not self.echo:
-            raise BadRequest("max_tokens: 0 needs echo, or nothing is left to answer", "max_tokens")
+            more = "" if self.suffix else "; 0 scores the prompt alone, and needs echo: true"
+            raise BadRequest(f"max_tokens: must be at least 1{more}", "max_tokens")
         if self.suffix is not None and self.echo:
             raise BadRequest("suffix: can't be given with echo", "suffix")
         if self.suffix is not None and not all(isinstance(p, str) for p in self.prompt):
