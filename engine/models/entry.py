@@ -1,5 +1,6 @@
 """The entries of the table of models. The table's lock guards them."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -38,7 +39,7 @@ class Instance:
         self.engine = engine
         self.num_leases = 0  # leases: requests that may submit jobs
         self.used = 0.0  # time of the last use, by the table's clock
-        self.since = 0.0  # time of the load
+        self.since = math.inf  # time of the load, once it has ended
         self.needed: Mapping[Place, int] = {}  # estimated bytes by place
         self.is_noted = False  # the table knows that the engine has stopped
 
@@ -82,6 +83,14 @@ class Entry:
         if self.load is not None and self.load.is_waited_for:
             return False
         return self.is_lost or (engine.is_started and not engine.standing.is_stopped)
+
+    @property
+    def is_sure_to_load(self) -> bool:
+        """Whether a change is under way that loads the model without asking for a place."""
+        load = self.load
+        if load is None or load.is_unload:
+            return False
+        return not (load.is_load and load.is_waited_for)
 
     @property
     def is_ending(self) -> bool:

@@ -43,6 +43,7 @@ class Room:
         self._changed = changed
         self._max_loaded = max_loaded
         self._look = look
+        self._coming: set[str] = set()  # names of models that have a place, and are not loaded yet
 
     def make(
         self, instance: Instance, is_pressing: bool = False
@@ -54,6 +55,11 @@ class Room:
         "none": by the estimate there is no room, and no other model that could go; the loader
         decides. Raises NoRoom, before any eviction, if even all evictions would not suffice.
         """
+        found = self._make(instance, is_pressing)
+        # On other GPUs another change may have taken the place meanwhile.
+        return found if found == "busy" or self._take_place(instance) else "busy"
+
+    def _make(self, instance: Instance, is_pressing: bool) -> Literal["there", "busy", "none"]:
         needed = instance.needed = self._look.needed(instance.served.config)
         idle, busy, num_loaded = self._others(instance)
         excess = max(num_loaded + 1 - self._max_loaded, 0) if self._max_loaded else 0
@@ -74,8 +80,11 @@ class Room:
         return "there" if self._evict(names) else "busy"
 
     def let_go_on(self, instance: Instance) -> None:
-        """Let the models that were to make room for `instance` take requests again."""
+        """The load of `instance` has ended: the models that were to make room for it take requests
+        again.
+        """
         with self._changed:
+            self._coming.discard(instance.served.config.name)
             for entry in self._entries.values():
                 if entry.yields_to is instance:
                     entry.yields_to = None
@@ -110,16 +119,33 @@ class Room:
         left = max(drain - (time.monotonic() - begin), 0.0)
         instance.engine.close(left, RELEASE)
 
+    def _take_place(self, instance: Instance) -> bool:
+        """Take a place of `max_loaded` until `let_go_on`. Returns whether there was one."""
+        if not self._max_loaded:
+            return True
+        with self._changed:
+            if len(self._in_places(instance)) >= self._max_loaded:
+                return False
+            self._coming.add(instance.served.config.name)
+            return True
+
+    def _in_places(self, but: Instance) -> list[Entry]:
+        """The models that count for `max_loaded`: also those that will be loaded whatever others
+        do, as with the server or by a swap. Under the lock.
+        """
+        return [
+            entry
+            for entry in self._entries.values()
+            if entry.instance is not but
+            and (entry.instance.is_loaded or entry.name in self._coming or entry.is_sure_to_load)
+        ]
+
     def _others(self, instance: Instance) -> tuple[list[Resident], list[Resident], int]:
-        """The models that may be evicted, idle and busy; and the number of loaded models. One that
-        is being unloaded is busy.
+        """The models that may be evicted, idle and busy; and the number of places taken. One that
+        is being loaded or unloaded is busy.
         """
         with self._changed:
-            loaded = [
-                entry
-                for entry in self._entries.values()
-                if entry.instance.is_loaded and entry.instance is not instance
-            ]
+            loaded = self._in_places(instance)
             found = [
                 (entry.name, entry.instance, entry.load is None and entry.instance.is_idle)
                 for entry in loaded
@@ -141,7 +167,7 @@ class Room:
         with self._changed:
             for name in names:
                 entry = self._entries[name]
-                if entry.yields_to is None:
+                if entry.yields_to is None and entry.instance.is_loaded:
                     logger.info("model %s takes no requests until it has gone for another", name)
                     entry.yields_to = instance
 
