@@ -98,13 +98,15 @@ def needed(config: ModelConfig) -> dict[Place, int]:
     return {place: size for part in parts for place, size in _of_gpus(part).items()}
 
 
-def check_host(config: ModelConfig) -> None:
-    """Raises NoRoom, with the sums, for a model that the host's memory can't hold."""
+def check_host(config: ModelConfig, taken: int = 0) -> None:
+    """Raises NoRoom, with the sums, for a model that the host's memory can't hold. `taken`: bytes
+    of what is free that other models will have.
+    """
     need, tokens = host_need(config), _tokens(config)
-    left = host.free_memory()
+    left = max(host.free_memory() - taken, 0)
     if need.total(tokens) > left:
         give_memory_back()  # freed by an earlier model
-        left = host.free_memory()
+        left = max(host.free_memory() - taken, 0)
     if need.total(tokens) <= left:
         return
     most = (left - need.weights - need.beside) // need.token // PAGE_SIZE * PAGE_SIZE

@@ -17,13 +17,11 @@ from switchyard.app.config import Settings
 from switchyard.app.ledger.file import open_file
 from switchyard.app.operations.keys import read_keys
 from switchyard.cli.doctor import probe
-from switchyard.cli.estimate import usable
 from switchyard.cli.options import read, with_settings
 from switchyard.cli.server import connect, url_of_settings
 from switchyard.engine.backends import refuse_gpu_settings
-from switchyard.engine.memory.estimate import Memory
-from switchyard.engine.memory.gpus import check_gpus, chosen, has_gpu, is_for_cpu
-from switchyard.engine.memory.residency import check_host
+from switchyard.engine.memory.gpus import check_gpus, has_gpu, is_for_cpu
+from switchyard.engine.memory.together import Together
 from switchyard.engine.model.loadable import check_loadable
 from switchyard.engine.models.opening import look_at
 from switchyard.server import address
@@ -54,7 +52,8 @@ def check(as_json: bool, **given: Any) -> None:
 def _find(**given: Any) -> Iterator[Finding]:
     try:
         settings = read(**given)
-        configs = [one.config for one in settings.served()]
+        # Those of the start first: they stay, and the others have what they leave.
+        models = sorted(settings.served(), key=lambda one: one.load != "start")
     except (SettingsError, engine.ModelError) as error:
         yield Finding("settings", False, str(error))
         return
@@ -65,9 +64,10 @@ def _find(**given: Any) -> Iterator[Finding]:
         yield _of_ledger(settings)
     if settings.access_log not in ("", "-"):
         yield _of_access_log(settings.access_log)
-    for config in configs:
-        for what, is_good, message in _of_model(config):
-            yield Finding(what, is_good, f"{config.name}: {message}")
+    together = Together()
+    for one in models:
+        for what, is_good, message in _of_model(one, together):
+            yield Finding(what, is_good, f"{one.config.name}: {message}")
     yield _of_address(settings.bind)
 
 
@@ -118,7 +118,8 @@ def _is_ours() -> bool:
         connection.close()
 
 
-def _of_model(config: engine.ModelConfig) -> Iterator[Finding]:
+def _of_model(served: engine.Served, together: Together) -> Iterator[Finding]:
+    config = served.config
     if config.at:
         yield from _of_shared(config)
         return
@@ -140,14 +141,17 @@ def _of_model(config: engine.ModelConfig) -> Iterator[Finding]:
     if fault is not None:
         yield Finding("chat template", False, fault)
     try:
+        stays = served.load == "start"
         if is_for_cpu(config.device):
-            check_host(config)
+            together.on_host(config, stays)
         elif has_gpu():
-            free = usable([*chosen(config).values()])
-            mode, tokens = Memory(config, footprints, free, lengths.max_seq_len).caches()[0]
+            mode, tokens = together.on_gpus(config, footprints, lengths.max_seq_len, stays)
             yield Finding("memory", True, f"there is room for {tokens} tokens of {mode} cache")
         elif not probe()["sees"]:  # without NVML torch alone can tell
             yield Finding("device", False, "device 'cuda': torch finds no CUDA device")
+    except engine.NoRoom as error:
+        beside = f", beside {', '.join(together.names)}" if together.names else ""
+        yield Finding("memory", False, f"{error}{beside}")
     except engine.ModelError as error:
         yield Finding("memory", False, str(error))
 

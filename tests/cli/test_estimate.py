@@ -16,7 +16,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.memory import gpus, host
 from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.memory.gpus import Gpu
-from switchyard.engine.memory.residency import check_host
+from switchyard.engine.memory.residency import check_host, needed
 from switchyard.engine.model.footprint import measure
 from tests.conftest import DEMO, run_code
 
@@ -178,6 +178,54 @@ def test_check_says_which_model_the_hosts_memory_lacks_room_for(switchyard, monk
         check_host(ModelConfig(DEMO, "two", cache_tokens=256_000_000))
     assert done.exit_code == 1
     assert (finding["what"], finding["message"]) == ("memory", f"two: {refusal.value}")
+
+
+TABLE = '[[models]]\nname = "{}"\nmodel = "{}"\nload = "{}"\ncache_tokens = 2048\n'
+
+
+@pytest.mark.parametrize(
+    ("loads", "without"),
+    [
+        (("start", "start"), "two"),
+        (("start", "demand"), "two"),
+        (("demand", "start"), "one"),
+        (("demand", "manual"), None),
+    ],
+)
+def test_check_adds_up_the_models_that_stay(check, tmp_path, loads, without):
+    tables = [
+        TABLE.format(*one) for one in zip(("one", "two"), [DEMO_EXL2] * 2, loads, strict=True)
+    ]
+    (tmp_path / "switchyard.toml").write_text("".join(tables))
+    config = ModelConfig(DEMO_EXL2, "name", cache_tokens=2048)
+    footprints, _ = measure(config)
+    [size] = Memory(config, footprints, [24 * GIB], 2048).place("float16", 2048)
+    reserve = int(config.gpu_reserve * GIB)
+    both = 2 * (CONTEXT + size) + reserve
+    assert check(both / GIB)[0] == 0
+    status, output = check((both - 1) / GIB)
+    other = {"one": "two", "two": "one", None: None}[without]
+    assert status == (without is not None)
+    assert (f"✗ memory: {without}: no room for the model" in output) == (without is not None)
+    assert (f", beside {other}\n" in output) == (without is not None)
+
+
+def test_check_adds_up_the_models_that_stay_in_the_hosts_memory(switchyard, monkeypatch, tmp_path):
+    tables = [TABLE.format(name, DEMO, "start") + 'link = "thread"\n' for name in ("one", "two")]
+    (tmp_path / "switchyard.toml").write_text("".join(tables))
+    whole = needed(ModelConfig(DEMO, "one", link="thread", cache_tokens=2048))["host"]
+    monkeypatch.setattr(host, "free_memory", lambda: 2 * whole)
+    arguments = ("check", "--bind", "127.0.0.1:0")
+    assert switchyard(*arguments).exit_code == 0
+    monkeypatch.setattr(host, "free_memory", lambda: 2 * whole - 1)
+    done = switchyard(*arguments)
+    assert done.exit_code == 1
+    assert "✗ memory: two: no room" in done.output and ", beside one\n" in done.output
+
+
+def test_check_says_that_replicas_lack_gpus(check):
+    status, output = check(20, DEMO_EXL2, "--set", "replicas=2")
+    assert status == 1 and "1 GPUs can't be shared out to 2 replicas" in output
 
 
 def test_check_names_a_gpu_that_is_not_there(check):
