@@ -1,0 +1,154 @@
+"""Draws from the whole vocabulary: filters one behind another, and rows that take some alone."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from switchyard.engine.backends.sampling import filters, whole
+from switchyard.engine.backends.sampling.draw import Draw
+from switchyard.engine.backends.sampling.sampler import Sampler
+from switchyard.engine.sampling import Sampling
+from tests.scripted import job
+
+SIZE = 40
+CPU = torch.device("cpu")
+
+# In the order of docs/parameters.md: the settings of a stage, and what it does to a row.
+STAGES = {
+    "smoothing": (
+        {"smoothing_factor": 0.3, "smoothing_curve": 1.5},
+        lambda row: filters.smooth(row, 0.3, 1.5),
+    ),
+    "dynamic temperature": (
+        {"dynatemp_low": 0.4, "dynatemp_high": 3.0, "dynatemp_exponent": 1.4},
+        lambda row: filters.heat_by_entropy(row, 0.4, 3.0, 1.4),
+    ),
+    "temperature": ({"temperature": 0.6}, lambda row: filters.heat(row, 0.6)),
+    "top_k": ({"top_k": 11}, lambda row: filters.top_k(row, 11)),
+    "top_p": ({"top_p": 0.8}, lambda row: filters.top_p(row, 0.8)),
+    "top_a": ({"top_a": 0.4}, lambda row: filters.top_a(row, 0.4)),
+    "min_p": ({"min_p": 0.15}, lambda row: filters.min_p(row, 0.15)),
+    "tfs": ({"tfs": 0.8}, lambda row: filters.tail_free(row, 0.8)),
+    "typical_p": ({"typical_p": 0.6}, lambda row: filters.typical(row, 0.6)),
+    "xtc": (
+        {"xtc_probability": 1.0, "xtc_threshold": 0.08},
+        lambda row: filters.exclude_top_choices(row, 0.08, None),
+    ),
+    "last temperature": (
+        {"temperature": 2.5, "temperature_last": True},
+        lambda row: filters.heat(row, 2.5),
+    ),
+    "last dynamic temperature": (
+        {
+            "dynatemp_low": 0.5,
+            "dynatemp_high": 2.0,
+            "dynatemp_exponent": 0.7,
+            "temperature_last": True,
+        },
+        lambda row: filters.heat_by_entropy(row, 0.5, 2.0, 0.7),
+    ),
+    "mirostat": (
+        {"mirostat": True, "mirostat_tau": 1.1},
+        lambda row: filters.mirostat(row, 2 * 1.1),
+    ),
+}
+TEMPERATURES = {name for name in STAGES if "temperature" in name}
+PAIRS = [pair for pair in itertools.combinations(STAGES, 2) if not TEMPERATURES.issuperset(pair)]
+
+
+def logits_of(seed):
+    return torch.randn(SIZE, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def sampler_of(seed=1, **fields):
+    return Sampler(job(f"job{seed}", sampling=Sampling(seed=seed, **fields)), (), [], ())
+
+
+@pytest.mark.parametrize("names", PAIRS, ids=", ".join)
+def test_each_filter_has_what_those_before_it_have_left(monkeypatch, names):
+    (first, second), left = names, []
+    draw = filters.draw
+
+    def noted(logits, *rest):
+        left.append(logits.clone())
+        return draw(logits, *rest)
+
+    monkeypatch.setattr(filters, "draw", noted)
+    one = sampler_of(**STAGES[first][0], **STAGES[second][0])
+    other = sampler_of(2, temperature=3.0)
+    for seed in range(12):
+        row = logits_of(seed)[None]
+        whole.draw([other, one], row.repeat(2, 1))
+        if "mirostat" in names:
+            one = sampler_of(**STAGES[first][0], **STAGES[second][0])  # its border moves
+        for name in names:
+            STAGES[name][1](row)
+        assert torch.allclose(left[-1][1:], row, atol=1e-5)
+        assert torch.allclose(left[-1][0], logits_of(seed) / 3, atol=1e-5)
+
+
+ALONE = [
+    {"skew": 1.0},
+    {"skew": -0.7, "typical_p": 0.9},
+    {"mirostat": True, "mirostat_tau": 2.0, "mirostat_eta": 0.4},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"temperature": 0.0, "temperature_last": True, "xtc_probability": 0.5},
+    {"dynatemp_low": 0.3, "dynatemp_high": 2.0},
+    {"smoothing_factor": 0.2},
+]
+
+
+@pytest.mark.parametrize("own", ALONE, ids=str)
+def test_a_row_that_takes_filters_alone_is_drawn_alike_in_any_company(own):
+    alone, among = sampler_of(**own), sampler_of(**own)
+    draw, draw_alone = Draw(SIZE, CPU), Draw(SIZE, CPU)
+    for step in range(20):
+        others = [sampler_of(100 * step + i, **ALONE[(step + i) % len(ALONE)]) for i in range(3)]
+        samplers = [*others[: step % 4], among, *others[step % 4 :]]
+        rows = [logits_of(step if s is among else 1000 + i) for i, s in enumerate(samplers)]
+        drawn = draw(samplers, torch.stack(rows), None).token_ids[samplers.index(among)]
+        assert [drawn] == draw_alone([alone], logits_of(step)[None], None).token_ids
+
+
+def test_a_last_temperature_of_0_takes_the_likeliest_that_xtc_has_left():
+    fields = {"temperature": 0.0, "temperature_last": True, "xtc_probability": 1.0}
+    logits = torch.tensor([[0.03, 0.1, 0.42, 0.45]]).log()
+    assert whole.draw([sampler_of(xtc_threshold=0.3, **fields)], logits)[0].tolist() == [2]
+    logits = torch.tensor([[0.03, 0.12, 0.1, 0.75]]).log()
+    assert whole.draw([sampler_of(xtc_threshold=0.2, **fields)], logits)[0].tolist() == [3]
+
+
+@pytest.mark.parametrize(("top_k", "probabilities"), [(0, (0.5, 0.25, 0.25)), (2, (2 / 3, 1 / 3))])
+def test_mirostats_border_moves_by_how_surprising_a_token_was(top_k, probabilities):
+    """In bits, among the tokens that were left."""
+    fields = {"mirostat": True, "mirostat_tau": 1.25, "mirostat_eta": 0.3, "top_k": top_k}
+    logits, border, seen = torch.tensor([[0.5, 0.25, 0.2499999]]).log(), 2.5, set()
+    sampler = sampler_of(**fields)
+    for _ in range(8):
+        token_id = whole.draw([sampler], logits.clone())[0].item()
+        border -= 0.3 * (-math.log2(probabilities[token_id]) - 1.25)
+        assert sampler.max_surprise == pytest.approx(border, abs=1e-4)
+        seen.add(token_id)
+    assert len(seen) > 1
+
+
+def test_logprobs_of_half_precise_logits_are_not_rounded_again():
+    logits = logits_of(0).half()[None]
+    one = Sampler(job("a", sampling=Sampling(temperature=0.0), num_logprobs=3), (), [], ())
+    expected = logits[0].double().log_softmax(-1)
+    [token_id], [told] = Draw(SIZE, CPU)([one], logits, None)
+    assert told.logprob == pytest.approx(expected[token_id].item(), abs=1e-5)
+    assert [p for _, p in told.top] == pytest.approx(expected.topk(3).values.tolist(), abs=1e-5)
+
+
+def test_a_text_that_outgrows_its_place_is_penalized_from_its_beginning_to_its_end():
+    sampler = sampler_of(temperature=0.0, presence_penalty=2.0)
+    draw, logits = Draw(SIZE, CPU), torch.zeros((1, SIZE))
+    logits[0, 3:6] = torch.tensor([1.5, 1.0, 0.5])
+    sampler.accept(4)
+    assert draw([sampler], logits.clone(), None).token_ids == [3]
+    for token_id in [7] * 2000 + [3]:
+        sampler.accept(token_id)
+    assert draw([sampler], logits.clone(), None).token_ids == [5]
