@@ -1,14 +1,17 @@
 """The real generator is loaded, and closed."""
 
 import json
+import pathlib
 import shutil
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from switchyard import engine
 from switchyard.engine.backends.exl2.load.loaded import LoadedModel
-from tests.engine.exl2.drive import prompt
+from switchyard.engine.messages import ModelInfo
+from tests.engine.exl2.drive import Faults, prompt
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 
@@ -99,6 +102,47 @@ def test_a_closed_backend_has_no_weights(model_path):
     backend.close()
     backend.close()
     assert model._weights is None
+
+
+def test_nothing_is_left_of_a_model_that_fails_at_its_first_token(model_path):
+    faults, loaded = Faults(), []
+    backend = exl2_backend(model_path, wrap=faults)
+    load = backend._load
+    backend._load = lambda *args: loaded.append(load(*args)) or loaded[-1]
+    for _ in range(2):
+        faults.left = 1
+        with pytest.raises(RuntimeError, match="out of memory"):
+            backend.open()
+    backend.open()
+    assert [one.model is None for one in loaded] == [True, True, False]
+    backend.close()
+
+
+def test_threads_of_a_backend_end_with_it(model_path):
+    backend = exl2_backend(model_path)
+    before = set(threading.enumerate())
+    backend.open()
+    own = len(set(threading.enumerate()) - before)
+    backend.reload()
+    assert len(set(threading.enumerate()) - before) == own > 0
+    backend.close()
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_model_tells_what_it_is_and_how_it_is_served(model_path):
+    config = json.loads((pathlib.Path(model_path) / "config.json").read_text())
+    backend = exl2_backend(model_path, cache_tokens=1024, max_seq_len=512, ngram_draft=True)
+    assert backend.open() == ModelInfo(
+        max_seq_len=512,
+        vocab_size=config["vocab_size"],
+        page_size=256,
+        num_pages=4,
+        device="cpu",
+        cache_mode="float32",
+        num_draft_tokens=backend._config.num_draft_tokens,
+        loras=(),
+    )
+    backend.close()
 
 
 def test_a_model_that_fails_at_its_first_prompt_does_not_open(forced):

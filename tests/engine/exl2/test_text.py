@@ -72,6 +72,12 @@ def test_a_stop_string_that_the_last_token_completes_ends_the_text_too(backend, 
     assert (end.text, end.last.finish_reason) == (" return ", "stop")
 
 
+def test_a_stop_token_in_the_last_place_ends_the_text_before_it(backend, forced):
+    [a] = pieces(backend, " return")
+    last = run(forced(chain(1, a, 2)), job("x", 2, prompt=(1,)))["x"][-1]
+    assert (last.finish_reason, last.new_tokens) == ("stop", 1)
+
+
 def test_jobs_that_start_together_are_told_in_their_order(backend):
     jobs = [job(i, 30, prompt=(1, 2, 3), sampling=GREEDY, ignore_eos=True) for i in "abcd"]
     for one in jobs:
