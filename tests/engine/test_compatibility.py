@@ -31,10 +31,19 @@ def read(model_path, tmp_path):
     return read
 
 
-def test_what_exllamav2_stops_at_is_told(read):
-    message = r"ExLlamaV2 can't read the model in .*TypeError: .*hidden_size"
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_size": "many"}, r"TypeError: .*hidden_size"),
+        ({"hidden_size": None}, r"ValueError: Missing any .*'hidden_size'"),
+        ({"num_hidden_layers": 99}, r"ValueError: Could not find model\.layers\.4\..* in model$"),
+    ],
+    ids=str,
+)
+def test_what_exllamav2_stops_at_is_told(read, changes, reason):
+    message = rf"ExLlamaV2 can't read the model in [^ ]*: {reason}"
     with pytest.raises(engine.ModelError, match=message):
-        read({"hidden_size": "many"})
+        read(changes)
 
 
 @pytest.mark.parametrize(

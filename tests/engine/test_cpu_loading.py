@@ -60,6 +60,11 @@ def test_another_architecture_is_refused(tmp_path, plain):
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"sliding_window": 128}, "sliding_window"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        ({"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
+        ({"logit_scale": 0.5}, "logit_scale"),
+        ({"scale_emb": 12}, "scale_emb"),
+        ({"scale_depth": 1.4}, "scale_depth"),
+        ({"use_qk_norm": True}, "use_qk_norm"),
         ({"num_key_value_heads": 3}, "3 key/value heads"),
         ({"head_dim": 15}, "15"),
     ],
@@ -116,6 +121,16 @@ def test_progress_is_told_layer_by_layer(tmp_path, plain):
     calls = []
     open_model(tmp_path).load(lambda *call: calls.append(call))
     assert calls == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_weights_are_no_part_of_their_file_any_more(tmp_path):
+    """A model that is written anew, in place, garbles nothing of the one that is served."""
+    scenario = Scenario(tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    size = file.stat().st_size
+    with file.open("r+b") as written:
+        written.write(b"\xff" * size)
+    assert_close(scenario.forward([(0, [1], [0])])["logits"][0], scenario.expected([1]))
 
 
 def test_unload_releases_the_weights(tmp_path):
