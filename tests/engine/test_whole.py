@@ -1,0 +1,319 @@
+"""Answers with all of their fields, sums of all numbers, settings up to their bounds. Pure."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from switchyard import engine
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import without_frames
+from switchyard.engine.held import Tracked
+from switchyard.engine.job import Constraint, Healing
+from switchyard.engine.links.replica import Placed, Replica
+from switchyard.engine.messages import (
+    Chunk,
+    Finished,
+    JobState,
+    Loaded,
+    ModelInfo,
+    ReplicaState,
+    Restarting,
+    Started,
+    Zombies,
+)
+from switchyard.engine.schedule import admission
+from switchyard.engine.schedule.batch import GROW_AFTER, Batch
+from switchyard.engine.standing import Standing
+from switchyard.engine.stats import (
+    DeviceMemory,
+    Histogram,
+    Occupancy,
+    Rates,
+    Stats,
+    Totals,
+    Work,
+    together,
+)
+from tests.scripted import job
+
+INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
+
+# What is told
+
+
+def test_all_that_is_known_of_a_job_is_told():
+    more = {"request_id": "req", "owner": "key", "client": "address", "priority": 3}
+    tracked = Tracked(job("a", 300, prompt=(1,) * 250, **more), submitted=5.0)
+    waiting = JobState("a", "pending", 7, 250, 0, 2.5, 0, 3, "req", "key", "address")
+    assert tracked.tell(7, INFO, 7.5) == waiting
+    assert tracked.tell(7, None, 7.5) == waiting
+    tracked.note(Started("a"))
+    tracked.note(Chunk("a", "xyz", (1, 2, 3)))
+    tracked.note(Chunk("a", "z", (4,)))
+    told = replace(waiting, state="decode", place=None, new_tokens=4, age=3.0, num_pages=3)
+    assert tracked.tell(None, INFO, 8.0) == told
+
+
+class At:
+    """A link that only says where it leads."""
+
+    at = "unix:/run/engine"
+    pid = 77
+
+
+def test_all_that_is_known_of_a_replica_is_told():
+    replica = Replica(At, (2, 3), num_restarts=4, num_hangs=5, num_failures=6)
+    replica.serve(INFO, "model")
+    for name in ("started", "waiting"):
+        replica.take(Placed(job(name), 0.0, ()))
+    replica.jobs["started"].is_started = True
+    told = ReplicaState("ready", "", 2, (2, 3), "unix:/run/engine", 77, 4, 5)
+    assert replica.tell() == told
+    replica.status, replica.reason = "hanging", "stuck"
+    assert replica.tell() == replace(told, status="hanging", reason="stuck")
+
+
+def test_the_end_of_a_job_that_never_began_has_the_length_of_its_prompt():
+    placed = Placed(job("a", prompt=(1,) * 5), 0.0, ())
+    assert placed.end_cancelled() == Finished("a", "cancelled", 5, 0, 0)
+
+
+# Sums
+
+
+def numbered(kind, times):
+    """Each field is another number, so that none stands for another."""
+    return kind(*(times * 10**i for i in range(len(fields(kind)))))
+
+
+def test_each_number_of_several_engines_is_summed_by_itself():
+    memory = [DeviceMemory(f"cuda:{i}", *range(i, i + 4)) for i in range(2)]
+    several = [
+        Stats(
+            float(times),
+            numbered(Totals, times),
+            {"batch_size": Histogram((times, 0), 2.0 * times), f"only{times}": Histogram((1,), 1)},
+            numbered(Work, times),
+            num_active=times,
+            num_pending=10 * times,
+            occupancy=Occupancy(100 * times, 1000 * times, (memory[times - 1],)),
+            began=50.0 + times,
+        )
+        for times in (1, 2)
+    ]
+    assert together(9.0, several, 500, 7.0) == Stats(
+        9.0,
+        numbered(Totals, 3),
+        {
+            "batch_size": Histogram((3, 0), 6.0),
+            "only1": Histogram((1,), 1),
+            "only2": Histogram((1,), 1),
+        },
+        numbered(Work, 3),
+        num_active=3,
+        num_pending=530,
+        occupancy=Occupancy(300, 3000, tuple(memory)),
+        began=7.0,
+    )
+
+
+def test_rows_that_pad_a_pass_count_as_computed_alone():
+    work = Work()
+    work.note_pass(3, 4)
+    work.note_pass(5, 8)
+    assert work == Work(rows=8, computed_rows=12)
+
+
+def test_what_goes_wrong_again_is_counted_again():
+    standing = Standing("m")
+    for event in (Zombies(2), Zombies(3), Restarting("killed"), Restarting("killed again")):
+        standing.note(event)
+    assert (standing.num_zombies, standing.num_restarts) == (5, 2)
+
+
+def test_a_model_that_is_loaded_again_is_in_no_trouble_any_more():
+    standing = Standing("m")
+    standing.note(Loaded(INFO))
+    standing.note(Restarting("it was killed"))
+    assert (standing.state, str(standing.error)) == ("loading", "it was killed")
+    standing.note(Loaded(INFO))
+    assert (standing.state, standing.error) == ("ready", None)
+
+
+def test_a_time_without_an_iteration_has_no_mean():
+    standing = Standing("m")
+    sizes = [{"iteration_seconds": Histogram((number,), 0.5 * number)} for number in (2, 2, 6)]
+    standing.note(Stats(1.0, histograms=sizes[0]))
+    standing.note(Stats(2.0, histograms=sizes[1]))
+    assert standing.rates(2.0) == Rates(0.0, 0.0, None)
+    standing.note(Stats(3.0, histograms=sizes[2]))
+    assert standing.rates(3.0).iteration_seconds == 0.5
+
+
+def test_a_batch_grows_to_its_size_and_no_further():
+    batch = Batch(2)
+    batch.halve()
+    for _ in range(3 * GROW_AFTER):
+        batch.note([Chunk("a", "x", (1,))])
+    batch.add(job("a"))
+    assert not batch.is_full
+    batch.add(job("b"))
+    assert batch.is_full
+
+
+# Refusals
+
+
+def test_what_may_not_be_beside_a_constraint_is_named():
+    config = ModelConfig("m", "m")
+    for name, value in (
+        ("ignore_eos", True),
+        ("min_new_tokens", 1),
+        ("healing", Healing("a", (1,))),
+    ):
+        with pytest.raises(engine.InvalidJob, match="constraint") as told:
+            admission.check(job(constraint=Constraint("x"), **{name: value}), INFO, config)
+        assert told.value.param == name
+    admission.check(job(constraint=Constraint("x"), min_new_tokens=0), INFO, config)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"negative_prompt": (1,) * 2046},
+        {"negative_prompt": (1,) * 2045, "prompt": (1,) * 2045},  # together
+        {"negative_prompt": (4096,)},
+        {"negative_prompt": (1,), "prompt_logprobs": 0},
+    ],
+    ids=["long", "pages", "vocabulary", "scored"],
+)
+def test_what_is_wrong_with_a_negative_prompt_is_its_own_fault(wrong):
+    info = replace(INFO, num_pages=15)
+    with pytest.raises(engine.Rejected) as told:
+        admission.check(job(**wrong), info, ModelConfig("m", "m"))
+    assert told.value.param == "negative_prompt"
+
+
+def test_numbers_of_what_is_too_long_are_told_as_numbers():
+    info = replace(INFO, num_pages=4, num_draft_tokens=5)
+    with pytest.raises(engine.PromptTooLong) as told:
+        admission.max_new_tokens(1000, 40, info, ModelConfig("m", "m"))
+    error = told.value
+    assert (error.prompt_tokens, error.new_tokens, error.limit) == (1000, 40, 1019)
+    assert error.is_whole and admission.max_new_tokens(1000, 19, info, ModelConfig("m", "m")) == 19
+
+
+def test_a_prompt_is_scored_without_a_new_token_and_none_but_that():
+    config = ModelConfig("m", "m")
+    for number in (0, 3):
+        admission.check(job(max_new_tokens=0, prompt_logprobs=number), INFO, config)
+    with pytest.raises(engine.InvalidJob) as told:
+        admission.check(job(max_new_tokens=0, num_logprobs=0), INFO, config)
+    assert told.value.param == "max_new_tokens"
+
+
+def test_as_many_choices_are_taken_as_there_are_places():
+    config = ModelConfig("m", "m", max_batch_size=2, max_pending=1)
+    admission.check_number(3, config)
+    with pytest.raises(engine.InvalidJob) as told:
+        admission.check_number(4, config)
+    assert told.value.param == "n"
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "kind"),
+    [
+        ("pending", "loading", engine.Loading),
+        ("pending", "hanging", engine.Stalled),
+        ("pending", "stopped", engine.Dead),
+        ("prefill", "hanging", engine.BatchFailed),
+        ("decode", "loading", engine.BatchFailed),
+        ("decode", "stopped", engine.BatchFailed),
+    ],
+)
+def test_only_a_job_that_never_began_may_be_tried_elsewhere(phase, state, kind):
+    error = admission.end(phase, state, engine.BatchFailed("it was killed"), "m")
+    assert type(error) is kind
+    assert isinstance(error, engine.Loading) or "it was killed" in str(error)
+    assert type(admission.end(phase, state, None, "m")) is engine.Closed
+
+
+def test_an_error_that_is_kept_keeps_no_frame_of_those_that_led_to_it():
+    def fail():
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError:
+                raise ValueError("second")  # noqa: B904
+        except ValueError as reason:
+            raise engine.ModelError("third") from reason
+
+    with pytest.raises(engine.ModelError) as caught:
+        fail()
+    error = caught.value
+    assert without_frames(error) is error
+    chain = [error, error.__cause__, error.__cause__.__context__]
+    assert [type(one) for one in chain] == [engine.ModelError, ValueError, KeyError]
+    assert [one.__traceback__ for one in chain] == [None] * 3
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"cache_tokens": 256},
+        {"max_chunk_size": 16},
+        {"max_seq_len": 256},
+        {"max_batch_size": 1},
+        {"max_pending_tokens": 1},
+        {"default_max_tokens": 1},
+        {"max_pending": 0},
+        {"fair_wait_factor": 1.0},
+        {"hang_timeout": 5.0, "hang_exit": 5.0},
+        {"num_draft_tokens": 1},
+        {"num_draft_tokens": 7},
+        {"gpu_reserve": 0.25},
+        {"gpu_split": (0.0, 1.0)},
+        {"gpus": (0,)},
+        {"replicas": 2, "gpus": (3, 2, 1, 0)},
+        {"replicas": 2},
+        {"default_repetition_penalty": 0.1},
+        {"default_repetition_penalty": 10.0},
+        {"default_frequency_penalty": -2.0},
+        {"default_frequency_penalty": 2.0},
+        {"draft_model": "d", "loras": (engine.Lora("l", "l"), engine.Lora("l", "k"))},
+        {"tensor_parallel": True, "ngram_draft": True},
+        {"link": "socket", "at": ("unix:/a", "unix:/b")},
+    ],
+    ids=str,
+)
+def test_a_setting_may_be_as_far_as_its_bound(bound):
+    config = ModelConfig("m", "m", **bound)
+    assert all(getattr(config, name) == value for name, value in bound.items())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"max_seq_len": 255}, "max_seq_len"),
+        ({"replicas": 0}, "replicas"),
+        ({"replicas": 2, "link": "thread"}, "replicas"),
+        ({"replicas": 2, "gpus": (0, 1, 2)}, "replicas"),
+        ({"link": "socket"}, "at"),
+        ({"at": ("unix:/a",)}, "at"),
+        ({"link": "socket", "at": ("unix:/a", "unix:/a")}, "at"),
+        ({"loras": (engine.Lora("l", "l"), engine.Lora("k", "l"))}, "loras"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_named(wrong, param):
+    with pytest.raises(engine.ModelError) as told:
+        ModelConfig("m", "m", **wrong)
+    assert told.value.param == param
+
+
+def test_guesses_are_made_by_a_draft_model_or_by_n_grams():
+    assert not ModelConfig("m", "m").has_draft
+    assert ModelConfig("m", "m", ngram_draft=True).has_draft
+    assert ModelConfig("m", "m", draft_model="d").has_draft
