@@ -114,3 +114,31 @@ def test_garbage_of_a_thread_that_begins_may_set_an_alarm(alarms, monkeypatch):
     monkeypatch.setattr(threading, "Thread", Collecting)
     alarms.set(0.0, lambda: rung.put("own"))
     assert {rung.get(timeout=20), rung.get(timeout=20)} == {"own", "garbage"}
+
+
+def test_where_no_thread_could_begin_the_next_alarm_begins_one(alarms, monkeypatch):
+    rung, start = queue.SimpleQueue(), threading.Thread.start
+
+    def fail(thread):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(RuntimeError, match="new thread"):
+        alarms.set(0.0, lambda: rung.put("first"))
+    alarms.set(0.0, lambda: rung.put("second"))
+    assert [rung.get(timeout=20) for _ in range(2)] == ["first", "second"]
+
+
+def test_those_that_are_left_ring_in_their_order_where_many_were_cancelled(alarms):
+    rung = queue.SimpleQueue()
+    begin, others = threading.Event(), []
+    alarms.set(0.0, lambda: begin.wait(20))  # all others are set, and some cancelled, meanwhile
+    numbers = [7, 2, 9, 4, 1, 8, 3, 6, 0, 5]
+    for number in numbers:
+        others.append(alarms.set(0.05 + number / 1000, lambda number=number: rung.put(number)))
+    for number, alarm in zip(numbers, others, strict=True):
+        if number % 3 == 0:
+            alarm.cancel()
+    begin.set()
+    assert [rung.get(timeout=20) for _ in range(6)] == [1, 2, 4, 5, 7, 8]

@@ -16,10 +16,16 @@ from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import (
+    Cancel,
     Failed,
     Finished,
+    ListJobs,
+    ListPending,
     Loaded,
     ModelInfo,
+    PendingList,
+    Queued,
+    Started,
     Stopped,
 )
 from tests.engine.conftest import over_all_links
@@ -120,14 +126,67 @@ def test_close_lets_running_jobs_finish_and_refuses_new_ones(make_engine):
 class NoLink:
     """Nothing is told but what a test delivers."""
 
+    def __init__(self):
+        self.sent = []
+
     def start(self):
         pass
 
     def send(self, command):
-        pass
+        self.sent.append(command)
 
     def join(self, timeout=None):
         return True
+
+
+@pytest.mark.parametrize(("setting", "context"), [(300, 300), (None, 2048)])
+def test_the_context_is_the_settings_then_the_files_then_the_loaded_models(
+    model_path, setting, context
+):
+    model = Engine(ModelConfig(model_path, "m", max_seq_len=setting), lambda deliver: NoLink())
+    assert model.context == context
+    with pytest.raises(engine.Loading):
+        model.max_tokens  # noqa: B018
+    model.deliver([Loaded(ModelInfo(280, 4096, 256, 64, "scripted", num_draft_tokens=3))])
+    assert (model.context, model.max_tokens) == (280, 277)
+
+
+def test_jobs_of_other_servers_are_asked_for_and_ended_on_a_shared_engine_alone(model_path):
+    shared = ModelConfig(model_path, "m", link="socket", at=("unix:/run/engine",))
+    for config in (shared, ModelConfig(model_path, "m")):
+        model = Engine(config, lambda deliver: NoLink())
+        model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
+        assert model.jobs(timeout=0) == [] and model._link.sent == []
+        assert model.jobs(timeout=0.001) == []
+        assert model.cancel("unknown") is (config is shared)
+        kinds = [type(command) for command in model._link.sent]
+        assert kinds == [ListJobs, Cancel] * (config is shared)
+
+
+def test_a_place_is_told_of_jobs_that_wait_and_of_no_others(model_path):
+    model = Engine(ModelConfig(model_path, "m"), lambda deliver: NoLink())
+    model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
+    model.submit([job("a", 9, prompt=(1, 2)), job("b", 9, prompt=(1, 2, 3, 4))])
+    model.deliver([PendingList(0, ("x", "a", "b"))])
+    assert model.queued("b", 60.0, timeout=0) == Queued("b", 3, 4)
+    model.deliver([Started("b")])
+    assert model.queued("b", 60.0, timeout=0) is model.queued("gone", 60.0, timeout=0) is None
+    assert model.queued("a", 60.0, timeout=0) == Queued("a", 2, 2)
+    lists = [command for command in model._link.sent if isinstance(command, ListPending)]
+    assert len(lists) == 1  # in a minute
+
+
+def test_a_release_that_fails_is_logged_and_the_engine_has_ended(make_engine, caplog):
+    backend = ScriptedBackend()
+    model = make_engine(backend)
+
+    def fail():
+        raise Panic("in the driver")
+
+    backend.close = fail
+    assert model.close(timeout=20)
+    assert (model.state, model.error) == ("stopped", None)
+    assert "release of the model" in caplog.text and "in the driver" in caplog.text
 
 
 def test_a_load_that_is_given_up_is_waited_for_no_longer(model_path):

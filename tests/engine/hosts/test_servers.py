@@ -7,6 +7,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine import messages
+from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.links.hosts import address, handshake, knock
 from switchyard.engine.links.hosts.knock import Hello
@@ -176,3 +177,20 @@ def test_a_server_does_not_wait_for_an_engine_that_can_not_load(house):
         wire.send([messages.Stopped(ModelError("no weights"))])
         assert not model.wait_until_loaded(20)
     assert type(model.error) is ModelError and "no weights" in str(model.error)
+
+
+def test_a_link_that_is_stopped_as_it_connects_ends(model_path, monkeypatch):
+    here, there = Wire.pair()
+
+    def connect(*_):
+        link.send(messages.Stop())
+        return here, 7
+
+    monkeypatch.setattr("switchyard.engine.links.hosts.socket_link.knock", connect)
+    config = ModelConfig(model_path, "m", link="socket", at=("unix:/a",), silence_timeout=600.0)
+    events = []
+    link = SocketLink(config, "unix:/a", b"", FINGERPRINT, events.extend)
+    link.start()
+    with there:
+        assert link.join(20)
+    assert events == [messages.Stopped(None)]

@@ -188,6 +188,21 @@ def test_a_silent_child_is_told_at_the_one_limit_and_given_up_at_the_other(model
     assert isinstance(event, Hanging) and waited == pytest.approx(3.0, abs=0.5)
 
 
+def test_that_no_process_can_be_started_is_told_and_ends_the_link(model_path, monkeypatch):
+    def start(there, gpus):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(pipe, "_start", start)
+    events = []
+    link = PipeLink(ModelConfig(model_path, "tiny"), ScriptedBackend, events.extend)
+    link.start()
+    assert link.join(20) and link.pid is None
+    [stopped] = events
+    assert type(stopped.error) is engine.ModelError
+    assert "no process can be started" in str(stopped.error)
+    assert "Resource temporarily unavailable" in str(stopped.error)
+
+
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_a_child_that_can_not_be_ended_is_told_and_not_replaced(make_engine, monkeypatch):
     monkeypatch.setattr(pipe, "KILL_TIMEOUT", 0.5)
