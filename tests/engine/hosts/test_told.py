@@ -21,6 +21,7 @@ from switchyard.engine.messages import (
     Finished,
     Hanging,
     JobList,
+    JobState,
     ListJobs,
     ListPending,
     Loaded,
@@ -364,3 +365,26 @@ def test_a_server_that_now_and_then_speaks_is_not_silent(monkeypatch):
         has_started.set()
         one.join(20)
     assert taken == commands
+
+
+def test_each_server_has_the_whole_list_as_the_answer_to_its_own_question(shared):
+    one = shared(LOADED)
+    with one.connected() as first, one.connected() as second:
+        more = {"request_id": "req", "owner": "key", "client": "address", "priority": 0}
+        first.send(Submit(job("runs", 300, prompt=(1,) * 250, **more), 100.0))
+        one.has_taken(first, 1)
+        second.send(Submit(job("waits"), 50.0))
+        one.has_taken(second, 2)
+        one.link.deliver([Started("runs"), Chunk("runs", "xyz", (1, 2, 3))])
+        for serial, wire in ((3, first), (4, second)):
+            wire.send(ListJobs(70 + serial))
+            one.link.wait_for(ListPending(serial))
+        one.link.deliver([PendingList(4, ("other", "waits")), PendingList(3, ("waits",))])
+        for serial, wire, place in ((3, first, 1), (4, second, 2)):
+            answer = told_until(wire, JobList)[-1]
+            runs, waits = answer.jobs
+            assert answer.serial == 70 + serial
+            assert waits == JobState("waits", "pending", place, 3, 0, waits.age, 0, 0, "", "", "")
+            told = ("decode", None, 250, 3, runs.age, 3, 0, "req", "key", "address")
+            assert runs == JobState("runs", *told)
+            assert 100 < runs.age < 10_000 and runs.age > waits.age > 50
