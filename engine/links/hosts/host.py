@@ -229,8 +229,6 @@ class Host:
 
     def _submit(self, front_end: FrontEnd, submit: Submit) -> None:
         job, now = submit.job, time.monotonic()
-        if front_end not in self._front_ends:
-            return  # disconnected meanwhile
         refusal = admission.refusal(
             self._standing.state,
             self._standing.error,
