@@ -67,6 +67,13 @@ def test_so_much_is_taken_and_no_more(make, most, more, refusal):
         (constraints.grammar, START + "\nb: /x", "the regular expression of line 3 has no end"),
         (constraints.grammar, START + "b: /x/ & /\\d+/ # <|im_end|>\nc: <x>", "special tokens"),
         (constraints.grammar, START + "b[max_tokens = 3]: /x/", "max_tokens is not supported"),
+        (constraints.grammar, START + "b[temperature=0.5]: /x/", "temperature is not supported"),
+        (constraints.grammar, START + 'b[stop="y"]: /x/', "stop is not supported"),
+        (constraints.grammar, START + "b[stop_capture=c]: /x/", "stop_capture is not supported"),
+        (constraints.grammar, START + 'b: "x" ' + "{1}" * 1500, "more than 1500 rules"),
+        (constraints.grammar, "start: " + '"a"? ' * 1300, "too long to compile"),
+        (constraints.grammar, START + f"b: /{'a?' * 900}/\nc: %json {SLOW}", "too long"),
+        (constraints.grammar, START + f"b: /{'a?' * 700}/\nc: /{'a?' * 700}/", "too long"),
         (constraints.json_schema, [], "the schema must be an object"),
         (constraints.json_schema, False, "the schema must be an object"),
         (constraints.json_schema, {"const": float("nan")}, "the schema is no JSON"),
@@ -91,3 +98,24 @@ def test_what_is_wrong_is_said(make, told, refusal):
 )
 def test_what_a_text_says_is_no_part_of_its_grammar(text):
     assert constraints.grammar(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: "a"',
+        ' \tstart : "a"',
+        '// a comment\nb: "b"\nstart: b',
+        '%llguidance {}\n_start: "a"',
+        '\n  %llguidance {}\nb: "b"',
+    ],
+)
+def test_a_text_with_larks_first_rule_or_options_is_lark(text):
+    """Which GBNF's reader would refuse."""
+    assert json.loads(constraints.grammar(text).grammar)["grammars"] == [{"lark_grammar": text}]
+
+
+@pytest.mark.parametrize("text", ['root ::= "start:"', 'root ::= "a" # start: "a"'])
+def test_a_text_without_them_is_gbnf(text):
+    [grammar] = json.loads(constraints.grammar(text).grammar)["grammars"]
+    assert grammar["lark_grammar"].startswith("%llguidance {}\n")
