@@ -20,6 +20,7 @@ UNKNOWN = [
     *("FalconForCausalLM", "BloomForCausalLM", "MPTForCausalLM", "T5ForConditionalGeneration"),
     *("Qwen2MoeForCausalLM", "GptOssForCausalLM", "LlavaForConditionalGeneration"),
 ]
+MOE = {"norm_topk_prob": True}
 
 
 @pytest.fixture
@@ -96,6 +97,29 @@ def test_the_known_architectures_are_the_librarys():
         ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}, "norm_topk_prob of False"),
         ("Qwen3MoeForCausalLM", {}, "norm_topk_prob of False"),  # what transformers takes it for
         ("GPTBigCodeForCausalLM", {"multi_query": False}, "multi_query of False"),
+        ("GPTBigCodeForCausalLM", {"scale_attn_weights": False}, "scale_attn_weights of False"),
+        ("GPT2LMHeadModel", {"scale_attn_weights": False}, "scale_attn_weights of False"),
+        (
+            "GPT2LMHeadModel",
+            {"scale_attn_by_inverse_layer_idx": True},
+            "scale_attn_by_inverse_layer_idx of True",
+        ),
+        (
+            "DbrxForCausalLM",
+            {"ffn_config": {"moe_normalize_expert_weights": 2}},
+            r"ffn_config\.moe_normalize_expert_weights of 2",
+        ),
+        ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "attention of True"),
+        (
+            "Gemma3ForConditionalGeneration",
+            {"text_config": {"use_bidirectional_attention": True}},
+            "attention of True",
+        ),
+        ("Qwen3MoeForCausalLM", {**MOE, "decoder_sparse_step": 2}, "decoder_sparse_step of 2"),
+        ("Qwen3MoeForCausalLM", {**MOE, "mlp_only_layers": [1]}, r"mlp_only_layers of \[1\]"),
+        ("Starcoder2ForCausalLM", {"use_bias": False}, "use_bias of False"),
+        ("Starcoder2ForCausalLM", {"norm_type": "rms_norm"}, "norm_type of rms_norm"),
+        ("Starcoder2ForCausalLM", {"mlp_type": "gated"}, "mlp_type of gated"),
     ],
     ids=str,
 )
@@ -114,6 +138,10 @@ def test_a_variant_that_is_not_computed_is_refused_by_name(read, name, changes, 
         ("DbrxForCausalLM", {"attn_config": {"clip_qkv": None}, "ffn_config": {}}),
         ("LlavaForConditionalGeneration", {"vision_config": {"model_type": "pixtral"}}),
         ("MistralForCausalLM", {}),
+        ("Qwen2ForCausalLM", {"hidden_act": "swish"}),
+        ("Starcoder2ForCausalLM", {"hidden_act": "gelu_fast"}),
+        ("Gemma3ForConditionalGeneration", {"hidden_activation": "gelu_pytorch_tanh"}),
+        ("GPT2LMHeadModel", {"scale_attn_weights": True, "activation_function": None}),
     ],
     ids=str,
 )
@@ -148,6 +176,27 @@ def test_an_unknown_rotary_embedding_is_refused_by_name(read, changes, message):
         read(**changes)
 
 
+ORIGINAL = {"original_max_position_embeddings": 1024}
+ROPES = {
+    "dynamic": {"factor": 2.0},
+    "linear": {"factor": 2.0},
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGINAL},
+    "longrope": {"short_factor": [1.0], "long_factor": [1.0], **ORIGINAL},
+    "yarn": {"factor": 4.0, **ORIGINAL},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"), [(kind, name) for kind, settings in ROPES.items() for name in settings]
+)
+def test_each_setting_that_a_rotary_embedding_needs_is_named(read, kind, missing):
+    settings = {"rope_type": kind, **ROPES[kind]}
+    assert read(rope_parameters=settings)
+    del settings[missing]
+    with pytest.raises(engine.ModelError, match=f"a {kind} rotary embedding needs {missing}$"):
+        read(rope_parameters=settings)
+
+
 @pytest.mark.parametrize(
     ("quantization", "message"),
     [
@@ -157,6 +206,10 @@ def test_an_unknown_rotary_embedding_is_refused_by_name(read, changes, message):
         ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
         ({"_load_in_4bit": True}, "bitsandbytes"),
         ({"quant_method": "gguf"}, "GGUF"),
+        ({"quant_method": "compressed-tensors"}, "llm-compressor's"),
+        ({"quant_method": "fbgemm_fp8"}, "in FP8"),
+        ({"quant_method": "modelopt"}, "ModelOpt's"),
+        ({"quant_method": "mxfp4"}, "in MXFP4"),
         ({"quant_method": "new"}, "new, by config.json"),
         ({"quant_method": "gptq", "bits": 8}, "GPTQ of 8 bits"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "Marlin"),
@@ -178,6 +231,9 @@ def test_weights_of_mlx_are_named(read):
     [
         ("model-Q4_K_M.gguf", "GGUF, llama.cpp's format"),
         ("pytorch_model-00001-of-00002.bin", "PyTorch's format: convert it"),
+        ("consolidated.00.pth", "PyTorch's format: convert it"),
+        ("model.ggml", "GGML, llama.cpp's old format"),
+        ("weights.00.npz", "MLX's format"),
     ],
 )
 def test_files_of_another_format_are_named(model_path, tmp_path, file, message):

@@ -63,10 +63,12 @@ def test_a_gpu_is_named_to_a_process_as_the_variable_has_it(monkeypatch):
     assert told == {"CUDA_VISIBLE_DEVICES": "GPU-a,5", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def test_replicas_that_would_have_no_gpu_are_refused(there):
-    there(0)
-    with pytest.raises(engine.ModelError, match="0 GPUs can't be shared out to 2 replicas"):
+@pytest.mark.parametrize("known", [0, 1, 3])
+def test_gpus_that_replicas_can_not_share_equally_are_refused(there, known):
+    there(known)
+    with pytest.raises(engine.ModelError, match=f"{known} GPUs can't be shared out to 2") as told:
         gpus.shares(ModelConfig("path", "m", "cuda", replicas=2))
+    assert told.value.param == "replicas"
 
 
 def test_replicas_without_gpus_have_processes(model_path):
