@@ -208,13 +208,29 @@ def test_an_enforced_call_may_begin_with_a_special_token(make_client, with_token
         assert all(map(matcher.consume_token, token_ids)) == is_taken
 
 
-def test_special_tokens_of_calls_are_shown_beside_tools_alone(make_client, with_tokens):
+@pytest.mark.parametrize(
+    ("format", "tags"),
+    [
+        ("function-tag", []),
+        ("hermes", ["<tool_call>", "</tool_call>"]),
+        ("mistral-args", ["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"]),
+        ("mistral", ["[TOOL_CALLS]"]),
+        ("llama3", ["<|python_tag|>"]),
+    ],
+)
+def test_special_tokens_of_calls_are_shown_beside_tools_alone(
+    make_client, with_tokens, format, tags
+):
+    """Else the generator leaves them out of the text that is looked through for calls."""
     backend = ScriptedBackend(says("x"))
-    path = with_tokens(["<tool_call>", "</tool_call>"])
-    client = make_client(backend, path=path, tool_format="hermes")
+    every = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"]
+    path = with_tokens([*every, "<|python_tag|>", "<function=", "</function>"])
+    client = make_client(backend, path=path, tool_format=format)
     for more in ({"tools": None}, {}):
         assert client.post(URL, json={**REQUEST, **more}).status_code == 200
-    assert [len(job.shown_token_ids) for job in backend.enqueued] == [0, 2]
+    without, beside = (job.shown_token_ids for job in backend.enqueued)
+    tokenizer = client.models.get().tokenizer
+    assert without == () and sorted(map(tokenizer.token, beside)) == sorted(tags)
 
 
 @pytest.mark.parametrize(

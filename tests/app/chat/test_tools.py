@@ -244,6 +244,9 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(make_client, change, par
     assert not backend.enqueued
 
 
+FUNCTION = {"name": "f", "arguments": "{}"}
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [
@@ -254,6 +257,11 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(make_client, change, par
             "messages.0.reasoning_content",
         ),
         ({"role": "user"}, "messages.0.content"),
+        ({"role": "system", "content": None}, "messages.0.content"),
+        (
+            {"role": "user", "content": "x", "tool_calls": [{"id": "1", "function": FUNCTION}]},
+            "messages.0.tool_calls",
+        ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
             "messages.0.content.0",
@@ -262,7 +270,11 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(make_client, change, par
 )
 def test_a_message_that_its_role_cannot_have_is_refused(make_client, message, param):
     response = make_client(ScriptedBackend()).post(URL, json={"messages": [message]})
-    assert (response.status_code, response.json["error"]["param"]) == (400, param)
+    error = response.json["error"]
+    assert (response.status_code, error["param"]) == (400, param)
+    is_missing = message.get(param.split(".")[2]) is None
+    expected = "missing_required_parameter" if is_missing else "invalid_value"
+    assert error["code"] == expected
 
 
 def test_bare_text_has_no_room_for_calls(make_client):
