@@ -256,3 +256,30 @@ def test_a_pointer_of_git_lfs_is_named_with_what_to_do(model_path, tmp_path, nam
     (path / name).write_text(pointer)
     with pytest.raises(engine.ModelError, match=f"{name} is a pointer of Git LFS.*git lfs pull"):
         ModelDir.read(str(path))
+
+
+def test_files_of_another_format_beside_the_weights_are_left_alone(model_path, tmp_path):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    for name in ("pytorch_model.bin", "consolidated.pth", "model-Q4_K_M.gguf"):
+        (path / name).write_bytes(b"PK")
+    assert ModelDir.read(str(path))
+
+
+def test_models_in_a_directory_are_found_beside_each_other_and_one_level_below(
+    model_path, tmp_path
+):
+    """As collections have them, and a hub's cache: by owner and name."""
+    for name in ("one", "owner/two"):
+        shutil.copytree(model_path, tmp_path / name)
+    with pytest.raises(engine.ModelError, match=f"has 2 inside.* such as {tmp_path}/one"):
+        ModelDir.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("path", "is_name"),
+    [("owner/model-4.0bpw_x", True), ("a/b/c", False), ("no-such-model", False)],
+)
+def test_only_what_may_be_a_name_on_hugging_face_is_told_as_one(path, is_name):
+    with pytest.raises(engine.ModelError, match=f"model directory {path} does not exist") as told:
+        ModelDir.read(path)
+    assert (f"hf download {path}" in str(told.value)) == is_name

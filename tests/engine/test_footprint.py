@@ -111,6 +111,27 @@ def test_a_damaged_file_is_named(directory, content, says):
         read_sizes(directory)
 
 
+def write(file, dtype, size, name):
+    one = {"dtype": dtype, "shape": [10], "data_offsets": [0, size]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, name: one}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "loaded"),
+    [
+        *(("F64", 80, 20), ("F32", 40, 20), ("F16", 20, 20), ("BF16", 20, 20)),
+        *(("I32", 40, 40), ("I16", 20, 20), ("U8", 10, 10)),
+    ],
+)
+def test_numbers_of_any_width_are_loaded_as_float16_and_others_as_they_are(
+    tmp_path, dtype, size, loaded
+):
+    write(tmp_path / "model.safetensors", dtype, size, "a")
+    write(tmp_path / "another.safetensors", dtype, 2 * size, "b")
+    assert read_sizes(tmp_path) == {"a": loaded, "b": 2 * loaded}
+
+
 def test_a_download_that_was_cut_off_is_told_with_its_size(directory):
     file = directory / "model.safetensors"
     whole = file.stat().st_size

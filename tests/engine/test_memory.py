@@ -12,6 +12,7 @@ from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.memory.estimate import GIB, Footprint, Memory
 from switchyard.engine.model.footprint import measure
+from switchyard.engine.model.loadable import adapter_files, check_loras
 from switchyard.engine.model.model_dir import ModelDir
 from tests.conftest import DEMO
 
@@ -313,6 +314,33 @@ def test_a_lora_that_is_not_there_is_told_before_the_model_is_loaded(
         with pytest.raises(engine.ModelError, match=r"LoRA terse: .* has no adapter_config\.json"):
             loader.load(ModelConfig(model_path, "name", loras=(lora,)))
         (tmp_path / name).write_text("{}")
+
+
+CONFIG, BIN, WEIGHTS = "adapter_config.json", "adapter_model.bin", "adapter_model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("there", "read"),
+    [
+        ((CONFIG, BIN), [CONFIG, BIN]),
+        ((CONFIG, WEIGHTS), [CONFIG, WEIGHTS]),
+        ((CONFIG, BIN, WEIGHTS), [CONFIG, BIN]),  # as the library does
+        ((BIN, WEIGHTS), None),
+        ((CONFIG,), None),
+    ],
+)
+def test_a_lora_has_a_configuration_and_one_file_of_weights(tmp_path, there, read):
+    lora = engine.Lora(str(tmp_path), "terse")
+    config = ModelConfig("path", "name", "cuda", loras=(lora,))
+    for name in there:
+        (tmp_path / name).write_text("{}")
+    if read is None:
+        with pytest.raises(engine.ModelError, match=r"terse: .* has no adapter_config") as told:
+            check_loras(config)
+        assert told.value.param == "loras"
+    else:
+        check_loras(config)
+        assert [file.name for file in adapter_files(lora)] == read
 
 
 def test_a_lora_says_what_is_wrong_with_it(loader, model_path, monkeypatch, tmp_path):

@@ -33,6 +33,11 @@ def test_a_complete_directory_is_read(model_path):
     assert len(model_dir.eos_token_ids) == 2  # of config.json, and the template's stop token
 
 
+def test_a_model_was_created_when_its_config_was(directory):
+    os.utime(directory / "config.json", (1, 1_600_000_000.9))
+    assert ModelDir.read(str(directory)).created == 1_600_000_000
+
+
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_is_named(directory, missing):
     (directory / missing).unlink()
