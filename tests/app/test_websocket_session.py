@@ -1,5 +1,6 @@
 """Sessions of /v1/stream in the process of the test, with a clock that it sets."""
 
+import itertools
 import json
 import re
 import socket
@@ -10,6 +11,8 @@ import pytest
 import wsproto
 from wsproto.events import CloseConnection, Request, TextMessage
 
+from switchyard.app.formats.websocket import session
+from switchyard.engine.messages import Chunk, Finished
 from tests.app.test_lifecycle import make
 from tests.scripted import Gate, ScriptedBackend, says
 
@@ -193,3 +196,76 @@ def test_a_tool_that_must_be_called_binds_the_answer(make, connect):
     connection.send("generate", 1, messages=CHAT, tools=[tool], tool_choice="required")
     connection.receive()
     assert backend.enqueued[0].constraint is not None
+
+
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def until_end(connection):
+    """All messages of one generation; the last is its end."""
+    messages = []
+    for message in connection.messages():
+        messages.append(message)
+        if message["type"] != "chunk":
+            return messages
+    raise AssertionError
+
+
+def test_a_call_of_a_tool_comes_in_pieces_and_is_the_reason_of_the_end(make, connect):
+    client = make({"first": ScriptedBackend(says("Sure.", CALL))})
+    connection = connect(client.application)
+    connection.send("generate", 1, messages=CHAT, tools=[TOOL])
+    text, call, *arguments, end = until_end(connection)
+    assert text == {"type": "chunk", "id": 1, "text": "Sure."}
+    [called] = call["tool_calls"]
+    assert (called["type"], called["function"]) == ("function", {"name": "f", "arguments": ""})
+    pieces = [piece["tool_calls"][0]["function"]["arguments"] for piece in arguments]
+    assert json.loads("".join(pieces)) == {"a": 1}
+    assert (end["type"], end["finish_reason"]) == ("end", "tool_calls")
+
+
+def test_an_answer_that_may_call_once_ends_behind_its_call(make, connect):
+    def goes_on(job):
+        yield from itertools.islice(says(CALL)(job), 2)
+        while True:
+            yield Chunk(job.identifier, "x", (0,))
+
+    connection = connect(make({"first": ScriptedBackend(goes_on)}).application)
+    connection.send("generate", 1, messages=CHAT, tools=[TOOL], parallel_tool_calls=False)
+    end = until_end(connection)[-1]
+    assert (end["type"], end["finish_reason"]) == ("end", "tool_calls")
+
+
+def test_the_end_tells_what_it_ended_at_and_the_usage(make, connect):
+    def script(job):
+        yield Chunk(job.identifier, "x", (0,))
+        yield Finished(job.identifier, "stop", 9, 2, 4, stop_reason="END")
+
+    connection = connect(make({"first": ScriptedBackend(script)}).application)
+    for asked in ({"prompt": "x"}, {"messages": CHAT}):
+        connection.send("generate", "a", **asked, stop=["END"])
+        assert until_end(connection)[-1] == {
+            "type": "end",
+            "id": "a",
+            "finish_reason": "stop",
+            "stop_reason": "END",
+            "usage": {
+                "prompt_tokens": 9,
+                "completion_tokens": 2,
+                "total_tokens": 11,
+                "prompt_tokens_details": {"cached_tokens": 4},
+                "completion_tokens_details": {"reasoning_tokens": 0},
+            },
+        }
+
+
+def test_a_fault_of_the_server_ends_the_connection_with_its_code(
+    make, connect, monkeypatch, caplog
+):
+    connection = connect(make().application)
+    monkeypatch.setattr(session.Session, "_go_on", lambda self: 1 / 0)
+    connection.send("cancel", 1)
+    end = next(event for event in connection._events if isinstance(event, CloseConnection))
+    assert end.code == 1011 and "unexpected" in end.reason
+    assert "ZeroDivisionError" in caplog.text

@@ -1,0 +1,79 @@
+"""Who gets a WebSocket at /v1/stream, in the process of the test."""
+
+import re
+import socket
+
+import pytest
+import wsproto
+from wsproto.events import Request
+from wsproto.extensions import PerMessageDeflate
+
+from tests.app.test_lifecycle import events, make
+from tests.app.test_websocket_session import connect
+from tests.scripted import ScriptedBackend
+
+__all__ = ["connect", "make"]
+
+URL = "/v1/stream"
+
+
+def handshake(**more):
+    request = Request(host="localhost", target=URL, **more)
+    head = wsproto.WSConnection(wsproto.ConnectionType.CLIENT).send(request).decode()
+    return dict(re.findall(r"(.+?): (.+)\r\n", head))
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(20)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def refused(client, ours):
+    """The status and code of a refusal before the handshake."""
+    shown = {"werkzeug.socket": ours}
+    response = client.get(URL, headers=handshake(), environ_overrides=shown)
+    return response.status_code, response.json["error"]["code"]
+
+
+def test_a_server_that_drains_opens_no_more(make, pair):
+    client = make({})
+    client.models.drain()
+    assert refused(client, pair[0]) == (503, "overloaded")
+
+
+def test_a_model_that_is_there_from_the_start_must_be_ready(make_client, pair):
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    client = make_client(backend, wait=False)
+    status, _ = refused(client, pair[0])
+    backend.opening.set()
+    assert status == 503
+
+
+def test_a_model_that_is_loaded_on_demand_need_not(make, connect):
+    client = make()
+    assert events(client.post("/v1/model/load", json={"name": "second"}))
+    client.models.unload("second").wait(20)
+    assert client.models.served().config.name == "second"
+    assert client.models.status("second").state == "unloaded"
+    connection = connect(client.application)
+    connection.send("generate", 1, prompt="x", max_tokens=1)
+    assert connection.receive()["type"] == "end"
+
+
+def test_a_server_that_shows_no_socket_says_so(make):
+    response = make().get(URL, headers=handshake())
+    assert response.status_code == 501 and "no socket" in response.json["error"]["message"]
+
+
+def test_messages_are_not_compressed(make, pair):
+    ours, theirs = pair
+    headers = handshake(extensions=[PerMessageDeflate()])
+    assert "Sec-WebSocket-Extensions" in headers
+    theirs.shutdown(socket.SHUT_WR)  # it leaves at once
+    make().get(URL, headers=headers, environ_overrides={"werkzeug.socket": ours})
+    answer = theirs.recv(65536)
+    assert b" 101 " in answer and b"extensions" not in answer.lower()
