@@ -217,9 +217,11 @@ def test_settings_outside_the_tables_reach_a_model_of_a_directory(make):
 def test_an_unknown_model_is_told_each_name_once(make):
     client = make()
     events(client.post("/admin/models/third", json={}))
-    response = client.post("/admin/models/nothing", json={})
-    assert response.status_code == 404
-    assert response.json["error"]["message"].endswith("there is: first, second, third")
+    response = client.post(f"/admin/models/{'n' * 101}", json={})
+    assert response.status_code == 404 and response.json["error"]["param"] == "model"
+    assert response.json["error"]["message"] == (
+        f"model '{'n' * 100}' does not exist; there is: first, second, third"
+    )
 
 
 def test_without_models_dir_a_path_is_refused_with_no_names(make):

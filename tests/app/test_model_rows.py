@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+from datetime import datetime
 
 import pytest
 
@@ -13,6 +14,8 @@ from tests.app.test_lifecycle import ask, events, make, rows
 from tests.scripted import ScriptedBackend
 
 __all__ = ["make"]
+
+ANTHROPICS = {"anthropic-version": "2023-06-01"}
 
 
 def status(client, name):
@@ -73,6 +76,42 @@ def test_a_replica_of_the_server_itself_has_no_address(make):
     client.models.get().standing.replicas = tuple(states)
     told = rows(client)["first"]["meta"]["replicas"]
     assert [one["at"] for one in told] == [None, "unix:/a"]
+
+
+def test_a_row_tells_what_serves_its_model(make_client):
+    info = ModelInfo(2048, 4096, 256, 64, "scripted", cache_mode="Q6", loras=("style", "tone"))
+    client = make_client(ScriptedBackend(info=info))
+    model = client.models.get()
+    model.standing.replicas = (
+        ReplicaState("ready", "", 2, (0, 1), "", 7, 3, 0),
+        ReplicaState("hanging", "slow", 0, (), "tcp:1.2.3.4:5", None, 0, 1),
+    )
+    [row] = client.get("/v1/models").json["data"]
+    assert client.get("/v1/models/scripted").json == row
+    meta = row["meta"]
+    assert (meta["device"], meta["cache_mode"], meta["loras"]) == ("scripted", "Q6", [*info.loras])
+    assert [list(one.values()) for one in meta["replicas"]] == [
+        ["ready", 2, [0, 1], None, 7, 3],
+        ["hanging", 0, [], "tcp:1.2.3.4:5", None, 0],
+    ]
+    made = os.stat(os.path.join(model.config.path, "config.json")).st_mtime
+    assert (row["created"], row["owned_by"]) == (int(made), "switchyard")
+
+
+def test_each_model_has_its_own_row_and_its_own_of_anthropics(make):
+    client = make()
+    for name in ("first", "second", "chat"):
+        real = "first" if name == "chat" else name
+        assert client.get(f"/v1/models/{name}").json == rows(client)[real]
+    told = client.get("/v1/models", headers=ANTHROPICS).json
+    assert (told["first_id"], told["last_id"]) == ("first", "second")
+    for one in told["data"]:
+        assert client.get(f"/v1/models/{one['id']}", headers=ANTHROPICS).json == one
+        made = datetime.fromisoformat(one["created_at"]).timestamp()
+        assert made == rows(client)[one["id"]]["created"]
+    loaded, not_loaded = told["data"]
+    assert (loaded["max_input_tokens"], loaded["max_tokens"]) == (2048, 2048)
+    assert (not_loaded["max_input_tokens"], not_loaded["max_tokens"]) == (None, None)
 
 
 def test_models_have_their_order_for_codex_too(make):

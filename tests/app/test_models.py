@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from switchyard.engine.messages import ModelInfo
 from tests.scripted import ScriptedBackend
 
 ANTHROPICS = {"anthropic-version": "2023-06-01"}
@@ -67,6 +68,26 @@ def test_codex_finds_all_that_it_needs(make_client):
     assert model["supported_reasoning_levels"] == []
     assert model["default_reasoning_level"] is None
     assert "Codex" in model["base_instructions"]
+
+
+def test_codex_is_told_what_this_server_has_and_has_not(make_client):
+    [model] = make_client(ScriptedBackend()).get("/v1/models").json["models"]
+    told = {name for name, value in model.items() if value is True}
+    assert told == {"supported_in_api", "supports_parallel_tool_calls"}
+    assert {name for name, value in model.items() if value is False} == {
+        "support_verbosity",
+        "supports_reasoning_summaries",
+        "supports_reasoning_summary_parameter",
+    }
+    assert (model["display_name"], model["shell_type"]) == ("scripted", "default")
+    assert (model["visibility"], model["input_modalities"]) == ("list", ["text"])
+    assert model["experimental_supported_tools"] == [] and model["apply_patch_tool_type"] is None
+
+
+def test_codex_keeps_no_more_of_a_tools_output_than_its_own_limit(make_client):
+    backend = ScriptedBackend(info=ModelInfo(65_536, 4096, 256, 1024, "scripted"))
+    [model] = make_client(backend).get("/v1/models").json["models"]
+    assert model["truncation_policy"]["limit"] == 10_000
 
 
 def test_codex_is_told_of_efforts_that_the_template_uses(make_client, with_template):

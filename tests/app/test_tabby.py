@@ -26,6 +26,14 @@ def test_the_model_s_card_tells_context_cache_and_template(client):
     assert client.get("/v1/template/list").json == {"object": "list", "data": [name]}
 
 
+def test_the_card_tells_the_settings_that_the_model_was_loaded_with(make_client):
+    settings = {"rope_scale": 2.0, "rope_alpha": 1.5, "max_chunk_size": 512}
+    client = make_client(ScriptedBackend(), **settings)
+    told = client.get("/v1/model").json["parameters"]
+    assert (told["rope_scale"], told["rope_alpha"], told["chunk_size"]) == (2.0, 1.5, 512)
+    assert told["use_vision"] is False
+
+
 @pytest.mark.parametrize(("mode", "called"), [("float16", "FP16"), ("float32", "FP32")])
 def test_a_cache_is_called_as_tabbyapi_calls_it(make_client, mode, called):
     info = ModelInfo(2048, 4096, 256, 64, "scripted", cache_mode=mode)
