@@ -116,3 +116,13 @@ def test_a_model_that_fills_no_gaps_says_which_do(make_client):
     assert response.status_code == 400
     assert response.json["error"]["param"] == "input_suffix"
     assert "Qwen, DeepSeek, StarCoder, CodeLlama, Codestral" in response.json["error"]["message"]
+
+
+def test_a_repetition_gets_the_same_answer_from_the_same_job(filling):
+    client, backend = filling
+    body = {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}
+    first, second = (
+        client.post("/infill", json=body, headers={"Idempotency-Key": "k-1"}) for _ in range(2)
+    )
+    assert (first.status_code, first.data) == (200, second.data)
+    assert len(backend.enqueued) == 1

@@ -156,6 +156,26 @@ def test_events_tell_the_progress_on_request(make_client, path, body):
     assert len(plain) + len(told) == len(bodies)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (URL, ASKED),
+        (CHAT, MESSAGES),
+        ("/generate", ASKED),
+        ("/completion", {"prompt": "x", "n_predict": 2, "stream": True}),
+        ("/api/extra/generate/stream", {"prompt": "x", "max_length": 2}),
+    ],
+)
+def test_each_format_tells_progress_first_and_timings_last(make_client, path, body):
+    client = make_client(ScriptedBackend(long_prompt))
+    answer = client.post(path, json={**body, "return_progress": True, "timings": True}).text
+    lines = [line[6:] for line in answer.splitlines() if line.startswith("data: {")]
+    first, *_, last = bodies = list(map(json.loads, lines))
+    assert first["prompt_progress"]["total"] == 1499
+    assert [body for body in bodies if "timings" in body] == [last]
+    assert last["timings"]["predicted_n"] == 2
+
+
 def test_progress_that_piles_up_is_told_once():
     render = WithProgress(lambda events: [({}, "x")], ["a"], lambda index: {"index": index})
     events = [Started("a"), Prefill("a", 1, 3), Prefill("a", 2, 3), Chunk("a", "x", (1,))]
