@@ -4,7 +4,16 @@ import pytest
 
 from switchyard import engine
 from switchyard.app import errors
-from switchyard.app.exceptions import LimitReached
+from switchyard.app.exceptions import (
+    BadRequest,
+    BodyTimeout,
+    BudgetSpent,
+    ClientGone,
+    LimitReached,
+    NotPermitted,
+    TimedOut,
+    Unauthorized,
+)
 from tests.app.refused import COMPLETIONS, error_of
 from tests.scripted import Gate, ScriptedBackend
 
@@ -38,7 +47,8 @@ def test_an_unexpected_failure_is_a_500_in_the_same_shape(make_client, caplog):
     client = make_client(ScriptedBackend())
     client.models.lease = lambda *_: 1 / 0
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x"}), 500)
-    assert error["type"] == "server_error" and "ZeroDivisionError" not in error["message"]
+    assert error["type"] == "server_error"
+    assert "ZeroDivisionError" not in error["message"] and "division" not in error["message"]
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -75,7 +85,9 @@ def test_every_engine_error_has_a_status():
     assert all(not KINDS.keys().isdisjoint(leaf.__mro__) for leaf in leaves(engine.EngineError))
 
 
-@pytest.mark.parametrize(("seconds", "header"), [(0.1, "1"), (7.2, "8"), (1000.0, "120")])
+@pytest.mark.parametrize(
+    ("seconds", "header"), [(0.0, "1"), (0.1, "1"), (7.2, "8"), (1000.0, "120")]
+)
 def test_retry_after_is_the_engines_estimate_within_what_clients_obey(seconds, header):
     for kind, status in ((engine.Full, 429), (engine.Loading, 503), (engine.Draining, 503)):
         described, _ = errors.describe(kind("not now", seconds))
@@ -108,3 +120,79 @@ def test_clients_try_again_unless_it_is_no_use():
         *(engine.NoRoom, engine.LoadUnderWay, engine.NotOurs),
         *(engine.JobFailed, engine.BatchFailed, engine.Closed),
     }
+
+
+INVALID, SERVER = "invalid_request_error", "server_error"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "code"),
+    [
+        (engine.ModelNotFound("no"), 404, INVALID, "model_not_found"),
+        (engine.InvalidJob("no"), 400, INVALID, "invalid_value"),
+        (engine.PromptTooLong("no"), 400, INVALID, "context_length_exceeded"),
+        (engine.Full("no"), 429, "rate_limit_error", "queue_full"),
+        (engine.Loading("no"), 503, SERVER, "overloaded"),
+        (engine.Stalled("no"), 503, SERVER, "overloaded"),
+        (engine.Draining("no"), 503, SERVER, "overloaded"),
+        (engine.Unloaded("no"), 503, SERVER, "model_unloaded"),
+        (engine.NoRoom("no"), 409, INVALID, "no_memory"),
+        (engine.LoadUnderWay("no"), 409, INVALID, "load_under_way"),
+        (engine.NotOurs("no"), 501, INVALID, "shared_engine"),
+        (engine.Dead("no"), 503, SERVER, "model_failed"),
+        (engine.ModelError("no"), 503, SERVER, "model_failed"),
+        (engine.JobFailed("no"), 500, SERVER, "job_failed"),
+        (engine.BatchFailed("no"), 500, SERVER, "batch_failed"),
+        (engine.Closed("no"), 503, SERVER, "shutting_down"),
+        (BadRequest("no"), 400, INVALID, "invalid_value"),
+        (BadRequest("no", None, "invalid_json"), 400, INVALID, "invalid_json"),
+        (Unauthorized(), 401, INVALID, "invalid_api_key"),
+        (NotPermitted("no"), 403, "permission_error", "insufficient_permissions"),
+        (BodyTimeout("no"), 408, "timeout_error", "body_timeout"),
+        (TimedOut("no", "total_timeout"), 408, "timeout_error", "total_timeout"),
+        (BudgetSpent("no"), 429, "insufficient_quota", "insufficient_quota"),
+        (LimitReached("no", 1.0), 429, "rate_limit_error", "rate_limit_exceeded"),
+        (
+            LimitReached("no", 1.0, "too_many_failures"),
+            429,
+            "rate_limit_error",
+            "too_many_failures",
+        ),
+        (ClientGone(), 499, INVALID, "client_gone"),
+        (ZeroDivisionError(), 500, SERVER, "internal_error"),
+    ],
+)
+def test_each_kind_of_error_has_its_status_type_and_code(error, status, kind, code):
+    described, body = errors.describe(error)
+    assert (described.status, described.type, described.code) == (status, kind, code)
+    assert (body["error"]["type"], body["error"]["code"]) == (kind, code)
+
+
+def test_a_client_without_rights_or_budget_does_not_try_again_but_one_that_came_late_does():
+    def says(error):
+        return "x-should-retry" in errors.describe(error)[0].headers
+
+    assert all(map(says, [Unauthorized(), NotPermitted("no"), BudgetSpent("no")]))
+    assert not any(map(says, [BodyTimeout("no"), TimedOut("no", "queue_timeout")]))
+    assert all(says(TimedOut("no", code)) for code in ("first_token_timeout", "total_timeout"))
+
+
+@pytest.mark.parametrize("error", [BadRequest, engine.InvalidJob, engine.ModelError])
+def test_an_error_names_the_parameter_at_fault(error):
+    assert errors.describe(error("no", "stop"))[1]["error"]["param"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("new_tokens", "is_whole", "asked"),
+    [
+        (0, True, "the prompt has 9 tokens"),
+        (0, False, "the prompt has at least 9 tokens"),
+        (5, True, "you requested 14 tokens (9 in the prompt, 5 in the completion)"),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_told_its_length(new_tokens, is_whole, asked):
+    error = engine.PromptTooLong("no", "prompt", 9, new_tokens, 8, is_whole)
+    assert errors.describe(error)[1]["error"]["message"] == (
+        f"This model's maximum context length is 8 tokens. However, {asked}. Please reduce their"
+        " number."
+    )
