@@ -29,7 +29,8 @@ from tests.scripted import ScriptedBackend, count
 )
 def test_a_body_that_is_no_json_object_is_refused(make_client, data):
     client = make_client(ScriptedBackend())
-    error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
+    error = error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
+    assert (error["param"], error["code"]) == (None, "invalid_json")
 
 
 def test_a_byte_order_mark_before_the_body_is_passed_over(make_client):
@@ -156,3 +157,29 @@ def test_the_limit_of_a_body_is_that_of_the_model_with_the_longest_context(model
     settings = Settings(models=tables)
     found = open_services(settings, open_models(settings), None)
     assert found.settings.max_body_bytes == 1 << 22
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/vnd.x+json", ""])
+def test_json_may_be_called_by_any_of_its_names(make_client, content_type):
+    client = make_client(ScriptedBackend(count))
+    response = client.post(
+        COMPLETIONS, data=b'{"prompt": "x", "max_tokens": 1}', content_type=content_type
+    )
+    assert response.status_code == 200
+
+
+class Broken(io.RawIOBase):
+    def readable(self):
+        return True
+
+    def readinto(self, _):
+        raise RuntimeError("a bad chunk")
+
+
+def test_a_body_that_can_not_be_read_is_told_as_one(make_client):
+    client = make_client(ScriptedBackend())
+    environ = {"wsgi.input_terminated": True, "wsgi.input": Broken()}
+    response = client.post(COMPLETIONS, content_type="application/json", environ_overrides=environ)
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("invalid_body", None)
+    assert "a bad chunk" in error["message"]

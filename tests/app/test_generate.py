@@ -100,6 +100,19 @@ def test_strings_mean_what_the_same_json_means(make_client, how):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, True) for text in ("true", "True", "TRUE", "on", "On", "yes", "YES")),
+        *((text, False) for text in ("false", "False", "FALSE", "off", "Off", "no", "NO")),
+    ],
+)
+def test_yes_and_no_have_the_words_of_forms_in_any_case(make_client, text, value):
+    backend = ScriptedBackend()
+    assert make_client(backend).get(f"{URL}?prompt=x&ignore_eos={text}").status_code == 200
+    assert backend.enqueued[-1].ignore_eos is value
+
+
 def fields(job):
     return {name: getattr(job, name) for name in job.__slots__}
 
@@ -137,7 +150,9 @@ def test_what_is_wrong_in_a_query_is_named(make_client, query, param, code):
 
 def test_what_is_no_form_is_refused(make_client):
     client = make_client(ScriptedBackend(), max_body_bytes=1000)
-    assert client.post(URL, data=b"prompt=%ff", content_type=FORM).status_code == 400
+    for data in (b"prompt=%ff", b"a=&" * 150):
+        refused = client.post(URL, data=data, content_type=FORM)
+        assert (refused.status_code, refused.json["error"]["code"]) == (400, "invalid_body")
     assert client.post(URL, data=b"x" * 2000, content_type=FORM).status_code == 413
     assert client.post(URL, data=b"x", content_type="text/plain").status_code == 415
     large = client.post(URL, data={"prompt": "x" * 2000}, content_type="multipart/form-data")

@@ -324,15 +324,30 @@ def test_an_answer_is_kept_for_a_time_only(make_client):
 
 
 @pytest.mark.parametrize(
-    ("key", "settings"), [("", {}), ("x" * 256, {}), ("k", {"idempotency_timeout": 0})]
+    ("key", "settings", "code"),
+    [
+        ("", {}, "invalid_value"),
+        ("x" * 256, {}, "invalid_value"),
+        ("k", {"idempotency_timeout": 0}, "unsupported_parameter"),
+    ],
 )
-def test_a_key_that_cannot_be_honoured_is_refused(make_client, key, settings):
+def test_a_key_that_cannot_be_honoured_is_refused(make_client, key, settings, code):
     backend = ScriptedBackend()
     client = make_client(backend, **settings)
     response = client.post(URL, json=ASKED, headers={"Idempotency-Key": key})
     assert response.status_code == 400
-    assert response.json["error"]["param"] == "Idempotency-Key"
+    error = response.json["error"]
+    assert (error["param"], error["code"]) == ("Idempotency-Key", code)
     assert not backend.enqueued
+
+
+def test_a_key_may_have_255_characters(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    for _ in range(2):
+        response = client.post(URL, json=ASKED, headers={"Idempotency-Key": "x" * 255})
+        assert response.status_code == 200
+    assert len(backend.enqueued) == 1
 
 
 def test_a_stream_with_a_key_may_be_taken_up_by_its_events_too(make_client):

@@ -227,6 +227,7 @@ def test_what_no_event_was_called_is_refused(open_stream, gate, last_id, status)
     for how in ("GET", "POST"):
         response = take_up(client, streamed, how, last_id.replace("{id}", identifier))
         assert response.status_code == status
+        assert status == 404 or response.json["error"]["param"] == "Last-Event-ID"
         assert "Last-Event-ID" in response.text or (how == "POST" and status == 404)
 
 
