@@ -13,7 +13,8 @@ import pytest
 import requests
 
 from switchyard.app.operations import logs
-from switchyard.app.operations.access import AccessLine
+from switchyard.app.operations.access import AccessLine, AccessLog
+from switchyard.app.operations.account import Account, Consumption
 from switchyard.app.operations.logs import (
     JsonFormatter,
     TextFormatter,
@@ -117,6 +118,29 @@ def test_a_line_of_text_has_local_time_and_quotes_what_would_divide_it(zone):
         f'::1 - - [{day}:{hours}] "GET / HTTP/1.1" 200 3 "-" "-"'
         ' id=a-1 model="my model" agent="a\\u0007b" name="\\u00e4"'
     )
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, "1970-01-01T00:00:00.000Z"), (3661.5, None)])
+def test_a_json_line_has_the_time_of_utc_wherever_the_server_is(zone, seconds, told):
+    record = logging.LogRecord("x", logging.INFO, "", 0, "one", None, None)
+    record.created = seconds
+    line = json.loads(JsonFormatter().format(record))
+    assert line["time"] == (told or "1970-01-01T01:01:01.500Z")
+
+
+def test_a_request_s_times_are_milliseconds_with_one_decimal_until_its_answer_s_end(caplog):
+    account = Account()
+    head = ("protocol", "method", "route", "remote", "key", "status")
+    account.said = dict.fromkeys((*head, "trace_id", "span_id", "user_agent"))
+    account.begun, account.ended = 10.0, 12.34567  # its jobs have ended later
+    account.identifiers, account.num_jobs = ["cmpl-1-0", "cmpl-1-1"], 2
+    account.consumption = Consumption(0.00123, 0.25, 3, 1, 8, "stop,length")
+    with caplog.at_level(logging.INFO, "switchyard.access"):
+        AccessLog().end(account)
+    [record] = caplog.records
+    told = record.msg.fields
+    assert (told["duration_ms"], told["queue_ms"], told["ttft_ms"]) == (2345.7, 1.2, 250.0)
+    assert (told["id"], told["finish_reason"]) == ("cmpl-1", "stop,length")
 
 
 def test_the_listener_is_woken_once_for_access_lines_that_come_together(monkeypatch):
