@@ -50,7 +50,6 @@ def make_passing(
         "pass",
         update_wrapper(partial(_pass, upstream, settings), _pass),  # extensions read its name
         methods=METHODS,
-        provide_automatic_options=False,
     )
     errors.register(api, errors.describe)
     request_id.register(api)

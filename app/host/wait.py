@@ -1,5 +1,6 @@
 """Limits of a host application's wait for its server: deadlines, silence, its own client."""
 
+import math
 import time
 from typing import Any
 
@@ -29,7 +30,8 @@ class Wait:
         self._begun = time.monotonic()
         self._asked = timeout if isinstance(timeout, int | float) and timeout > 0 else None
         self._most = self._asked or settings.total_timeout  # 0: no limit
-        self._patience = self._asked or settings.queue_timeout
+        limits = [limit for limit in (settings.queue_timeout, settings.total_timeout) if limit]
+        self._patience = self._asked or min(limits, default=math.inf)
         self._settings = settings
         self._client = WatchedClient(generation.environ(), serves_half_closed=False)
 

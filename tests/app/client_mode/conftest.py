@@ -32,7 +32,7 @@ def serve():
             "127.0.0.1", 0, app, threaded=True, request_handler=QuietHandler
         )
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         servers.append((server, thread))
         return f"http://127.0.0.1:{server.port}"
@@ -89,6 +89,7 @@ class Upstream(http.server.ThreadingHTTPServer):
         self.keys = []
         self.request_ids = []
         self.connections = set()
+        self.ended = queue.SimpleQueue()  # addresses of connections
         super().__init__(("127.0.0.1", 0), UpstreamHandler)
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -114,6 +115,10 @@ class UpstreamHandler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def finish(self):
+        super().finish()
+        self.server.ended.put(self.client_address)
+
     def log_message(self, *_):
         pass
 
@@ -124,7 +129,7 @@ def upstream():
 
     def make(*answers):
         made.append(Upstream(answers))
-        thread = threading.Thread(target=made[-1].serve_forever)
+        thread = threading.Thread(target=made[-1].serve_forever, args=(0.02,))
         thread.start()
         made.append(thread)
         return made[-2]

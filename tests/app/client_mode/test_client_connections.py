@@ -9,6 +9,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.app import BadRequest, SettingsError, Switchyard
+from switchyard.app.host.upstream import RETRY
 from tests.app.client_mode.conftest import error, text
 from tests.conftest import run_code
 
@@ -122,6 +123,26 @@ def test_a_fork_has_connections_of_its_own(upstream, make_remote):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert app.switchyard.generate("x").text == "c"
     assert len(server.connections) == 2
+
+
+def test_close_ends_the_connections_that_carry_nothing(upstream, make_remote):
+    running = text("a")[2].split(b"\n\n")[1] + b"\n\n"
+    server = upstream((200, {"Content-Length": len(running) + 9}, running), text("b"))
+    switchyard = make_remote(server.url).switchyard
+    with switchyard.stream("x") as stream:
+        assert next(stream) == "a"
+        [first] = server.connections
+        assert switchyard.generate("x").text == "b"
+        switchyard.close()
+        assert {server.ended.get(timeout=20)} == server.connections - {first}
+
+
+def test_a_key_that_no_header_can_hold_is_an_error_that_does_not_tell_it(make_remote, caplog):
+    app = make_remote("http://127.0.0.1:1", key="secret\nkey")
+    with pytest.raises(engine.Dead, match="server can't be asked") as caught:
+        app.switchyard.generate("x")
+    assert caught.value.retry_after == RETRY
+    assert "InvalidHeader" in caplog.text and "secret" not in caplog.text
 
 
 def test_what_was_closed_begins_anew_by_start(behind):

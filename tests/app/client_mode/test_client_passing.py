@@ -188,3 +188,84 @@ def test_the_passing_view_has_the_names_that_extensions_read(behind):
     app, _ = behind(ScriptedBackend(), of_host={"url_prefix": "/llm"})
     [view] = [view for name, view in app.view_functions.items() if name.endswith(".pass")]
     assert (view.__name__, view.__module__) == ("_pass", "switchyard.app.host.passing")
+
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+OF_ONE_CONNECTION = (
+    *("Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "TE", "Trailer"),
+    *("Transfer-Encoding", "Upgrade", "Expect", "Server", "Date", "Forwarded", "X-Real-IP", "Via"),
+)
+
+
+@pytest.fixture
+def echo(serve, make_remote):
+    """A server that answers anything, a visitor of a host before it, and what the server sees."""
+    seen = []
+    server = flask.Flask("server")
+
+    def answer(path):
+        request = flask.request
+        seen.append((request.method, request.path, [*request.headers], request.get_data()))
+        return flask.Response("x", 207, {"X-Own": "1", "Set-Cookie": "mine=1"})
+
+    server.add_url_rule(
+        "/<path:path>", "any", answer, methods=METHODS, provide_automatic_options=False
+    )
+    app = make_remote(serve(server), url_prefix="/llm")
+    yield app, seen
+    app.switchyard.close()
+
+
+def test_headers_of_one_connection_are_not_passed_on(echo):
+    app, seen = echo
+    own = {name: "of-the-visitor" for name in OF_ONE_CONNECTION}
+    app.test_client().get("/llm/v1/models", headers={**own, "Accept": "a/b", "User-Agent": "c"})
+    [(_, _, headers, _)] = seen
+    passed = {name for name, value in headers if "of-the-visitor" in value}
+    assert not passed and ("Accept", "a/b") in headers and ("User-Agent", "c") in headers
+
+
+def test_a_visitor_s_answer_is_packed_only_if_the_visitor_asks_for_that(echo):
+    app, seen = echo
+    for packed in ("identity", "gzip"):
+        app.test_client().get("/llm/v1/models", headers={"Accept-Encoding": packed})
+    app.test_client().get("/llm/v1/models")
+    assert [dict(one[2]).get("Accept-Encoding") for one in seen] == ["identity", "gzip", "identity"]
+    assert "Accept" not in dict(seen[-1][2])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_passed_on(echo, method):
+    app, seen = echo
+    answer = app.test_client().open("/llm/v1/models/my%20own%3F%23%C3%A4", method=method, data=b"y")
+    assert (answer.status_code, answer.headers["X-Own"]) == (207, "1")
+    assert answer.data == (b"" if method == "HEAD" else b"x")
+    assert [(one[0], one[1], one[3]) for one in seen] == [(method, "/v1/models/my own?#ä", b"y")]
+
+
+def test_no_visitor_gets_another_s_cookies(echo):
+    app, seen = echo
+    for _ in range(2):
+        assert "mine" in app.test_client().get("/llm/v1/models").headers["Set-Cookie"]
+    assert not any("Cookie" in dict(one[2]) for one in seen)
+
+
+def test_what_the_server_says_of_another_place_is_the_visitor_s_to_follow(upstream, make_remote):
+    elsewhere = "http://elsewhere.example/"
+    headers = {"Location": elsewhere, "Keep-Alive": "x", "Trailer": "x", "Via": "x", "Upgrade": "x"}
+    app = make_remote(upstream((302, headers, b"")).url, url_prefix="/llm")
+    answer = app.test_client().post("/llm/v1/completions", json={"prompt": "x"})
+    assert (answer.status_code, answer.headers["Location"]) == (302, elsewhere)
+    passed = {"Location", "Content-Length", "Content-Type", "X-Request-Id"}
+    assert set(answer.headers.keys()) == passed
+
+
+def test_without_a_limit_bodies_up_to_32_mib_are_passed_on(upstream, make_remote):
+    server = upstream(text("a"))
+    visitor = make_remote(server.url, url_prefix="/llm").test_client()
+    long = {"prompt": "x" * (2 << 20)}
+    assert visitor.post("/llm/v1/completions", json=long).status_code == 200
+    assert server.bodies == [long]
+    too_long = {"CONTENT_LENGTH": str((32 << 20) + 1)}
+    response = visitor.post("/llm/v1/completions", data=b"{}", environ_overrides=too_long)
+    assert response.status_code == 413 and f"{32 << 20} bytes" in response.json["error"]["message"]
