@@ -82,6 +82,60 @@ def test_a_load_asks_for_time_and_tells_how_far_it_is(heard, notifier):
     assert heard() == ["STATUS=one: loading 40%", "EXTEND_TIMEOUT_USEC=30000000", "WATCHDOG=1"]
 
 
+class Two:
+    """Models, of these states."""
+
+    def __init__(self, **states):
+        self.names = ["one", "two"]
+        self.states = states
+
+    def status(self, name):
+        return SimpleNamespace(name=name, state=self.states[name], progress=None)
+
+    def served(self, name):
+        return SimpleNamespace(config=SimpleNamespace(link="thread", hang_exit=180.0))
+
+
+@pytest.mark.parametrize("loading", ["one", "two"])
+def test_all_models_are_told_and_any_that_loads_asks_for_time(heard, notifier, loading):
+    states = {"one": "ready", "two": "ready", loading: "loading"}
+    Pulse(notifier, Two(**states)).beat()
+    status, *more = heard()
+    assert status == f"STATUS=one: {states['one']}, two: {states['two']}"
+    assert more == ["EXTEND_TIMEOUT_USEC=30000000", "WATCHDOG=1"]
+
+
+def test_a_model_that_hangs_too_long_is_not_excused_by_one_that_has_just_begun(heard, notifier):
+    models, now = Two(one="hanging", two="ready"), [1000.0]
+    pulse = Pulse(notifier, models, lambda: now[0])
+    for seconds, states, is_alive in (
+        (0, {}, True),
+        (180 + OWN_TURN, {}, True),
+        (1, {"two": "hanging"}, False),
+        (5, {"one": "ready"}, True),
+    ):
+        now[0] += seconds
+        models.states |= states
+        pulse.beat()
+        assert ("WATCHDOG=1" in heard()) is is_alive
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "period"),
+    [("6000000", 2.0), ("15000000", 5.0), ("60000000", 5.0), ("0", 5.0), ("soon", 5.0)],
+)
+def test_signs_of_life_come_three_times_as_often_as_wanted(microseconds, period):
+    variables = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": microseconds}
+    assert Notifier.take(variables).period == period
+
+
+def test_the_end_asks_for_its_time_and_each_line_is_heard(heard, notifier):
+    notifier.tell_end(2.5)
+    assert heard() == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=2500000"]
+    notifier.tell_loads("so far", "MORE=1")
+    assert heard() == ["STATUS=so far", "EXTEND_TIMEOUT_USEC=30000000", "MORE=1"]
+
+
 def test_what_systemd_says_is_taken_and_children_do_not_get_it():
     variables = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "6000000", "WATCHDOG_PID": "1"}
     notifier = Notifier.take(variables)

@@ -213,3 +213,18 @@ def test_a_path_is_taken_though_its_server_is_too_busy_to_accept(tmp_path):
                 one.setblocking(False)
                 one.connect(path)
         assert "is taken by another server" in address.refusal(f"unix:{path}")
+
+
+def test_a_port_whose_last_server_has_just_ended_is_free():
+    """Its last connections are remembered for a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(listener.getsockname()) as client:
+            listener.accept()[0].close()
+            assert client.recv(1) == b""
+    assert address.refusal(f"127.0.0.1:{port}") is None
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1:65536", "127.0.0.1", "fd://3", ":", ""])
+def test_an_unknown_form_of_address_is_gunicorn_s_to_refuse(bind):
+    assert address.refusal(bind) is None

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from switchyard import server
 from switchyard.server.worker import BOOT_ERROR, RELEASE
 from tests.app.test_server_conf import configure
 
@@ -178,3 +179,58 @@ def test_the_line_to_try_names_the_key_where_one_is_needed(configure, tmp_path, 
     )
     watch(None, SimpleNamespace(models=models), "here", "there")
     assert "-H 'Authorization: Bearer KEY' " in capsys.readouterr().out
+
+
+def test_the_master_looks_at_its_worker_unless_all_has_stood_still(configure):
+    patience = configure()["Patience"]
+    now, looks = [1000.0], []
+    hooks = patience.__call__.__globals__
+    hooks["time"] = SimpleNamespace(monotonic=lambda: now[0])
+    look = patience(lambda: looks.append(now[0]))
+    for seconds in (1, 1, 3600, 1, 4.9, 5.1, 1):
+        now[0] += seconds
+        look()
+    assert looks == [1001, 1002, 4603, pytest.approx(4607.9), pytest.approx(4614)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_refused"), [(None, 1, False), (1, 2, True), (2, 1, False), (1, 0, False)]
+)
+def test_no_signal_makes_a_second_worker(configure, old, new, is_refused):
+    values, log = configure(), Said()
+    master = SimpleNamespace(log=log, num_workers=new)
+    values["nworkers_changed"](master, new, old)
+    assert master.num_workers == (1 if is_refused else new)
+    assert log == ([("error", values["ONE_WORKER"])] if is_refused else [])
+
+
+def test_systemd_hears_of_a_worker_before_its_long_import(configure):
+    values = configure()
+    values["post_fork"].__globals__["notifier"] = told = Said()
+    values["post_fork"](None, None)
+    assert told == [("tell", "WATCHDOG=1")]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_worker_is_watched_and_systemd_told_if_it_listens(configure, monkeypatch, is_on):
+    values, begun = configure(), []
+    hooks = values["post_worker_init"].__globals__
+    hooks["notifier"] = SimpleNamespace(is_on=is_on)
+    hooks["threading"] = SimpleNamespace(
+        Thread=lambda **more: begun.append(more) or SimpleNamespace(start=lambda: begun.append(1))
+    )
+    wsgi = SimpleNamespace(models=SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "switchyard.server.wsgi", wsgi)
+    monkeypatch.setattr(server, "wsgi", wsgi, raising=False)
+    worker = SimpleNamespace(sockets=[Listener("http://here:1"), Listener("http://there:2")])
+    values["post_worker_init"](worker)
+    threads = [one for one in begun if one != 1]
+    assert [one["name"] for one in threads] == (["pulse", "watch"] if is_on else ["watch"])
+    assert begun.count(1) == len(threads) and all(one["daemon"] for one in threads)
+    assert threads[-1]["args"] == (worker, wsgi, "http://here:1", "http://here:1")
+
+
+def test_a_worker_is_told_of_each_answer(configure):
+    worker = Said()
+    configure()["post_request"](worker, None, None, "response")
+    assert worker == [("note_answer", "response")]

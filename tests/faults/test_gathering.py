@@ -88,6 +88,9 @@ def test_many_chunks_take_a_time_in_proportion():
     assert_within(8, lambda: read(64_000), lambda: read(16_000))
 
 
+NO_SIZES = (b"", b"3 ", b" 3", b"+3", b"0x3", b"3_0", b"-3", b"\x0b3;a", b"3\x0b;a", b";a")
+
+
 @pytest.mark.parametrize(
     ("data", "refusal"),
     [
@@ -97,6 +100,7 @@ def test_many_chunks_take_a_time_in_proportion():
         (b"3\r\nabcd\r\n\r\n0\r\n\r\n", "malformed|longer than it says"),
         (b"3\r\nabc\r\n0\r\nGET / HTTP/1.1\r\n\r\n", "is no trailer"),
         (b"3;\x01\r\nabc\r\n0\r\n\r\n", "is no size of a chunk"),
+        *((size + b"\r\nabc\r\n0\r\n\r\n", "is no size of a chunk") for size in NO_SIZES),
     ],
 )
 def test_chunks_have_the_length_that_they_say_and_trailers_have_names(data, refusal):
@@ -109,6 +113,44 @@ def test_chunks_have_the_length_that_they_say_and_trailers_have_names(data, refu
             with pytest.raises(BadRequest, match=refusal) as caught:
                 body.read(9)
             assert (caught.value.param, caught.value.code) == (None, "invalid_body")
+
+
+class Bytewise:
+    """A socket from which one byte comes at a time."""
+
+    def __init__(self, data):
+        self.data = iter(data)
+
+    def recv(self, size, flags=0):
+        return bytes([next(self.data)])
+
+
+def test_chunks_are_found_wherever_the_network_divides_them():
+    with make_connection() as connection:
+        connection.sock = Bytewise(b"3;a=b\r\nabc\r\nA\r\n0123456789\r\n0\r\nA: b\r\n\r\nGET")
+        body = Body(connection, None)
+        assert body.read(99) == b"abc0123456789"
+        assert body.is_over and body.skip() and bytes(connection.sock.data) == b"GET"
+
+
+@pytest.mark.parametrize("length", [3, None])
+def test_a_body_ends_before_the_next_request(length):
+    data = b"abc" if length else b"3\r\nabc\r\n0\r\n\r\n"
+    with make_connection() as connection:
+        connection.buffer += data + b"GET / HTTP/1.1\r\n\r\n"
+        body = Body(connection, length)
+        assert body.read(99) == b"abc" and body.read(99) == b""
+        assert body.skip() and connection.buffer == b"GET / HTTP/1.1\r\n\r\n"
+
+
+def test_a_body_that_has_begun_is_read_to_its_end_though_all_threads_are_busy():
+    with make_connection() as connection:
+        connection.buffer += b"abc"
+        body = Body(connection, 3)
+        assert body.read(1) == b"a"
+        for _ in range(NUM_THREADS):
+            connection.threads.enter(object())
+        assert body.read(2) == b"bc"
 
 
 def test_the_length_of_the_next_request_is_none_of_this_ones():

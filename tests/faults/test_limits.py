@@ -178,6 +178,18 @@ def test_the_strictest_limit_of_threads_around_the_server_is_told(tmp_path, monk
     assert ", no limit (pids.max of the control group)" in limits.threads_allowed()
 
 
+def test_the_limit_of_a_unified_control_group_is_told(tmp_path, monkeypatch):
+    own = tmp_path / "pod" / "server"
+    own.mkdir(parents=True)
+    (tmp_path / "pod" / "pids.max").write_text("300\n")
+    (own / "pids.max").write_text("400\n")
+    groups = tmp_path / "cgroup"
+    groups.write_text("0::/pod/server\n")
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path)
+    monkeypatch.setattr(limits, "pathlib", types.SimpleNamespace(Path=lambda name: groups))
+    assert ", 300 (pids.max of the control group)" in limits.threads_allowed()
+
+
 @pytest.mark.parametrize(
     ("num_files", "number"), [(resource.RLIM_INFINITY, 80), (1_000_000, 80), (300, 36)]
 )
