@@ -287,7 +287,17 @@ def test_a_busy_model_makes_room_where_another_has_waited_for_long(served, caplo
     assert caplog.text.count("takes no requests until it has gone") == 1
 
 
-def test_a_model_lost_at_the_end_of_its_load_comes_back(served):
+def test_a_model_lost_at_the_end_of_its_load_comes_back(served, monkeypatch):
+    is_seen = threading.Event()  # the load's thread has seen that the model is loaded
+    wait_until_loaded = engine.Engine.wait_until_loaded
+
+    def wait(self, *args):
+        found = wait_until_loaded(self, *args)
+        if self.config.name == "b":
+            is_seen.set()
+        return found
+
+    monkeypatch.setattr(engine.Engine, "wait_until_loaded", wait)
     table = served(clock=lambda: table.now)
     backend = closed()
     table.scripts["b"] = [backend]
@@ -297,7 +307,7 @@ def test_a_model_lost_at_the_end_of_its_load_comes_back(served):
     with models._changed:  # without which no load ends
         backend.opening.set()
         lost = load.engine
-        wait_for(lambda: lost.standing.is_ready)
+        assert is_seen.wait(20)
         lost.deliver([Stopped(engine.DeviceLost("gone"))])
         lost.close()
     load.wait()
