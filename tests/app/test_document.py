@@ -1,9 +1,12 @@
 """The OpenAPI document of routes that have all that a contract may say."""
 
+import json
+
 import flask
 import pydantic
 import pytest
 
+from switchyard.app.formats.llamacpp.shapes import LlamaCppBody, LlamaCppChunk
 from switchyard.app.openapi.contract import (
     FORM,
     JSON,
@@ -11,6 +14,7 @@ from switchyard.app.openapi.contract import (
     declares,
     document,
 )
+from tests.scripted import ScriptedBackend
 
 
 class Shape(pydantic.BaseModel):
@@ -143,3 +147,14 @@ def test_the_document_asks_for_a_key_where_the_server_does(told):
     assert scheme == {"key": {"type": "http", "scheme": "bearer"}}
     assert told[1]["tags"] == [{"name": "own"}]
     assert list(told[1]["paths"]) == ["/again", "/things", "/things/{number}/{name}"]
+
+
+def test_each_member_of_llamacpps_answers_is_described(make_client):
+    body = {"prompt": "x\n", "n_probs": 1, "stop": ["7"], "n_predict": 9}
+    client = make_client(ScriptedBackend())
+    whole = client.post("/completion", json=body)
+    stream = client.post("/completion", json={**body, "stream": True, "return_progress": True})
+    *chunks, last = [json.loads(line[6:]) for line in stream.text.splitlines() if line]
+    for answer in (whole.json, last):
+        assert set(answer) <= set(LlamaCppBody.__annotations__)
+    assert set.union(*map(set, chunks)) <= set(LlamaCppChunk.__annotations__)

@@ -35,12 +35,14 @@ def refused(client, ours):
     """The status and code of a refusal before the handshake."""
     shown = {"werkzeug.socket": ours}
     response = client.get(URL, headers=handshake(), environ_overrides=shown)
-    return response.status_code, response.json["error"]["code"]
+    return response.status_code, response.json and response.json["error"]["code"]
 
 
 def test_a_server_that_drains_opens_no_more(make, pair):
-    client = make({})
+    client = make()
+    assert events(client.post("/v1/model/load", json={"name": "second"}))  # is on demand
     client.models.drain()
+    pair[1].shutdown(socket.SHUT_WR)
     assert refused(client, pair[0]) == (503, "overloaded")
 
 
@@ -48,9 +50,11 @@ def test_a_model_that_is_there_from_the_start_must_be_ready(make_client, pair):
     backend = ScriptedBackend()
     backend.opening.clear()
     client = make_client(backend, wait=False)
-    status, _ = refused(client, pair[0])
-    backend.opening.set()
-    assert status == 503
+    pair[1].shutdown(socket.SHUT_WR)
+    try:
+        assert refused(client, pair[0]) == (503, "overloaded")
+    finally:
+        backend.opening.set()
 
 
 def test_a_model_that_is_loaded_on_demand_need_not(make, connect):

@@ -1,5 +1,6 @@
 """Sessions of /v1/stream in the process of the test, with a clock that it sets."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -11,6 +12,7 @@ import pytest
 import wsproto
 from wsproto.events import CloseConnection, Request, TextMessage
 
+from switchyard.app.formats.websocket import connection as websocket_connection
 from switchyard.app.formats.websocket import session
 from switchyard.engine.messages import Chunk, Finished
 from tests.app.test_lifecycle import make
@@ -55,8 +57,16 @@ class Client:
         """The next message that is no text of an answer."""
         return next(message for message in self.messages() if message["type"] != "chunk")
 
+    def receive_closing(self):
+        return next(event.code for event in self._events if isinstance(event, CloseConnection))
+
+    def join(self):
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
     def close(self):
-        self._theirs.sendall(self._protocol.send(CloseConnection(1000)))
+        with contextlib.suppress(OSError, wsproto.utilities.LocalProtocolError):  # closed already
+            self._theirs.sendall(self._protocol.send(CloseConnection(1000)))
         self._thread.join(20)
         assert not self._thread.is_alive()
         for one in (self._ours, self._theirs):
@@ -269,3 +279,14 @@ def test_a_fault_of_the_server_ends_the_connection_with_its_code(
     end = next(event for event in connection._events if isinstance(event, CloseConnection))
     assert end.code == 1011 and "unexpected" in end.reason
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_client_that_does_not_answer_a_closing_is_left(make, connect, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("switchyard.app.formats.websocket.session.time", clock)
+    monkeypatch.setattr(websocket_connection, "CLOSE_TIMEOUT", 0.05)
+    connection = connect(make(websocket_timeout=10).application)
+    look_around(connection)
+    clock.now += 60
+    assert connection.receive_closing() == 1000
+    connection.join()

@@ -164,3 +164,10 @@ def test_layers_beyond_those_of_the_config_are_not_loaded(directory):
     layers = json.loads((directory / "config.json").read_text())["num_hidden_layers"]
     edit(directory, num_hidden_layers=layers - 1)
     assert len(of(str(directory)).modules) == len(whole.modules) - 2
+
+
+def test_what_gemma_3_leaves_out_of_its_configuration_is_as_the_library_has_it():
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    shape = read_shape({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
+    assert (shape.num_heads, shape.num_kv_heads, shape.head_dim) == (8, 4, 256)
+    assert shape.vocab_size == 262208

@@ -199,6 +199,12 @@ def test_what_is_computed_is_read(write, name):
     ModelDir.read(write(SPECS[name].config))
 
 
+def test_a_length_beside_a_stretch_takes_precedence_over_one_inside():
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    config = {"original_max_position_embeddings": 256, "rope_scaling": scaling}
+    assert read_rope(config).settings["original_max_position_embeddings"] == 256
+
+
 def test_the_first_name_of_longrope_is_known():
     lengths = {"original_max_position_embeddings": 256, "max_position_embeddings": 1024}
     scaling = {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}

@@ -37,6 +37,14 @@ def test_a_model_that_is_loaded_anew_begins_without_progress():
     assert standing.progress == 0.25
 
 
+def test_a_model_that_recovers_is_loaded():
+    standing = Standing("tiny")
+    standing.note(Loaded(INFO))
+    for event, state in ((Recovering("x"), "recovering"), (Hanging("x"), "hanging")):
+        standing.note(event)
+        assert (standing.state, standing.is_ready) == (state, True)
+
+
 def test_a_model_that_is_going_comes_back_by_nothing_that_is_told():
     standing = Standing("tiny")
     standing.drain()

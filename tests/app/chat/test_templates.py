@@ -175,6 +175,13 @@ def test_what_cannot_be_continued_is_refused(make_client, with_template):
         400,
         "continue_final_message",
     )
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = [*QUESTION["messages"], {**BEGUN[-1], "tool_calls": [call]}]
+    response, _ = ask(
+        make_client, with_template(PLAIN), messages=called, continue_final_message=True
+    )
+    assert response.status_code == 400
+    assert "the last message must be text" in response.json["error"]["message"]
     path = with_template("{{ messages[0].content }}")
     response, _ = ask(make_client, path, messages=BEGUN, continue_final_message=True)
     assert response.status_code == 400

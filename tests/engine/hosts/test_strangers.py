@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.engine.links.hosts import address, door, handshake, knock
 from switchyard.engine.links.hosts.door import Door
-from switchyard.engine.links.hosts.handshake import Stranger, meet_engine
+from switchyard.engine.links.hosts.handshake import Stranger, meet_engine, meet_server
 from switchyard.engine.links.hosts.knock import Hello
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import Finished
@@ -153,3 +153,19 @@ def test_a_stranger_with_the_key_that_says_no_more_is_let_go(opened, monkeypatch
 def test_a_closed_door_leaves_no_socket_behind(opened, tmp_path, at, caplog):
     opened(at).close()
     assert not list(tmp_path.iterdir()) and not caplog.messages
+
+
+def test_a_stranger_in_an_engines_place_does_not_end_a_model_that_was_loaded(house):
+    shared = house(key=KEY)
+    host = shared.open(ScriptedBackend())
+    model = shared.connect()
+    assert host.close(timeout=20)
+    with address.listen(shared.at) as stranger:
+        stranger.settimeout(20)
+        for _ in range(2):  # it comes again
+            connection, _ = stranger.accept()
+            with connection, pytest.raises(Stranger):
+                meet_server(connection, b"x" * 32)
+    shared.open(ScriptedBackend())
+    assert model.wait_until_loaded(20)
+    assert isinstance(take_all(model.submit([job("a")]))[-1], Finished)
