@@ -38,6 +38,7 @@ COMPLETION = [
     ("timeout", 86400, 86401),
     ("timeout", 0.001, 0),
     ("top_k", -1, -2),
+    ("top_k", 100_000, 100_001),
     ("dry_range", -1, -2),
     ("banned_strings", ["x"] * 64, ["x"] * 65),
     ("banned_strings", ["x" * 200], ["x" * 201]),
@@ -70,6 +71,10 @@ CHAT = [
 @pytest.mark.parametrize(("name", "most", "more"), COMPLETION)
 def test_a_completion_may_say_so_much_and_no_more(name, most, more):
     check(Completion, {"prompt": "x"}, name, most, more)
+
+
+def test_guidance_may_lead_away_from_the_prompt():
+    check(Completion, {"prompt": "x", "negative_prompt": "y"}, "cfg_scale", -10, -11)
 
 
 @pytest.mark.parametrize(("name", "most", "more"), CHAT)

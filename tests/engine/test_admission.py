@@ -3,7 +3,7 @@
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import ModelInfo
+from switchyard.engine.messages import ModelInfo, Recovering
 from tests.engine.conftest import over_all_links
 from tests.engine.reading import take_all, text
 from tests.scripted import Gate, ScriptedBackend, count, endless, job
@@ -233,3 +233,11 @@ def test_a_negative_prompt_needs_a_second_place_in_the_batch(make_engine):
     with pytest.raises(engine.InvalidJob, match="2 places of 1 in the batch"):
         model.submit([job("a", 1, negative_prompt=(1, 2))])
     assert text(take_all(model.submit([job("b", 1)])))
+
+
+def test_an_engine_that_recovers_takes_jobs(make_engine):
+    model = make_engine(ScriptedBackend())
+    model.deliver([Recovering("a step failed")])
+    assert model.state == "recovering"
+    model.check_room(1)
+    assert text(take_all(model.submit([job("a", 2)]))) == "0 1 "

@@ -11,7 +11,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.backends.exl2 import cpu
-from switchyard.engine.model.architectures import ACTIVATIONS, PIXTRAL
+from switchyard.engine.model.architectures import ACTIVATIONS, PIXTRAL, text_config
 from switchyard.engine.model.model_dir import ModelDir
 
 UNKNOWN = [
@@ -283,3 +283,8 @@ def test_only_what_may_be_a_name_on_hugging_face_is_told_as_one(path, is_name):
     with pytest.raises(engine.ModelError, match=f"model directory {path} does not exist") as told:
         ModelDir.read(path)
     assert (f"hf download {path}" in str(told.value)) == is_name
+
+
+def test_of_a_vision_model_the_inner_numbers_count():
+    config = {"hidden_size": 1, "tie_word_embeddings": True, "text_config": {"hidden_size": 2}}
+    assert text_config(config) == {**config, "hidden_size": 2}

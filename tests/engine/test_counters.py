@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -114,10 +115,10 @@ def test_recoveries_and_what_they_end_are_counted(make_engine):
 def test_jobs_that_a_hang_has_ended_count_as_failed(make_engine):
     gate = Gate()
     model = make_engine(ScriptedBackend(count, gate=gate), hang_timeout=0.2, hang_exit=60.0)
-    stream = model.submit([job("stuck", 9)])
+    stream = model.submit([job("stuck", 9), job("beside", 9)])
     take_all(stream)
     gate.open()
-    assert stats_of(model, lambda stats: stats.totals.failed == 1).totals.resets == 1
+    assert stats_of(model, lambda stats: stats.totals.failed == 2).totals.resets == 1
     assert model.standing.num_hangs == 1
 
 
@@ -237,6 +238,12 @@ def test_rates_go_on_over_a_restart():
 def test_a_mean_is_of_what_came_since():
     before, now = Histogram((2, 0), 2.0), Histogram((4, 2), 12.0)
     assert now.mean_since(before) == 2.5 and now.mean_since(now) is None
+
+
+def test_numbers_of_tokens_up_to_a_million_have_narrow_buckets():
+    bounds = BOUNDS["request_prompt_tokens"]
+    assert (bounds[0], bounds[-1]) == (1.0, 1e6)
+    assert all(after <= 2.5 * before for before, after in pairwise(bounds))
 
 
 def test_a_value_on_a_bound_is_below_it():

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Finished, Started
+from switchyard.engine.messages import Chunk, Finished, Restarting, Started, Zombies
 from tests.engine.conftest import over_all_links
 from tests.engine.reading import take_all, text
 from tests.scripted import Gate, ScriptedBackend, finished, job, slow
@@ -19,6 +19,13 @@ def test_a_job_gets_its_events_in_order_and_exactly_one_end(make_engine):
     assert [type(event) for event in events] == [Started, Chunk, Chunk, Chunk, Finished]
     assert text(events) == "0 1 2 "
     assert stream.take(20) == []  # at once: nothing can follow
+
+
+@pytest.mark.parametrize("event", [Zombies(1), Restarting("killed")], ids=str)
+def test_what_is_told_of_the_engine_thread_belongs_to_no_job(make_engine, event):
+    model = make_engine(ScriptedBackend())
+    model.deliver([event])
+    assert (model.standing.num_zombies, model.standing.num_restarts).count(1) == 1
 
 
 def named(job):

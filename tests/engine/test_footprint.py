@@ -101,6 +101,9 @@ def edit(directory, **changes):
         (b"\xff" * 100, "it is no .safetensors file"),
         (b"\x10\0\0\0\0\0\0\0{", "can't be read"),
         (b'\x09\0\0\0\0\0\0\0{"a": [] }', "can't be read"),
+        (b'\x09\0\0\0\0\0\0\0{"a": []}', "can't be read"),
+        (b'\x09\0\0\0\0\0\0\0{"a": {}}', "can't be read"),
+        (b"\x02\0\0\0\0\0\0\x0010", "can't be read"),
     ],
 )
 def test_a_damaged_file_is_named(directory, content, says):

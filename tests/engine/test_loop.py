@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +119,19 @@ def test_a_loop_costs_those_beside_it_nothing(make_engine, num_tokens):
 def test_a_loop_tells_what_the_generator_counted():
     cut = Finished("a", "cancelled", 3, 40, 2, draft_tokens=9, accepted_tokens=5)
     assert Loop(job("a"), 32).finish([Chunk("a", "x", (1,)), cut]) == Finished(
+        "a", "stop", 3, 32, 2, stop_reason="loop", draft_tokens=9, accepted_tokens=5
+    )
+
+
+def ending_with_its_loop(job):
+    yield from list(looping(job))[:-1]
+    yield replace(finished(job, 32), cached_tokens=2, draft_tokens=9, accepted_tokens=5)
+
+
+def test_a_loop_at_the_very_end_tells_what_the_generator_counted(make_engine):
+    model = make_engine(Guessing(ending_with_its_loop, 33))
+    events = take_all(model.submit([job("a", 32, stop_on_loop=True)]))
+    assert events[-1] == Finished(
         "a", "stop", 3, 32, 2, stop_reason="loop", draft_tokens=9, accepted_tokens=5
     )
 

@@ -142,6 +142,13 @@ def test_what_went_well_before_memory_ran_out_again_counts_no_more():
     assert batch.is_full
 
 
+def test_a_batch_that_has_failed_is_empty():
+    batch = Batch(1)
+    batch.add(job("a"))
+    assert [failed.identifier for failed in batch.fail("x")] == ["a"]
+    assert not batch and not batch.is_full
+
+
 def test_an_end_without_text_is_a_step_that_went_well():
     """Of a job whose first token ends it."""
     batch = Batch(8)

@@ -13,6 +13,7 @@ from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.messages import Failed
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.panics import panics_as
 from tests.conftest import DEMO
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
@@ -78,3 +79,9 @@ def test_a_body_on_which_pydantic_panics_is_refused(monkeypatch):
         pytest.raises(BadRequest, match="not valid JSON"),
     ):
         body.parse_json(b"{}")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_no_panic(kind):
+    with pytest.raises(kind), panics_as(BadRequest, "can't be read"):
+        raise kind

@@ -223,6 +223,19 @@ def test_a_qwen_that_does_not_say_has_windows_from_transformers_default_on(refer
     assert found == [WINDOW if kind == "sliding_attention" else None for kind in kinds]
 
 
+@pytest.mark.parametrize(
+    ("name", "period"), [("cohere2", 3), ("gemma3", 3), ("gemma2", 2)], ids=str
+)
+def test_a_model_without_a_list_of_layers_may_tell_their_period(name, period):
+    """But for Gemma 2, whose period is fixed."""
+    config = {**SPECS[name].config, "sliding_window_pattern": 3}
+    text = config["text_config"] = {**config.get("text_config", {}), "sliding_window_pattern": 3}
+    for told in (config, text):
+        told.pop("layer_types", None)
+    found = [layer.is_local for layer in read_layers(config, 6)]
+    assert found == [i % period != 0 for i in range(1, 7)]
+
+
 def test_a_scale_and_an_alpha_of_the_operator_are_in_the_tables():
     from switchyard.engine.backends.exl2.load.positions import table
 

@@ -21,6 +21,7 @@ from switchyard.engine.messages import (
 )
 from switchyard.engine.schedule import admission
 from switchyard.engine.standing import Past, Standing
+from switchyard.engine.stats import Stats, Totals
 from tests.scripted import job
 
 INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
@@ -70,6 +71,25 @@ def test_what_went_wrong_under_a_name_is_counted_on():
     new.note(Zombies(1))
     new.follow(Past(), old)
     assert (new.num_zombies, new.num_hangs, new.num_restarts) == (4, 2, 1)
+
+
+def test_an_engine_that_drains_counts_on_under_its_name():
+    old, new = Standing("tiny"), Standing("tiny")
+    old.note(Stats(1.0, Totals(new_tokens=10)))
+    new.follow(Past(), old)
+    old.note(Stats(2.0, Totals(new_tokens=15)))
+    assert new.stats.totals.new_tokens == 15
+    old.note(Stopped(None))
+    new.note(Stats(3.0, Totals(new_tokens=1)))
+    assert new.stats.totals.new_tokens == 16
+
+
+def test_no_error_is_logged_of_an_engine_that_was_told_to_end(caplog):
+    standing = Standing("tiny")
+    standing.note(Stopped(None))
+    assert not caplog.records
+    standing.note(Stopped(engine.DeviceLost("gone")))
+    assert [record.getMessage() for record in caplog.records] == ["model tiny: gone"]
 
 
 @pytest.mark.parametrize(

@@ -93,3 +93,13 @@ def test_the_engine_measures_each_part(make_engine):
     assert timings.queue >= waited - submitted
     assert timings.prefill > 0 and timings.decode > 0
     assert timings.queue + timings.prefill + timings.decode <= end - begin
+
+
+def test_the_time_to_the_first_token_is_from_the_submission_on(clock):
+    counters = Counters()
+    stopwatch = Stopwatch(counters)
+    stopwatch.submit(job("a"), 90.0)
+    stopwatch.start("a")
+    clock.now = 103.0
+    stopwatch.stamp([TOKEN])
+    assert counters._sizes["time_to_first_token_seconds"].total == 13.0

@@ -75,3 +75,12 @@ def test_all_that_has_piled_up_is_taken_at_once_the_end_included(stream):
     assert list(stream.take_now()) == [*TOKENS, END]
     assert stream.is_finished
     assert not stream.take_now()
+
+
+def test_a_stream_goes_on_until_the_last_of_its_choices_ends():
+    stream = Stream(["a", "b"], lambda identifier: None)
+    stream.put([END])
+    assert stream.take(20) == [END] and not stream.is_finished
+    last = Finished("b", "stop", 1, 3, 0)
+    stream.put([last])
+    assert stream.take(20) == [last] and stream.is_finished

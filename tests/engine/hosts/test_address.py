@@ -6,6 +6,8 @@ import socket
 
 import pytest
 
+from switchyard.engine import open_engine
+from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.links.hosts import address, key
 from tests.engine.hosts.house import KEY, free_port
@@ -29,6 +31,13 @@ def test_what_is_no_place_for_an_engine_is_refused(at, says):
     with pytest.raises(ModelError, match=says) as caught:
         address.listen(at)
     assert caught.value.param in ("at", None)
+
+
+@pytest.mark.parametrize("at", ["unix:engine.sock", "host", "host:port"])
+def test_a_server_refuses_what_is_no_address(model_path, at):
+    with pytest.raises(ModelError, match="must") as caught:
+        open_engine(ModelConfig(model_path, "m", link="socket", at=(at,)))
+    assert caught.value.param == "at"
 
 
 def test_the_socket_of_one_that_was_killed_is_taken_over_and_that_of_another_is_not(tmp_path):

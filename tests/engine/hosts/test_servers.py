@@ -8,7 +8,7 @@ import pytest
 from switchyard import engine
 from switchyard.engine import messages
 from switchyard.engine.config import ModelConfig
-from switchyard.engine.errors import ModelError
+from switchyard.engine.errors import DeviceLost, ModelError
 from switchyard.engine.links.hosts import address, handshake, knock
 from switchyard.engine.links.hosts.knock import Hello
 from switchyard.engine.links.hosts.socket_link import SocketLink
@@ -35,6 +35,17 @@ def test_a_silent_engine_is_left(house, monkeypatch):
     os.unlink(shared.at.removeprefix("unix:"))
     shared.open(ScriptedBackend())
     assert isinstance(take_all(stream)[-1], Finished)
+
+
+def test_a_server_tells_why_the_engine_has_ended(house):
+    shared = house()
+    with meeting(shared) as (model, wire):
+        wire.send([messages.Loaded(ScriptedBackend().open())])
+        assert model.wait_until_loaded(20)
+        wire.send([messages.Stopped(DeviceLost("the device is lost"))])
+        wait_until(lambda: model.error is not None, model._changed)
+        error = model.error
+    assert str(error) == f"the engine at {shared.at} has ended: the device is lost"
 
 
 @pytest.mark.parametrize(

@@ -157,3 +157,14 @@ def test_a_load_that_fails_gives_its_place_back(served):
         models.load("a").wait(20)
     models.lease("b").release()
     assert table.loaded() == ["b"]
+
+
+def test_an_unload_ends_a_load_at_once(served):
+    table, backend = served(), closed()
+    table.scripts["a"] = [backend]
+    models = table.start(table.model("a"))
+    models.load("a")
+    wait_for(lambda: backend.calls)
+    [loading] = models.engines
+    models.unload("a")
+    wait_for(lambda: loading.state == "draining")

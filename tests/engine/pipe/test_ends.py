@@ -273,3 +273,23 @@ def test_a_child_sees_the_gpus_that_are_its_own(
     assert environ.get("CUDA_VISIBLE_DEVICES") == visible
     assert environ.get("CUDA_DEVICE_ORDER") == order
     assert environ["PYTHONPATH"]
+
+
+def test_a_child_that_ends_before_it_has_read_all_has_ended(model_path):
+    link = PipeLink(ModelConfig(model_path, "scripted"), seeded, lambda events: None)
+    here, there = Wire.pair()
+    with here:
+        here.send("unread")
+        there.close()
+        assert link._receive(here, is_loaded=True) is None
+
+
+def test_an_event_that_can_not_cross_ends_the_child(monkeypatch, capsys):
+    statuses, outbox = [], queue.SimpleQueue()
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    here, there = Wire.pair()
+    with here, there:
+        outbox.put(threading.Lock())
+        outbox.put(None)
+        pipe._write_events(there, outbox, 20.0)
+    assert statuses == [1] and "cannot pickle" in capsys.readouterr().err
