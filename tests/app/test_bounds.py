@@ -61,6 +61,7 @@ CHAT = [
     ("tools", tools(*(f"f{i}" for i in range(512))), tools(*(f"f{i}" for i in range(513)))),
     ("tools", tools("x" * 128), tools("x" * 129)),
     ("tools", tools("aZ0_.:/@-"), tools("")),
+    ("top_logprobs", 20, 21),
     ("reasoning_budget", 0, -1),
     ("reasoning_budget", 2**31 - 1, 2**31),
     ("chat_template_kwargs", *({str(i): 1 for i in range(n)} for n in (64, 65))),
@@ -79,7 +80,7 @@ def test_guidance_may_lead_away_from_the_prompt():
 
 @pytest.mark.parametrize(("name", "most", "more"), CHAT)
 def test_a_chat_may_say_so_much_and_no_more(name, most, more):
-    check(Chat, {"messages": [USER]}, name, most, more)
+    check(Chat, {"messages": [USER], "logprobs": True}, name, most, more)
 
 
 def check(kind, body, name, most, more):

@@ -59,7 +59,7 @@ def test_what_asks_for_nothing_is_told(make_client, url, body, told):
 
 def test_what_is_in_a_message_and_asks_for_nothing_is_told_by_its_place(make_client):
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
-    messages[1]["annotations"] = []
+    messages[1]["annotations"] = [{"type": "url_citation"}]
     messages.append({"role": "user", "content": "z"})
     body = {"messages": messages, "max_tokens": 1, "stream": True}
     response = make_client(ScriptedBackend()).post("/v1/chat/completions", json=body)

@@ -1,6 +1,7 @@
 """Model files that the CPU's Llama loads, and those that it refuses."""
 
 import sys
+import threading
 import types
 
 import pytest
@@ -174,3 +175,12 @@ def test_room_in_the_hosts_memory_is_asked_for_before_weights_are_read(model_pat
     monkeypatch.setattr(llama, "read_weights", None)
     with pytest.raises(NoRoom):
         backend.open()
+
+
+def test_only_the_thread_that_imports_is_silent(capsys):
+    out = cpu._Without(threading.get_ident())
+    assert out.write("of the import") == len("of the import")
+    other = threading.Thread(target=out.write, args=("of the host",))
+    other.start()
+    other.join(20)
+    assert capsys.readouterr().out == "of the host"

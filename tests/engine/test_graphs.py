@@ -85,3 +85,13 @@ def test_a_token_without_an_embedding_is_not_sent_to_the_device(token_id):
     with pytest.raises(IndexError, match="beyond 10 embeddings"):
         passes.run(torch.tensor([3, token_id]), [0, 0], np.zeros((2, 1), dtype=np.int32))
     assert not passes.compute(torch.tensor([[3, token_id]]), [0], np.zeros((1, 1), dtype=np.int32))
+
+
+@pytest.mark.parametrize("loras", [[], ["an adapter"]])
+def test_captured_passes_are_used_without_adapters_alone(loras):
+    cpu.install()
+    from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
+
+    generator = object.__new__(PromptGenerator)
+    generator.current_loras, generator._passes = loras, object()
+    assert generator._graphs is (None if loras else generator._passes)

@@ -197,6 +197,11 @@ def test_with_choice_none_the_model_sees_no_tools_and_calls_are_text(make_client
 
 
 @pytest.mark.parameter("tool_choice.type", "/v1/chat/completions")
+def allowed(*names):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+
+
 @pytest.mark.parameter("tool_choice.allowed_tools")
 @pytest.mark.parameter("tool_choice.allowed_tools.mode")
 @pytest.mark.parameter("tool_choice.allowed_tools.tools")
@@ -206,9 +211,8 @@ def test_with_choice_none_the_model_sees_no_tools_and_calls_are_text(make_client
 def test_allowed_tools_are_all_that_the_model_sees(make_client):
     backend = ScriptedBackend(says(*CALLS))
     client = make_client(backend)
-    allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
-    choice = {"type": "allowed_tools", "allowed_tools": allowed}
-    message = client.post(URL, json={**QUESTION, "tool_choice": choice}).json["choices"][0]
+    request = {**QUESTION, "tool_choice": allowed("get_time")}
+    message = client.post(URL, json=request).json["choices"][0]
     assert "get_weather" not in prompt_of(client, backend)
     [call] = message["message"]["tool_calls"]
     assert call["function"]["name"] == "get_time"
@@ -226,6 +230,7 @@ def test_allowed_tools_are_all_that_the_model_sees(make_client):
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
+        ({"tool_choice": allowed("get_time", "no")}, "tool_choice"),
         ({"functions": [TIME["function"]]}, "functions"),
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"chat_template": "{{ x }}"}, "chat_template"),
@@ -242,6 +247,15 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(make_client, change, par
     response = make_client(backend).post(URL, json={**QUESTION, **change})
     assert (response.status_code, response.json["error"]["param"]) == (400, param)
     assert not backend.enqueued
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [("functions", [TIME["function"]], "tools"), ("function_call", {"name": "f"}, "tool_choice")],
+)
+def test_an_old_name_is_refused_with_the_new_one(make_client, name, value, instead):
+    response = make_client(ScriptedBackend()).post(URL, json={**QUESTION, name: value})
+    assert response.json["error"]["message"] == f"{name} is not supported: use {instead}"
 
 
 FUNCTION = {"name": "f", "arguments": "{}"}
@@ -364,3 +378,16 @@ def test_the_setting_of_the_calls_format_goes_before_what_the_template_shows(
     [choice] = client.post(URL, json=QUESTION).json["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "get_time"
+
+
+def test_the_type_of_a_refused_part_is_told_by_its_beginning(make_client):
+    messages = [{"role": "user", "content": [{"type": "image" * 99, "text": "x"}]}]
+    response = make_client(ScriptedBackend()).post(URL, json={"messages": messages})
+    assert repr(("image" * 99)[:100]) in response.json["error"]["message"]
+
+
+def test_a_message_with_images_is_refused(make_client):
+    messages = [{"role": "user", "content": "x", "images": ["eA=="]}]
+    error = make_client(ScriptedBackend()).post(URL, json={"messages": messages}).json["error"]
+    assert error["param"] == "messages.0"
+    assert "images is not supported" in error["message"]

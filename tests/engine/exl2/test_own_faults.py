@@ -86,8 +86,9 @@ def test_logits_that_are_not_numbers_end_that_job_alone(forced, sampling, value)
     backend = forced(lambda t: {7: value} if t == 9 else {5: 0.0})
     bad = job("bad", 5, prompt=(1, 9), sampling=sampling)
     events = run(backend, bad, job("good", 5, prompt=(1, 2)))
-    assert isinstance(events["bad"][-1], Failed)
-    assert str(events["bad"][-1].error) == "the model's logits are not numbers"
+    last = events["bad"][-1]
+    assert isinstance(last, Failed) and isinstance(last.error, engine.JobFailed)
+    assert str(last.error) == "the model's logits are not numbers"
     assert events["good"][-1].new_tokens == 5
 
 
