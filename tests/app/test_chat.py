@@ -287,11 +287,3 @@ def test_usage_until_then_counts_all_tokens_of_a_piece(make_client, url):
     body = {"max_tokens": 6, "stream": True, "stream_options": options, **asked}
     bodies = frames(make_client(ScriptedBackend(pairs)).post(url, json=body))
     assert {one["usage"]["completion_tokens"] for one in bodies} - {0} == {2, 4, 6}
-
-
-def test_the_usage_of_each_frame_takes_both_options(make_client):
-    options = {"continuous_usage_stats": True}
-    body = {"messages": HELLO, "max_tokens": 2, "stream": True, "stream_options": options}
-    assert all(
-        "usage" not in one for one in frames(make_client(ScriptedBackend()).post(URL, json=body))
-    )

@@ -220,6 +220,13 @@ def test_eos_stops_unless_it_is_ignored(backend, forced, eos):
     assert (end.text, end.last.finish_reason) == (" return return return", "length")
 
 
+def test_tokens_without_text_are_told(backend, forced):
+    [a] = pieces(backend, " return")
+    backend = forced(chain(1, a, 2, 2))
+    events = run(backend, job("x", 3, prompt=(1,), ignore_eos=True))["x"]
+    assert [i for e in events if isinstance(e, Chunk) for i in e.token_ids] == [a, 2, 2]
+
+
 @pytest.mark.parameter("stop_token_ids")
 def test_a_requests_own_stop_token_ends_the_text_before_it(backend, forced):
     a, b = pieces(backend, " return", " import")
