@@ -15,6 +15,7 @@ from switchyard.app.host.tables import TABLES
 from switchyard.app.services import KEY
 from switchyard.engine.links.thread import EngineThread
 from switchyard.testing import fake
+from tests.operations.conftest import KeysFile, entry
 from tests.scripted import Gate, ScriptedBackend
 
 UPGRADE = {
@@ -125,6 +126,20 @@ def test_without_keys_a_thread_of_the_host_is_no_key(make_host, monkeypatch):
     monkeypatch.setattr(model, "submit", lambda new, *rest: jobs.extend(new) or submit(new, *rest))
     assert switchyard.generate("x", max_tokens=1).text == "0 "
     assert [(job.client, job.owner) for job in jobs] == [("local", "local")]
+
+
+def test_with_keys_the_host_is_one_client_whoever_visits_it(make_host, monkeypatch, tmp_path):
+    keys = KeysFile(tmp_path / "keys.toml").write(entry("ann"))
+    app, switchyard = make_host(keys_file=str(keys.path))
+    switchyard.start()
+    model, jobs = switchyard.models.get(), []
+    submit = model.submit
+    monkeypatch.setattr(model, "submit", lambda new, *rest: jobs.extend(new) or submit(new, *rest))
+    visit = app.test_request_context(environ_base={"REMOTE_ADDR": "192.0.2.7"})
+    for context in (contextlib.nullcontext(), visit):
+        with context:
+            assert switchyard.generate("x", max_tokens=1).text == "0 "
+    assert [(job.client, job.owner) for job in jobs] == [("key:host", "key:host")] * 2
 
 
 def test_presets_are_those_of_the_settings(make_host):

@@ -45,6 +45,12 @@ def test_a_draft_without_a_name_leaves_the_models_own():
     assert validate(ModelLoad, {"name": "x", "draft": {}}).settings == {}
 
 
+def test_sizes_of_a_load_have_the_names_of_settings():
+    sizes = {"cache_size": 4096, "chunk_size": 512}
+    settings = validate(ModelLoad, {"name": "x", **sizes}).settings
+    assert settings == {"cache_tokens": 4096, "max_chunk_size": 512}
+
+
 def test_the_list_is_there_while_the_model_loads(make_client):
     backend = ScriptedBackend()
     backend.opening.clear()

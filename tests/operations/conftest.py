@@ -6,9 +6,9 @@ import json
 import pytest
 
 from switchyard.app.operations.keyring import LOOK
-from tests.app.conftest import ask, gate, make_client, way
+from tests.app.conftest import ask, gate, handed_over, held, make_client, way
 
-__all__ = ["ask", "gate", "make_client", "way"]
+__all__ = ["ask", "gate", "handed_over", "held", "make_client", "way"]
 
 KEYS = {name: f"sk-sy-{name}-0123456789abcdef" for name in ("ann", "bob", "root", "prom")}
 ROLES = {"root": "admin", "prom": "metrics"}

@@ -119,6 +119,17 @@ def test_a_stream_is_told_with_all_its_bytes(make_keyed, lines):
     assert (fields["completion_tokens"], fields["finish_reason"]) == (2, "length")
 
 
+@pytest.mark.parametrize("way", ["gunicorn"], indirect=True)
+def test_what_the_sender_has_written_counts_as_sent(make_client, lines, held, handed_over):
+    client = make_client(held(timed), access_log="-")
+    response = client.post(URL, json={"prompt": "x", "max_tokens": 2, "stream": True})
+    assert handed_over.acquire(timeout=20)
+    held.set()
+    num_bytes = len(response.data)
+    response.close()
+    assert lines()[0]["bytes"] == num_bytes
+
+
 def test_a_stream_that_is_left_is_told_with_the_bytes_that_were_sent(make_keyed, lines):
     client = make_keyed(ScriptedBackend(endless), access_log="-")
     body = {"prompt": "x", "max_tokens": 1900, "stream": True}
