@@ -56,6 +56,11 @@ def test_aliases_are_found_and_not_listed(make_client):
     assert client.get("/v1/models/gpt-4.1", headers=headers).json["id"] == "scripted"
 
 
+def test_a_model_is_found_by_a_name_with_a_slash(make_client):
+    client = make_client(ScriptedBackend(), model_aliases={"org/name": "scripted"})
+    assert client.get("/v1/models/org/name").json["id"] == "scripted"
+
+
 @pytest.mark.parametrize(
     ("name", "found"),
     [
