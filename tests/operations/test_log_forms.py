@@ -71,9 +71,10 @@ def test_a_json_line_has_the_exception_apart(make_client):
 
 
 UNCAUGHT = """
-import sys, threading, warnings
+import logging, sys, threading, warnings
 from switchyard.app.operations.logs import listen
 listen("INFO", "json", "")
+logging.getLogger("switchyard.engine").info("warm")
 warnings.warn("old")
 for end in (sys.exit, lambda: 1 / 0):
     thread = threading.Thread(target=end)
@@ -87,6 +88,7 @@ def test_what_nobody_catches_is_a_line_and_a_thread_that_ends_on_purpose_is_none
     command = [sys.executable, "-c", UNCAUGHT]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["message"] for line in lines if line["level"] == "INFO"] == ["warm"]
     messages = [line["message"] for line in lines if line["level"] == "CRITICAL"]
     assert messages == ["uncaught: division by zero", "uncaught: at last"]
     [told] = [line for line in lines if line["level"] == "WARNING"]
@@ -112,11 +114,13 @@ def test_the_access_logs_file_has_its_lines_alone(tmp_path):
 def test_a_line_of_text_has_local_time_and_quotes_what_would_divide_it(zone):
     told = {"remote": "::1", "key": None, "method": "GET", "route": "/", "status": 200, "bytes": 3}
     told |= {"user_agent": None, "id": "a-1", "model": "my model", "agent": "a\x07b", "name": "ä"}
+    told |= {"stream": False, "cached_tokens": 0, "code": None}
     hours = {"EAST-14": "14:00:00 +1400", "WEST12": "12:00:00 -1200"}[zone]
     day = "01/Jan/1970" if zone == "EAST-14" else "31/Dec/1969"
     assert str(AccessLine(told, "HTTP/1.1", 0.0)) == (
         f'::1 - - [{day}:{hours}] "GET / HTTP/1.1" 200 3 "-" "-"'
         ' id=a-1 model="my model" agent="a\\u0007b" name="\\u00e4"'
+        " stream=false cached_tokens=0 code=-"
     )
 
 

@@ -243,6 +243,13 @@ def test_every_method_is_passed_on(echo, method):
     assert [(one[0], one[1], one[3]) for one in seen] == [(method, "/v1/models/my own?#ä", b"y")]
 
 
+@pytest.mark.parametrize("path", ["../v1/models", "v1/../../models", "v1/.."])
+def test_no_path_leaves_the_servers_url(echo, path):
+    app, seen = echo
+    assert app.test_client().get(f"/llm/{path}").status_code == 404
+    assert not seen
+
+
 def test_no_visitor_gets_another_s_cookies(echo):
     app, seen = echo
     for _ in range(2):
