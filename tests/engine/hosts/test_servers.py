@@ -1,6 +1,7 @@
 """How a server comes to a shared engine, and what it does when that is away."""
 
 import os
+import threading
 import time
 
 import pytest
@@ -84,6 +85,27 @@ def test_a_server_tries_again_where_a_full_door_is_closed_on_it(house):
         again, _ = listener.accept()
         again.close()
         assert model.state == "loading"
+
+
+def test_an_engine_that_lets_a_server_in_and_says_no_more_is_given_up(at, monkeypatch):
+    monkeypatch.setattr(knock, "TIMEOUT", 0.5)
+    ends = []
+
+    def come():
+        try:
+            knock.knock(at, b"", FINGERPRINT)
+        except Exception as error:
+            ends.append(type(error))
+
+    thread = threading.Thread(target=come)
+    with address.listen(at) as listener:
+        thread.start()
+        connection, _ = listener.accept()
+        with connection:
+            handshake.meet_server(connection, b"")
+            thread.join(20)
+    thread.join(20)
+    assert ends == [TimeoutError]
 
 
 def test_each_loss_of_an_engine_begins_with_short_waits(house, monkeypatch, caplog):
