@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +18,7 @@ from switchyard.engine.memory import gpus, host
 from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.memory.gpus import Gpu
 from switchyard.engine.memory.residency import check_host, needed
+from switchyard.engine.memory.together import Together
 from switchyard.engine.model.footprint import measure
 from tests.conftest import DEMO, run_code
 
@@ -226,6 +228,19 @@ def test_check_adds_up_the_models_that_stay_in_the_hosts_memory(switchyard, monk
 def test_check_says_that_replicas_lack_gpus(check):
     status, output = check(20, DEMO_EXL2, "--set", "replicas=2")
     assert status == 1 and "1 GPUs can't be shared out to 2 replicas" in output
+
+
+def test_the_cache_of_different_replicas_is_that_of_the_smallest(monkeypatch):
+    there = [Gpu("A GPU", (9, 0), 80 * GIB, int(free * GIB), "570.1") for free in (1.3, 20)]
+    monkeypatch.setattr(gpus, "visible", lambda: there)
+    config = ModelConfig(DEMO_EXL2, "demo", "cuda", cache_tokens="auto", replicas=2)
+    footprints, _ = measure(config)
+    caches = [
+        Together().on_gpus(replace(config, replicas=1, gpus=(i,)), footprints, 2048, False)
+        for i in range(2)
+    ]
+    assert 0 < caches[0][1] < caches[1][1]
+    assert Together().on_gpus(config, footprints, 2048, False) == caches[0]
 
 
 def test_check_names_a_gpu_that_is_not_there(check):

@@ -61,3 +61,14 @@ def test_no_message_takes_all_memory(ends, monkeypatch):
     here.sendall(HEAD.pack(1001))
     with pytest.raises(OSError, match="1001 bytes"):
         there.receive(20)
+
+
+def test_a_connection_that_is_shut_is_over_for_both_ends():
+    here, there = Wire.pair()
+    with here, there:
+        here.shut()
+        for end in (here, there):
+            with pytest.raises(EOFError):
+                end.receive(0)
+            with pytest.raises(BrokenPipeError):
+                end.send("more")

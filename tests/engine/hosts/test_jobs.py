@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import socket
+import struct
 import threading
 import time
 
@@ -9,6 +11,7 @@ import pytest
 
 from switchyard.engine import messages
 from switchyard.engine.errors import BatchFailed, Full
+from switchyard.engine.links.hosts.front_end import FrontEnd
 from switchyard.engine.messages import Chunk, Failed, Finished, ListPending, PutBack, Submit
 from tests.engine.hosts.house import (
     connected,
@@ -63,7 +66,7 @@ def test_a_front_end_that_ends_takes_its_jobs_along_and_no_others(house):
         assert len(bob.jobs(20)) == 4
     take_until_text(other)
     wait_until(lambda: host.num_jobs == 1, host._changed)
-    assert list(backend.active) == ["bob"]
+    assert list(backend.active) == ["bob"] and len(host._front_ends) == 1
 
 
 def test_all_front_ends_together_have_the_limit_of_one(house):
@@ -202,6 +205,14 @@ def test_a_front_end_that_reads_nothing_holds_up_nobody_and_is_ended(house):
             time.sleep(0.05)
         assert not host.num_jobs
     assert "much" not in backend.active
+
+
+def test_a_write_to_a_front_end_has_the_limit_of_a_silence():
+    here, there = socket.socketpair()
+    with here, there:
+        FrontEnd(here, 1, 2.5, None, None)
+        limit = here.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+    assert struct.unpack("ll", limit) == (2, 500_000)
 
 
 def test_a_silent_front_end_loses_its_jobs(house):

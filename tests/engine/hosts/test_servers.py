@@ -14,6 +14,7 @@ from switchyard.engine.links.hosts import address, handshake, knock
 from switchyard.engine.links.hosts.knock import Hello
 from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.wire import Wire
+from switchyard.engine.memory import residency
 from switchyard.engine.messages import Finished, PutBack
 from tests.engine.hosts.house import FINGERPRINT, KEY, link_of, meeting, wait_until
 from tests.engine.reading import take_all
@@ -139,6 +140,11 @@ def test_a_job_is_sent_with_its_age(house):
         while not (sent := wire.receive_one(20)):
             pass
     assert sent.job.identifier == "a" and 7000 <= sent.time < 7100
+
+
+def test_a_server_needs_no_memory_for_a_shared_engine(model_path):
+    config = ModelConfig(model_path, "m", "cpu", link="socket", at=("unix:/a",))
+    assert residency.needed(config) == {}
 
 
 def test_a_server_can_be_closed_while_there_is_no_engine(house):

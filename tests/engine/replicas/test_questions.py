@@ -1,9 +1,19 @@
 """Questions about the jobs of all servers, to replicas that a test plays."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from switchyard.engine.links import questions
-from switchyard.engine.messages import Hanging, JobList, JobState, ListJobs
+from switchyard.engine.links.questions import Questions
+from switchyard.engine.messages import (
+    Hanging,
+    JobList,
+    JobState,
+    ListJobs,
+    ListPending,
+    PendingList,
+)
 
 
 @pytest.fixture
@@ -27,6 +37,12 @@ def test_a_list_of_jobs_needs_no_replica_that_is_not_ready(asked):
     first.tell(Hanging("it is silent"))
     one_hangs.link.send(ListJobs(8))
     assert ListJobs(8) not in first.sent and second.sent[-1] == ListJobs(8)
+
+
+def test_what_waits_for_a_shared_engine_that_is_away_is_told_here():
+    away = SimpleNamespace(status="loading", unstarted=["a"])
+    [answer] = Questions(is_one_queue=True).ask(ListPending(7), [away], ("b", "c"))
+    assert answer == PendingList(7, ("a", "b", "c"))
 
 
 def test_the_oldest_question_gives_way_where_too_many_are_open(asked, monkeypatch):
