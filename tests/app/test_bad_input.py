@@ -112,6 +112,7 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
         ({"messages": [{"content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "emperor", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "x", "images": ["eA=="]}]}, "messages.0"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]},
             "messages.0.content.0",
@@ -201,6 +202,11 @@ def test_values_that_ask_for_nothing_are_taken(make_client):
         (CHAT, {"messages": [{"role": "user", "content": "x"}] * 2049}, "messages"),
         (CHAT, {"messages": [{"role": "user", "content": [5] * 10_000}]}, "messages.0.content.0"),
         (CHAT, {"messages": [{"role": "user", "content": [5] * 10_001}]}, "messages"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "p" * 1_000_000}]}]},
+            "messages.0.content.0",
+        ),
         (CHAT, {"messages": [{"role": "user", "content": [5] * 101}] * 100}, "messages"),
         (CHAT, {"messages": [{"role": "user", "content": "x", **MANY}]}, "messages.0.a0"),
         (

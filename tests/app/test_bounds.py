@@ -51,6 +51,7 @@ COMPLETION = [
     ("logit_bias", {str(i): 1 for i in range(1024)}, {str(i): 1 for i in range(1025)}),
     ("logit_bias", {"5": -100, "6": 100}, {"5": -101}),
     ("logit_bias", {"0": 1, "999999999": 1}, {"05": 1}),
+    ("logprobs", 20, 21),
     ("choice", [str(i) for i in range(10_000)], ["x"] * 10_001),
     ("response_format", form("x" * 64), form("x" * 65)),
 ]

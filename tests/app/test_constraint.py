@@ -150,6 +150,7 @@ def test_a_chat_is_constrained_as_well(post):
         ({"guided_json": " " * (128 * 1024 + 1)}, "guided_json", "more than 131072"),
         ({"guided_json": "[]"}, "guided_json", "must be an object"),
         ({"guided_json": "[" * 100_000}, "guided_json", ""),
+        ({"guided_json": json.dumps(SCHEMA).ljust(128 * 1024 + 1)}, "guided_json", "131072"),
         ({"json_schema": {"nullable": True}}, "json_schema", "nullable"),
         ({"json_schema": {"x-guidance": {"lenient": True}}}, "json_schema", "x-guidance"),
         ({"json_schema": {"uniqueItems": True}}, "json_schema", "uniqueItems"),

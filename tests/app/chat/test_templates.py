@@ -137,6 +137,10 @@ def test_variables_documents_and_effort_reach_a_template_that_uses_them(make_cli
     assert prompt == "False </s> <|im_end|> high"
 
 
+def test_a_token_that_the_model_lacks_is_empty_in_the_prompt(make_client, with_template):
+    assert ask(make_client, with_template("[{{ unk_token }}]"))[1] == "[]"
+
+
 @pytest.mark.parameter("messages[].name")
 def test_names_of_authors_are_text_to_the_model(make_client, with_template):
     path = with_template("{{ messages[0].name }}")
@@ -298,6 +302,15 @@ def test_a_template_that_does_not_end_is_ended(make_client, with_template, monke
     error = response.json["error"]
     assert (response.status_code, error["param"]) == (400, "messages")
     assert "chat template failed: it takes more than 0.2 seconds" in error["message"]
+
+
+def test_each_prompt_has_the_whole_time(make_client, with_template, monkeypatch):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template("{% for i in range(99) %}{% endfor %}x"))
+    with monkeypatch.context() as patched:
+        patched.setattr(sandbox, "MAX_SECONDS", -1)
+        assert client.post(URL, json=QUESTION).status_code == 400
+    assert client.post(URL, json=QUESTION).status_code == 200
 
 
 @pytest.mark.parametrize("name", HUGE)
