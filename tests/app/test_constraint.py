@@ -121,6 +121,11 @@ def test_a_chat_is_constrained_as_well(post):
         ),
         ({"structured_outputs": {}}, "structured_outputs", "one"),
         ({"structured_outputs": {"yaml": 1}}, "structured_outputs.yaml", "unknown"),
+        (
+            {"structured_outputs": {"json_object": False}},
+            "structured_outputs.json_object",
+            "True",
+        ),
         ({"response_format": {"type": "json_schema"}}, "response_format", "one schema"),
         (
             {

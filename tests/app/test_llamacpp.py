@@ -388,4 +388,7 @@ def test_each_of_several_prompts_has_the_whole_context(make_client):
     _, response = post(make_client, prompt=[[5] * 1500, [6] * 1500], n_predict=1)
     assert response.status_code == 200, response.text
     _, response = post(make_client, prompt=[[5], [6] * 2049], n_predict=1)
-    assert response.status_code == 400 and "2049 tokens" in response.json["error"]["message"]
+    assert response.status_code == 400
+    assert response.json["error"]["message"].startswith(
+        "This model's maximum context length is 2048 tokens. However, the prompt has 2049 tokens"
+    )

@@ -25,6 +25,9 @@ INPUT = {"input": "x", "max_output_tokens": 1}
         ("/v1/responses", INPUT, "background", False, 0),
         ("/v1/chat/completions", MESSAGES, "store", False, 0),
         ("/v1/chat/completions", MESSAGES, "functions", [], False),
+        ("/v1/chat/completions", MESSAGES, "best_of", 1, True),
+        ("/v1/chat/completions", MESSAGES, "modalities", ["text"], ["audio"]),
+        ("/v1/chat/completions", MESSAGES, "add_bos_token", True, False),
         ("/v1/completions", PROMPT, "suffix", "", False),
     ],
 )
@@ -60,10 +63,13 @@ def test_what_asks_for_nothing_is_told(make_client, url, body, told):
 def test_what_is_in_a_message_and_asks_for_nothing_is_told_by_its_place(make_client):
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
     messages[1]["annotations"] = [{"type": "url_citation"}]
-    messages.append({"role": "user", "content": "z"})
+    call = {"id": "1", "function": {"name": "f", "arguments": ""}, "extra_content": {"a": 1}}
+    messages[1]["tool_calls"] = [call]
+    messages.append({"role": "tool", "content": "z", "tool_call_id": "1"})
     body = {"messages": messages, "max_tokens": 1, "stream": True}
     response = make_client(ScriptedBackend()).post("/v1/chat/completions", json=body)
-    assert response.headers["X-Switchyard-Ignored"] == "messages.annotations"
+    told = response.headers["X-Switchyard-Ignored"].split(",")
+    assert told == ["messages.annotations", "messages.tool_calls.extra_content"]
 
 
 def test_a_value_that_asks_for_something_is_refused_with_what_would_ask_for_nothing(make_client):

@@ -19,7 +19,7 @@ GIVEN = {
     "temperature": (0.4, {}, {"temperature": 0.4}),
     "temperature_last": (True, {}, {"temperature_last": True}),
     "dynatemp_low": (0.3, {"dynatemp_high": 2}, {"dynatemp_low": 0.3}),
-    "dynatemp_high": (2.5, {"dynatemp_low": 1}, {"dynatemp_high": 2.5}),
+    "dynatemp_high": (2.5, {"dynatemp_low": 2.5}, {"dynatemp_high": 2.5}),
     "dynatemp_exponent": (1.5, {}, {"dynatemp_exponent": 1.5}),
     "smoothing_factor": (0.7, {}, {"smoothing_factor": 0.7}),
     "smoothing_curve": (2.0, {}, {"smoothing_curve": 2.0}),

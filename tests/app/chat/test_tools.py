@@ -317,20 +317,20 @@ def test_a_stream_opens_with_null_content_where_the_model_may_call(make_client):
 
 
 def test_names_of_tools_with_other_characters_go_there_and_back(make_client):
-    call = '<tool_call>{"name": "git_log_all", "arguments": {}}</tool_call>'
+    call = '<tool_call>{"name": "git_log_all_v2", "arguments": {}}</tool_call>'
     backend = ScriptedBackend(says(call))
     client = make_client(backend)
-    tools = [{"type": "function", "function": {"name": "git:log/all"}}]
+    tools = [{"type": "function", "function": {"name": "git:log/all@v2"}}]
     body = {**HELLO, "tools": tools}
     [choice] = client.post(URL, json=body).json["choices"]
     [called] = choice["message"]["tool_calls"]
-    assert called["function"]["name"] == "git:log/all"
-    assert "git_log_all" in prompt_of(client, backend)
+    assert called["function"]["name"] == "git:log/all@v2"
+    assert "git_log_all_v2" in prompt_of(client, backend)
     messages = [*HELLO["messages"], choice["message"], *HELLO["messages"]]
     client.post(URL, json={**body, "messages": messages})
-    assert prompt_of(client, backend).count("git_log_all") == 2
+    assert prompt_of(client, backend).count("git_log_all_v2") == 2
     assert "git:log" not in prompt_of(client, backend)
-    twins = [*tools, {"type": "function", "function": {"name": "git_log:all"}}]
+    twins = [*tools, {"type": "function", "function": {"name": "git_log:all@v2"}}]
     response = client.post(URL, json={**body, "tools": twins})
     assert response.json["error"]["param"] == "tools"
 
