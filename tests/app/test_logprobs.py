@@ -238,6 +238,9 @@ def test_tokens_are_called_by_their_ids_on_request(make_client, ids):
     logprobs = client.post(COMPLETIONS, json=request).json["choices"][0]["logprobs"]
     assert logprobs["tokens"] == [f"token_id:{a}"]
     assert logprobs["top_logprobs"] == [{f"token_id:{b}": -0.125, f"token_id:{a}": -0.25}]
+    request = {"prompt": "x", "logprobs": 0, **more}
+    logprobs = client.post(COMPLETIONS, json=request).json["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == [f"token_id:{a}"]
     request = {"messages": HELLO, "logprobs": True, "top_logprobs": 1, **more}
     [token] = client.post(CHAT, json=request).json["choices"][0]["logprobs"]["content"]
     assert (token["token"], token["bytes"]) == (f"token_id:{a}", [ord("a")])

@@ -28,6 +28,7 @@ INPUT = {"input": "x", "max_output_tokens": 1}
         ("/v1/chat/completions", MESSAGES, "best_of", 1, True),
         ("/v1/chat/completions", MESSAGES, "modalities", ["text"], ["audio"]),
         ("/v1/chat/completions", MESSAGES, "add_bos_token", True, False),
+        ("/v1/completions", PROMPT, "do_sample", True, False),
         ("/v1/completions", PROMPT, "suffix", "", False),
     ],
 )
@@ -61,15 +62,18 @@ def test_what_asks_for_nothing_is_told(make_client, url, body, told):
 
 
 def test_what_is_in_a_message_and_asks_for_nothing_is_told_by_its_place(make_client):
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
-    messages[1]["annotations"] = [{"type": "url_citation"}]
+    part = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+    messages = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "y"}]
+    notes = ("annotations", "provider_specific_fields", "reasoning", "thinking_blocks")
+    messages[1] |= {name: [{"a": 1}] for name in notes}
     call = {"id": "1", "function": {"name": "f", "arguments": ""}, "extra_content": {"a": 1}}
     messages[1]["tool_calls"] = [call]
     messages.append({"role": "tool", "content": "z", "tool_call_id": "1"})
     body = {"messages": messages, "max_tokens": 1, "stream": True}
     response = make_client(ScriptedBackend()).post("/v1/chat/completions", json=body)
-    told = response.headers["X-Switchyard-Ignored"].split(",")
-    assert told == ["messages.annotations", "messages.tool_calls.extra_content"]
+    told = {"content.cache_control", "tool_calls.extra_content", *notes}
+    names = response.headers["X-Switchyard-Ignored"].split(",")
+    assert set(names) == {f"messages.{name}" for name in told}
 
 
 def test_a_value_that_asks_for_something_is_refused_with_what_would_ask_for_nothing(make_client):

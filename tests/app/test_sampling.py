@@ -119,6 +119,7 @@ def test_what_a_request_says_is_of_the_engines_types():
         ({"dynatemp_low": 0.5}, "dynatemp_low"),
         ({"dynatemp_low": 2, "dynatemp_high": 1}, "dynatemp_low"),
         ({"repetition_decay": 5}, "repetition_decay"),
+        ({"repetition_decay": 5, "repetition_penalty_range": -1}, "repetition_decay"),
         ({"cfg_scale": 2}, "cfg_scale"),
         ({"negative_prompt": "no"}, "cfg_scale"),
         ({"dry_sequence_breakers": "[" * 9000}, "dry_sequence_breakers"),
