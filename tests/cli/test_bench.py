@@ -64,6 +64,7 @@ def test_each_number_of_streams_has_its_line(bench):
     assert {(head["Authorization"], body["max_tokens"]) for head, body in asked} == {
         ("Bearer mine", 7)
     }
+    assert all(body["ignore_eos"] for _, body in asked)
 
 
 def test_the_key_may_be_in_the_environment(bench, monkeypatch):

@@ -332,6 +332,8 @@ def test_new_tokens_of_a_request(make_keyed, keys_file, asked, n, given):
     assert [job.max_new_tokens for job in backend.enqueued] == [given] * n
     is_cut = (asked or 16) > given  # which /v1/completions asks for by itself
     assert response.headers.get("X-Switchyard-Ignored") == ("max_tokens" if is_cut else None)
+    client.get("/generate?prompt=x", headers=bearer("ann"))  # whose default is the server's
+    assert backend.enqueued[-1].max_new_tokens == 6
 
 
 def test_all_choices_of_all_prompts_share_the_new_tokens(make_keyed, keys_file):

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from switchyard.app.operations.account import Account
+from switchyard.app.exceptions import BudgetSpent, TimedOut
+from switchyard.app.operations.account import ACCOUNT, Account
 from switchyard.app.operations.logs import _AccessFile, say
 from switchyard.app.operations.trace import parse_trace
+from switchyard.app.services import KEY
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.app.conftest import wait_until_empty
 from tests.conftest import ROOT
@@ -245,6 +247,26 @@ def test_refusals_are_told_by_route_and_code(make_keyed, lines, path, headers, s
     assert (fields["status"], fields["code"], fields["route"]) == (status, code, route)
     assert f" code={code or '-'} " in text
     assert fields["prompt_tokens"] is None and KEYS["ann"] not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (BudgetSpent("no tokens are left"), 429, "insufficient_quota"),
+        (TimedOut("late", "queue_timeout"), 408, "queue_timeout"),
+        (ZeroDivisionError(), 500, "internal_error"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else None,
+)
+def test_a_generation_of_a_connection_is_told_by_its_error(make_client, lines, error, status, code):
+    app = make_client(ScriptedBackend(), access_log="-").application
+    with app.test_request_context("/v1/stream") as context:
+        environ = context.request.environ
+        environ[ACCOUNT] = Account(app.extensions[KEY].guard._recorders)
+        with pytest.raises(type(error)), app.extensions[KEY].guard.generation(environ):
+            raise error
+    fields, _ = lines()
+    assert (fields["status"], fields["code"]) == (status, code)
 
 
 def test_health_is_left_out_and_so_is_all_without_the_setting(make_client, make_keyed, lines):
