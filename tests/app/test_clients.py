@@ -1,5 +1,6 @@
 """Clients that leave while a response is awaited or streamed."""
 
+import errno
 import re
 import socket
 import struct
@@ -10,6 +11,7 @@ import types
 import pytest
 
 from switchyard import engine
+from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.client import Client
 from switchyard.engine.messages import Failed, Started
 from tests.app.conftest import wait_until_empty
@@ -163,6 +165,11 @@ def test_a_response_that_fails_before_its_first_text_has_begun_for_such_a_client
     gate.open()
     kinds = re.findall(r"^event: response\.(\w+)$", response.get_data(as_text=True), re.M)
     assert kinds == ["created", "in_progress", "failed"]
+
+
+def test_servers_know_by_its_number_that_a_client_has_left():
+    """Gunicorn logs an error without it as a failure of the application."""
+    assert ClientGone().errno == errno.ECONNRESET
 
 
 def test_waitress_says_it_by_a_function(make_client, gate):

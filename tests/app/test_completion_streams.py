@@ -127,6 +127,15 @@ def test_other_clients_get_server_sent_events(make_client, accept):
     assert response.mimetype == "text/event-stream"
 
 
+@pytest.mark.parametrize("first", ["application/x-ndjson", "text/plain"])
+def test_of_bare_text_and_lines_of_json_that_are_asked_for_alike_the_lines_come(make_client, first):
+    accept = sorted(["text/plain", "application/x-ndjson"], key=lambda one: one != first)
+    response = make_client(ScriptedBackend()).post(
+        URL, json={"prompt": "x", "stream": True}, headers={"Accept": ", ".join(accept)}
+    )
+    assert response.mimetype == "application/x-ndjson"
+
+
 @pytest.mark.parametrize(
     ("more", "param"),
     [

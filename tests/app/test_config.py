@@ -184,6 +184,12 @@ def test_a_wrong_file_is_named(elsewhere, content, message):
         read_settings()
 
 
+def test_a_file_that_cannot_be_read_is_named(monkeypatch):
+    monkeypatch.setenv("SWITCHYARD_CONFIG", "/proc/self/mem")
+    with pytest.raises(SettingsError, match=r"^/proc/self/mem: .*Input/output error"):
+        read_settings()
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

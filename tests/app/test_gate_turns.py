@@ -48,6 +48,26 @@ def test_of_two_that_leave_together_the_longer_one_counts_for_the_next(clock):
     follower().leave()
 
 
+def test_what_an_input_has_waited_counts_for_no_rest_behind_it(clock):
+    gate = make_gate()
+    first, followers = enter(gate, MAX_BYTES), []
+    for number in (1, 2):
+        followers.append(in_thread(enter, gate, MAX_BYTES))
+        wait_until(lambda number=number: gate.num_waiting == number)
+    clock.now += 5
+    first.leave()
+    gate._num_busy = lambda: 1
+    clock.now += 1
+    gate._inside[0].leave()
+    [(rest, end)] = [alarm for alarm in clock.alarms if alarm[1] == gate._end_rest]
+    assert rest == 1.0
+    clock.now += rest
+    end()
+    gate._inside[0].leave()
+    for follower in followers:
+        follower()
+
+
 @pytest.mark.parametrize(("max_waiting", "max_busy"), [(1, 1000), (10, 101)])
 def test_as_many_wait_at_the_gate_as_may_and_no_more(max_waiting, max_busy):
     gate = make_gate(max_waiting, max_busy, num_busy=0)

@@ -91,6 +91,7 @@ def test_models_of_its_own_are_several_with_several_workers(
     ("options", "num_processes", "has_models", "said"),
     [
         ({"threads": b"8"}, 1, True, None),
+        ({"enable-threads": True}, 1, True, None),
         ({"enable-threads": True}, 4, True, OF_ITSELF),
         ({}, 1, True, "uWSGI generates nothing between two requests"),
         ({}, 4, False, None),

@@ -65,6 +65,7 @@ def test_what_is_not_given_is_no_limit():
         ('[[keys]]\nname = "a"', "a: hash: .*required"),
         (f'[[keys]]\nhash = "{HASH}"', "entry 1: name: .*required"),
         ('[[keys]]\nname = "a"\nhash = "sk-sy-secret"', "a: hash: .*pattern"),
+        (f'[[keys]]\nname = "a"\nhash = "sha256:{"A" * 64}"', "a: hash: .*pattern"),
         (entry("ann", role="owner"), "ann: role: .*'admin'"),
         (entry("ann", rpm=0), "ann: rpm: .*greater than or equal to 1"),
         (entry("ann", rpm=True), "ann: rpm: .*integer"),
