@@ -8,8 +8,9 @@ import pytest
 from switchyard.app.operations import guard
 from switchyard.app.operations.keys import parse_keys
 from switchyard.app.operations.limits import Quotas
-from tests.operations.conftest import Clock, entry
+from tests.operations.conftest import Clock, bearer, entry
 from tests.operations.ledgers import zone
+from tests.scripted import ScriptedBackend
 
 __all__ = ["zone"]
 
@@ -59,3 +60,19 @@ def test_anthropics_clients_are_told_in_utc_when_a_limit_is_whole_again(
         "anthropic-ratelimit-tokens-reset": "2026-12-01T00:01:29Z",
     }
     assert anthropics == (expected if is_anthropics else {})
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_limit_of_new_tokens_is_told_by_the_name_that_the_request_has(
+    make_keyed, keys_file, is_cut
+):
+    keys_file.write(entry("ann", max_tokens=6))
+    client = make_keyed(ScriptedBackend(), clamp_max_tokens=is_cut)
+    body = {"input": "x", "max_output_tokens": 20}
+    response = client.post("/v1/responses", json=body, headers=bearer("ann"))
+    if is_cut:
+        assert response.headers["X-Switchyard-Ignored"] == "max_output_tokens"
+    else:
+        error = response.json["error"]
+        assert error["param"] == "max_output_tokens"
+        assert error["message"].startswith("max_output_tokens: this API key may have 6")

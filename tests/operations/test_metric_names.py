@@ -100,6 +100,13 @@ def test_what_engines_count_has_its_own_name(make_client):
     assert told["pages"] == {"all": model.info.num_pages, "referenced": 1, "cached": 2}
 
 
+def test_each_state_that_a_model_may_have_is_a_series(make_client):
+    found = series(make_client(ScriptedBackend()))
+    own = ("loading", "ready", "draining", "stopped", "recovering", "hanging")
+    for state in (*own, "unloaded", "failed"):
+        assert value(found, "switchyard_model_state", state=state) == (state == "ready")
+
+
 def test_what_the_server_holds_has_its_own_name():
     streams = [SimpleNamespace(num_behind=number) for number in (1, 2, 6)]
     threads = Threads()
