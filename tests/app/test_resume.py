@@ -216,6 +216,7 @@ def test_an_operator_may_end_what_nobody_reads(make_client, drop):
         (":3", 400),
         ("{id}:x", 400),
         ("{id}:-1", 400),
+        ("{id}:²", 400),
         ("{id}:99", 400),
         ("cmpl-0:1", 404),
     ],
