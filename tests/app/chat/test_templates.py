@@ -361,7 +361,3 @@ def test_the_time_of_each_prompt_counts_anew(monkeypatch):
     assert environment.render(template) == "x"
     seconds = sandbox.MAX_SECONDS * 2
     assert environment.render(template) == "x"
-
-
-def test_a_token_that_the_model_lacks_is_empty_in_the_prompt(make_client, with_template):
-    assert ask(make_client, with_template("{{ unk_token }}x"))[1] == "x"
