@@ -152,7 +152,6 @@ def test_a_chat_is_constrained_as_well(post):
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "no JSON"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
         ({"guided_json": "{"}, "guided_json", "no JSON"),
-        ({"guided_json": " " * (128 * 1024 + 1)}, "guided_json", "more than 131072"),
         ({"guided_json": "[]"}, "guided_json", "must be an object"),
         ({"guided_json": "[" * 100_000}, "guided_json", ""),
         ({"guided_json": json.dumps(SCHEMA).ljust(128 * 1024 + 1)}, "guided_json", "131072"),

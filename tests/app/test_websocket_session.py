@@ -67,8 +67,7 @@ class Client:
     def close(self):
         with contextlib.suppress(OSError, wsproto.utilities.LocalProtocolError):  # closed already
             self._theirs.sendall(self._protocol.send(CloseConnection(1000)))
-        self._thread.join(20)
-        assert not self._thread.is_alive()
+        self.join()
         for one in (self._ours, self._theirs):
             one.close()
 

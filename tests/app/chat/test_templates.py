@@ -350,14 +350,3 @@ def test_what_templates_usually_do_is_within_their_bounds(make_client, with_temp
         f"1True{content}---817000000001700000000" + "1700000000a, b  x  "
         '<Namespace>2[\n [\n  3\n ],\n {\n  "a": 2\n }\n]abby11999'
     )
-
-
-def test_the_time_of_each_prompt_counts_anew(monkeypatch):
-    environment = sandbox.Sandbox()
-    environment.bound_filters()
-    template = environment.from_string("{% for i in range(99) %}{% endfor %}x")
-    seconds = 0.0
-    monkeypatch.setattr(sandbox.time, "thread_time", lambda: seconds)
-    assert environment.render(template) == "x"
-    seconds = sandbox.MAX_SECONDS * 2
-    assert environment.render(template) == "x"

@@ -24,7 +24,7 @@ CALL = ['Well.\n<tool_call>\n{"name": "get_weather", "argu', 'ments": {"city": '
 CALLS = [*CALL, "\n</tool_call>\n<tool_call>", '{"name": "get_time", "arguments": {}}</tool_call>']
 
 
-def allowing(*names):
+def allowed(*names):
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
 
@@ -202,11 +202,6 @@ def test_with_choice_none_the_model_sees_no_tools_and_calls_are_text(make_client
 
 
 @pytest.mark.parameter("tool_choice.type", "/v1/chat/completions")
-def allowed(*names):
-    tools = [{"type": "function", "function": {"name": name}} for name in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
-
-
 @pytest.mark.parameter("tool_choice.allowed_tools")
 @pytest.mark.parameter("tool_choice.allowed_tools.mode")
 @pytest.mark.parameter("tool_choice.allowed_tools.tools")
@@ -383,16 +378,3 @@ def test_the_setting_of_the_calls_format_goes_before_what_the_template_shows(
     [choice] = client.post(URL, json=QUESTION).json["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "get_time"
-
-
-def test_the_type_of_a_refused_part_is_told_by_its_beginning(make_client):
-    messages = [{"role": "user", "content": [{"type": "image" * 99, "text": "x"}]}]
-    response = make_client(ScriptedBackend()).post(URL, json={"messages": messages})
-    assert repr(("image" * 99)[:100]) in response.json["error"]["message"]
-
-
-def test_a_message_with_images_is_refused(make_client):
-    messages = [{"role": "user", "content": "x", "images": ["eA=="]}]
-    error = make_client(ScriptedBackend()).post(URL, json={"messages": messages}).json["error"]
-    assert error["param"] == "messages.0"
-    assert "images is not supported" in error["message"]

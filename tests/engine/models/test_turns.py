@@ -50,7 +50,7 @@ def test_a_load_waits_for_the_memory_of_a_model_that_is_being_unloaded(served, w
     models = table.start(table.model("a", load=when), table.model("b", 20))
     on_gpus(models, a=(0,), b=(1,))
     with models.lease("a"):
-        wait_for(lambda: table.loaded() == ["a"])  # a lease of what loads with the server is there
+        assert models.wait_until_loaded(20)  # a lease of what loads with the server is there
         models.unload("a")
         load = models.load("b")
         assert load.wait(0.1) is not None
@@ -159,7 +159,7 @@ def test_a_load_that_fails_gives_its_place_back(served):
     assert table.loaded() == ["b"]
 
 
-def test_an_unload_ends_a_load_at_once(served):
+def test_an_unload_tells_an_engine_that_loads_to_end(served):
     table, backend = served(), closed()
     table.scripts["a"] = [backend]
     models = table.start(table.model("a"))
