@@ -168,10 +168,14 @@ def test_a_body_that_nothing_has_read_is_no_part_of_the_next_request(opened):
 
 
 def test_bodies_that_come_slowly_leave_threads_for_the_others(small, opened):
-    slow = [opened(head(CHUNKED)) for _ in range(MAX_SLOW)]
-    for _ in range(2):
-        assert_is_live(small)  # by then they have their threads
-    for connection in [opened(head(CHUNKED)) for _ in range(2)]:
+    slow, refused = {opened(head(CHUNKED)) for _ in range(MAX_SLOW + 2)}, set()
+    while len(refused) < 2:  # whichever come last to their wait
+        ready, _, _ = select.select(slow - refused, [], [], 20)
+        assert ready
+        refused.update(ready)
+    assert len(refused) == 2
+    slow -= refused
+    for connection in refused:
         received = read_all(connection)
         assert received.startswith(b"HTTP/1.1 429 ") and b"Connection: close" in received
         assert b"Retry-After: " in received
