@@ -3,7 +3,7 @@
 
     python benchmarks/fragmentation.py [MODEL_DIR]
 
-exllamav2 defragments its cache only when no job is left, which never happens under constant load.
+A page is found through a table, so the server never moves one.
 Measured are decode steps of 8 jobs, engine only, in turns on one backend: with each job's pages
 adjacent and in order, and with pages from a shuffled list of free pages.
 """

@@ -182,6 +182,14 @@ def test_a_page_is_not_left_for_one_that_its_job_still_computes(opened):
     assert tuple(t for e in mine for t in e.token_ids) == token_ids
 
 
+def test_pages_stay_in_their_places_when_the_last_job_has_ended(opened):
+    """The library would defragment: its kernel fails for quantized caches of some widths."""
+    backend = opened()
+    for i in range(8):  # more pages than there are, in an order that is no longer the cache's
+        run(backend, of("short", prompt(i, 300), 2), of("long", prompt(9, 300 + 60 * i), 2))
+    assert [page.page_index for page in backend._generator.all_pages] == list(range(6))
+
+
 @pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
 def test_a_page_that_gives_way_to_its_equal_is_not_read_any_more(model_path, is_overlapping):
     """The second of two equal jobs shares the page of the first once that is full. A newcomer

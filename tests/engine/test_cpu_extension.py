@@ -150,16 +150,6 @@ def test_penalties_apply_and_fade_by_the_place_of_a_token(
     np.testing.assert_allclose(logits.flatten(), expected, rtol=1e-4, atol=1e-5)
 
 
-# Pages
-
-
-def test_pages_rotate_against_their_order():
-    cache = torch.arange(6.0)[:, None].repeat(1, 4)
-    extension.cache_rotate(cache, torch.tensor([4, 1, 2], dtype=torch.int), torch.empty(1, 4))
-    assert cache[:, 0].tolist() == [0, 2, 4, 3, 1, 5]
-    assert (cache == cache[:, :1]).all()
-
-
 # Installing
 
 

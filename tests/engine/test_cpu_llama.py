@@ -145,18 +145,6 @@ def test_half_precision_weights_are_computed_in_float32(tmp_path, dtype):
     assert_close(scenario.forward([(0, ids, [0])])["logits"][0], scenario.expected(ids))
 
 
-def test_pages_may_move_within_the_cache(scenario):
-    from switchyard.engine.backends.exl2.cpu.extension import cache_rotate
-
-    ids = tokens(400)
-    scenario.prefill(ids[:-1], [5, 2])
-    for tensor in scenario.cache.all_tensors():  # as the generator defragments
-        pages = tensor.view(tensor.shape[1] // PAGE, -1)
-        cache_rotate(pages, torch.tensor([2, 0, 5]), torch.empty_like(pages[:1]))
-    out = scenario.forward([(399, ids[-1:], [0, 5])])["logits"]  # 0 took 5's, 5 took 2's
-    assert_close(out[0], scenario.expected(ids)[-1:])
-
-
 def test_a_part_of_a_page_may_be_copied_to_another(scenario):
     ids = tokens(60)
     scenario.prefill(ids, [4])

@@ -85,6 +85,28 @@ def test_quantized_caches_give_nearly_the_same_texts(serve, model, mode, fewest)
     assert num_same(answers(backend), plain) >= fewest
 
 
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    """Path of a model whose keys of one token are 192 numbers: no multiple of 128."""
+    path = tmp_path_factory.mktemp("models") / "narrow"
+    sizes = ("--hidden-size", "384", "--num-heads", "6", "--num-kv-heads", "3")
+    script = ROOT / "scripts" / "make_model.py"
+    subprocess.run([sys.executable, script, path, *sizes, "--num-layers", "2"], check=True)
+    return str(path)
+
+
+@pytest.mark.parametrize("mode", ["float16", "Q8", "Q6", "Q4"])
+def test_a_cache_of_any_width_serves_on_when_all_its_pages_were_used(serve, narrow, mode):
+    """The library would defragment after that, and its kernel kill the process."""
+    backend = serve(narrow, cache_mode=(mode,), cache_tokens=2048)
+    for i in range(40):  # in an order of pages that is no longer the cache's
+        prompts = {"short": (5 + i,) * 300, "long": (9,) * (300 + 30 * i)}
+        run(backend, *(job(n, 2, prompt=ids, sampling=GREEDY) for n, ids in prompts.items()))
+    torch.cuda.synchronize()
+    assert backend._generator.access_serial > 3 * backend._generator.max_pages
+    assert free_pages(backend) == backend._generator.max_pages
+
+
 def test_gptq_weights_are_read_as_they_are_written(serve, tmp_path):
     quantized, rounded = make_gptq(DEMO, tmp_path)
     assert num_same(answers(serve(quantized)), answers(serve(rounded))) >= 6

@@ -164,8 +164,6 @@ class Generator(PromptGenerator):
         for job in ended:
             job.deallocate_pages()
             self.active_jobs.remove(job)
-        if ended and not self.num_remaining_jobs():
-            self.defrag_cache()
 
     def _launch_behind(self, step: _Step, token_ids: torch.Tensor) -> _Step | None:
         """The pass after `step`, whose tokens are on the device and unknown to the host."""

@@ -33,6 +33,12 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         for i, page in enumerate(self.all_pages):
             page.sequence = ids[i : i + 1]
 
+    def defrag_cache(self) -> None:
+        """Moves no page. A page is found through a table, so its place costs nothing
+        (docs/decisions.md). The library's kernel dies of a misaligned address where the width of
+        keys is no multiple of 128 and the cache is quantized.
+        """
+
     def pages_beginning_with(self, first: int, second: int) -> list[Any]:
         """Pages whose first two tokens are, or were, these."""
         begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)

@@ -333,14 +333,17 @@ def test_a_repair_leaves_pages_alone_that_another_job_has_filled(forced):
 
 def test_a_job_whose_last_result_is_lost_ends_all_the_same(forced):
     backend = forced(lambda t: {7: 0.0})
-    generator, defrag = backend._generator, backend._generator.defrag_cache
+    generator = backend._generator
+    backend.enqueue(job("a", 1, prompt=(1,)))
+    [ending] = generator.pending_jobs
+    deallocate = ending.deallocate_pages
 
-    def failing_defrag():
-        generator.defrag_cache = defrag
+    def failing():  # its pages are free, and its result is not returned
+        deallocate()
+        generator.active_jobs.remove(ending)
         raise RuntimeError("out of memory")
 
-    generator.defrag_cache = failing_defrag  # runs when the last job has ended
-    backend.enqueue(job("a", 1, prompt=(1,)))
+    ending.deallocate_pages = failing
     [event] = backend.iterate()
     assert isinstance(event.error, engine.BatchFailed)
     assert not backend._jobs and not generator.active_jobs

@@ -11,12 +11,10 @@ from switchyard.engine.backends.exl2.cpu.logits import (
     logit_filter_exclusive,
 )
 from switchyard.engine.backends.exl2.cpu.matching import count_match, partial_strings_match
-from switchyard.engine.backends.exl2.cpu.pages import cache_rotate
 from switchyard.engine.backends.exl2.cpu.sampling import sample_basic
 
 __all__ = [
     "apply_rep_penalty",
-    "cache_rotate",
     "count_match",
     "fast_fadd_cpu",
     "fast_fill_cpu_ones_bool",
