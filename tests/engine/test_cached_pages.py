@@ -1,5 +1,6 @@
 """What the cache serves is what was computed, whoever has been at its pages meanwhile."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -180,6 +181,34 @@ def test_a_page_is_not_left_for_one_that_its_job_still_computes(opened):
         found += backend.iterate()
     mine = [e for e in found if isinstance(e, Chunk) and e.identifier == "one"]
     assert tuple(t for e in mine for t in e.token_ids) == token_ids
+
+
+def test_a_newcomer_takes_the_last_pages_of_a_prefix_first(opened):
+    backend = opened(cache_tokens=10 * SIZE)
+    chat = of("chat", prompt(1, 1600), 4)
+    run(backend, chat)  # seven pages
+    run(backend, of("other", prompt(2, 1200), 4))  # five, and three are free
+    assert run(backend, chat)["chat"][-1].cached_tokens >= 5 * SIZE
+
+
+def test_no_page_is_kept_without_the_page_before_it(opened):
+    """Chats that go on, some with a common beginning, two at a time, in a cache that is too small
+    for all. Each page that is served has its whole prefix.
+    """
+    backend = opened(cache_tokens=10 * SIZE)
+    chance = random.Random(1)
+    system = prompt(9, 300)
+    chats = [(system if i % 2 else ()) + prompt(i, 200) for i in range(6)]
+    for turn in range(30):
+        two = chance.sample(range(6), 2)
+        for i in two:
+            more = prompt(100 + turn, chance.randrange(20, 300))
+            chats[i] = (chats[i] + more)[: 4 * SIZE]
+        run(backend, *(of(f"chat{i}", chats[i], chance.randrange(1, 9)) for i in two))
+        pages = backend._generator.all_pages
+        whole = {page.phash for page in pages if page.kv_position == SIZE}
+        kept = [page for page in pages if page.kv_position and page.prev_hash is not None]
+        assert all(page.prev_hash in whole for page in kept)
 
 
 def test_pages_stay_in_their_places_when_the_last_job_has_ended(opened):

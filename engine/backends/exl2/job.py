@@ -111,7 +111,17 @@ class Exl2Job(PromptJob):
         if self.is_active:
             self.is_active = False
             self._note_tokens()
+            self._age_pages()
         super().deallocate_pages()
+
+    def _age_pages(self) -> None:
+        """Make the last page of a sequence the oldest, which a newcomer takes first: a prefix is
+        of no use without its beginning.
+        """
+        for sequence in self.sequences:
+            for page in reversed(sequence.allocated_pages):
+                self.generator.access_serial += 1
+                page.access_serial = self.generator.access_serial
 
     def begin_decoding(self) -> None:
         self._find_border()
