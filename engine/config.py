@@ -61,7 +61,8 @@ class ModelConfig:
     engine_key_file: str | None = _option(
         None,
         "File with the key of shared engines, 32 bytes or more. Server and engine each prove that"
-        " they have it. Needed for `HOST:PORT`. A holder of the key may run code there.",
+        " they have it. Needed for `HOST:PORT`, and between different users. A holder of the key"
+        " may run code there.",
     )
     gpus: tuple[int, ...] = _option(
         (),

@@ -14,10 +14,14 @@ MODE = 0o600  # write access to it allows running code
 
 
 def check(address: str) -> None:
-    """Raises ModelError for an invalid address."""
+    """Raises ModelError for an invalid address, and for one that any user of the machine may take
+    away.
+    """
     if address.startswith(UNIX):
         if not os.path.isabs(address.removeprefix(UNIX)):
-            raise ModelError(f"at: {address!r} must have an absolute path behind unix:", "at")
+            raise ModelError(f"at: {address!r} must have an absolute path after unix:", "at")
+        if danger := _danger(address):
+            raise ModelError(f"at: {danger}", "at")
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
@@ -38,12 +42,14 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str, timeout: float) -> socket.socket:
-    """The connected socket has no timeout. Raises OSError."""
+    """The connected socket has no timeout. Who listens is not checked. Raises OSError."""
     if is_tcp(address):
         host, port = _host_and_port(address)
         connection = socket.create_connection((host, port), timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     else:
+        if danger := _danger(address):  # since the start
+            raise OSError(danger)
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(timeout)
         try:
@@ -87,6 +93,20 @@ def _listen_at_path(address: str) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _danger(address: str) -> str:
+    """Why the socket's directory may not hold it; empty if it may, or isn't there yet. In a sticky
+    directory no user removes or renames the socket of another.
+    """
+    directory = os.path.dirname(address.removeprefix(UNIX))
+    try:
+        mode = os.stat(directory).st_mode
+    except OSError:
+        return ""
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return f"{address} is in a directory that all users may write: chmod o-w {directory}"
+    return ""
 
 
 def _answers(path: str) -> bool:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 
 from switchyard.engine.links.hosts import address
-from switchyard.engine.links.hosts.handshake import TIMEOUT, Stranger, meet_server
-from switchyard.engine.links.hosts.knock import Hello, Welcome
-from switchyard.engine.links.wire import Wire
+from switchyard.engine.links.hosts.handshake import meet_server
+from switchyard.engine.links.hosts.introduction import Hello, Welcome
+from switchyard.engine.links.hosts.peer import Stranger
+from switchyard.engine.links.seal import Seals
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +27,10 @@ class Door:
         at: str,
         key: bytes,
         fingerprint: str,
-        admit: Callable[[socket.socket, Hello], None],
+        admit: Callable[[socket.socket, Seals | None, int], None],
     ) -> None:
         """Listens at once, so that a wrong address shows early: raises ModelError. `admit` is
-        called on the thread of the handshake.
+        called on the thread of the handshake, with the server's process id.
         """
         self._key = key
         self._fingerprint = fingerprint
@@ -73,7 +74,9 @@ class Door:
 
     def _meet(self, connection: socket.socket) -> None:
         try:
-            hello = self._hello(connection)
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            hello, seals = meet_server(connection, self._key, self._answer)
         except (Stranger, OSError, EOFError) as reason:
             logger.warning("a connection is refused: %s", reason)
             connection.close()
@@ -84,25 +87,15 @@ class Door:
             if hello.is_look:
                 connection.close()
             else:
-                self._admit(connection, hello)
+                self._admit(connection, seals, hello.pid)
         finally:
             self._strangers.release()
 
-    def _hello(self, connection: socket.socket) -> Hello:
-        """Raises Stranger, OSError, EOFError."""
-        if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        meet_server(connection, self._key)
-        wire = Wire(connection)
-        hello = wire.receive_one(TIMEOUT)
-        assert isinstance(hello, Hello)
+    def _answer(self, hello: Hello) -> Welcome:
         refusal = ""
         if hello.fingerprint != self._fingerprint:
             refusal = (
                 f"the engine has read a model of fingerprint {self._fingerprint}, and this server"
-                f" one of {hello.fingerprint}: both need the same files, with their times"
+                f" one of {hello.fingerprint[:100]}: both need the same files, with their times"
             )
-        wire.send(Welcome(os.getpid(), refusal))
-        if refusal:
-            raise Stranger(f"server {hello.pid}: {refusal}")
-        return hello
+        return Welcome(os.getpid(), refusal)

@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
+from switchyard.engine.links.seal import Seals
 from switchyard.engine.links.wire import Wire, send_all
 from switchyard.engine.messages import Command, Event
 from switchyard.engine.schedule.watchdog import CHECKS, interval_of
@@ -22,6 +23,7 @@ class FrontEnd:
     def __init__(
         self,
         connection: socket.socket,
+        seals: Seals | None,
         pid: int,
         silence_timeout: float,
         take: Callable[["FrontEnd", Command], None],
@@ -31,7 +33,7 @@ class FrontEnd:
         limit = struct.pack("ll", int(silence_timeout), int(silence_timeout % 1 * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self.pid = pid
-        self._wire = Wire(connection)
+        self._wire = Wire(connection, seals)
         self._silence_timeout = silence_timeout
         self._take = take
         self._leave = leave

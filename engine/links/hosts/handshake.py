@@ -1,54 +1,80 @@
-"""The handshake of a server and a shared engine, before either reads a pickle.
+"""The handshake of a server and a shared engine. No pickle is read before its end.
 
-Both send their protocol and a nonce, then a proof of the key: HMAC-SHA256 over both nonces. The
-server's proof comes first, so that the engine proves nothing to a client without the key.
+1. Each end asks the kernel for the user of the other, unless it has a key.
+2. Both send their protocol and a nonce.
+3. The server sends `Hello`, then the engine `Welcome`. Each is JSON, with a proof of the key:
+   HMAC-SHA256 over both nonces and the JSON. The server's proof comes first, so that the engine
+   proves nothing to a client without the key.
+4. With a key, both derive keys from it and the nonces, which seal all later messages. Else a
+   process between the two could pass the proofs on, and then send messages of its own.
 """
 
 import contextlib
-import hashlib
 import hmac
 import secrets
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from switchyard.engine.errors import ModelError
+from switchyard.engine.links.hosts.introduction import (
+    Hello,
+    Introduction,
+    Welcome,
+    from_json,
+    to_json,
+)
+from switchyard.engine.links.hosts.peer import Stranger, check_peer
+from switchyard.engine.links.seal import Seal, Seals
 
-PROTOCOL = 2  # changes with any message: see tests/engine/hosts/test_handshake.py
+PROTOCOL = 3  # changes with any message: see tests/engine/hosts/test_handshake.py
 TIMEOUT = 5.0  # seconds for all of it
+MAX_INTRODUCTION = 4096  # bytes of JSON
 
-_HELLO = struct.Struct("!10sH32s")
+_GREETING = struct.Struct("!10sH32s")  # this one never changes: versions tell each other by it
 _MAGIC = b"switchyard"
-_SIZE = hashlib.sha256().digest_size
-_SERVER, _ENGINE = b"server", b"engine"
+_SIZE = struct.Struct("!H")
+_PROOF = 32  # bytes
+
+# What an HMAC is for. None is the beginning of another.
+_HELLO, _WELCOME = b"hello\0", b"welcome\0"
+_FROM_SERVER, _FROM_ENGINE = b"from the server\0", b"from the engine\0"
 
 
-class Stranger(ModelError):
-    """The other end is no Switchyard, or has another protocol, key or model."""
-
-
-def meet_engine(connection: socket.socket, key: bytes) -> None:
+def meet_engine(
+    connection: socket.socket, key: bytes, hello: Hello
+) -> tuple[Welcome, Seals | None]:
     """The server's part. Raises Stranger, OSError, EOFError."""
+    check_peer(connection, key)
     with _in_time(connection) as until:
         own, other = _exchange(connection, until)
-        connection.sendall(_proof(key, _SERVER, own, other))
-        try:
-            proof = _receive(connection, _SIZE, until)
-        except EOFError:
-            raise Stranger("the engine has another key") from None
-        if not hmac.compare_digest(proof, _proof(key, _ENGINE, other, own)):
+        nonces = own + other
+        _send(connection, hello, lambda data: _hmac(key, _HELLO, nonces, data))
+        proof, data = _receive_introduction(connection, until)
+        if not hmac.compare_digest(proof, _hmac(key, _WELCOME, nonces, data)):
             raise Stranger("the engine has another key")
+        welcome = from_json(Welcome, data)
+    return welcome, _seals(key, nonces, _FROM_SERVER, _FROM_ENGINE)
 
 
-def meet_server(connection: socket.socket, key: bytes) -> None:
+def meet_server(
+    connection: socket.socket, key: bytes, answer: Callable[[Hello], Welcome]
+) -> tuple[Hello, Seals | None]:
     """The engine's part. Raises Stranger, OSError, EOFError."""
+    check_peer(connection, key)
     with _in_time(connection) as until:
         own, other = _exchange(connection, until)
-        proof = _receive(connection, _SIZE, until)
-        if not hmac.compare_digest(proof, _proof(key, _SERVER, other, own)):
+        nonces = other + own
+        proof, data = _receive_introduction(connection, until)
+        if not hmac.compare_digest(proof, _hmac(key, _HELLO, nonces, data)):
+            _send(connection, Welcome(0), lambda _: bytes(_PROOF))  # it proves nothing
             raise Stranger("the server has another key")
-        connection.sendall(_proof(key, _ENGINE, own, other))
+        hello = from_json(Hello, data)
+        welcome = answer(hello)
+        _send(connection, welcome, lambda data: _hmac(key, _WELCOME, nonces, data))
+        if welcome.refusal:
+            raise Stranger(f"server {hello.pid}: {welcome.refusal}")
+    return hello, _seals(key, nonces, _FROM_ENGINE, _FROM_SERVER)
 
 
 @contextlib.contextmanager
@@ -61,8 +87,8 @@ def _in_time(connection: socket.socket) -> Iterator[float]:
 def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
     """Returns the nonces of both ends."""
     own = secrets.token_bytes(32)
-    connection.sendall(_HELLO.pack(_MAGIC, PROTOCOL, own))
-    magic, protocol, other = _HELLO.unpack(_receive(connection, _HELLO.size, until))
+    connection.sendall(_GREETING.pack(_MAGIC, PROTOCOL, own))
+    magic, protocol, other = _GREETING.unpack(_receive(connection, _GREETING.size, until))
     if magic != _MAGIC:
         raise Stranger("the other end is no Switchyard")
     if protocol != PROTOCOL:
@@ -71,6 +97,19 @@ def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
             " versions of Switchyard with one protocol"
         )
     return own, other
+
+
+def _send(connection: socket.socket, one: Introduction, prove: Callable[[bytes], bytes]) -> None:
+    data = to_json(one)
+    connection.sendall(_SIZE.pack(len(data)) + prove(data) + data)
+
+
+def _receive_introduction(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
+    """Returns proof and JSON, neither checked."""
+    (size,) = _SIZE.unpack(_receive(connection, _SIZE.size, until))
+    if size > MAX_INTRODUCTION:
+        raise Stranger(f"its introduction has {size} bytes")
+    return _receive(connection, _PROOF, until), _receive(connection, size, until)
 
 
 def _receive(connection: socket.socket, size: int, until: float) -> bytes:
@@ -84,5 +123,12 @@ def _receive(connection: socket.socket, size: int, until: float) -> bytes:
     return data
 
 
-def _proof(key: bytes, role: bytes, own: bytes, other: bytes) -> bytes:
-    return hmac.digest(key, role + own + other, "sha256")
+def _seals(key: bytes, nonces: bytes, sent: bytes, received: bytes) -> Seals | None:
+    """None without a key: the kernel has named the user at the other end."""
+    if not key:
+        return None
+    return Seals(Seal(_hmac(key, sent, nonces)), Seal(_hmac(key, received, nonces)))
+
+
+def _hmac(key: bytes, purpose: bytes, nonces: bytes, data: bytes = b"") -> bytes:
+    return hmac.digest(key, purpose + nonces + data, "sha256")

@@ -14,8 +14,8 @@ from switchyard.engine.errors import EngineError
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.links.hosts.door import Door
 from switchyard.engine.links.hosts.front_end import FrontEnd
-from switchyard.engine.links.hosts.knock import Hello
 from switchyard.engine.links.hosts.shared_job import SharedJob
+from switchyard.engine.links.seal import Seals
 from switchyard.engine.messages import (
     Abandon,
     Cancel,
@@ -124,11 +124,11 @@ class Host:
 
     # Thread of a handshake
 
-    def _admit(self, connection: socket.socket, hello: Hello) -> None:
+    def _admit(self, connection: socket.socket, seals: Seals | None, pid: int) -> None:
         front_end = FrontEnd(
-            connection, hello.pid, self._config.silence_timeout, self._take, self._leave
+            connection, seals, pid, self._config.silence_timeout, self._take, self._leave
         )
-        logger.info("server %d shares the engine", hello.pid)
+        logger.info("server %d shares the engine", pid)
         with self._changed:
             self._front_ends.add(front_end)
             front_end.tell(self._greeting())

@@ -1,30 +1,12 @@
-"""The introductions of a server and a shared engine, after the handshake."""
+"""How a server comes to a shared engine."""
 
 import os
-from dataclasses import dataclass
 
 from switchyard.engine.links.hosts import address
-from switchyard.engine.links.hosts.handshake import TIMEOUT, Stranger, meet_engine
+from switchyard.engine.links.hosts.handshake import TIMEOUT, meet_engine
+from switchyard.engine.links.hosts.introduction import Hello
+from switchyard.engine.links.hosts.peer import Stranger
 from switchyard.engine.links.wire import Wire
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """Of a server: its process id, and the fingerprint of the model that it tokenizes for.
-    `is_look`: it only asks whether the engine would take it.
-    """
-
-    pid: int
-    fingerprint: str
-    is_look: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """Of an engine. `refusal`: why it does not take the server."""
-
-    pid: int
-    refusal: str = ""
 
 
 def knock(at: str, key: bytes, fingerprint: str, is_look: bool = False) -> tuple[Wire, int]:
@@ -33,14 +15,11 @@ def knock(at: str, key: bytes, fingerprint: str, is_look: bool = False) -> tuple
     """
     connection = address.connect(at, TIMEOUT)
     try:
-        meet_engine(connection, key)
-        wire = Wire(connection)
-        wire.send(Hello(os.getpid(), fingerprint, is_look))
-        welcome = wire.receive_one(TIMEOUT)
-        assert isinstance(welcome, Welcome)
+        hello = Hello(os.getpid(), fingerprint, is_look)
+        welcome, seals = meet_engine(connection, key, hello)
         if welcome.refusal:
             raise Stranger(welcome.refusal)
     except BaseException:
         connection.close()
         raise
-    return wire, welcome.pid
+    return Wire(connection, seals), welcome.pid

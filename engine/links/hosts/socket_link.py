@@ -8,8 +8,8 @@ import time
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import EngineError, ModelError
 from switchyard.engine.links.base import Deliver
-from switchyard.engine.links.hosts.handshake import Stranger
 from switchyard.engine.links.hosts.knock import knock
+from switchyard.engine.links.hosts.peer import Stranger
 from switchyard.engine.links.wire import Wire, send_all
 from switchyard.engine.messages import Command, Loaded, Restarting, Stop, Stopped, Submit
 from switchyard.engine.schedule.watchdog import CHECKS, interval_of
@@ -132,6 +132,11 @@ class SocketLink:
                             return self._end(error)
                     self._deliver(events)
         except (EOFError, OSError):
+            return self._end(None)
+        except ModelError:
+            raise
+        except Exception:
+            logger.exception("what the engine at %s sends can't be read", self.at)
             return self._end(None)
         return f"the engine at {self.at} is silent, since {self._config.silence_timeout:.0f} s"
 

@@ -8,10 +8,10 @@ import socket
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
-from switchyard.engine.links.hosts import address, handshake, knock
+from switchyard.engine.links.hosts import address, handshake
 from switchyard.engine.links.hosts.handshake import meet_engine
 from switchyard.engine.links.hosts.host import Host
-from switchyard.engine.links.hosts.knock import Hello
+from switchyard.engine.links.hosts.introduction import Hello, Welcome
 from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.links.thread import EngineThread
@@ -66,10 +66,9 @@ def connected(shared, key=None, **options):
     connection = address.connect(shared.at, 5.0)
     for name, value in options.items():
         connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
-    with Wire(connection) as wire:
-        meet_engine(connection, key or shared.key)
-        wire.send(Hello(1, FINGERPRINT))
-        assert wire.receive_one().refusal == ""
+    welcome, seals = meet_engine(connection, key or shared.key, Hello(1, FINGERPRINT))
+    assert welcome.refusal == ""
+    with Wire(connection, seals) as wire:
         wire.told = []
         yield wire
 
@@ -95,10 +94,8 @@ def meeting(shared):
     with address.listen(shared.at) as first:
         model = shared.connect(is_waited_for=False)
         connection, _ = first.accept()
-        handshake.meet_server(connection, b"")
+        handshake.meet_server(connection, b"", lambda _: Welcome(7))
         with Wire(connection) as wire:
-            wire.receive_one()
-            wire.send(knock.Welcome(7))
             yield model, wire
 
 
@@ -119,5 +116,5 @@ def wait_until(condition, changed):
         assert changed.wait_for(condition, 20)
 
 
-def hello_of(protocol):
-    return handshake._HELLO.pack(b"switchyard", protocol, os.urandom(32))
+def hello_of(protocol, nonce=None):
+    return handshake._GREETING.pack(b"switchyard", protocol, nonce or os.urandom(32))

@@ -10,6 +10,8 @@ from switchyard.engine import open_engine
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.links.hosts import address, key
+from switchyard.engine.links.hosts.handshake import meet_engine, meet_server
+from switchyard.engine.links.hosts.peer import Stranger
 from tests.engine.hosts.house import KEY, free_port
 
 
@@ -109,3 +111,29 @@ def test_an_address_has_a_host_and_a_port_up_to_the_last():
     for at in (":7000", "127.0.0.1:65536"):
         with pytest.raises(ModelError, match="must be unix:PATH or HOST:PORT"):
             address.check(at)
+
+
+def test_a_directory_that_all_users_may_write_is_refused_unless_it_is_sticky(model_path, tmp_path):
+    directory = tmp_path / "open"
+    directory.mkdir()
+    at = f"unix:{directory}/engine.sock"
+    config = ModelConfig(model_path, "m", link="socket", at=(at,))
+    directory.chmod(0o777)
+    for refused in (address.listen, lambda _: open_engine(config)):
+        with pytest.raises(ModelError, match=f"at: {at} is .* all users may write: chmod o-w"):
+            refused(at)
+    directory.chmod(0o1777)
+    with address.listen(at):
+        address.connect(at, 5.0).close()
+        directory.chmod(0o777)  # later
+        with pytest.raises(OSError, match="all users may write"):
+            address.connect(at, 5.0)
+
+
+@pytest.mark.parametrize("meet", [meet_engine, meet_server])
+def test_no_end_meets_another_over_tcp_without_a_key(meet):
+    where = f"127.0.0.1:{free_port()}"
+    with address.listen(where) as listener, address.connect(where, 5.0) as one:
+        connection, _ = listener.accept()
+        with connection, pytest.raises(Stranger, match="TCP needs a key: set engine_key_file"):
+            meet(one, b"", None)

@@ -1,7 +1,9 @@
 """The handshake of a server and a shared engine, alone, and the protocol that it names."""
 
+import contextlib
 import dataclasses
 import hashlib
+import json
 import socket
 import threading
 
@@ -9,36 +11,85 @@ import pytest
 
 from switchyard.engine import errors, messages, sampling, stats
 from switchyard.engine import job as jobs
-from switchyard.engine.links.hosts import handshake, knock
-from switchyard.engine.links.hosts.handshake import Stranger, meet_engine, meet_server
-from tests.engine.hosts.house import KEY, hello_of
+from switchyard.engine.links.hosts import handshake, introduction
+from switchyard.engine.links.hosts.handshake import meet_engine, meet_server
+from switchyard.engine.links.hosts.introduction import Hello, Welcome
+from switchyard.engine.links.hosts.peer import Stranger
+from switchyard.engine.links.wire import Wire
+from tests.engine.hosts.house import FINGERPRINT, KEY, hello_of
+
+HELLO, WELCOME = Hello(1, FINGERPRINT), Welcome(2)
+
+
+@contextlib.contextmanager
+def beside(run):
+    """Runs `run` on a thread, and raises what it raises."""
+    problems = []
+
+    def target():
+        try:
+            run()
+        except BaseException as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(20)
+    for problem in problems:
+        raise problem
+
+
+def met(key, here, there):
+    """What both ends have of a handshake: that of the server first."""
+    got = []
+    with beside(lambda: got.append(meet_server(there, key, lambda _: WELCOME))):
+        welcome, seals = meet_engine(here, key, HELLO)
+    [(hello, engine_seals)] = got
+    assert (hello, welcome) == (HELLO, WELCOME)
+    return seals, engine_seals
+
+
+def meet_as_server(connection, key):
+    return meet_engine(connection, key, HELLO)
+
+
+def meet_as_engine(connection, key):
+    return meet_server(connection, key, lambda _: WELCOME)
+
+
+def introduced(data, nonces, key=KEY, purpose=b"hello\0"):
+    proof = handshake._hmac(key, purpose, nonces, data)
+    return len(data).to_bytes(2, "big") + proof + data
+
+
+def nonce_of(greeting):
+    return greeting[-32:]
 
 
 def test_a_server_says_what_an_engine_of_another_version_speaks():
     here, there = socket.socketpair()
     with here, there:
         there.sendall(hello_of(handshake.PROTOCOL + 1))
-        with pytest.raises(Stranger, match="protocol 3, and this one 2: server and engine"):
-            meet_engine(here, KEY)
+        with pytest.raises(Stranger, match="protocol 4, and this one 3: server and engine"):
+            meet_as_server(here, KEY)
 
 
-def test_a_server_gives_its_proof_to_none_but_an_engine_with_the_key():
-    """One that echoes what it is sent has the same proof, by another role."""
+def test_a_server_takes_no_engine_that_echoes_its_own_proof():
     here, there = socket.socketpair()
     with here, there:
 
         def echo():
-            for size in (44, 32):
-                there.sendall(there.recv(size))
+            there.sendall(there.recv(44))
+            there.sendall(there.recv(4096))
 
-        thread = threading.Thread(target=echo)
-        thread.start()
-        with pytest.raises(Stranger, match="another key"):
-            meet_engine(here, KEY)
-        thread.join(20)
+        with beside(echo), pytest.raises(Stranger, match="another key"):
+            meet_as_server(here, KEY)
 
 
-@pytest.mark.parametrize("meet", [meet_engine, meet_server])
+@pytest.mark.parametrize("meet", [meet_as_server, meet_as_engine])
 def test_a_handshake_whose_time_is_over_ends_in_order(meet, monkeypatch):
     monkeypatch.setattr(handshake, "TIMEOUT", 0.0)
     here, there = socket.socketpair()
@@ -46,30 +97,61 @@ def test_a_handshake_whose_time_is_over_ends_in_order(meet, monkeypatch):
         meet(here, b"")
 
 
-def test_a_connection_is_waited_for_without_end_behind_its_handshake():
+def test_a_connection_is_waited_for_without_end_after_its_handshake():
     here, there = socket.socketpair()
     with here, there:
-        thread = threading.Thread(target=meet_server, args=(there, KEY))
-        thread.start()
-        meet_engine(here, KEY)
-        thread.join(20)
+        met(KEY, here, there)
         assert here.gettimeout() is None and there.gettimeout() is None
 
 
-def test_an_engine_refuses_a_server_with_another_key():
+def test_an_engine_refuses_a_server_with_another_key_and_proves_nothing_to_it():
     here, there = socket.socketpair()
     with here, there:
-        there.sendall(hello_of(handshake.PROTOCOL) + bytes(32))
+        there.sendall(hello_of(handshake.PROTOCOL) + introduced(b"{}", bytes(64), b"x" * 32))
         with pytest.raises(Stranger, match="the server has another key"):
-            meet_server(here, KEY)
+            meet_as_engine(here, KEY)
+        assert there.recv(4096)[44 + 2 :].startswith(bytes(32) + b"{")
 
 
 def test_another_service_is_no_switchyard():
     here, there = socket.socketpair()
     with here, there:
-        there.sendall(handshake._HELLO.pack(b"another", handshake.PROTOCOL, bytes(32)))
+        there.sendall(handshake._GREETING.pack(b"another", handshake.PROTOCOL, bytes(32)))
         with pytest.raises(Stranger, match="no Switchyard"):
-            meet_server(here, KEY)
+            meet_as_engine(here, KEY)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "no JSON"),
+        (b"\x80\x05N.", "no JSON"),
+        (b"[" * 4096, "no JSON"),
+        (b"[]", "no JSON object"),
+        (b"{}", "not whole"),
+        (b'{"pid": 1}', "not whole"),
+        (b'{"pid": true, "fingerprint": "fp_1"}', "another type of pid"),
+        (b'{"pid": 1, "fingerprint": {}}', "another type of fingerprint"),
+        (b" " * 4097, "has 4097 bytes"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_hello_that_is_none_is_refused(data, says):
+    """Of a server that has the key."""
+    here, there = socket.socketpair()
+    with here, there:
+
+        def come():
+            nonces = bytes(32) + nonce_of(there.recv(44))
+            there.sendall(hello_of(handshake.PROTOCOL, bytes(32)) + introduced(data, nonces))
+
+        with beside(come), pytest.raises(Stranger, match=says):
+            meet_as_engine(here, KEY)
+
+
+def test_a_hello_of_a_later_version_may_have_more_fields():
+    data = json.dumps({"pid": 1, "fingerprint": FINGERPRINT, "models": [1]}).encode()
+    assert introduction.from_json(Hello, data) == HELLO
 
 
 class Trickle(socket.socket):
@@ -83,29 +165,46 @@ class Trickle(socket.socket):
 def test_a_handshake_in_small_parts_succeeds_within_one_time_limit():
     here, there = socket.socketpair()
     with Trickle(fileno=here.detach()) as trickle, there:
-        _, _, other = handshake._HELLO.unpack(sent_behind(there, trickle))
-        assert there.recv(32) == handshake._proof(KEY, b"engine", other, bytes(32))
-        assert len(trickle.left) == 9
+        with beside(lambda: meet_as_engine(trickle, KEY)):
+            assert meet_as_server(there, KEY)[0] == WELCOME
+        assert len(trickle.left) > 14
         assert trickle.left == sorted(set(trickle.left), reverse=True)
 
 
-def sent_behind(there, here):
-    """The engine's greeting; greeting and proof of the server lie there together."""
-    own = bytes(32)
+@pytest.mark.parametrize("forge", ["added", "changed", "repeated", "left out", "turned round"])
+def test_a_relay_between_two_ends_with_the_key_adds_no_message(forge, caplog):
+    """It has passed on all of a handshake, and knows all that has crossed."""
+    here, there = socket.socketpair()
+    with here, there:
+        seals, engine_seals = met(KEY, here, there)
+        with Wire(here, seals) as server, Wire(there, engine_seals) as engine:
+            engine.send("first")
+            engine.send("second")
+            first, second = (here.recv(4 + 32 + size) for size in (20, 21))
+            sent = {
+                "added": b"\0\0\0\4" + bytes(32) + b"\x80\x04N.",
+                "changed": first.replace(b"first", b"other"),
+                "repeated": first + first,
+                "left out": second,
+            }
+            if forge == "turned round":
+                server.send("first")
+                there.sendall(there.recv(4096))
+            else:
+                there.sendall(sent[forge])
+            with pytest.raises(OSError, match="without the other end's seal"):
+                server.receive(20)
+    assert "without the other end's seal" in caplog.text
 
-    def answer():
-        greeting = there.recv(handshake._HELLO.size)
-        *_, other = handshake._HELLO.unpack(greeting)
-        proof = handshake._proof(KEY, b"server", own, other)
-        there.sendall(handshake._HELLO.pack(b"switchyard", handshake.PROTOCOL, own) + proof)
-        greetings.append(greeting)
 
-    greetings = []
-    thread = threading.Thread(target=answer)
-    thread.start()
-    meet_server(here, KEY)
-    thread.join(20)
-    return greetings[0]
+def test_two_connections_with_one_key_have_different_seals():
+    found = set()
+    for _ in range(2):
+        here, there = socket.socketpair()
+        with here, there:
+            for seals in met(KEY, here, there):
+                found |= {seals.sent.of(b"x"), seals.received.of(b"x")}
+    assert len(found) == 4
 
 
 def test_another_shape_of_what_crosses_is_another_protocol():
@@ -114,13 +213,13 @@ def test_another_shape_of_what_crosses_is_another_protocol():
     """
     found = [
         f"{module.__name__}.{name}({[(f.name, str(f.type)) for f in dataclasses.fields(one)]})"
-        for module in (messages, jobs, sampling, stats, knock)
+        for module in (messages, jobs, sampling, stats, introduction)
         for name, one in sorted(vars(module).items())
         if dataclasses.is_dataclass(one) and one.__module__ == module.__name__
     ]
     found += sorted(name for name, one in vars(errors).items() if isinstance(one, type))
     digest = hashlib.sha256(repr(sorted(found)).encode()).hexdigest()[:12]
-    assert (handshake.PROTOCOL, digest) == (2, DIGEST)
+    assert (handshake.PROTOCOL, digest) == (3, DIGEST)
 
 
-DIGEST = "fd3c1be09d64"
+DIGEST = "08c685bc800e"

@@ -11,12 +11,12 @@ from switchyard.engine import messages
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import DeviceLost, ModelError
 from switchyard.engine.links.hosts import address, handshake, knock
-from switchyard.engine.links.hosts.knock import Hello
+from switchyard.engine.links.hosts.introduction import Hello, Welcome
 from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.memory import residency
 from switchyard.engine.messages import Finished, PutBack
-from tests.engine.hosts.house import FINGERPRINT, KEY, link_of, meeting, wait_until
+from tests.engine.hosts.house import FINGERPRINT, KEY, hello_of, link_of, meeting, wait_until
 from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, count, job
 
@@ -26,10 +26,9 @@ def test_a_silent_engine_is_left(house, monkeypatch):
     with address.listen(shared.at) as mute:
         model = shared.connect(is_waited_for=False)
         connection, _ = mute.accept()
-        handshake.meet_server(connection, b"")
+        hello, _ = handshake.meet_server(connection, b"", lambda _: Welcome(7))
+        assert hello == Hello(os.getpid(), FINGERPRINT)
         with Wire(connection) as wire:
-            assert wire.receive_one() == Hello(os.getpid(), FINGERPRINT)
-            wire.send(knock.Welcome(7))
             wire.send([messages.Loaded(ScriptedBackend().open())])
             assert model.wait_until_loaded(20)
             stream = model.submit([job("a")])
@@ -89,7 +88,7 @@ def test_a_server_tries_again_where_a_full_door_is_closed_on_it(house):
 
 
 def test_an_engine_that_lets_a_server_in_and_says_no_more_is_given_up(at, monkeypatch):
-    monkeypatch.setattr(knock, "TIMEOUT", 0.5)
+    monkeypatch.setattr(handshake, "TIMEOUT", 0.5)
     ends = []
 
     def come():
@@ -103,7 +102,7 @@ def test_an_engine_that_lets_a_server_in_and_says_no_more_is_given_up(at, monkey
         thread.start()
         connection, _ = listener.accept()
         with connection:
-            handshake.meet_server(connection, b"")
+            connection.sendall(hello_of(handshake.PROTOCOL))
             thread.join(20)
     thread.join(20)
     assert ends == [TimeoutError]

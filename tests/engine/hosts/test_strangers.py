@@ -3,15 +3,16 @@
 import contextlib
 import errno
 import os
+import queue
 import socket
 
 import pytest
 
 from switchyard.engine.links.hosts import address, door, handshake, knock
 from switchyard.engine.links.hosts.door import Door
-from switchyard.engine.links.hosts.handshake import Stranger, meet_engine, meet_server
-from switchyard.engine.links.hosts.knock import Hello
-from switchyard.engine.links.wire import Wire
+from switchyard.engine.links.hosts.handshake import meet_engine, meet_server
+from switchyard.engine.links.hosts.introduction import Hello, Welcome
+from switchyard.engine.links.hosts.peer import Stranger
 from switchyard.engine.messages import Finished
 from tests.engine.hosts.house import FINGERPRINT, KEY, free_port, hello_of, take_until_text
 from tests.engine.reading import take_all
@@ -33,10 +34,10 @@ def test_strangers_are_refused_and_others_go_on(house, tmp_path, monkeypatch, at
             stranger.sendall(hello_of(handshake.PROTOCOL + 1))
         elif says == "key":
             with pytest.raises(Stranger, match="another key"):
-                meet_engine(stranger, b"x" * 32)
+                meet_engine(stranger, b"x" * 32, Hello(1, FINGERPRINT))
         elif says == "fingerprint":
-            meet_engine(stranger, KEY)
-            Wire(stranger).send(Hello(1, "another"))
+            welcome, _ = meet_engine(stranger, KEY, Hello(1, "another"))
+            assert "this server one of another" in welcome.refusal
         take_until_text(stream)
         stranger.settimeout(20)
         with contextlib.suppress(ConnectionResetError):  # what it sent was not read
@@ -46,25 +47,13 @@ def test_strangers_are_refused_and_others_go_on(house, tmp_path, monkeypatch, at
 
 
 @pytest.mark.parametrize("at", ["unix", "tcp"])
-def test_an_event_is_not_held_back_for_a_full_packet(house, tmp_path, monkeypatch, at):
-    shared = house(at=f"unix:{tmp_path}/e.sock" if at == "unix" else f"127.0.0.1:{free_port()}")
-    made = []
-    monkeypatch.setattr(door, "Wire", lambda one: made.append(one) or Wire(one))
-    shared.open(ScriptedBackend())
-    shared.connect()
-    [connection] = made
-    is_tcp = connection.family != socket.AF_UNIX
-    assert not is_tcp or connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_no_pickle_of_a_stranger_is_read(house, monkeypatch):
-    shared = house(key=KEY)
-    shared.open(ScriptedBackend())
-    read = []
-    monkeypatch.setattr(door, "Wire", lambda *_: read.append(1))
-    with address.connect(shared.at, 5.0) as stranger, pytest.raises(Stranger):
-        meet_engine(stranger, b"")
-    assert not read
+def test_an_event_is_not_held_back_for_a_full_packet(opened, tmp_path, at):
+    where = f"unix:{tmp_path}/e.sock" if at == "unix" else f"127.0.0.1:{free_port()}"
+    admitted = opened(where, KEY)
+    wire, _ = knock.knock(where, KEY, FINGERPRINT)
+    with wire, admitted.get(timeout=20)[0] as connection:
+        is_tcp = connection.family != socket.AF_UNIX
+        assert not is_tcp or connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_mute_strangers_take_so_many_threads_and_no_more(house, monkeypatch):
@@ -97,12 +86,9 @@ def test_strangers_that_have_been_refused_leave_room_for_others(house, monkeypat
     shared.open(ScriptedBackend())
     for refused in (b"", b"x" * 32, b"another", b""):
         with address.connect(shared.at, 5.0) as stranger, contextlib.suppress(Stranger, OSError):
-            meet_engine(stranger, refused)
-        with address.connect(shared.at, 5.0) as stranger, contextlib.suppress(Stranger, OSError):
-            meet_engine(stranger, KEY)
-            wire = Wire(stranger)
-            wire.send(Hello(1, "another"))
-            wire.receive_one(20)
+            meet_engine(stranger, refused, Hello(1, FINGERPRINT))
+        with address.connect(shared.at, 5.0) as stranger:
+            assert meet_engine(stranger, KEY, Hello(1, "another"))[0].refusal
     assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
 
 
@@ -129,29 +115,23 @@ def test_a_connection_that_can_not_be_accepted_keeps_no_other_out(house, monkeyp
 
 @pytest.fixture
 def opened():
-    """A door, and the connections that it admits."""
+    """Opens a door; returns the queue of what it admits."""
     with contextlib.ExitStack() as stack:
 
         def make(at, key=b""):
-            one, admitted = Door(at, key, "fp_1", lambda *one: admitted.append(one)), []
+            admitted = queue.SimpleQueue()
+            one = Door(at, key, FINGERPRINT, lambda *one: admitted.put(one))
             one.open()
             stack.callback(one.close)
-            return one
+            return admitted
 
         yield make
 
 
-def test_a_stranger_with_the_key_that_says_no_more_is_let_go(opened, monkeypatch, at):
-    monkeypatch.setattr(door, "TIMEOUT", 0.2)
-    opened(at)
-    with address.connect(at, 5.0) as mute:
-        meet_engine(mute, b"")
-        mute.settimeout(20)
-        assert mute.recv(1) == b""
-
-
-def test_a_closed_door_leaves_no_socket_behind(opened, tmp_path, at, caplog):
-    opened(at).close()
+def test_a_closed_door_leaves_no_socket_behind(tmp_path, at, caplog):
+    one = Door(at, b"", FINGERPRINT, lambda *_: None)
+    one.open()
+    one.close()
     assert not list(tmp_path.iterdir()) and not caplog.messages
 
 
@@ -165,7 +145,7 @@ def test_a_stranger_in_an_engines_place_does_not_end_a_model_that_was_loaded(hou
         for _ in range(2):  # it comes again
             connection, _ = stranger.accept()
             with connection, pytest.raises(Stranger):
-                meet_server(connection, b"x" * 32)
+                meet_server(connection, b"x" * 32, lambda _: Welcome(7))
     shared.open(ScriptedBackend())
     assert model.wait_until_loaded(20)
     assert isinstance(take_all(model.submit([job("a")]))[-1], Finished)

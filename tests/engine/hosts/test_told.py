@@ -12,7 +12,7 @@ from switchyard.engine.errors import BatchFailed
 from switchyard.engine.links.hosts import address, front_end
 from switchyard.engine.links.hosts.handshake import meet_engine
 from switchyard.engine.links.hosts.host import DRAINS, Host
-from switchyard.engine.links.hosts.knock import Hello
+from switchyard.engine.links.hosts.introduction import Hello
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import (
     Abandon,
@@ -88,9 +88,8 @@ class Shared:
         """The wire of a server."""
         connection = address.connect(self.at, 5.0)
         with Wire(connection) as wire:
-            meet_engine(connection, b"")
-            wire.send(Hello(1, "fp_1"))
-            assert wire.receive_one(20).refusal == ""
+            welcome, _ = meet_engine(connection, b"", Hello(1, "fp_1"))
+            assert welcome.refusal == ""
             yield wire
 
     def has_taken(self, wire, serial):
@@ -356,6 +355,7 @@ def test_a_server_that_now_and_then_speaks_is_not_silent(monkeypatch):
     with there:
         one = front_end.FrontEnd(
             here,
+            seals=None,
             pid=1,
             silence_timeout=5.0,
             take=lambda _, command: taken.append(command),

@@ -1,0 +1,53 @@
+"""The introductions of a server and a shared engine, as JSON: each may come from a stranger."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import TypeVar
+
+from switchyard.engine.links.hosts.peer import Stranger
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Of a server: its process id, and the fingerprint of the model that it tokenizes for.
+    `is_look`: it only asks whether the engine would take it.
+    """
+
+    pid: int
+    fingerprint: str
+    is_look: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Of an engine. `refusal`: why it does not take the server."""
+
+    pid: int
+    refusal: str = ""
+
+
+Introduction = TypeVar("Introduction", Hello, Welcome)
+
+
+def to_json(one: Hello | Welcome) -> bytes:
+    return json.dumps(asdict(one)).encode()
+
+
+def from_json(kind: type[Introduction], data: bytes) -> Introduction:
+    """Fields that `kind` doesn't have are left out: a later version may send more. Raises
+    Stranger.
+    """
+    try:
+        given = json.loads(data)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise Stranger("its introduction is no JSON object")
+    known = {one.name: given[one.name] for one in fields(kind) if one.name in given}
+    types = {one.name: one.type for one in fields(kind)}
+    if wrong := [name for name, value in known.items() if type(value) is not types[name]]:
+        raise Stranger(f"its introduction has another type of {wrong[0]}")
+    try:
+        return kind(**known)
+    except TypeError:  # a field is missing
+        raise Stranger("its introduction is not whole") from None

@@ -1,0 +1,51 @@
+"""The process at the other end of a connection: whose it is, by the kernel's word."""
+
+import os
+import socket
+import struct
+
+from switchyard.engine.errors import ModelError
+
+ROOT = 0
+UNMAPPED = 65534  # the user that a user namespace shows for each one that it lacks
+ALL_USERS = "4294967295"  # in /proc/self/uid_map, of a system without such a namespace
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7)
+
+
+class Stranger(ModelError):
+    """The other end is another user's, no Switchyard, or has another protocol, key or model."""
+
+
+def check_peer(connection: socket.socket, key: bytes) -> None:
+    """Without a key, accept this user's processes and root's over a Unix socket, and no others. To
+    be called before anything is read. Raises Stranger, OSError.
+    """
+    if key:
+        return  # the other end must prove that it has it
+    if connection.family != socket.AF_UNIX:
+        raise Stranger("TCP needs a key: set engine_key_file")
+    uid, own = _uid_of(connection), os.geteuid()
+    if uid not in (own, ROOT):
+        whose = "an unknown user" if uid is None else f"user {uid}"
+        raise Stranger(
+            f"a process of {whose} is at the other end, and this one is of user {own}: between"
+            " different users set engine_key_file"
+        )
+
+
+def _uid_of(connection: socket.socket) -> int | None:
+    """The user that has connected, or that listens. None if the kernel can't tell."""
+    if not hasattr(socket, "SO_PEERCRED"):  # not Linux
+        return None
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(data)
+    return None if uid == UNMAPPED and not _has_all_users() else int(uid)
+
+
+def _has_all_users() -> bool:
+    try:
+        with open("/proc/self/uid_map") as file:
+            return ALL_USERS in file.read().split()
+    except OSError:
+        return False
