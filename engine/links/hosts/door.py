@@ -16,7 +16,7 @@ from switchyard.engine.links.seal import Seals
 
 logger = logging.getLogger(__name__)
 
-MAX_STRANGERS = 64  # handshakes at once; further connections are closed
+MAX_STRANGERS = 64  # handshakes at once; a further connection takes the place of the oldest
 
 
 class Door:
@@ -35,7 +35,8 @@ class Door:
         self._key = key
         self._fingerprint = fingerprint
         self._admit = admit
-        self._strangers = threading.Semaphore(MAX_STRANGERS)
+        self._changed = threading.Condition()  # guards the attribute below; notified of an end
+        self._strangers: dict[socket.socket, bool] = {}  # the oldest first; whether it had to go
         self._is_open = True
         self._listener = address.listen(at)
         self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
@@ -65,31 +66,53 @@ class Door:
                     logger.warning("no connection can be accepted: %s", reason)
                     time.sleep(0.1)  # perhaps no file descriptor is free
                 continue
-            if not self._strangers.acquire(blocking=False):
-                connection.close()
-                continue
+            self._give_place(connection)
             threading.Thread(
                 target=self._meet, args=(connection,), name="stranger", daemon=True
             ).start()
 
+    def _give_place(self, connection: socket.socket) -> None:
+        """If there is none, end the oldest handshake: a server's takes milliseconds, so this one is
+        silent or slow. Its thread ends at once.
+        """
+        with self._changed:
+            while len(self._strangers) >= MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                self._strangers[oldest] = True
+                with contextlib.suppress(OSError):  # it has ended
+                    oldest.shutdown(socket.SHUT_RDWR)
+                self._changed.wait()
+            self._strangers[connection] = False
+
+    def _take_place(self, connection: socket.socket) -> bool:
+        """Returns whether the connection had to go."""
+        with self._changed:
+            self._changed.notify()
+            return self._strangers.pop(connection)
+
     def _meet(self, connection: socket.socket) -> None:
+        met = None
+        reason: Exception | str
         try:
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            hello, seals = meet_server(connection, self._key, self._answer)
-        except (Stranger, OSError, EOFError) as reason:
+            met = meet_server(connection, self._key, self._answer)
+        except (Stranger, OSError, EOFError) as error:
+            reason = error
+        except Exception as error:
+            logger.exception("a handshake failed")
+            reason = error
+        if self._take_place(connection):  # before its end, so that no other socket has its number
+            reason = "it had not shaken hands when others came"
+        if met is None:
             logger.warning("a connection is refused: %s", reason)
             connection.close()
-        except Exception:
-            logger.exception("a connection is refused")
+            return
+        hello, seals = met
+        if hello.is_look:
             connection.close()
         else:
-            if hello.is_look:
-                connection.close()
-            else:
-                self._admit(connection, seals, hello.pid)
-        finally:
-            self._strangers.release()
+            self._admit(connection, seals, hello.pid)
 
     def _answer(self, hello: Hello) -> Welcome:
         refusal = ""

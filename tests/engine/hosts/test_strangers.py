@@ -5,6 +5,7 @@ import errno
 import os
 import queue
 import socket
+import threading
 
 import pytest
 
@@ -56,17 +57,30 @@ def test_an_event_is_not_held_back_for_a_full_packet(opened, tmp_path, at):
         assert not is_tcp or connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_mute_strangers_take_so_many_threads_and_no_more(house, monkeypatch):
+@pytest.mark.parametrize("at", ["unix", "tcp"])
+def test_mute_strangers_keep_no_server_out(house, tmp_path, monkeypatch, caplog, at):
+    """They have the door's places, and each further connection takes that of the oldest."""
     monkeypatch.setattr(door, "MAX_STRANGERS", 2)
-    shared = house()
-    shared.open(ScriptedBackend())
+    monkeypatch.setattr(handshake, "TIMEOUT", 600.0)
+    where = f"unix:{tmp_path}/e.sock" if at == "unix" else f"127.0.0.1:{free_port()}"
+    shared = house(at=where, key=KEY)
+    host = shared.open(ScriptedBackend())
     with contextlib.ExitStack() as stack:
-        mute = [stack.enter_context(address.connect(shared.at, 5.0)) for _ in range(2)]
+        mute = [stack.enter_context(address.connect(where, 20.0)) for _ in range(3)]
         for one in mute:
-            assert one.recv(44)  # it has a thread
-        third = stack.enter_context(address.connect(shared.at, 5.0))
-        third.settimeout(20)
-        assert third.recv(44) == b""
+            one.settimeout(20)
+            assert len(one.recv(44)) == 44  # it has a thread
+        assert mute[0].recv(44) == b""
+        assert len(host._door._strangers) == 2
+        assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
+        assert mute[1].recv(44) == b""
+        mute[2].setblocking(False)
+        with pytest.raises(BlockingIOError):  # it is the only one now
+            mute[2].recv(44)
+    for one in threading.enumerate():
+        if one.name == "stranger":
+            one.join(20)
+    assert caplog.text.count("it had not shaken hands when others came") == 2
 
 
 def test_a_look_at_an_engine_is_no_server_there(house, caplog):
