@@ -1,4 +1,4 @@
-"""Limits wrong API keys by address, since each costs a hash. Any thread."""
+"""Limits wrong API keys by address. Any thread."""
 
 import logging
 import math
@@ -12,7 +12,7 @@ from switchyard.app.exceptions import LimitReached
 
 audit = logging.getLogger("switchyard.audit")
 
-MOST = 20  # wrong keys of an address in a PERIOD; it is then refused for a PERIOD
+MOST = 20  # wrong keys of an address in a PERIOD; further ones are then refused for a PERIOD
 PERIOD = 60.0  # seconds
 MAX_ADDRESSES = 10_000  # the oldest are forgotten
 
@@ -21,7 +21,7 @@ MAX_ADDRESSES = 10_000  # the oldest are forgotten
 class _Failed:
     since: float  # begin of the period
     count: int = 0
-    until: float = -math.inf  # the end of its refusal
+    until: float = -math.inf  # the end of the refusal
     untold: int = 0  # wrong keys since the last line of the audit log
     told_at: float = -math.inf
 
@@ -33,7 +33,9 @@ class Failures:
         self._by_address: OrderedDict[str, _Failed] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Raises LimitReached while the address is refused. To be called before a key is hashed."""
+        """To be called for a wrong key. Raises LimitReached while those of the address are
+        refused.
+        """
         failed = self._by_address.get(address)
         left = 0.0 if failed is None else failed.until - self._clock()
         if left > 0:
@@ -59,5 +61,5 @@ class Failures:
             if not is_refused and now - failed.told_at < PERIOD:
                 return
             count, failed.untold, failed.told_at = failed.untold, 0, now
-        refused = f", which is refused for {PERIOD:.0f} seconds" if is_refused else ""
+        refused = f"; more are refused for {PERIOD:.0f} seconds" if is_refused else ""
         audit.warning("address:%s: wrong API keys: %d%s", address, count, refused)

@@ -174,9 +174,9 @@ class Guard:
         assert self._checks is not None
         if key is None:
             raise Unauthorized
-        self._checks.failures.check(address)
         entry = self._checks.keyring.find(key)
-        if entry is None:
+        if entry is None:  # a valid key passes, whatever else comes from its address
+            self._checks.failures.check(address)
             self._checks.failures.note(address)
             raise Unauthorized
         return entry
