@@ -10,7 +10,7 @@ from pydantic import Field
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.http.identity import share_of
+from switchyard.app.http.identity import author_of
 from switchyard.app.request.validation import Parameters
 from switchyard.app.services import services
 from switchyard.app.table_settings import TableModel
@@ -75,7 +75,7 @@ def swap(name: str, request: Any, is_default: bool = False) -> engine.Load:
     given = request.model_dump(mode="json", exclude_unset=True)
     told = f", {json.dumps(given)}" if given else ""
     check_threads(served)
-    audit.warning("%s: load of %s%s", share_of(flask.request), name, told)
+    audit.warning("%s: load of %s%s", author_of(flask.request), name, told)
     if name not in models.names:
         only = request.model_dump(include={"model"}, exclude_unset=True)
         models.add(change_of(name, ModelChange(**only)))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import flask
 
 from switchyard.app.http.client import is_unix
+from switchyard.app.http.network import network_of
 
 LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
@@ -40,10 +41,17 @@ def address_of(request: flask.Request) -> str:
 
 
 def share_of(request: flask.Request) -> str:
-    """The client for shares and limits: the checked API key, else the address.
+    """The client for shares and limits: the checked API key, else the network of the address.
 
     An unchecked key does not count: a client could invent keys, and so gain shares.
     """
+    if (caller := caller_of(request)) is not None:
+        return f"key:{caller.name}"
+    return f"address:{network_of(address_of(request))}"
+
+
+def author_of(request: flask.Request) -> str:
+    """The client for the audit log: the checked API key, else the whole address."""
     caller = caller_of(request)
     return f"address:{address_of(request)}" if caller is None else f"key:{caller.name}"
 

@@ -23,8 +23,8 @@ class Places:
                 return f"{self.number} WebSockets are open, as many as this server takes"
             if self._taken.get(client, 0) >= self.most:
                 return (
-                    f"{self.most} WebSockets are open from this address, or with this API key, as"
-                    " many as one may have"
+                    f"{self.most} WebSockets are open from this address (of IPv6, its /64), or with"
+                    " this API key, as many as one may have"
                 )
             self._taken[client] += 1
             return None

@@ -1,4 +1,4 @@
-"""Limits wrong API keys by address. Any thread."""
+"""Limits wrong API keys by address, of IPv6 by /64. Any thread."""
 
 import logging
 import math

@@ -21,6 +21,7 @@ from switchyard.app.exceptions import (
     Unauthorized,
 )
 from switchyard.app.http.identity import ADDRESS, CALLER, Caller, address_of, is_operator
+from switchyard.app.http.network import network_of
 from switchyard.app.http.proxies import Proxies
 from switchyard.app.openapi.contract import COUNTS, GENERATES, WHO, Who
 from switchyard.app.operations import access
@@ -158,7 +159,7 @@ class Guard:
         key = given_key(request)
         if key is None and who == "operator" and is_operator(request):
             return
-        entry = self._find(key, address_of(request))
+        entry = self._find(key, network_of(address_of(request)))
         request.environ[CALLER] = Caller(entry.name, entry.role)
         if entry.role not in ROLES[who]:
             raise NotPermitted(
@@ -170,14 +171,14 @@ class Guard:
         if getattr(view, COUNTS, False):
             account.enter()
 
-    def _find(self, key: bytes | None, address: str) -> ApiKey:
+    def _find(self, key: bytes | None, network: str) -> ApiKey:
         assert self._checks is not None
         if key is None:
             raise Unauthorized
         entry = self._checks.keyring.find(key)
-        if entry is None:  # a valid key passes, whatever else comes from its address
-            self._checks.failures.check(address)
-            self._checks.failures.note(address)
+        if entry is None:  # a valid key passes, whatever else comes from its network
+            self._checks.failures.check(network)
+            self._checks.failures.note(network)
             raise Unauthorized
         return entry
 

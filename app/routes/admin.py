@@ -8,7 +8,7 @@ import werkzeug.exceptions
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import is_operator, share_of
+from switchyard.app.http.identity import author_of, is_operator
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 
@@ -30,7 +30,7 @@ def drain() -> flask.Response:
     terminate = services().terminate
     if terminate is None:
         raise werkzeug.exceptions.NotImplemented("this server ends by a signal only")
-    audit.warning("%s: drain", share_of(flask.request))
+    audit.warning("%s: drain", author_of(flask.request))
     services().models.drain()
     terminate()
     return json_response({"status": "draining"}, 202)

@@ -18,7 +18,7 @@ from switchyard.app.formats.loads import (
     events_of_load,
 )
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import is_operator, share_of
+from switchyard.app.http.identity import author_of, is_operator
 from switchyard.app.openapi.contract import declares
 from switchyard.app.request.validation import validate
 from switchyard.app.services import services
@@ -73,7 +73,7 @@ def unload_named(name: str) -> flask.Response:
     """
     check_operator()
     drain = _drain_of(flask.request.args)
-    audit.warning("%s: unload of %s", share_of(flask.request), name)
+    audit.warning("%s: unload of %s", author_of(flask.request), name)
     services().models.unload(name, drain)
     return json_response({"model": name, "status": "draining", "progress": None}, 202)
 
@@ -110,7 +110,7 @@ def point_alias(alias: str) -> flask.Response:
         raise werkzeug.exceptions.Conflict(f"{alias[:100]!r} is a model's own name")
     before = models.point(alias, request.model)
     model = models.served(alias).config.name
-    audit.warning("%s: alias %s is %s", share_of(flask.request), alias, model)
+    audit.warning("%s: alias %s is %s", author_of(flask.request), alias, model)
     return json_response({"alias": alias, "model": model, "before": before})
 
 

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import caller_of, is_operator, owner_of, share_of
+from switchyard.app.http.identity import author_of, caller_of, is_operator, owner_of
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 
@@ -78,7 +78,7 @@ def cancel_request(identifier: str) -> flask.Response:
         shared = [model for model in services().models.engines if model.config.at]
         num_cancelled, others = _cancel(identifier, shared, timeout=1.0)
     for other in others:
-        audit.warning("%s: cancel of %s of %s", share_of(flask.request), identifier, other)
+        audit.warning("%s: cancel of %s of %s", author_of(flask.request), identifier, other)
     if not num_cancelled:
         raise werkzeug.exceptions.NotFound(
             f"no request {identifier[:100]!r} of this client waits or runs"

@@ -11,7 +11,7 @@ from switchyard import engine
 from switchyard.app.formats.changes import ModelName, named
 from switchyard.app.formats.loads import StatusEvent, begun, events_of_models
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import share_of
+from switchyard.app.http.identity import author_of
 from switchyard.app.openapi.contract import declares
 from switchyard.app.routes.lifecycle import (
     ERRORS,
@@ -50,7 +50,7 @@ def load_model_by_router() -> flask.Response:
     check_operator()
     request = receive_change(ModelName)
     name = named(request.model)
-    audit.warning("%s: load of %s", share_of(flask.request), name)
+    audit.warning("%s: load of %s", author_of(flask.request), name)
     load = services().models.load(name)
     if load is not None:
         begun(load, 0.5)
@@ -70,7 +70,7 @@ def unload_model_by_router() -> flask.Response:
     """Begin to unload a model after its last job, as llama.cpp's router has it."""
     check_operator()
     request = receive_change(ModelName)
-    audit.warning("%s: unload of %s", share_of(flask.request), request.model)
+    audit.warning("%s: unload of %s", author_of(flask.request), request.model)
     services().models.unload(request.model)
     return json_response({"success": True})
 

@@ -9,6 +9,7 @@ from switchyard.app.http.identity import (
     ADDRESS,
     CALLER,
     Caller,
+    author_of,
     is_operator,
     key_of,
     owner_of,
@@ -71,6 +72,25 @@ def test_a_client_is_its_checked_key_or_else_its_address():
     assert ask(share_of, **{CALLER: Caller("ann", "user")}) == "key:ann"
     assert ask(owner_of, **{CALLER: Caller("ann", "user")}) == "key:ann"
     assert ask(owner_of, "10.0.0.1") == "@10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff:ffff:ffff:ffff", "2001:db8:1:2::/64"),
+        ("2001:DB8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.1"),
+    ],
+)
+def test_a_64_of_ipv6_has_one_share_and_each_of_its_addresses_its_own_answers(address, network):
+    for by in ({"address": address}, {"address": "10.9.9.9", ADDRESS: address}):
+        assert ask(share_of, **by) == f"address:{network}"
+        assert ask(author_of, **by) == f"address:{address}"
+        assert ask(owner_of, **by) == f"@{address}"
 
 
 def test_an_unchecked_key_is_told_by_no_more_than_a_hash():

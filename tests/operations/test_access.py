@@ -291,6 +291,18 @@ def test_wrong_keys_are_forgotten_after_a_minute(make_keyed, clock):
     assert client.get("/v1/models", headers=bearer("no")).status_code == 401
 
 
+def test_wrong_keys_from_all_addresses_of_a_64_count_together(make_keyed, clock):
+    client = make_keyed(ScriptedBackend())
+
+    def status_from(address):
+        there = {"environ_overrides": {"REMOTE_ADDR": address}}
+        return client.get("/v1/models", headers=bearer("no"), **there).status_code
+
+    assert [status_from(f"2001:db8::{i:x}") for i in range(21)] == [401] * 20 + [429]
+    assert status_from("2001:db8:0:1::1") == 401
+    assert [status_from(f"::ffff:10.0.0.{i}") for i in range(21)] == [401] * 21
+
+
 def test_requests_without_a_key_are_no_wrong_ones(client):
     for _ in range(30):
         assert client.get("/v1/models").status_code == 401

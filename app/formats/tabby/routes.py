@@ -11,7 +11,7 @@ from switchyard.app.formats.changes import ModelChange, swap
 from switchyard.app.formats.loads import begun
 from switchyard.app.formats.tabby import bodies, parse
 from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import is_operator, share_of
+from switchyard.app.http.identity import author_of, is_operator
 from switchyard.app.openapi.contract import declares
 from switchyard.app.request.validation import Request, validate
 from switchyard.app.services import services
@@ -133,7 +133,7 @@ def unload_model() -> flask.Response:
     """Begin to unload the default model."""
     _check_operator()
     name = services().models.served().config.name
-    audit.warning("%s: unload of %s", share_of(flask.request), name)
+    audit.warning("%s: unload of %s", author_of(flask.request), name)
     services().models.unload(name)
     return flask.Response(status=200)
 
