@@ -48,6 +48,7 @@ from switchyard.engine.messages import (
 )
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
+from switchyard.engine.model.tokens.decoder import TextDecoder
 from switchyard.engine.models.entry import Lease, ModelState, ModelStatus, Policy, Served
 from switchyard.engine.models.load import Load, Way
 from switchyard.engine.models.names import check_alias, check_aliases
@@ -124,6 +125,7 @@ __all__ = [
     "State",
     "Stats",
     "Stream",
+    "TextDecoder",
     "Timings",
     "TokenLogprob",
     "Tokenizer",

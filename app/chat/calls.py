@@ -37,7 +37,7 @@ def constraint(
     # as plain text, the grammar couldn't get back to the form.
     is_text = offer.must_call or form is None or format.trigger
     write = format.as_text if is_text else format.as_json
-    special_ids = model.tokenizer.special_ids
+    tag_ids = model.tokenizer.tag_ids
     try:
         schemas = _schemas(functions, must_be_valid, model)
         constraint = make(
@@ -45,7 +45,7 @@ def constraint(
             opening=format.opening,
             separator=format.separator if offer.max_calls is None else None,
             closing=format.closing,
-            special_ids={tag: special_ids[tag] for tag in format.tags if tag in special_ids},
+            special_ids={tag: tag_ids[tag] for tag in format.tags if tag in tag_ids},
         )
         model.check_constraint(constraint)
     except engine.InvalidJob as error:

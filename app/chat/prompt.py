@@ -6,6 +6,7 @@ from typing import Any
 
 from switchyard import engine
 from switchyard.app.chat import calls, generic
+from switchyard.app.chat.own_tags import escape_unless_done, keep_begun, keep_tags
 from switchyard.app.chat.request import HOW_TO_THINK, SWITCHES, Chat
 from switchyard.app.chat.template import ChatTemplate, Conversation
 from switchyard.app.chat.tools import Offer
@@ -100,9 +101,9 @@ class Prompts:
             calls_first=request.constraint is not None,
             forced=_end_of_thoughts(request.reasoning_budget, tags, tokenizer),
             shown_token_ids=tuple(
-                tokenizer.special_ids[tag]
+                tokenizer.tag_ids[tag]
                 for tag in (*tags, *(format.tags if request.offer.tools else ()))
-                if tag in tokenizer.special_ids
+                if tag in tokenizer.tag_ids
             ),
         )
 
@@ -133,15 +134,29 @@ class Prompts:
         else:
             add_generation_prompt = request.add_generation_prompt
         conversation = Conversation(
-            messages,
+            self._with_own_tags(messages, request.continue_final_message),
             tools,
             request.documents,
             _variables(request, template),
             add_generation_prompt,
             request.continue_final_message,
         )
-        text = template.render(conversation, self._model.tokenizer.escape)
+        escape = escape_unless_done(self._model.tokenizer.escape)
+        text = template.render(conversation, escape)
         return text if request.reasoning_budget is None else self._with_thoughts(text)
+
+    def _with_own_tags(
+        self, messages: list[dict[str, Any]], continues: bool
+    ) -> list[dict[str, Any]]:
+        """The messages; the tags of the assistant's own thoughts stay tags where they count."""
+        if not all(self._tags):
+            return messages
+        tags, escape, source = self._tags, self._model.tokenizer.escape, self._template.source
+        kept = [
+            keep_tags(message, tags, source, escape) if message["role"] == "assistant" else message
+            for message in messages
+        ]
+        return [*kept[:-1], keep_begun(messages[-1], tags, escape)] if continues else kept
 
     def _with_thoughts(self, text: str) -> str:
         """The prompt, ending inside thoughts: else their forced end could hit an answer without.

@@ -1,16 +1,16 @@
 """Compiles grammars for one model's tokens, on request threads and the backend's own. No torch."""
 
-import json
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits
 
-from switchyard.engine.errors import InvalidJob, ModelError
+from switchyard.engine.errors import InvalidJob
+from switchyard.engine.grammar.tokens import make_tokenizer
 from switchyard.engine.memory.process import give_memory_back
-from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
+from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.panics import panics_as
 from switchyard.engine.schedule.alarms import ALARMS
 
@@ -55,19 +55,11 @@ class Grammars:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises ModelError."""
-        try:
-            self.tokenizer = LLTokenizer(
-                _hide_special(tokenizer.serialized), eos_token=list(tokenizer.eos_token_ids) or None
-            )
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as reason:  # ValueErrors, and panics of Rust, which are no Exceptions
-            raise ModelError(f"tokenizer.json can't constrain outputs: {reason}") from None
-        special = {token_id: text.encode() for text, token_id in tokenizer.special_ids.items()}
-        self.pieces = [  # the bytes that each token adds to a text
-            special.get(i) or self.tokenizer.decode_bytes([i])
-            for i in range(self.tokenizer.vocab_size)
-        ]
+        self.model_tokenizer = tokenizer
+        self.pieces = [*tokenizer.pieces]  # the bytes of each token, special ones included
+        for token_id, content in tokenizer.contents.items():
+            self.pieces[token_id] = content
+        self.tokenizer = make_tokenizer(tokenizer, self.pieces)
         self._lock = threading.Lock()  # guards the attributes below
         self._compiled: OrderedDict[str, _Compiled] = OrderedDict()  # in order of use
         self._size = 0  # bytes of all grammars together
@@ -190,24 +182,3 @@ def check_matcher(matcher: LLMatcher) -> None:
             message = "it is too large"
         message = _SAID.get(message, message)
         raise InvalidJob(f"the constraint can't be honoured: {message[:1000]}", "constraint")
-
-
-def _hide_special(serialized: str) -> str:
-    """A tokenizer in which no text is a special token. A grammar's "<|im_end|>" is ten characters;
-    as a token it would end the turn.
-    """
-    tokenizer = json.loads(serialized)
-    hidden = {
-        t["content"]: ESCAPE + t["content"] for t in tokenizer["added_tokens"] if t["special"]
-    }
-    for token in tokenizer["added_tokens"]:
-        if token["special"]:
-            token["content"] = hidden[token["content"]]
-    vocabulary = tokenizer["model"]["vocab"]
-    if isinstance(vocabulary, dict):
-        vocabulary = {hidden.get(token, token): i for token, i in vocabulary.items()}
-    else:  # Unigram: pairs of token and score
-        vocabulary = [[hidden.get(token, token), score] for token, score in vocabulary]
-    tokenizer["model"]["vocab"] = vocabulary
-    tokenizer["post_processor"] = None  # names special tokens, too
-    return json.dumps(tokenizer)

@@ -91,6 +91,22 @@ class ModelDir:
         return length if isinstance(length, int) and length > 0 else None
 
     @property
+    def vocab_size(self) -> int | None:
+        """The number of tokens that the weights know, if config.json has it."""
+        for part in (self.config, self.config.get("text_config")):
+            if isinstance(part, dict) and isinstance(size := part.get("vocab_size"), int):
+                return size
+        return None
+
+    @property
+    def all_templates(self) -> str:
+        """The chat template, and those that tokenizer_config.json has for other uses, as a text."""
+        told = self.tokenizer_config.get("chat_template")
+        told = told if isinstance(told, list) else []
+        others = [t.get("template") for t in told if isinstance(t, dict)]
+        return "\n".join(t for t in (self.chat_template, *others) if isinstance(t, str))
+
+    @property
     def format(self) -> str:
         """Format of the weights, with the mean number of bits if config.json has it."""
         told = self.config.get("quantization_config")

@@ -2,21 +2,22 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
-import tokenizers
-from tokenizers.models import BPE
+from tokenizers import AddedToken
 
-from switchyard.engine.errors import InvalidJob, ModelError, PromptTooLong
+from switchyard.engine.errors import InvalidJob, PromptTooLong
 from switchyard.engine.job import Healing
 from switchyard.engine.model.model_dir import ModelDir
-from switchyard.engine.model.pieces import read_pieces
+from switchyard.engine.model.tokens.control import control_ids, pattern_of
+from switchyard.engine.model.tokens.decoder import TextDecoder, read_beginning
+from switchyard.engine.model.tokens.file import check_ids, read_tokenizer
+from switchyard.engine.model.tokens.length import check_length, too_long
+from switchyard.engine.model.tokens.pieces import read_decoders, read_pieces
 from switchyard.engine.model.vocabulary import Vocabulary
 
 ESCAPE = "\ufdd0"  # a noncharacter, refused in any text
-USUAL_LENGTH = 6  # characters a token: shorter texts are encoded without a length check
-CUT_TOKENS = 16  # more tokens than a cut through a text can add
 
 
 class Tokenizer:
@@ -26,46 +27,27 @@ class Tokenizer:
 
     def __init__(self, model_dir: ModelDir) -> None:
         """Raises ModelError."""
-        path = str(model_dir.path / "tokenizer.json")
-        try:
-            self._special = tokenizers.Tokenizer.from_file(path)
-            self._literal = tokenizers.Tokenizer.from_file(path)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as reason:  # Exceptions, and panics of Rust, which are none
-            raise ModelError(f"{path} can't be read: {reason}") from None
-        for tokenizer in (self._special, self._literal):  # the file's settings are for training
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-            if isinstance(tokenizer.model, BPE):
-                # Each thread would cache up to 10,000 words, some 3.5 MB, beyond the tokenizer's
-                # life. Without the cache a text takes a fifth longer.
-                tokenizer.model._resize_cache(0)
-        # A property of the whole tokenizer, not of a call: hence two tokenizers.
-        self._literal.encode_special_tokens = True
-        # Stands for a special token of a template, with its effect on the text around it.
-        self._literal.add_tokens([tokenizers.AddedToken(ESCAPE, normalized=False)])
-        self._place_id = self._literal.token_to_id(ESCAPE)
-        added = self._special.get_added_tokens_decoder()
-        self._special_ids = {t.content: token_id for token_id, t in added.items() if t.special}
-        self._special_tokens = {token_id: t for token_id, t in added.items() if t.special}
-        # Such tokens are matched in the normalized text.
-        self._is_normalized = any(t.normalized for t in self._special_tokens.values())
-        longest_first = sorted(self._special_ids, key=len, reverse=True)
-        alternatives = "|".join(map(re.escape, longest_first)) or r"(?!)"
-        self._first_character = re.compile(f"(?s:(?={alternatives})(.))")
-        self._unescaped_pattern = re.compile(f"(?:{alternatives})(?!{ESCAPE})")
-        unknown = model_dir.special_token("unk_token")  # any text may need the unknown token
-        self._forbidden_ids = {i for t, i in self._special_ids.items() if t != unknown}
+        self._tokenizer = read_tokenizer(model_dir)
+        self._added = self._tokenizer.get_added_tokens_decoder()
+        # The bytes that each token adds to a text, by its id; those of added tokens, special or not
+        self.pieces: Sequence[bytes] = read_pieces(self._tokenizer)
+        self.contents = {i: token.content.encode() for i, token in self._added.items()}
+        check_ids(len(self.pieces), self._added, model_dir)
+        self._beginning = read_beginning(read_decoders(self._tokenizer))
+        size = model_dir.vocab_size or len(self.pieces)
+        known = {i: token for i, token in self._added.items() if i < size}
+        self.tag_ids: Mapping[str, int] = {t.content: i for i, t in known.items()}
+        self.control_ids = control_ids(known, model_dir)
         self._bos_ids = self._find_bos(model_dir)
-        self.special_ids: Mapping[str, int] = self._special_ids
-        self.eos_token_ids = model_dir.eos_token_ids or self._find_eos(model_dir)
-
-    @property
-    def serialized(self) -> str:
-        """The tokenizer.json, without padding and truncation."""
-        text: str = self._special.to_str()
-        return text
+        self._hide([*self.control_ids, *(self._added.keys() - known)])
+        pattern = pattern_of(self._added[i].content for i in self.control_ids)
+        self._pattern = re.compile(pattern)
+        self._first_character = re.compile(f"(?s:(?={pattern})(.))")
+        self._unescaped_pattern = re.compile(f"{pattern}(?!{ESCAPE})")
+        # Any text may need the unknown token.
+        self._forbidden_ids = self.control_ids - {*self._id_of(model_dir, "unk_token")}
+        end = self._id_of(model_dir, "eos_token")
+        self.eos_token_ids = tuple(dict.fromkeys((*model_dir.eos_token_ids, *end)))
 
     def encode(
         self,
@@ -79,7 +61,7 @@ class Tokenizer:
         more than `max_tokens`.
         """
         _check(text)
-        encode = partial(self._batch, self._special) if parse_special else self._ordinary
+        encode = self._encode_escaped if parse_special else self._ordinary
         bos = self._bos_ids if add_bos else []
 
         def with_bos(text: str) -> list[int]:
@@ -88,30 +70,44 @@ class Tokenizer:
 
         return self._limited(with_bos, text, max_tokens)
 
+    def encode_within(self, text: str) -> list[int] | None:
+        """Token ids of plain text inside another, so without the space that some tokenizers put
+        before a text. None if the tokenizer gives no tokens with the bytes of `text`.
+        """
+        for before in ("", "\n"):
+            num_before = len(self._ordinary(before)) if before else 0
+            token_ids = self._ordinary(before + text)[num_before:]
+            if b"".join(map(self.piece, token_ids)) == text.encode():
+                return token_ids
+        return None
+
     def encode_template(self, text: str, max_tokens: int) -> tuple[int, ...]:
         """Token ids of a chat template's output, in which special tokens count unless escaped.
 
         Raises PromptTooLong for more than `max_tokens`.
         """
-        is_plain = ESCAPE not in text and not self._is_normalized
-        encode = partial(self._batch, self._special) if is_plain else self._encode_escaped
-        return self._limited(encode, text, max_tokens)
+        return self._limited(self._encode_escaped, text, max_tokens)
 
     def check_length(self, text: str, max_tokens: int) -> None:
         """Raises PromptTooLong for a text that is clearly too long, before further work."""
-        _check_length(self._ordinary, text, max_tokens)
+        check_length(self._ordinary, text, max_tokens)
 
     def escape(self, text: str) -> str:
         """A user's text for a chat template, in which special tokens become ordinary text."""
         _check(text)
-        if not any(token in text for token in self._special_ids):  # faster than the pattern
+        if self._pattern.search(text) is None:  # far faster than the other pattern
             return text
         return self._first_character.sub(rf"\1{ESCAPE}", text)
 
     def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of `token_ids`, by default without special tokens."""
+        known = [i for i in token_ids if i < len(self.pieces)]
+        if self._beginning is not None:
+            named = {} if skip_special else self.contents
+            return TextDecoder(self.pieces, named, self._beginning).whole(known)
+        shown = [i for i in known if self.pieces[i] or not (skip_special and i in self._added)]
         with _blaming("the tokens", "tokens"):
-            texts: list[str] = self._special.decode_batch([list(token_ids)], skip_special)
+            texts: list[str] = self._tokenizer.decode_batch([shown], False)
         return texts[0]
 
     def decode_given(self, token_ids: Sequence[int], max_tokens: int) -> str:
@@ -124,6 +120,10 @@ class Tokenizer:
             if not self.token(token_id):
                 raise InvalidJob(f"tokens: the vocabulary has no token {token_id}", "tokens")
         return self.decode(token_ids, skip_special=False)
+
+    def decoder(self) -> TextDecoder:
+        """A decoder for a text that goes on, such as a completion: without special tokens."""
+        return TextDecoder(self.pieces)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -158,25 +158,20 @@ class Tokenizer:
 
     def token(self, token_id: int) -> str:
         """How the vocabulary spells a token, special or not; empty for an id without a token."""
-        return self._special.id_to_token(token_id) or ""
+        return "" if token_id == self._place_id else self._tokenizer.id_to_token(token_id) or ""
 
     def token_id(self, token: str) -> int | None:
         """The id of a token that the vocabulary spells so."""
-        found: int | None = self._special.token_to_id(token)
+        found: int | None = self._tokenizer.token_to_id(token)
         return found
-
-    @cached_property
-    def pieces(self) -> Sequence[bytes]:
-        """The bytes that each token adds to a text, by its id."""
-        return read_pieces(self._special)
 
     def _limited(
         self, encode: Callable[[str], list[int]], text: str, max_tokens: int
     ) -> tuple[int, ...]:
-        _check_length(encode, text, max_tokens)
+        check_length(encode, text, max_tokens)
         token_ids = encode(text)
         if len(token_ids) > max_tokens:
-            raise _too_long(len(token_ids), max_tokens)
+            raise too_long(len(token_ids), max_tokens)
         return tuple(token_ids)
 
     def _encode_escaped(self, text: str) -> list[int]:
@@ -187,10 +182,10 @@ class Tokenizer:
         for match in self._unescaped_pattern.finditer(text):
             part = text[start : match.start()].replace(ESCAPE, "")
             start = match.end()
-            token_id = self._special_ids[match[0]]
-            if self._special_tokens[token_id].lstrip:
+            token_id = self.tag_ids[match[0]]
+            if self._added[token_id].lstrip:
                 part = part.rstrip()
-            if self._special_tokens[token_id].rstrip:
+            if self._added[token_id].rstrip:
                 start = _end_of_space(text, start)
             parts.append(part)
             places.append(token_id)
@@ -200,11 +195,11 @@ class Tokenizer:
         return [next(found) if i == self._place_id else i for i in token_ids]
 
     def _ordinary(self, text: str) -> list[int]:
-        """Token ids of `text`, none of them special."""
-        token_ids = self._batch(self._literal, text)
+        """Token ids of `text`, none of them a control token."""
+        token_ids = self._batch(text)
         if self._forbidden_ids.isdisjoint(token_ids):
             return token_ids
-        # The vocabulary also has a special token's text as an ordinary piece: split it.
+        # The vocabulary also has a control token's text as an ordinary piece: split it.
         return [
             part
             for i in token_ids
@@ -212,41 +207,52 @@ class Tokenizer:
         ]
 
     def _spell(self, token_id: int) -> list[int]:
-        """The characters of a special token, one by one."""
+        """The characters of a control token, one by one."""
         token_ids: list[int] = []
-        for character in self._special_tokens[token_id].content:
+        for character in self._added[token_id].content:
             # Printable ASCII stands for itself in every vocabulary; encoded alone it might get a
             # space.
-            known = self._literal.token_to_id(character) if "!" <= character <= "~" else None
+            known = self.token_id(character) if "!" <= character <= "~" else None
             if known is None:
-                token_ids += self._batch(self._literal, character)
+                token_ids += self._batch(character)
             else:
                 token_ids.append(known)
         return token_ids
 
-    @staticmethod
-    def _batch(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    def _batch(self, text: str) -> list[int]:
         with _blaming("the text", "prompt"):
-            ids: list[int] = tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
+            batch = self._tokenizer.encode_batch([text], add_special_tokens=False)
+            ids: list[int] = batch[0].ids
         return ids
 
-    def _find_eos(self, model_dir: ModelDir) -> tuple[int, ...]:
-        """The end token of tokenizer_config.json, for a model whose other files name none."""
-        eos = model_dir.special_token("eos_token")
-        eos_id = self._special.token_to_id(eos) if eos else None
-        return () if eos_id is None else (eos_id,)
+    def _hide(self, token_ids: Iterable[int]) -> None:
+        """Let the library take these tokens in a text for ordinary characters. A template's own
+        tokens come in by their places: ESCAPE marks each, with its effect on the text beside it.
+        """
+        flags = ("single_word", "lstrip", "rstrip", "normalized")
+        hidden = [
+            AddedToken(one.content, special=True, **{flag: getattr(one, flag) for flag in flags})
+            for one in (self._added[i] for i in sorted(token_ids))
+        ]
+        self._tokenizer.add_special_tokens(hidden)
+        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.add_tokens([AddedToken(ESCAPE, normalized=False)])
+        self._place_id = self._tokenizer.token_to_id(ESCAPE)
+
+    def _id_of(self, model_dir: ModelDir, name: str) -> list[int]:
+        """The token that tokenizer_config.json names so, if there is one."""
+        text = model_dir.special_token(name)
+        token_id = self.token_id(text) if text else None
+        return [] if token_id is None else [token_id]
 
     def _find_bos(self, model_dir: ModelDir) -> list[int]:
         """The tokens that the post-processor, or tokenizer_config.json, puts before a prompt."""
-        if model_dir.tokenizer_config.get("add_bos_token") is False:
+        wanted = model_dir.tokenizer_config.get("add_bos_token")
+        bos = self._id_of(model_dir, "bos_token")
+        if wanted is False or not bos:
             return []
-        ids: list[int] = self._special.encode("", add_special_tokens=True).ids
-        bos = model_dir.special_token("bos_token")
-        bos_id = self._special.token_to_id(bos) if bos else None
-        if bos_id is None:
-            return []
-        wanted = model_dir.tokenizer_config.get("add_bos_token") is True or ids[:1] == [bos_id]
-        return [bos_id] if wanted else []
+        ids: list[int] = self._tokenizer.encode("", add_special_tokens=True).ids
+        return bos if wanted is True or ids[:1] == bos else []
 
 
 @contextlib.contextmanager
@@ -266,30 +272,6 @@ def _blaming(what: str, param: str) -> Iterator[None]:
 def _check(text: str) -> None:
     if ESCAPE in text:
         raise InvalidJob("the text contains the noncharacter U+FDD0", "prompt")
-
-
-def _check_length(encode: Callable[[str], list[int]], text: str, max_tokens: int) -> None:
-    """Raises PromptTooLong as soon as the pieces so far have too many tokens together: a refusal
-    must not wait for a text that is far too long.
-    """
-    if len(text) <= USUAL_LENGTH * max_tokens:
-        return
-    size = max(max_tokens, 4096)
-    num_tokens = 0
-    for start in range(0, len(text), size):
-        num_tokens += len(encode(text[start : start + size])) - CUT_TOKENS
-        if num_tokens > max_tokens:
-            raise _too_long(num_tokens, max_tokens, is_whole=False)
-
-
-def _too_long(num_tokens: int, max_tokens: int, is_whole: bool = True) -> PromptTooLong:
-    return PromptTooLong(
-        f"the prompt has more than {max_tokens} tokens, too many for the model's context",
-        "prompt",
-        num_tokens,
-        limit=max_tokens,
-        is_whole=is_whole,
-    )
 
 
 def _end_of_space(text: str, start: int) -> int:

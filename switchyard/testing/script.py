@@ -1,6 +1,5 @@
 """An engine with scripted tokens, all at once, on the calling thread."""
 
-import codecs
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -127,8 +126,8 @@ class FakeEngine(Engine):
 
     def _pieces(self, text: str, token_ids: Sequence[int]) -> list[str]:
         """The text that each token adds: a character comes with the last of its tokens."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        pieces = [decoder.decode(self.tokenizer.piece(token_id)) for token_id in token_ids]
+        decoder = self.tokenizer.decoder()
+        pieces = [decoder.push(token_id) for token_id in token_ids]
         if pieces and pieces[0].startswith(" ") and not text.startswith(" "):
             pieces[0] = pieces[0][1:]  # some tokenizers put a space before a text
         return pieces

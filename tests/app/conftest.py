@@ -79,6 +79,9 @@ def with_tokens(tmp_path):
         tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
         tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in names])
         tokenizer.save(str(target / "tokenizer.json"))
+        config = json.loads((target / "config.json").read_text())
+        config["vocab_size"] = tokenizer.get_vocab_size()  # else they are beyond the weights
+        (target / "config.json").write_text(json.dumps(config))
         return str(target)
 
     return make

@@ -249,7 +249,6 @@ class Panicking:
         ),
         (CHAT, {"messages": [{"role": "user", "content": "x"}]}, "messages"),
         ("/tokenize", {"content": "x"}, "content"),
-        ("/detokenize", {"tokens": []}, "tokens"),
         ("/v1/internal/encode", {"text": "x"}, "text"),
     ],
     ids=lambda value: str(value)[:20],
@@ -258,8 +257,7 @@ def test_what_the_tokenizer_panics_at_is_named(make_client, monkeypatch, url, bo
     client = make_client(ScriptedBackend())
     tokenizer = client.models.get().tokenizer
     assert tokenizer.vocabulary  # which is read at its first use
-    monkeypatch.setattr(tokenizer, "_special", Panicking())
-    monkeypatch.setattr(tokenizer, "_literal", Panicking())
+    monkeypatch.setattr(tokenizer, "_tokenizer", Panicking())
     error = error_of(client.post(url, json=body))
     assert error["param"] == param and "tokenizer" in error["message"]
 

@@ -93,8 +93,8 @@ def test_messages_go_through_the_models_own_template(make_client):
     tokenizer = client.models.get().tokenizer
     expected = "system\nBe brief.\nuser\nHello\nassistant\nHi\nuser\nBye <|im_end|>\nassistant\n"
     assert tokenizer.decode(job.prompt) == expected
-    start = tokenizer._special.token_to_id("<|im_start|>")
-    end = tokenizer._special.token_to_id("<|im_end|>")
+    start = tokenizer.token_id("<|im_start|>")
+    end = tokenizer.token_id("<|im_end|>")
     assert (job.prompt.count(start), job.prompt.count(end)) == (5, 4)  # the user's is only text
 
 

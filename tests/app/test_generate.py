@@ -264,12 +264,12 @@ def test_special_tokens_in_a_prompt_count_only_if_asked(make_client, model_path)
     backend = ScriptedBackend()
     client = make_client(backend)
     tokenizer = client.models.get().tokenizer
-    [special] = [t for t in tokenizer._special_ids if "im_end" in t or t == "</s>"][:1]
+    [special] = [t for t in tokenizer.tag_ids if "im_end" in t or t == "</s>"][:1]
     for parse_special in (False, True):
         client.post(URL, json={"prompt": f"x{special}", "parse_special": parse_special})
     literal, parsed = [job.prompt for job in backend.enqueued]
-    assert parsed[-1] == tokenizer._special_ids[special]
-    assert tokenizer._special_ids[special] not in literal
+    assert parsed[-1] == tokenizer.tag_ids[special]
+    assert tokenizer.tag_ids[special] not in literal
 
 
 @pytest.mark.parametrize(

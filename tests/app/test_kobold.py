@@ -173,7 +173,7 @@ def test_textgens_samplers_may_be_said_to_be_off(make_client):
 def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client, limit):
     backend = ScriptedBackend()
     client = make_client(backend)
-    token, token_id = next(iter(client.models.get().tokenizer.special_ids.items()))
+    token, token_id = next(iter(client.models.get().tokenizer.tag_ids.items()))
     for more in ({}, {"parse_special": False}):
         client.post(GENERATE, json={"prompt": f"x{token}y", limit: 1, **more})
     parsed, literal = [job.prompt for job in backend.enqueued]

@@ -279,7 +279,7 @@ def test_its_names_reach_the_job(make_client):
 def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client):
     backend = ScriptedBackend()
     client = make_client(backend)
-    token, token_id = next(iter(client.models.get().tokenizer.special_ids.items()))
+    token, token_id = next(iter(client.models.get().tokenizer.tag_ids.items()))
     for more in ({}, {"parse_special": False}):
         client.post(URL, json={"prompt": f"x{token}y", **more})
     parsed, literal = [job.prompt for job in backend.enqueued]

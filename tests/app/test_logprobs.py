@@ -1,6 +1,7 @@
 """Logprobs, and what is chosen by them, over a scripted backend."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,7 +61,7 @@ def merged(bodies):
 @pytest.mark.parameter("logprobs", "/v1/completions")
 def test_a_completion_tells_tokens_alternatives_and_offsets(make_client, ids, tokenizer):
     a, b, c = ids("abc")
-    end = tokenizer._special.token_to_id("<|im_end|>")
+    end = tokenizer.token_id("<|im_end|>")
     backend = saying(
         ("a", [scored(a, -0.25, (a, -0.25), (b, -2.0))]),
         ("b", [scored(b, -math.inf, (c, -0.5), (end, -math.inf))]),
@@ -125,7 +126,7 @@ def test_bytes_that_are_no_character_are_shown_and_none_is_lost(make_client, ids
 
 
 def test_a_stop_token_ends_the_logprobs_of_a_completion(make_client, ids, tokenizer):
-    [a], end = ids("a"), tokenizer._special.token_to_id("</s>")
+    [a], end = ids("a"), tokenizer.token_id("</s>")
     backend = saying(("a", [scored(a, -0.25)]), stop_token=scored(end, -0.5))
     client = make_client(backend)
     request = {"prompt": "x", "logprobs": 0}
@@ -162,15 +163,14 @@ def test_echo_scores_the_prompt(make_client, ids):
     assert {job.prompt_logprobs for job in backend.enqueued} == {1}
 
 
+def names(pieces, by_id=False):
+    """Of tokens with these bytes."""
+    tokenizer = SimpleNamespace(piece=pieces.get, decoder=lambda: engine.TextDecoder(pieces))
+    return TokenNames(tokenizer, by_id)
+
+
 def test_offsets_fit_an_echo_that_lacks_the_space_which_its_first_token_has():
-    class Names(TokenNames):
-        def __init__(self):
-            super().__init__(None, by_id=True)
-
-        def piece(self, token_id):
-            return {1: b"", 2: b" Hello", 3: b" you\xc3", 4: b"!"}[token_id]
-
-    shown = CompletionLogprobs(Names())
+    shown = CompletionLogprobs(names({1: b"", 2: b" Hello", 3: b" you\xc3", 4: b"!"}, by_id=True))
     shown.add_prompt([1, 2, 3], "Hello you\ufffd", [None, scored(2, -1.0), scored(3, -1.0)])
     shown.add([scored(4, -1.0), scored(4, -1.0)])
     assert shown.take()["text_offset"] == [0, 0, 5, 10, 11]
@@ -181,12 +181,8 @@ def test_offsets_fit_an_echo_that_lacks_the_space_which_its_first_token_has():
 def test_of_tokens_with_one_text_the_likeliest_is_told(chosen):
     """As of a letter and its byte, in vocabularies that have both."""
 
-    class Names(TokenNames):
-        def piece(self, token_id):
-            return {1: b"a", 2: b"b", 3: b"a"}[token_id]
-
     likely = [(1, -0.25), (2, -2.0), (3, -3.0)]
-    shown = CompletionLogprobs(Names(None, by_id=False))
+    shown = CompletionLogprobs(names({1: b"a", 2: b"b", 3: b"a"}))
     shown.add([scored(*likely[chosen - 1], *likely)])
     assert shown.take()["top_logprobs"] == [{"a": -0.25, "b": -2.0}]
 
@@ -250,7 +246,7 @@ def test_tokens_are_called_by_their_ids_on_request(make_client, ids):
 @pytest.mark.parameter("logprobs", "/v1/chat/completions")
 @pytest.mark.parameter("top_logprobs")
 def test_chat_tells_bytes_and_alternatives(make_client, ids, tokenizer):
-    [a], end = ids("a"), tokenizer._special.token_to_id("<|im_end|>")
+    [a], end = ids("a"), tokenizer.token_id("<|im_end|>")
     backend = saying(("a", [scored(a, -0.25, (a, -0.25), (end, -math.inf))]))
     request = {"messages": HELLO, "logprobs": True, "top_logprobs": 2}
     client = make_client(backend)

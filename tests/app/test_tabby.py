@@ -99,8 +99,8 @@ def test_tokens_of_a_text_are_its_text_again(client):
 @pytest.mark.parameter("decode_special_tokens", "/v1/token/decode")
 def test_special_tokens_count_unless_told_otherwise(client):
     tokenizer = client.models.get().tokenizer
-    tokenizer._bos_ids = [tokenizer.special_ids["<|im_start|>"]]
-    [bos], end = tokenizer._bos_ids, tokenizer.special_ids["<|im_end|>"]
+    tokenizer._bos_ids = [tokenizer.tag_ids["<|im_start|>"]]
+    [bos], end = tokenizer._bos_ids, tokenizer.tag_ids["<|im_end|>"]
 
     def encode(**more):
         text = {"text": "x<|im_end|>", "decode_special_tokens": False, **more}

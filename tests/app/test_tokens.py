@@ -35,10 +35,10 @@ def test_tokens_of_a_text_are_its_text_again(client, text):
 @pytest.mark.parameter("parse_special", "/tokenize")
 def test_special_tokens_count_as_llamacpp_has_it_unless_told_otherwise(client, tokenizer):
     text = "<|im_end|>"
-    assert post(client, "/tokenize", content=text)["tokens"] == [tokenizer.special_ids[text]]
+    assert post(client, "/tokenize", content=text)["tokens"] == [tokenizer.tag_ids[text]]
     literal = post(client, "/tokenize", content=text, parse_special=False)["tokens"]
     assert len(literal) > 1
-    assert post(client, "/detokenize", tokens=[tokenizer.special_ids[text]])["content"] == text
+    assert post(client, "/detokenize", tokens=[tokenizer.tag_ids[text]])["content"] == text
 
 
 @pytest.mark.parameter("with_pieces")
@@ -57,7 +57,7 @@ def test_pieces_are_text_or_bytes(client, tokenizer):
 @pytest.mark.parameter("add_special")
 @pytest.mark.parameter("add_special_tokens")
 def test_what_begins_a_prompt_comes_once_and_if_asked(client, tokenizer):
-    tokenizer._bos_ids = [tokenizer.special_ids["<|im_start|>"]]
+    tokenizer._bos_ids = [tokenizer.tag_ids["<|im_start|>"]]
     [bos] = tokenizer._bos_ids
     plain = post(client, "/tokenize", content="x")["tokens"]
     assert post(client, "/tokenize", content="x", add_special=True)["tokens"] == [bos, *plain]
@@ -118,9 +118,9 @@ def test_no_more_of_a_huge_text_is_taken_apart_than_shows_that_it_is_one(
     encoded = []
     encode = tokenizer._batch
 
-    def counted(of, text):
+    def counted(text):
         encoded.append(len(text))
-        return encode(of, text)
+        return encode(text)
 
     monkeypatch.setattr(tokenizer, "_batch", counted)
     response = client.post(path, json=body)

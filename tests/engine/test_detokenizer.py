@@ -1,7 +1,5 @@
 """The text of a completion, token by token, against its definition on the whole text."""
 
-from types import SimpleNamespace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,23 +10,23 @@ from tests.scripted import job
 short = st.text("ab ", min_size=1, max_size=4)
 
 
-def tokenizer_of(pieces):
-    """Token i is `pieces[i]`, whatever surrounds it."""
+def detokenizer_of(pieces, one, named=None):
+    """Token i is `pieces[i]`."""
+    return Detokenizer([piece.encode() for piece in pieces], one, named)
 
-    def no_decode(token_ids):
-        assert not token_ids, "whole characters are not decoded again"
-        return ""
 
-    return SimpleNamespace(
-        get_id_to_piece_list=lambda: pieces,
-        tokenizer_model=SimpleNamespace(hf_tokenizer=SimpleNamespace(decode=no_decode)),
-    )
+def cut(data, text):
+    """`text` as pieces that may cut its characters."""
+    encoded = text.encode()
+    places = data.draw(st.sets(st.integers(1, max(len(encoded) - 1, 1))))
+    starts = [0, *sorted(place for place in places if place < len(encoded))]
+    return [encoded[a:b] for a, b in zip(starts, [*starts[1:], len(encoded)], strict=True)]
 
 
 def told(pieces, stop_strings=(), min_new_tokens=0, by_stop_token=False):
     """All (text, token ids) of a job that draws each of `pieces` once, and its stop string."""
     one = job(stop_strings=stop_strings, min_new_tokens=min_new_tokens)
-    detokenizer = Detokenizer(tokenizer_of(pieces), one)
+    detokenizer = detokenizer_of(pieces, one)
     parts = []
     for i in range(len(pieces)):
         is_last = i == len(pieces) - 1 and not by_stop_token
@@ -87,40 +85,61 @@ def test_a_stop_string_waits_only_for_another_that_began_before_it():
 
 
 def test_a_stop_string_does_not_wait_for_a_longer_one():
-    detokenizer = Detokenizer(tokenizer_of(["ab", "x"]), job(stop_strings=("ab", "abc")))
+    detokenizer = detokenizer_of(["ab", "x"], job(stop_strings=("ab", "abc")))
     assert detokenizer.push(0)[0] == "" and detokenizer.stop_string == "ab"
 
 
 def test_a_stop_string_can_be_part_of_the_text():
     one = job(stop_strings=("bc",), include_stop=True)
-    detokenizer = Detokenizer(tokenizer_of(["a", "b", "cd"]), one)
+    detokenizer = detokenizer_of(["a", "b", "cd"], one)
     parts = [detokenizer.push(i) for i in range(3)]
     assert ("".join(text for text, _ in parts), detokenizer.stop_string) == ("abc", "bc")
     assert [i for _, ids in parts for i in ids] == [0, 1, 2]
 
 
 def test_a_special_token_is_part_of_the_text_where_it_shall_be_shown():
-    hf_tokenizer = SimpleNamespace(
-        id_to_token=["é", "[CALL]"].__getitem__, decode=lambda ids: "\ufffd" * len(ids)
-    )
-    tokenizer = SimpleNamespace(
-        get_id_to_piece_list=lambda: ["\ufffd", ""],
-        tokenizer_model=SimpleNamespace(hf_tokenizer=hf_tokenizer),
-    )
-    detokenizer = Detokenizer(tokenizer, job(shown_token_ids=(1,)))
+    pieces, contents = ["é".encode()[:1], b""], {1: b"[CALL]"}
+    detokenizer = Detokenizer(pieces, job(shown_token_ids=(1,)), contents)
     parts = [detokenizer.push(i) for i in (1, 0, 1, 1)]
     assert parts == [("[CALL]", (1,)), ("", ()), ("\ufffd[CALL]", (0, 1)), ("[CALL]", (1,))]
-    assert Detokenizer(tokenizer, job()).push(1) == ("", (1,))
+    assert Detokenizer(pieces, job(), contents).push(1) == ("", (1,))
 
 
 def test_what_a_healed_prompt_ends_with_is_not_told_again_though_text_comes_late():
-    hf_tokenizer = SimpleNamespace(
-        decode=lambda ids: {(): "", (0, 1): "é!"}.get(tuple(ids), "\ufffd")
-    )
-    tokenizer = SimpleNamespace(
-        get_id_to_piece_list=lambda: ["\ufffd", "\ufffd", "é"],
-        tokenizer_model=SimpleNamespace(hf_tokenizer=hf_tokenizer),
-    )
-    detokenizer = Detokenizer(tokenizer, job(healing=Healing("é", (0,))))
+    e = "é".encode()
+    detokenizer = Detokenizer([e[:1], e[1:] + b"!", e], job(healing=Healing("é", (0,))))
     parts = [detokenizer.push(i) for i in (0, 1, 2)]
     assert parts == [("", ()), ("!", (0, 1)), ("é", (2,))]
+
+
+@settings(max_examples=500)
+@given(st.text("aé€똠😀", max_size=8), st.data(), st.booleans())
+def test_characters_come_as_soon_as_they_are_whole_however_tokens_cut_them(text, data, is_stopped):
+    """No token is told twice or left out, and each text has a token."""
+    pieces = cut(data, text)
+    detokenizer = Detokenizer(pieces, job(stop_strings=("!",) if is_stopped else ()))
+    parts = []
+    for i in range(len(pieces)):
+        parts.append(detokenizer.push(i))
+        certain = b"".join(pieces[: i + 1]).decode(errors="ignore")
+        assert "".join(part for part, _ in parts) == certain
+    parts.append(detokenizer.flush())
+    assert "".join(part for part, _ in parts) == text
+    assert [i for _, ids in parts for i in ids] == list(range(len(pieces)))
+    assert all(ids for part, ids in parts if part)
+
+
+@settings(max_examples=500)
+@given(st.text("aé똠😀", max_size=8), st.text("aé똠😀", min_size=1, max_size=3), st.data())
+def test_a_stop_string_counts_however_tokens_cut_its_characters(text, stop_string, data):
+    pieces = cut(data, text)
+    detokenizer = Detokenizer(pieces, job(stop_strings=(stop_string,)))
+    parts = []
+    for i in range(len(pieces)):
+        parts.append(detokenizer.push(i)[0])
+        if detokenizer.stop_string is not None:
+            break
+    else:
+        parts.append(detokenizer.flush()[0])
+    assert "".join(parts) == text.partition(stop_string)[0]
+    assert (detokenizer.stop_string is not None) == (stop_string in text)

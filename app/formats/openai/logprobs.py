@@ -1,6 +1,5 @@
 """Logprobs of tokens, in the two shapes of OpenAI's API. Pure."""
 
-import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +19,9 @@ class TokenNames:
         """The bytes that a token adds to the text."""
         return self._tokenizer.piece(token_id)
 
+    def decoder(self) -> engine.TextDecoder:
+        return self._tokenizer.decoder()
+
     def name(self, token_id: int, mark: str = "") -> str:
         """The name of a token. Bytes that are no text are shown as `\\xf0`, behind `mark`."""
         if self._by_id:
@@ -38,7 +40,7 @@ class CompletionLogprobs:
 
     def __init__(self, names: TokenNames) -> None:
         self._names = names
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = names.decoder()
         self._offset = 0  # of the next token, in characters of the text
         self._shown = _empty()
 
@@ -49,11 +51,10 @@ class CompletionLogprobs:
 
         The text of its tokens is longer, if the tokenizer puts a space before it.
         """
-        whole = b"".join(map(self._names.piece, token_ids)).decode("utf-8", "replace")
-        self._offset = len(text) - len(whole)
+        self._offset = len(text) - len(self._names.decoder().whole(token_ids))
         for token_id, logprob in zip(token_ids, logprobs, strict=True):
             self._add(token_id, logprob)
-        self._decoder.reset()
+        self._decoder = self._names.decoder()
         self._offset = len(text)
 
     def add(self, logprobs: Iterable[engine.TokenLogprob]) -> None:
@@ -70,7 +71,7 @@ class CompletionLogprobs:
         self._shown["token_logprobs"].append(logprob and _number(logprob.logprob))
         self._shown["top_logprobs"].append(logprob and self._top(logprob))
         self._shown["text_offset"].append(max(self._offset, 0))
-        self._offset += len(self._decoder.decode(self._names.piece(token_id)))
+        self._offset += len(self._decoder.push(token_id))
 
     def _top(self, logprob: engine.TokenLogprob) -> dict[str, float]:
         """The most probable tokens, and the token itself. Of tokens with one text, the likelier."""

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from exllamav2 import ExLlamaV2Config, ExLlamaV2Tokenizer
+from exllamav2 import ExLlamaV2Config
 
 from switchyard.engine.backends.exl2 import events, results
+from switchyard.engine.backends.exl2.detokenizer import Detokenizer, NoText
 from switchyard.engine.backends.exl2.generator import Generator
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.config import read_config
@@ -29,7 +30,6 @@ from switchyard.engine.job import Job
 from switchyard.engine.memory.lengths import CHUNK_SIZES, MAX_STEP
 from switchyard.engine.messages import JobEvent, ModelInfo, Started
 from switchyard.engine.model.model_dir import ModelDir
-from switchyard.engine.model.pieces import read_pieces
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.stats import Occupancy, Work
 
@@ -60,9 +60,7 @@ class Exl2Backend:
         self._tell_progress = tell_progress
         self._loaded: LoadedModel | None = None
         self._generator: Any = None
-        self._tokenizer: Any = None
-        self._eos_token_ids: tuple[int, ...] = ()
-        self._pieces: list[bytes] = []
+        self._tokenizer: Any = None  # the model's, loaded by now
         self._newline_ids: list[int] = []
         self._jobs: dict[str, Exl2Job] = {}
         self._num_failures = 0
@@ -82,14 +80,10 @@ class Exl2Backend:
         with Progress(self._config.name, self._tell_progress) as progress:
             loaded = self._loaded = self._load(self._config, exl2_config, progress)
         loaded.warn_of_a_small_cache(exl2_config.max_seq_len)
-        self._tokenizer = ExLlamaV2Tokenizer(exl2_config)
-        self._tokenizer.get_id_to_piece_list(True)  # else the first job would wait for this table
-        self._pieces = read_pieces(self._tokenizer.tokenizer_model.hf_tokenizer)
-        self._newline_ids = [i for i, piece in enumerate(self._pieces) if piece == b"\n"]
-        self._eos_token_ids = model_dir.eos_token_ids
-        if not self._eos_token_ids and self._tokenizer.eos_token_id is not None:
-            self._eos_token_ids = (self._tokenizer.eos_token_id,)
         self._grammars = self._grammars or Grammars(Tokenizer(model_dir))
+        self._tokenizer = self._grammars.model_tokenizer
+        pieces = self._tokenizer.pieces
+        self._newline_ids = [i for i, piece in enumerate(pieces) if piece == b"\n"]
         self._generator = self._make_generator()
         progress.tell(GENERATOR)
         self._prove()
@@ -218,20 +212,23 @@ class Exl2Backend:
     def _prove(self) -> None:
         """Generate some tokens, before any job depends on it. Leaves the page table empty."""
         job = Job("warm-up", tuple(range(WARM_UP)), WARM_UP, ignore_eos=True)
-        sampler = Sampler(job, (), self._pieces, ())
-        self._generator.prove(Exl2Job(job, (), sampler, self._tokenizer, self._chunk_size))
+        sampler = Sampler(job, (), self._tokenizer.pieces, ())
+        self._generator.prove(Exl2Job(job, (), sampler, self._detokenizer(job), self._chunk_size))
+
+    def _detokenizer(self, job: Job) -> Detokenizer:
+        return Detokenizer(self._tokenizer.pieces, job, self._tokenizer.contents)
 
     def _make_generator(self) -> Any:
         loaded: Any = self._loaded  # loaded by now
         make = SpeculativeGenerator if self._config.has_draft else Generator
         generator = make(
             device=torch.device(self._device),
-            vocab_size=self._tokenizer.get_vocab_size(),
+            vocab_size=len(self._tokenizer.pieces),
             passes=loaded.passes,
             work=self.work,
             model=loaded.model,
             cache=loaded.cache,
-            tokenizer=self._tokenizer,
+            tokenizer=NoText(),
             max_batch_size=self._config.max_batch_size if loaded.is_paged else 1,
             paged=loaded.is_paged,
             max_q_size=MAX_STEP,
@@ -247,15 +244,16 @@ class Exl2Backend:
 
     def _make_job(self, job: Job) -> Exl2Job:
         assert self._grammars is not None and self._masks is not None
-        stops = sorted({*job.stop_token_ids, *(() if job.ignore_eos else self._eos_token_ids)})
+        ends = () if job.ignore_eos else self._tokenizer.eos_token_ids
+        stops = sorted({*job.stop_token_ids, *ends})
         rules: list[Rule] = []
         if job.constraint is not None:
             rules.append(Matcher(job.constraint, self._grammars, self._masks))
         if job.forced is not None:
             rules.append(Forcing(job.forced, self._grammars.pieces))
-        sampler = Sampler(job, stops, self._pieces, self._newline_ids, rules)
-        num_drafts = self._generator.num_draft_tokens
-        return Exl2Job(job, stops, sampler, self._tokenizer, self._chunk_size, num_drafts)
+        sampler = Sampler(job, stops, self._tokenizer.pieces, self._newline_ids, rules)
+        text, num_drafts = self._detokenizer(job), self._generator.num_draft_tokens
+        return Exl2Job(job, stops, sampler, text, self._chunk_size, num_drafts)
 
     def _release(self, identifier: str) -> Exl2Job | None:
         """Returns the job, if it exists."""

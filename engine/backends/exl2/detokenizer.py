@@ -5,12 +5,10 @@ decodes characters of several tokens wrongly. It chooses between stop strings by
 """
 
 from collections import deque
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from switchyard.engine.job import Job
-
-INCOMPLETE = "\ufffd"  # decoded from bytes that are no character, or not yet
-MAX_INCOMPLETE = 3  # last tokens that may be part of a four-byte character
+from switchyard.engine.model.tokens.decoder import TextDecoder
 
 Told = tuple[str, tuple[int, ...]]  # text and its tokens
 
@@ -23,17 +21,21 @@ class Detokenizer:
     complete before `min_new_tokens` is ordinary text.
     """
 
-    def __init__(self, tokenizer: Any, job: Job) -> None:
-        """`tokenizer`: an ExLlamaV2Tokenizer."""
+    def __init__(
+        self, pieces: Sequence[bytes], job: Job, contents: Mapping[int, bytes] | None = None
+    ) -> None:
+        """`pieces`: the bytes that each token adds to a text. `contents`: what added tokens spell,
+        for those that the job wants to be shown.
+        """
         self.stop_string: str | None = None  # the one that has ended the text
-        self._pieces: list[str] = tokenizer.get_id_to_piece_list()
-        self._hf_tokenizer: Any = tokenizer.tokenizer_model.hf_tokenizer
-        self._shown = {i: self._hf_tokenizer.id_to_token(i) for i in job.shown_token_ids}
+        shown = {i: contents[i] for i in job.shown_token_ids if i in contents} if contents else {}
+        self._decoder = TextDecoder(pieces, shown)
+        self._decode = self._decoder.push
         self._stop_strings = job.stop_strings
         self._includes_stop = job.include_stop
         self._min_tokens = job.min_new_tokens
         self._num_tokens = 0
-        self._incomplete: list[int] = []  # tokens whose text may depend on later ones
+        self._waiting: list[int] = []  # tokens without any character told
         self._healed = job.healing.text if job.healing is not None else ""  # text of the prompt
         self._held: deque[tuple[str, list[int]]] = deque()  # text that may contain a stop string
         self._text = ""  # the text of `_held`
@@ -42,17 +44,31 @@ class Detokenizer:
     def push(self, token_id: int, is_last: bool = False) -> Told:
         """Returns the text that is certain after one more token."""
         self._num_tokens += 1
-        self._incomplete.append(token_id)
-        return self._tell(is_last)
+        text = self._decode(token_id, is_last)
+        if text and not self._waiting and not self._healed:  # nearly always
+            if not self._stop_strings:
+                return text, (token_id,)
+            return self._hold(text, [token_id], is_last)
+        self._waiting.append(token_id)
+        return self._tell(text, is_last)
 
     def flush(self) -> Told:
         """Returns all remaining text, since no token follows."""
-        return self._tell(is_last=True)
+        return self._tell(self._decoder.finish(), is_last=True)
 
-    def _tell(self, is_last: bool) -> Told:
-        text, token_ids = self._decode(is_last)
+    def _tell(self, text: str, is_last: bool) -> Told:
+        """A token goes with its first character, though its last one may still wait for bytes."""
+        token_ids: list[int] = []
+        if text or is_last or self._decoder.is_whole:
+            token_ids, self._waiting = self._waiting, token_ids
+        if self._healed and text:
+            text, self._healed = text.removeprefix(self._healed), ""
         if not self._stop_strings:
             return text, tuple(token_ids)
+        return self._hold(text, token_ids, is_last)
+
+    def _hold(self, text: str, token_ids: list[int], is_last: bool) -> Told:
+        """Returns the text that no stop string can begin in, up to the one that ends it all."""
         self._held.append((text, token_ids))
         self._text += text
         if self._num_tokens < self._min_tokens:
@@ -66,28 +82,6 @@ class Detokenizer:
         if self._includes_stop:
             at += len(stop_string)
         return self._text[:at], tuple(i for _, ids in self._held for i in ids)
-
-    def _decode(self, is_last: bool) -> tuple[str, list[int]]:
-        """Text that no later token can change, of tokens that leave `_incomplete`.
-
-        The tokens of one character are decoded together, and without others: some decoders strip a
-        space at the beginning. Bytes that are no character, with text behind them, are final.
-        """
-        token_ids = self._incomplete
-        if token_ids and token_ids[-1] in self._shown:
-            *before, shown = token_ids
-            text = (self._hf_tokenizer.decode(before) if before else "") + self._shown[shown]
-        elif len(token_ids) == 1 and INCOMPLETE not in self._pieces[token_ids[0]]:
-            text = self._pieces[token_ids[0]]
-        else:
-            text = self._hf_tokenizer.decode(token_ids)
-            if text.endswith(INCOMPLETE) and not is_last:
-                token_ids = token_ids[:-MAX_INCOMPLETE]
-                text = self._hf_tokenizer.decode(token_ids)
-        self._incomplete = self._incomplete[len(token_ids) :]
-        if self._healed and text:
-            text, self._healed = text.removeprefix(self._healed), ""
-        return text, token_ids
 
     def _find(self, stop_string: str) -> int:
         """Index of the first occurrence that counts, or -1."""
@@ -114,3 +108,15 @@ class Detokenizer:
         self._text = self._text[len(text) :]
         self._free = max(self._free - len(text), 0)
         return text, tuple(token_ids)
+
+
+class NoText:
+    """Stands for the library's tokenizer, and for its list of tokens' texts: a job's text comes
+    from its Detokenizer. Loading the library's own takes as long as the model's tokenizer.
+    """
+
+    def get_id_to_piece_list(self, _: bool = False) -> "NoText":
+        return self
+
+    def __getitem__(self, token_id: int) -> str:
+        return ""

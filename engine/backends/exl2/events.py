@@ -28,7 +28,8 @@ def scored(job: Exl2Job, result: PromptScored) -> list[JobEvent]:
 
 def told(job: Exl2Job, result: TokenTold) -> list[JobEvent]:
     """The text of a token, and the job's end if it is the last."""
-    events: list[JobEvent] = [result.chunk] if result.chunk.token_ids else []
+    chunk = result.chunk
+    events: list[JobEvent] = [chunk] if chunk.token_ids or chunk.text else []
     if (end := result.end) is not None:
         finished = Finished(
             result.identifier,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from exllamav2 import ExLlamaV2Tokenizer
 from exllamav2.generator.dynamic import _tensor_hash_checksum
 
 from switchyard.engine.backends.exl2.detokenizer import Detokenizer
@@ -30,7 +29,7 @@ class Exl2Job(PromptJob):
         job: Job,
         stop_token_ids: Sequence[int],
         sampler: Sampler,
-        tokenizer: ExLlamaV2Tokenizer,
+        detokenizer: Detokenizer,
         chunk_size: int,
         num_draft_tokens: int = 0,
     ) -> None:
@@ -45,13 +44,13 @@ class Exl2Job(PromptJob):
         self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
         self._num_until_border = 0  # tokens until the current page is full
         self._logprob: TokenLogprob | None = None  # of the drawn token
-        self._detokenizer = Detokenizer(tokenizer, job)
+        self._detokenizer = detokenizer
         self._logprobs: list[TokenLogprob] = []  # of untold tokens
 
     def flush(self) -> list[Chunk]:
         """Text that was held back; the job has ended."""
         text, token_ids = self._detokenizer.flush()
-        return [self._chunk(text, token_ids)] if token_ids else []
+        return [self._chunk(text, token_ids)] if text or token_ids else []
 
     # Decoding, by a `Generator`
 

@@ -89,7 +89,7 @@ def test_tags_that_are_special_tokens_are_told_apart_from_text(make_client, with
     settings = {"reasoning_start": "[THINK]", "reasoning_end": "[/THINK]"}
     backend = exl2_backend(str(path))
     client = make_client(backend, path=str(path), **settings)
-    assert {"[TOOL_CALLS]", "[/THINK]"} <= client.models.get().tokenizer.special_ids.keys()
+    assert {"[TOOL_CALLS]", "[/THINK]"} <= client.models.get().tokenizer.tag_ids.keys()
     request = {**REQUEST, "tool_choice": "required", "parallel_tool_calls": False}
     [choice] = client.post(URL, json={**request, "reasoning_budget": 5}).json["choices"]
     assert choice["message"]["reasoning_content"] and choice["message"]["content"] is None

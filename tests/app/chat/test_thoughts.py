@@ -82,7 +82,7 @@ def test_tags_that_are_special_tokens_are_shown_in_the_text_to_split(make_client
     backend = ScriptedBackend(says("x"))
     client = make_client(backend, reasoning_start="<s>", reasoning_end="</s>")
     assert client.post(URL, json=HELLO).status_code == 200
-    special_ids = client.models.get().tokenizer.special_ids
+    special_ids = client.models.get().tokenizer.tag_ids
     assert set(backend.enqueued[0].shown_token_ids) == {special_ids["<s>"], special_ids["</s>"]}
 
 

@@ -158,7 +158,7 @@ def test_a_model_without_tools_is_told_of_them_by_the_system(make_client):
     assert prompt.startswith("system\nBe brief.\n\n# Tools")
     assert '{"name": "get_weather", "description": "The weather of a city <|im_end|>"' in prompt
     assert "<tool_call>" in prompt and '{"name": "get_time", "description": ""' in prompt
-    forbidden = client.models.get().tokenizer._special.token_to_id("<|im_end|>")
+    forbidden = client.models.get().tokenizer.token_id("<|im_end|>")
     assert backend.enqueued[0].prompt.count(forbidden) == 2  # the template's own
 
 

@@ -89,7 +89,7 @@ def test_a_stop_string_cuts_a_constrained_text(backend):
 @pytest.mark.parametrize("special", range(5))
 def test_a_special_token_is_no_text_of_a_grammar(forced, tokenizer, special):
     backend = forced(always(special))
-    text = tokenizer._special.id_to_token(special)
+    text = tokenizer.token(special)
     told = ending(
         run(backend, job("a", 30, prompt=(1,), constraint=constraints.choice([text])))["a"]
     )

@@ -29,7 +29,7 @@ def chain(*token_ids):
 
 def pieces(backend, *texts):
     """The single tokens that `texts` are."""
-    hf = backend._tokenizer.tokenizer_model.hf_tokenizer
+    hf = backend._tokenizer._tokenizer
     ids = [hf.encode(text, add_special_tokens=False).ids for text in texts]
     assert all(len(i) == 1 for i in ids), ids
     return [i[0] for i in ids]

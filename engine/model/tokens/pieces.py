@@ -11,30 +11,36 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in vocabularies wit
 
 def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
     """By token id. Empty for special tokens, which are no text, and for ids without a token."""
-    decoders = _decoders(json.loads(tokenizer.to_str()).get("decoder"))
+    decoders = read_decoders(tokenizer)
     kinds = {decoder["type"] for decoder in decoders}
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
-    special = {i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special}
-    for token, token_id in vocabulary.items():
-        if token_id in special:
-            continue
-        if "ByteLevel" in kinds:
+    added = tokenizer.get_added_tokens_decoder()
+    pieces = [b""] * (max([*vocabulary.values(), *added], default=-1) + 1)
+    if "ByteLevel" in kinds:
+        for token, token_id in vocabulary.items():
             pieces[token_id] = _byte_level(token)
-        elif "ByteFallback" in kinds and (byte := _BYTE.fullmatch(token)):
-            pieces[token_id] = bytes.fromhex(byte[1])
-        elif kinds & {"ByteFallback", "Metaspace", "Replace"}:
-            pieces[token_id] = _spaced(token, decoders).encode()
-        else:
+    elif kinds & {"ByteFallback", "Metaspace", "Replace"}:
+        has_bytes = "ByteFallback" in kinds
+        for token, token_id in vocabulary.items():
+            byte = _BYTE.fullmatch(token) if has_bytes else None
+            pieces[token_id] = bytes.fromhex(byte[1]) if byte else _spaced(token, decoders).encode()
+    else:
+        for token_id in vocabulary.values():
             pieces[token_id] = tokenizer.decode([token_id]).encode()
+    for token_id, one in added.items():
+        pieces[token_id] = b"" if one.special else one.content.encode()
     return pieces
 
 
-def _decoders(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
-    if decoder is None:
-        return []
+def read_decoders(tokenizer: tokenizers.Tokenizer) -> list[dict[str, Any]]:
+    """The settings of the tokenizer's decoder, a sequence taken apart."""
+    decoder = tokenizer.decoder
+    return [] if decoder is None else _flat(json.loads(decoder.__getstate__()))
+
+
+def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
     if decoder["type"] == "Sequence":
-        return [inner for outer in decoder["decoders"] for inner in _decoders(outer)]
+        return [inner for outer in decoder["decoders"] for inner in _flat(outer)]
     return [decoder]
 
 
@@ -43,7 +49,7 @@ def _byte_level(token: str) -> bytes:
     whole token as plain text.
     """
     try:
-        return bytes(_BYTE_OF[character] for character in token)
+        return bytes(map(_BYTE_OF.__getitem__, token))
     except KeyError:
         return token.encode()
 

@@ -1,0 +1,56 @@
+"""Tokens that steer a model, such as the ends of turns: a user's text must not spell them."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import tokenizers
+
+from switchyard.engine.model.model_dir import ModelDir
+
+_FORM = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|<unused\d*>", re.DOTALL)
+_MARKUP = re.compile(r"[^\w\s\u2581]")
+
+Tree = dict[str, "Tree"]  # words by their characters; "" ends a word
+
+
+def control_ids(added: Mapping[int, tokenizers.AddedToken], model_dir: ModelDir) -> frozenset[int]:
+    """Those of `added` that are control tokens: they are special, they begin or end a prompt by
+    tokenizer_config.json, they look like control tokens, or the chat template spells them.
+
+    Many models have tags of turns and calls that aren't special. Words and white space that a
+    template also has are no control tokens: their meaning is that of any text.
+    """
+    named = {model_dir.special_token("bos_token"), model_dir.special_token("eos_token")}
+    template = model_dir.all_templates
+
+    def is_control(token: tokenizers.AddedToken) -> bool:
+        text = token.content
+        is_spelled = text in template and _MARKUP.search(text) is not None
+        return token.special or text in named or is_spelled or _FORM.fullmatch(text) is not None
+
+    return frozenset(token_id for token_id, token in added.items() if is_control(token))
+
+
+def pattern_of(words: Iterable[str]) -> str:
+    """A pattern for the longest of `words` at a place. It follows their common beginnings: a plain
+    list of a thousand words would be tried word by word.
+    """
+    tree: Tree = {}
+    for word in words:
+        node = tree
+        for character in word:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return _pattern(tree) if tree else r"(?!)"
+
+
+def _pattern(tree: Tree) -> str:
+    parts = []
+    for start, node in tree.items():
+        text = start
+        while start and len(node) == 1 and "" not in node:
+            [(character, node)] = node.items()
+            text += character
+        if start:
+            parts.append(re.escape(text) + (_pattern(node) if node.keys() != {""} else ""))
+    return f"(?:{'|'.join(parts)})" + ("?" if "" in tree else "")

@@ -1,0 +1,125 @@
+"""Tokens to text, token by token or all at once. One thread each."""
+
+from codecs import utf_8_decode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+KNOWN = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"}  # decoders
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a tokenizer's decoder drops where a text begins, and nowhere else."""
+
+    has_metaspace: bool = False  # the spaces of the first token
+    stripped: str = ""  # this character, as often as `most` at most
+    most: int = 0
+
+
+def read_beginning(decoders: Sequence[Mapping[str, Any]]) -> Beginning | None:
+    """None for decoders whose text is more than the tokens' bytes in a row, such as WordPiece."""
+    if not decoders or not all(map(_is_known, decoders)):
+        return None
+    of = {decoder["type"]: decoder for decoder in decoders}
+    strip = of.get("Strip", {"content": "", "start": 0})
+    has_metaspace = of.get("Metaspace", {}).get("prepend_scheme", "never") != "never"
+    return Beginning(has_metaspace, strip["content"], strip["start"])
+
+
+def _is_known(decoder: Mapping[str, Any]) -> bool:
+    match decoder:
+        case {"type": "Replace"}:
+            return "String" in decoder["pattern"]
+        case {"type": "Strip"}:
+            return not decoder["stop"]
+        case {"type": kind}:
+            return kind in KNOWN
+    return False
+
+
+class TextDecoder:
+    """The text of tokens by their bytes, each character as soon as its last byte has come.
+
+    No valid character is ever lost or changed, however tokens cut it, and the parts of a text make
+    the whole text. Where bytes are no UTF-8, each longest part of a character becomes one U+FFFD,
+    and the valid characters around it stay. The library `tokenizers` gives the same text, but for
+    these bytes: with byte fallback it makes each byte of a run U+FFFD, its valid characters
+    included, if one byte of the run is invalid. And it takes an added token whose characters are
+    all GPT-2's names of bytes, such as "é", for those bytes: here it is what it spells.
+    """
+
+    __slots__ = ("_beginning", "_named", "_num_stripped", "_pending", "_pieces")
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        named: Mapping[int, bytes] | None = None,
+        beginning: Beginning | None = None,
+    ) -> None:
+        """`pieces`: the bytes of each token. `named`: other bytes, for special tokens that are to
+        be shown. `beginning`: what to drop from the first text; None for a text that goes on.
+        """
+        self._pieces = pieces
+        self._named = named or {}
+        self._beginning = beginning
+        self._num_stripped = 0
+        self._pending = b""  # the beginning of a character
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the text so far ends with a whole character."""
+        return not self._pending
+
+    def push(self, token_id: int, is_last: bool = False) -> str:
+        """The text that is certain after one more token."""
+        data = self._pieces[token_id]
+        if self._named and token_id in self._named:
+            data = self._named[token_id]
+        if self._beginning is not None:
+            return self._begin(data, is_last)
+        if self._pending:
+            data = self._pending + data
+        text, used = utf_8_decode(data, "replace", is_last)
+        self._pending = data[used:]
+        return text
+
+    def finish(self) -> str:
+        """The rest of the text: no token follows."""
+        text, _ = utf_8_decode(self._pending, "replace", True)
+        self._pending = b""
+        return text
+
+    def whole(self, token_ids: Iterable[int]) -> str:
+        """The text of all tokens."""
+        rest = iter(token_ids)
+        parts = []
+        for token_id in rest:
+            parts.append(self.push(token_id))
+            if self._beginning is None:
+                break
+        named, pieces = self._named, self._pieces
+        data = b"".join([named[i] if i in named else pieces[i] for i in rest])
+        parts.append((self._pending + data).decode("utf-8", "replace"))
+        self._pending = b""
+        return "".join(parts)
+
+    def _begin(self, piece: bytes, is_last: bool) -> str:
+        """The first text, without what the tokenizer drops there."""
+        beginning = self._beginning
+        assert beginning is not None
+        if not piece:
+            return ""
+        self._beginning = None
+        if beginning.has_metaspace:
+            piece = piece.replace(b" ", b"")
+        data = self._pending + piece
+        text, used = utf_8_decode(data, "replace", is_last)
+        self._pending = data[used:]
+        begun = text
+        while begun and self._num_stripped < beginning.most and begun[0] == beginning.stripped:
+            begun = begun[1:]
+            self._num_stripped += 1
+        if not begun and self._num_stripped < beginning.most:
+            self._beginning = Beginning(False, beginning.stripped, beginning.most)
+        return begun

@@ -1,0 +1,50 @@
+"""Reads tokenizer.json, and checks it against the model's other files."""
+
+from collections.abc import Container
+
+import tokenizers
+from tokenizers.models import BPE
+
+from switchyard.engine.errors import ModelError
+from switchyard.engine.model.model_dir import ModelDir
+
+
+def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
+    """Raises ModelError, in one line, for a file that can't be read."""
+    path = model_dir.path / "tokenizer.json"
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as reason:  # Exceptions, and panics of Rust, which are none
+        raise ModelError(f"{path} can't be read: {' '.join(str(reason).split())}") from None
+    tokenizer.no_truncation()  # the file's settings are for training
+    tokenizer.no_padding()
+    if isinstance(tokenizer.model, BPE):
+        # Each thread would cache up to 10,000 words, some 3.5 MB, beyond the tokenizer's life.
+        # Without the cache a text takes a fifth longer.
+        tokenizer.model._resize_cache(0)
+    return tokenizer
+
+
+def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> None:
+    """Raises ModelError for tokens that the model's weights don't know. An added token that they
+    don't know is no error, since some files have one for padding.
+
+    `num_tokens`: one more than the highest id of a token.
+    """
+    size = model_dir.vocab_size
+    if size is None:
+        return
+    beyond = [i for i in range(size, num_tokens) if i not in added]
+    if beyond:
+        raise ModelError(
+            f"{model_dir.path / 'tokenizer.json'} has token {beyond[0]}, but vocab_size of"
+            f" config.json is {size}: the files are of different models"
+        )
+    for token_id in model_dir.eos_token_ids:
+        if not 0 <= token_id < size:
+            raise ModelError(
+                f"{model_dir.path}: eos_token_id of config.json or generation_config.json is"
+                f" {token_id}, but vocab_size is {size}"
+            )
