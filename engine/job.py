@@ -52,6 +52,7 @@ class Job:
     stop_token_ids: tuple[int, ...] = ()
     min_new_tokens: int = 0  # no stop before, by token or by string
     ignore_eos: bool = False
+    end_token_ids: tuple[int, ...] = ()  # end tokens beside the model's own; see `ignore_eos`
     include_stop: bool = False  # text and tokens end with the stop string, not before it
     stop_on_loop: bool = False  # see LoopDetector
     shown_token_ids: tuple[int, ...] = ()  # special tokens that the text has in it, as others

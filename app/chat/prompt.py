@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from switchyard import engine
 from switchyard.app.chat import calls, generic
+from switchyard.app.chat.closing import closing_ids
 from switchyard.app.chat.own_tags import escape_unless_done, keep_begun, keep_tags
 from switchyard.app.chat.request import HOW_TO_THINK, SWITCHES, Chat
 from switchyard.app.chat.template import ChatTemplate, Conversation
@@ -29,6 +31,7 @@ class Prompt:
     calls_first: bool  # an answer that doesn't begin with a call has none
     forced: engine.Forced | None  # the end of thoughts at the budget
     shown_token_ids: tuple[int, ...]  # special tokens that are tags of thoughts or calls
+    end_token_ids: tuple[int, ...]  # see `closing_ids`
 
     def parser(self) -> PartParser:
         """A parser for one choice of the answer."""
@@ -51,6 +54,7 @@ class Prompt:
             constraint=constraint,
             forced=self.forced,
             shown_token_ids=self.shown_token_ids,
+            end_token_ids=self.end_token_ids,
         )
 
 
@@ -74,6 +78,10 @@ class Prompts:
     def variables(self) -> Set[str]:
         """The names of variables that the chat template uses."""
         return self._template.variables
+
+    @cached_property
+    def _end_token_ids(self) -> tuple[int, ...]:
+        return closing_ids(self._template, self._model.tokenizer)
 
     @property
     def has_thoughts(self) -> bool:
@@ -105,6 +113,7 @@ class Prompts:
                 for tag in (*tags, *(format.tags if request.offer.tools else ()))
                 if tag in tokenizer.tag_ids
             ),
+            end_token_ids=self._end_token_ids,
         )
 
     def encode(self, request: Chat, max_tokens: int) -> tuple[int, ...]:

@@ -5,13 +5,14 @@ import http.client
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import click
 
 from switchyard import engine
 from switchyard.app import SettingsError
+from switchyard.app.chat.closing import closing_ids
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.config import Settings
 from switchyard.app.ledger.file import open_file
@@ -129,7 +130,7 @@ def _of_model(served: engine.Served, together: Together) -> Iterator[Finding]:
         if is_for_cpu(config.device):
             refuse_gpu_settings(config)
         check_gpus(config)
-        engine.Tokenizer(model_dir)
+        tokenizer = engine.Tokenizer(model_dir)
     except engine.ModelError as error:
         yield Finding("model", False, str(error))
         return
@@ -137,9 +138,10 @@ def _of_model(served: engine.Served, together: Together) -> Iterator[Finding]:
     template = "a chat template" if model_dir.chat_template else "no chat template"
     context = f"{config.max_seq_len or model_dir.max_seq_len or '?'} tokens of context"
     yield Finding("model", True, f"{architecture}, {model_dir.format}, {context}, {template}")
-    fault = ChatTemplate(model_dir).fault
-    if fault is not None:
-        yield Finding("chat template", False, fault)
+    chat_template = ChatTemplate(model_dir)
+    if chat_template.fault is not None:
+        yield Finding("chat template", False, chat_template.fault)
+    yield _of_ends(tokenizer, closing_ids(chat_template, tokenizer))
     try:
         stays = served.load == "start"
         if is_for_cpu(config.device):
@@ -154,6 +156,14 @@ def _of_model(served: engine.Served, together: Together) -> Iterator[Finding]:
         yield Finding("memory", False, f"{error}{beside}")
     except engine.ModelError as error:
         yield Finding("memory", False, str(error))
+
+
+def _of_ends(tokenizer: engine.Tokenizer, closing: Sequence[int]) -> Finding:
+    """The tokens that end an answer."""
+    ends = dict.fromkeys((*tokenizer.eos_token_ids, *closing))
+    named = ", ".join(f"{tokenizer.token(i)} ({i})" for i in ends)
+    message = f"answers end with {named}" if ends else "no file names a token that ends an answer"
+    return Finding("ends", True, message)
 
 
 def _of_shared(config: engine.ModelConfig) -> Iterator[Finding]:

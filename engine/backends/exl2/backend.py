@@ -244,11 +244,11 @@ class Exl2Backend:
 
     def _make_job(self, job: Job) -> Exl2Job:
         assert self._grammars is not None and self._masks is not None
-        ends = () if job.ignore_eos else self._tokenizer.eos_token_ids
+        ends = () if job.ignore_eos else {*self._tokenizer.eos_token_ids, *job.end_token_ids}
         stops = sorted({*job.stop_token_ids, *ends})
         rules: list[Rule] = []
         if job.constraint is not None:
-            rules.append(Matcher(job.constraint, self._grammars, self._masks))
+            rules.append(Matcher(job.constraint, self._grammars, self._masks, job.end_token_ids))
         if job.forced is not None:
             rules.append(Forcing(job.forced, self._grammars.pieces))
         sampler = Sampler(job, stops, self._tokenizer.pieces, self._newline_ids, rules)

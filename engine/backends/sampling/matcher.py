@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -36,12 +37,18 @@ class Matcher:
     """
 
     def __init__(
-        self, constraint: Constraint, grammars: Grammars, pool: ThreadPoolExecutor
+        self,
+        constraint: Constraint,
+        grammars: Grammars,
+        pool: ThreadPoolExecutor,
+        ends: Sequence[int] = (),
     ) -> None:
+        """`ends`: end tokens of the job beside those of the model."""
         self.is_done = False  # complete: no token may follow
         self._constraint = constraint
         self._grammars = grammars
         self._pool = pool
+        self._ends = ends
         self._watch = TextWatch(constraint.after)
         self._overshooting: dict[int, list[int]] = {}
         self._matcher: LLMatcher | None = None
@@ -62,7 +69,7 @@ class Matcher:
         if self._watch.has_come:
             return Among(allowed)
         begun = [i for n in self._watch.begun for i in self._overshooting.get(n, [])]
-        return Without([*self._grammars.tokenizer.eos_tokens, *begun])
+        return Without([*self._grammars.tokenizer.eos_tokens, *self._ends, *begun])
 
     def accept(self, token_id: int) -> None:
         """Take the next token, not an end token. Raises ArithmeticError for a token that was not
@@ -101,4 +108,12 @@ class Matcher:
             self._grammars.note_use(self._constraint.grammar, self._seconds)
             self._seconds = 0.0
         check_matcher(self._matcher)
-        return torch.frombuffer(bytearray(bits), dtype=torch.uint8)
+        mask = bytearray(bits)
+        if self._ends and any(_has(mask, end) for end in self._grammars.tokenizer.eos_tokens):
+            for end in self._ends:
+                mask[end // 8] |= 1 << end % 8
+        return torch.frombuffer(mask, dtype=torch.uint8)
+
+
+def _has(mask: bytearray, token_id: int) -> bool:
+    return bool(mask[token_id // 8] >> token_id % 8 & 1)
