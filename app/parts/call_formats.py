@@ -1,4 +1,4 @@
-"""The syntax of tool calls in models' output. A format is one row of FORMATS, and nothing else.
+"""The syntax of tool calls in models' output: formats by name, and formats made of their texts.
 
 Patterns are for the module `regex`, for its partial matches: it tells whether more text could
 complete a match. A pattern must therefore match no text that is the beginning of a longer match.
@@ -6,11 +6,12 @@ complete a match. A pattern must therefore match no text that is the beginning o
 
 import functools
 import json
+import re
 import secrets
 import string
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import regex
@@ -25,20 +26,20 @@ _REST = rf"(?:\s*+,\s*+{_OTHER})*+\s*+\}}"
 _SPACE = r"(?<!\s)\s*+"  # white space before a call, which is no text of the answer
 
 
-def _call(key: str) -> str:
-    """A pattern for a JSON object with a name, and with arguments as the member `key`.
+_NAME = r'"name"\s*+:\s*+"(?P<name>[^"\\]++)"\s*+'
+_KEY = r'"(?:arguments|parameters)"\s*+:\s*+'  # models write the one for the other
 
-    It matches up to the arguments' first brace. It matches the whole object if the arguments come
-    before the name, are inside a string, or are missing.
-    """
-    name = r'"name"\s*+:\s*+"(?P<name>[^"\\]++)"\s*+'
-    key = rf'"{key}"\s*+:\s*+'
-    return (
-        rf"\{{\s*+(?:{_OTHER},\s*+)*+(?:"
-        rf"{name}(?:,\s*+{_OTHER})*+(?:,\s*+{key}(?:(?P<begin>\{{)|(?P<string>{_STRING}){_REST})"
-        rf"|(?P<nothing>\}}))"
-        rf"|{key}{_OBJECT}\s*+,\s*+(?:{_OTHER},\s*+)*+{name}{_REST})"
-    )
+# A JSON object with a name and arguments. It matches up to the arguments' first brace. It matches
+# the whole object if the arguments come before the name, are inside a string, or are missing.
+_CALL = (
+    rf"\{{\s*+(?:{_OTHER},\s*+)*+(?:"
+    rf"{_NAME}(?:,\s*+{_OTHER})*+(?:,\s*+{_KEY}(?:(?P<begin>\{{)|(?P<string>{_STRING}){_REST})"
+    rf"|(?P<nothing>\}}))"
+    rf"|{_KEY}{_OBJECT}\s*+,\s*+(?:{_OTHER},\s*+)*+{_NAME}{_REST})"
+)
+
+TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # what may be a token of its own
+_WORD = re.compile(rf"{TAG.pattern}|[^\s<\[]+|[<\[]")
 
 
 def _long_identifier() -> str:
@@ -59,9 +60,6 @@ class CallFormat:
     In the texts for a grammar, `NAME` stands for the name of the tool.
     """
 
-    name: str
-    marks: tuple[str, ...]  # a chat template with all of these asks for this format
-    tags: tuple[str, ...]  # some models have special tokens for them
     # For a grammar: the text that begins the first call and stands nowhere else, or ""; then the
     # text before all calls, before and behind the arguments of one, between calls, behind all.
     trigger: str
@@ -78,6 +76,25 @@ class CallFormat:
     rest: str = ""
     end: str = ""
     identifier: Callable[[], str] = _long_identifier
+    more_tags: tuple[str, ...] = ()  # which models may write beside the texts above
+
+    @property
+    def texts(self) -> tuple[str, str, str, str, str]:
+        return self.opening, self.before, self.behind, self.separator, self.closing
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags in the texts; of some models they are special tokens."""
+        found = [tag for text in self.texts for tag in TAG.findall(text) if "NAME" not in tag]
+        return tuple(dict.fromkeys([*found, *self.more_tags]))
+
+    @property
+    def with_short_identifiers(self) -> "CallFormat":
+        return replace(self, identifier=_short_identifier)
+
+    def call(self, name: str, arguments: str) -> str:
+        """One call, without the texts around all calls."""
+        return self.before.replace("NAME", name) + arguments + self.behind
 
     # A call for a grammar: text, the schema of the JSON behind it, the text behind the JSON.
 
@@ -86,94 +103,130 @@ class CallFormat:
 
     def as_json(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
         """The whole call as one schema, for a format whose calls are JSON."""
-        call = json.loads(f"{self.before.replace('NAME', name)}null{self.behind}")
+        call = json.loads(self.call(name, "null"))
         within = {"$id": "arguments", **schema}  # `$ref`s inside resolve within the arguments
         properties = {k: within if value is None else {"const": value} for k, value in call.items()}
         whole = {"type": "object", "properties": properties, "required": list(call)}
         return "", {**whole, "additionalProperties": False}, ""
 
 
-_FORMATS = (
-    CallFormat(  # Functionary 3.1, Llama 3.1's custom tools
-        name="function-tag",
-        marks=("<function=",),
-        tags=(),
-        trigger="<function=",
-        opening="",
-        before="<function=NAME>",
-        behind="</function>",
-        separator="",
-        closing="",
-        anywhere=_SPACE + r"<function=(?P<name>[^\s<>={}]++)>\s*+(?P<begin>\{)",
-        rest=r"\s*+</function>",
-    ),
-    CallFormat(  # Nous Hermes, Qwen
-        name="hermes",
-        marks=("<tool_call>",),
-        tags=("<tool_call>", "</tool_call>"),
-        trigger="<tool_call>",
-        opening="",
-        before='<tool_call>\n{"name": "NAME", "arguments": ',
-        behind="}\n</tool_call>",
-        separator="\n",
-        closing="",
-        anywhere=_SPACE + r"<tool_call>\s*+" + _call("arguments"),
-        # Small models miscount braces, but write the closing tag.
-        rest=rf"(?:\s*+,\s*+{_OTHER})*+[\s}}]*+</tool_call>",
-        end=r"[\s}]*+</tool_call>",
-    ),
-    CallFormat(  # Mistral since November 2024
-        name="mistral-args",
-        marks=("[TOOL_CALLS]", "[ARGS]"),
-        tags=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
-        trigger="[TOOL_CALLS]",
-        opening="",
-        before="[TOOL_CALLS]NAME[ARGS]",
+def of_json(
+    lead: str,
+    member: str,
+    behind: str = "",
+    separator: str = "",
+    opening: str = "",
+    closing: str = "",
+) -> CallFormat:
+    """A format whose call is a JSON object, between the texts `lead` and `behind`.
+
+    `member`: the object up to the arguments, as in `{"name": "NAME", "arguments": `.
+    """
+    found = _framed(lead, _CALL, separator, opening, closing)
+    # Small models miscount braces, but write the closing tag.
+    end = rf"[\s}}]*+{_spaced(behind)}" if behind else ""
+    rest = rf"(?:\s*+,\s*+{_OTHER})*+{end}" if behind else _REST
+    return replace(found, before=lead + member, behind=f"}}{behind}", rest=rest, end=end)
+
+
+def of_name(
+    lead: str,
+    between: str,
+    behind: str = "",
+    separator: str = "",
+    opening: str = "",
+    closing: str = "",
+) -> CallFormat:
+    """A format whose call is a name and, behind the text `between`, a JSON object."""
+    call = r"(?P<name>[A-Za-z0-9_.\-]++)\s*+" + _after(between) + r"(?P<begin>\{)"
+    found = _framed(lead, call, separator, opening, closing)
+    rest = rf"\s*+{_spaced(behind)}" if behind else ""
+    return replace(found, before=f"{lead}NAME{between}", behind=behind, rest=rest)
+
+
+def _framed(lead: str, call: str, separator: str, opening: str, closing: str) -> CallFormat:
+    """The parts of a format that are the same for all kinds of calls."""
+    begin = _after(opening) + _after(lead)
+    if opening and lead:  # a model may leave out the opening
+        begin = rf"(?:{_after(opening)})?+{_after(lead)}"
+    following = rf"{_after(separator)}{_after(lead)}{call}"
+    if closing:
+        following = rf"(?:{_spaced(closing)}|{following})"
+    start = opening or lead
+    tag = TAG.match(start)
+    trigger = tag[0] if tag else start.removesuffix("[")
+    return CallFormat(
+        trigger=trigger,
+        opening=opening,
+        before="",
         behind="",
-        separator="",
-        closing="",
-        anywhere=_SPACE + r"\[TOOL_CALLS\]\s*+(?P<name>[^\s\[\]{}\"]++)\s*+"
-        r"(?:\[CALL_ID\][^\[\]]*+)?+(?:\[ARGS\]\s*+)?+(?P<begin>\{)",
-        identifier=_short_identifier,
-    ),
-    CallFormat(  # Mistral before
-        name="mistral",
-        marks=("[TOOL_CALLS]",),
-        tags=("[TOOL_CALLS]",),
-        trigger="[TOOL_CALLS]",
-        opening="[TOOL_CALLS][",
-        before='{"name": "NAME", "arguments": ',
-        behind="}",
-        separator=", ",
-        closing="]",
-        anywhere=_SPACE + r"\[TOOL_CALLS\]\s*+\[\s*+" + _call("arguments"),
-        next=rf"\s*+(?:\]|,\s*+{_call('arguments')})",
-        rest=_REST,
-        identifier=_short_identifier,
-    ),
-    CallFormat(  # Llama 3.1 to 3.3
-        name="llama3",
-        marks=('"parameters":', "name"),
-        tags=("<|python_tag|>",),
-        trigger="",
-        opening="",
-        before='{"name": "NAME", "parameters": ',
-        behind="}",
-        separator="; ",
-        closing="",
-        anywhere=_SPACE + r"<\|python_tag\|>\s*+" + _call("parameters"),
-        first=r"\s*+" + _call("parameters"),
-        next=r"\s*+;?+\s*+" + _call("parameters"),
-        rest=_REST,
-    ),
+        separator=separator,
+        closing=closing,
+        anywhere=_SPACE + begin + call if trigger else r"(?!)",  # what has no mark may be text
+        # Some models leave out the tag before a list of calls.
+        first=rf"\s*+\[\s*+{call}" if opening.endswith("[") and not lead else None,
+        next=rf"\s*+{following}" if opening else None,
+    )
+
+
+def _spaced(text: str) -> str:
+    """A pattern for `text` with any white space between its words."""
+    return r"\s*+".join(map(re.escape, _WORD.findall(text)))
+
+
+def _after(text: str) -> str:
+    pattern = _spaced(text)
+    return rf"{pattern}\s*+" if pattern else ""
+
+
+_LLAMA3 = CallFormat(
+    trigger="",
+    opening="",
+    before='{"name": "NAME", "parameters": ',
+    behind="}",
+    separator="; ",
+    closing="",
+    anywhere=_SPACE + r"<\|python_tag\|>\s*+" + _CALL,
+    first=r"\s*+" + _CALL,
+    next=r"\s*+;?+\s*+" + _CALL,
+    rest=_REST,
+    more_tags=("<|python_tag|>",),
 )
 
+FORMATS = {
+    # Functionary 3.1, Llama 3.1's custom tools
+    "function-tag": of_name("<function=", ">", "</function>"),
+    # Nous Hermes, Qwen
+    "hermes": of_json(
+        "<tool_call>\n", '{"name": "NAME", "arguments": ', "\n</tool_call>", separator="\n"
+    ),
+    # Mistral since November 2024
+    "mistral-args": replace(
+        of_name("[TOOL_CALLS]", "[ARGS]"),
+        anywhere=_SPACE + r"\[TOOL_CALLS\]\s*+(?P<name>[^\s\[\]{}\"]++)\s*+"
+        r"(?:\[CALL_ID\][^\[\]]*+)?+(?:\[ARGS\]\s*+)?+(?P<begin>\{)",
+        more_tags=("[CALL_ID]",),
+    ).with_short_identifiers,
+    # Mistral before
+    "mistral": of_json(
+        "", '{"name": "NAME", "arguments": ', "", ", ", "[TOOL_CALLS][", "]"
+    ).with_short_identifiers,
+    # Llama 3.1 to 3.3
+    "llama3": _LLAMA3,
+}
+GENERIC = FORMATS["hermes"]  # for models whose template has no format
+
+# A chat template that writes no calls itself asks for the first format all of whose marks it has.
+_MARKS = {
+    "function-tag": ("<function=",),
+    "hermes": ("<tool_call>",),
+    "mistral-args": ("[TOOL_CALLS]", "[ARGS]"),
+    "mistral": ("[TOOL_CALLS]",),
+    "llama3": ('"parameters":', "name"),
+}
 # Marks of unsupported formats, whose templates also have a supported format's marks: Qwen3-Coder
 # and GLM 4.5 put a tag around each argument.
 _OTHERS = ("<parameter=", "<arg_key>")
-
-FORMATS = {format.name: format for format in _FORMATS}
-GENERIC = FORMATS["hermes"]  # for models whose template has no format
 
 
 @functools.cache
@@ -181,8 +234,16 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
     return regex.compile(pattern, regex.DOTALL)
 
 
+def of_bare_json(member: str, separator: str) -> CallFormat:
+    """A format whose calls are JSON objects and nothing else, as Llama's."""
+    return replace(_LLAMA3, before=member, separator=separator)
+
+
 def recognise(template: str) -> CallFormat | None:
     """The first format whose marks a chat template has; None if it has no known format."""
     if any(mark in template for mark in _OTHERS):
         return None
-    return next((f for f in _FORMATS if all(mark in template for mark in f.marks)), None)
+    for name, marks in _MARKS.items():
+        if all(mark in template for mark in marks):
+            return FORMATS[name]
+    return None

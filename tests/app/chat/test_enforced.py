@@ -211,7 +211,7 @@ def test_an_enforced_call_may_begin_with_a_special_token(make_client, with_token
 @pytest.mark.parametrize(
     ("format", "tags"),
     [
-        ("function-tag", []),
+        ("function-tag", ["</function>"]),
         ("hermes", ["<tool_call>", "</tool_call>"]),
         ("mistral-args", ["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"]),
         ("mistral", ["[TOOL_CALLS]"]),

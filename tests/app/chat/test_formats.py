@@ -6,12 +6,13 @@ from switchyard.app.parts.call_formats import FORMATS, recognise
 from tests.app.chat.test_parser import parse
 
 
-@pytest.mark.parametrize("format", FORMATS.values(), ids=lambda format: format.name)
-def test_what_a_grammar_writes_is_what_the_parser_reads(format):
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_a_grammar_writes_is_what_the_parser_reads(name):
+    format = FORMATS[name]
     names, arguments = ["f", "get_weather"], '{"a": "}"}'
     calls = [format.before.replace("NAME", name) + arguments + format.behind for name in names]
     text = format.opening + format.separator.join(calls) + format.closing
-    assert parse(text, format.name) == ("", "", [(name, arguments) for name in names])
+    assert parse(text, name) == ("", "", [(name, arguments) for name in names])
 
 
 @pytest.mark.parametrize(
