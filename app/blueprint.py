@@ -98,6 +98,8 @@ def install(
     api.teardown_request(_leave)
     app.extensions[KEY] = services
     app.register_blueprint(api)
+    for name in services.models.names:
+        services.template(services.models.get(name))  # now, to log faults at the start
 
 
 def _make_unprefixed() -> flask.Blueprint:

@@ -1,6 +1,7 @@
 """The services that the views of one application use."""
 
 import functools
+import logging
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.metrics.metrics import Metrics
 from switchyard.app.openapi.contract import REPEATABLE
 from switchyard.app.operations.guard import Checks, Guard
+
+logger = logging.getLogger(__name__)
 
 KEY = "switchyard"
 BLUEPRINT = "switchyard_api"  # a host may have one of the name `switchyard`
@@ -52,10 +55,12 @@ class Services:
     _templates: Templates = field(default_factory=weakref.WeakKeyDictionary)
 
     def template(self, model: engine.Engine) -> ChatTemplate:
-        """The chat template of a model. Raises engine.ModelError if it can't be read."""
+        """The chat template of a model, whose fault is logged once. Raises engine.ModelError."""
         found = self._templates.get(model)
         if found is None:
             found = self._templates[model] = ChatTemplate(model.model_dir)
+            if found.fault is not None:
+                logger.warning("model %s: %s", model.config.name, found.fault)
         return found
 
     def prompts(self, model: engine.Engine) -> Prompts:

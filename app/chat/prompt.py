@@ -69,15 +69,15 @@ class Prompts:
         self._tags = Tags(settings.reasoning_start, settings.reasoning_end)
         # The format of calls that the template asks the model for; None if it is unknown.
         self._format = (
-            recognise(template.source)
+            recognise(template.chosen(has_tools=True).source)
             if settings.tool_format == "auto"
             else FORMATS[settings.tool_format]
         )
 
     @property
     def variables(self) -> Set[str]:
-        """The names of variables that the chat template uses."""
-        return self._template.variables
+        """The names of variables that the chat template uses, also the one for tools."""
+        return self._template.variables & self._template.chosen(has_tools=True).variables
 
     @cached_property
     def _end_token_ids(self) -> tuple[int, ...]:
@@ -128,14 +128,14 @@ class Prompts:
         has more than `max_tokens`.
         """
         self._model.tokenizer.check_length("".join(_texts(request)), max_tokens)
-        template = self._template
+        tools = [tool.template_form() for tool in request.offer.tools]
+        template = self._template.chosen(bool(tools))
         messages = [message.template_form() for message in request.messages]
         if "developer" not in template.source:
             messages = [
                 {**message, "role": "system"} if message["role"] == "developer" else message
                 for message in messages
             ]
-        tools = [tool.template_form() for tool in request.offer.tools]
         if "tools" not in template.variables or self._format is None:
             messages, tools = generic.without_tools(messages, tools), []
         if request.add_generation_prompt is None:

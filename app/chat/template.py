@@ -33,6 +33,7 @@ _CUT = f"{engine.ESCAPE}cut{engine.ESCAPE}"
 
 # Variables that a request must not set.
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+TOOL_USE = "tool_use"  # the name of a template for conversations with tools
 _OWN = {"messages", "tools", "documents", "add_generation_prompt", *_TOKENS}
 
 
@@ -51,24 +52,38 @@ class Conversation:
 class ChatTemplate:
     """Renders prompts, with the functions that `apply_chat_template` offers a template."""
 
-    def __init__(self, model_dir: engine.ModelDir) -> None:
-        """A broken template is no error here: completions need none. `render` reports it."""
-        self.source = model_dir.chat_template or ""
+    def __init__(self, model_dir: engine.ModelDir, name: str = "default") -> None:
+        """The template of that name. A broken one is no error here: completions need none.
+        `render` reports it.
+        """
+        found = model_dir.chat_templates.get(name)
+        self.source = "" if found is None else found.text
         self.variables: frozenset[str] = frozenset()  # names that the template uses
         self._tokens = {name: model_dir.special_token(name) or "" for name in _TOKENS}
         self._environment = _environment()
         self._template: jinja2.Template | None = None
-        self.fault: str | None = None  # of a broken template
-        if model_dir.chat_template is not None:
+        self.fault: str | None = None  # why the template can render nothing
+        if found is not None:
+            place = f"the model's chat template, {found.file},"
             environment = self._environment
             try:
                 self._template = environment.from_string(self.source)
             except Exception as error:  # jinja2 raises other errors than its own, too
-                self.fault = f"the model's chat template is broken: {error}"
+                self.fault = f"{place} is broken: {error}"
             else:
                 parsed = environment.parse(self.source)
                 read = jinja2.meta.find_undeclared_variables(parsed)
                 self.variables = frozenset(read - environment.globals.keys())
+        self._for_tools = (
+            ChatTemplate(model_dir, TOOL_USE)
+            if name == "default" and TOOL_USE in model_dir.chat_templates
+            else self
+        )
+        self.fault = self.fault or (self._for_tools.fault if self._for_tools is not self else None)
+
+    def chosen(self, has_tools: bool) -> "ChatTemplate":
+        """The template for a request: a model may have another one for tools."""
+        return self._for_tools if has_tools else self
 
     def check_variables(self, names: Iterable[str], param: str) -> None:
         """Raises engine.InvalidJob for variables that are reserved, or that the template ignores.

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,16 @@ MEASURES = (
     *("rope_theta", "factor"),
 )
 PARTS = ("text_config", "rope_parameters", "rope_scaling")  # of config.json, with counts
+TEMPLATES = "additional_chat_templates"
+DEFAULT = "default"  # the name of a single chat template
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSource:
+    """Jinja source, and the file that holds it, relative to the model directory."""
+
+    text: str
+    file: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,7 @@ class ModelDir:
     config: dict[str, Any]
     tokenizer_config: dict[str, Any]
     eos_token_ids: tuple[int, ...]  # of config.json and generation_config.json together
-    chat_template: str | None  # Jinja source
+    chat_templates: Mapping[str, TemplateSource]  # by name; with a default, if there are any
     created: int  # Unix seconds
     fingerprint: str  # changes with the weights' files and config.json
 
@@ -79,10 +90,16 @@ class ModelDir:
             config=config,
             tokenizer_config=tokenizer_config,
             eos_token_ids=tuple(dict.fromkeys(eos)),
-            chat_template=_chat_template(root, tokenizer_config),
+            chat_templates=_read_templates(root, tokenizer_config),
             created=int((root / "config.json").stat().st_mtime),
             fingerprint=_fingerprint(root),
         )
+
+    @property
+    def chat_template(self) -> str | None:
+        """Jinja source of the default template."""
+        source = self.chat_templates.get(DEFAULT)
+        return None if source is None else source.text
 
     @property
     def max_seq_len(self) -> int | None:
@@ -160,6 +177,7 @@ def _fingerprint(root: Path) -> str:
     weights would take as long as a load.
     """
     files = [path for path in sorted(root.iterdir()) if path.suffix in SUFFIXES]
+    files += _template_files(root)
     digest = hashlib.sha256((root / "config.json").read_bytes())
     for path in files:
         if path.name != "config.json":
@@ -174,16 +192,58 @@ def _token_ids(config: dict[str, Any]) -> list[int]:
     return [v for v in values if isinstance(v, int)]
 
 
-def _chat_template(root: Path, tokenizer_config: dict[str, Any]) -> str | None:
-    """The template of chat_template.jinja, as in newer models, else of tokenizer_config.json."""
-    file = root / "chat_template.jinja"
-    if file.is_file():
+def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, TemplateSource]:
+    """The chat templates by name; a single one is the default. Empty if there are none.
+
+    They come from the first of these that has any: chat_template.jinja with the files of
+    additional_chat_templates, tokenizer_config.json, chat_template.json. Raises ModelError for
+    what can't be read, and for several templates without a default.
+    """
+    found = _of_files(root)
+    if not found:
+        found = _of_value(root / "tokenizer_config.json", tokenizer_config.get("chat_template"))
+    if not found:
+        file = root / "chat_template.json"
+        found = _of_value(file, _read_json(file, optional=True).get("chat_template"))
+    if found and DEFAULT not in found:
+        files = ", ".join(dict.fromkeys(source.file for source in found.values()))
+        names = ", ".join(found)
+        raise ModelError(f"{root / files}: of the chat templates ({names}) none is the default")
+    return found
+
+
+def _template_files(root: Path) -> list[Path]:
+    """The files of further chat templates, by name."""
+    return sorted((root / TEMPLATES).glob("*.jinja"))
+
+
+def _of_files(root: Path) -> dict[str, TemplateSource]:
+    files = {path.stem: path for path in _template_files(root)}
+    if (root / "chat_template.jinja").is_file():
+        files = {DEFAULT: root / "chat_template.jinja", **files}
+    found = {}
+    for name, path in files.items():
+        if not path.is_file():  # reading a pipe would block silently
+            raise ModelError(f"{path} is no regular file")
         try:
-            return file.read_text("utf-8")
-        except ValueError as reason:
-            raise ModelError(f"{file} can't be read: {reason}") from None
-    template = tokenizer_config.get("chat_template")
-    if isinstance(template, list):  # several templates, by name
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+            text = path.read_text("utf-8")
+        except (OSError, ValueError) as reason:
+            raise ModelError(f"{path} can't be read: {reason}") from None
+        found[name] = TemplateSource(text, str(path.relative_to(root)))
+    return found
+
+
+def _of_value(path: Path, value: Any) -> dict[str, TemplateSource]:
+    """The templates in a JSON file's `chat_template`: a text, or several by name."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {DEFAULT: TemplateSource(value, path.name)}
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        value = {item.get("name"): item.get("template") for item in value}
+    if not isinstance(value, dict) or not all(
+        isinstance(part, str) for pair in value.items() for part in pair
+    ):
+        message = "chat_template must be a text, or a list of objects with name and template"
+        raise ModelError(f"{path}: {message}")
+    return {name: TemplateSource(text, path.name) for name, text in value.items()}

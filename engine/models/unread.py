@@ -38,7 +38,7 @@ class Unread(Engine):
             config={},
             tokenizer_config={},
             eos_token_ids=(),
-            chat_template=None,
+            chat_templates={},
             created=0,
             fingerprint="",
         )

@@ -194,18 +194,55 @@ def test_a_template_file_that_cannot_be_read_is_named(directory):
         ModelDir.read(str(directory))
 
 
-def test_of_several_templates_the_default_is_taken(directory):
-    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
-    edit(directory / "tokenizer_config.json", chat_template=named)
-    assert ModelDir.read(str(directory)).chat_template == "d"
+def by_name(**templates):
+    return [{"name": name, "template": text} for name, text in templates.items()]
+
+
+def test_several_templates_are_read_by_name(directory):
+    edit(directory / "tokenizer_config.json", chat_template=by_name(tool_use="t", default="d"))
+    found = ModelDir.read(str(directory))
+    assert {name: source.text for name, source in found.chat_templates.items()} == {
+        "tool_use": "t",
+        "default": "d",
+    }
+    assert found.chat_template == "d"
+
+
+def test_templates_of_further_files_are_read_by_their_names(directory):
+    before = ModelDir.read(str(directory)).fingerprint
+    (directory / "chat_template.jinja").write_text("d")
+    (directory / "additional_chat_templates").mkdir()
+    (directory / "additional_chat_templates" / "tool_use.jinja").write_text("t")
+    found = ModelDir.read(str(directory))
+    assert {name: source.text for name, source in found.chat_templates.items()} == {
+        "default": "d",
+        "tool_use": "t",
+    }
+    (directory / "additional_chat_templates" / "tool_use.jinja").write_text("tt")
+    assert len({before, found.fingerprint, ModelDir.read(str(directory)).fingerprint}) == 3
+
+
+def test_a_processors_template_counts_where_the_tokenizer_has_none(directory):
+    (directory / "chat_template.json").write_text('{"chat_template": "p"}')
+    assert ModelDir.read(str(directory)).chat_template != "p"
+    edit(directory / "tokenizer_config.json", chat_template=None)
+    assert ModelDir.read(str(directory)).chat_template == "p"
 
 
 @pytest.mark.parametrize(
-    "template", [[{"name": "tool_use", "template": "t"}], ["d"], [{"name": "default"}], {"a": "b"}]
+    ("template", "reason"),
+    [
+        (by_name(tool_use="t", rag="r"), r"\(tool_use, rag\) none is the default"),
+        ({"a": "b"}, r"\(a\) none is the default"),
+        (["d"], "must be a text, or a list"),
+        ([{"name": "default"}], "must be a text, or a list"),
+        (5, "must be a text, or a list"),
+    ],
 )
-def test_what_is_no_default_template_is_none(directory, template):
+def test_templates_without_a_default_are_refused(directory, template, reason):
     edit(directory / "tokenizer_config.json", chat_template=template)
-    assert ModelDir.read(str(directory)).chat_template is None
+    with pytest.raises(engine.ModelError, match=rf"tokenizer_config\.json: .*{reason}"):
+        ModelDir.read(str(directory))
 
 
 @pytest.mark.parametrize(

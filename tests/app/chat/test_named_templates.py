@@ -1,0 +1,37 @@
+"""Models with several chat templates, and with one that can render nothing."""
+
+import logging
+
+from tests.app.chat.test_templates import ask
+from tests.app.chat.test_tools import QUESTION
+from tests.scripted import ScriptedBackend
+
+NAMED = [
+    {"name": "default", "template": "default{{ mood }}"},
+    {"name": "tool_use", "template": "{{ tools[0].function.name }}<tool_call>"},
+    {"name": "rag", "template": "rag"},
+]
+
+
+def test_a_request_with_tools_gets_the_template_for_tools(make_client, with_template):
+    path = with_template(NAMED)
+    assert ask(make_client, path, tools=[])[1] == "default"
+    assert ask(make_client, path, tools=QUESTION["tools"])[1] == "get_weather<tool_call>"
+    assert ask(make_client, path, tools=QUESTION["tools"], tool_choice="none")[1] == "default"
+
+
+def test_variables_are_those_of_the_template_that_is_used(make_client, with_template):
+    path = with_template(NAMED)
+    mood = {"chat_template_kwargs": {"mood": " fair"}}
+    assert ask(make_client, path, tools=[], **mood)[1] == "default fair"
+    response, _ = ask(make_client, path, tools=QUESTION["tools"], **mood)
+    assert (response.status_code, response.json["error"]["param"]) == (400, "chat_template_kwargs")
+
+
+def test_the_start_names_the_template_that_can_render_nothing(make_client, with_template, caplog):
+    with caplog.at_level(logging.WARNING, "switchyard.app.services"):
+        broken = [NAMED[0], {"name": "tool_use", "template": "{% if %}"}]
+        make_client(ScriptedBackend(), path=with_template(broken))
+    [unread] = [record.getMessage() for record in caplog.records]
+    place = "model scripted: the model's chat template, tokenizer_config.json"
+    assert unread.startswith(f"{place}, is broken: ")
