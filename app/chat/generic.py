@@ -1,49 +1,69 @@
-"""Tools in the text of a conversation, for a model whose chat template has none, or whose call
-format is unknown. Pure.
+"""Tools, calls and results in the text of a conversation, for a model whose chat template doesn't
+write them. Pure.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from switchyard.app.parts.call_formats import GENERIC
+from switchyard.app.parts.call_formats import CallFormat
 
 _OFFER = """\
 # Tools
 
 You may call one or more of the following functions. Each line is one, as JSON:
-{tools}
+TOOLS
 
-To call a function, write an object with its name and its arguments between tags:
-{call}"""
+To call a function, write its name and its arguments, an object, in this form:
+"""
 
 Message = dict[str, Any]
+Escape = Callable[[str], str]
 
 
-def without_tools(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[Message]:
-    """The same conversation in texts of system, user and assistant, without tool messages."""
+class Escaped(str):
+    """A text whose user's parts are escaped. The tags in it count."""
+
+    __slots__ = ()
+
+
+def with_calls_as_text(
+    messages: Sequence[Message], format: CallFormat, escape: Escape
+) -> list[Message]:
+    """The same conversation with calls in the text of the assistant, in the model's format."""
+    return [_with_calls_as_text(message, format, escape) for message in messages]
+
+
+def with_results_as_text(messages: Sequence[Message], escape: Escape) -> list[Message]:
+    """The same conversation with the results of calls in texts of the user."""
     plain: list[Message] = []
     for i, message in enumerate(messages):
         if message["role"] == "tool":
-            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            text = f"<tool_response>\n{escape(message['content'])}\n</tool_response>"
             if i and messages[i - 1]["role"] == "tool":  # many templates want roles to alternate
-                plain[-1]["content"] += f"\n{text}"
-            else:
-                plain.append({"role": "user", "content": text})
+                text = f"{plain.pop()['content']}\n{text}"
+            plain.append({"role": "user", "content": Escaped(text)})
         else:
-            plain.append(_with_calls_as_text(message))
-    return _with_offer(plain, tools) if tools else plain
+            plain.append(message)
+    return plain
 
 
-def _with_calls_as_text(message: Message) -> Message:
-    calls = [_call(call["function"]) for call in message.get("tool_calls", ())]
-    rest = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**rest, "content": "\n".join(filter(None, [message["content"], *calls]))}
-
-
-def _call(function: dict[str, Any]) -> str:
-    before = GENERIC.before.replace("NAME", function["name"])
-    return before + arguments_text(function["arguments"]) + GENERIC.behind
+def with_offer(
+    messages: Sequence[Message],
+    tools: Sequence[dict[str, Any]],
+    format: CallFormat,
+    escape: Escape,
+) -> list[Message]:
+    """The same conversation, in which the system offers the tools."""
+    if not tools:
+        return list(messages)
+    lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    call = format.call("NAME", "<arguments>").replace('"NAME"', "<name>").replace("NAME", "<name>")
+    offer = _OFFER.replace("TOOLS", escape(lines)) + format.opening + call + format.closing
+    if messages[0]["role"] != "system":
+        return [{"role": "system", "content": Escaped(offer)}, *messages]
+    text = Escaped(f"{escape(messages[0]['content'])}\n\n{offer}")
+    return [{**messages[0], "content": text}, *messages[1:]]
 
 
 def arguments_text(arguments: Any) -> str:
@@ -53,11 +73,15 @@ def arguments_text(arguments: Any) -> str:
     return json.dumps(arguments, ensure_ascii=False)
 
 
-def _with_offer(messages: list[Message], tools: Sequence[dict[str, Any]]) -> list[Message]:
-    lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    example = GENERIC.before.replace('"NAME"', "<name>") + "<arguments>" + GENERIC.behind
-    offer = _OFFER.format(tools=lines, call=example)
-    if messages[0]["role"] != "system":
-        return [{"role": "system", "content": offer}, *messages]
-    first = {**messages[0], "content": f"{messages[0]['content']}\n\n{offer}"}
-    return [first, *messages[1:]]
+def _with_calls_as_text(message: Message, format: CallFormat, escape: Escape) -> Message:
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    content = message["content"] or ""
+    if not calls:
+        return {**rest, "content": content}
+    texts = [
+        format.call(escape(call["name"]), escape(arguments_text(call["arguments"])))
+        for call in calls
+    ]
+    text = format.opening + format.separator.join(texts) + format.closing
+    return {**rest, "content": Escaped("\n".join(filter(None, [escape(content), text])))}

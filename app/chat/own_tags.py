@@ -1,25 +1,17 @@
 """Tags of thoughts in the assistant's own messages, which a chat template must still find."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
+from switchyard.app.chat.generic import Escape, Escaped, Message
 from switchyard.app.parts.parser import Tags
 
 
-class Escaped(str):
-    """A text that is escaped already."""
-
-    __slots__ = ()
-
-
-def escape_unless_done(escape: Callable[[str], str]) -> Callable[[str], str]:
+def escape_once(escape: Escape) -> Escape:
+    """As `escape`, but a text that is escaped already stays as it is."""
     return lambda text: text if isinstance(text, Escaped) else escape(text)
 
 
-def keep_tags(
-    message: dict[str, Any], tags: Tags, template: str, escape: Callable[[str], str]
-) -> dict[str, Any]:
+def keep_tags(message: Message, tags: Tags, template: str, escape: Escape) -> Message:
     """A message of the assistant whose thoughts the template takes out by splitting at their tags:
     these tags stay as they are, and the template drops them.
 
@@ -34,11 +26,11 @@ def keep_tags(
     return {**message, "content": Escaped(tags.end.join([*kept, escape(answer)]))}
 
 
-def keep_begun(message: dict[str, Any], tags: Tags, escape: Callable[[str], str]) -> dict[str, Any]:
+def keep_begun(message: Message, tags: Tags, escape: Escape) -> Message:
     """A message that the answer continues, and that begins with thoughts: their tags count."""
     content = message.get("content") or ""
     space, start, rest = content.partition(tags.start)
-    if not start or space.strip():
+    if not start or space.strip() or isinstance(content, Escaped):
         return message
     thoughts, end, answer = rest.partition(tags.end)
     return {**message, "content": Escaped(f"{space}{start}{escape(thoughts)}{end}{escape(answer)}")}

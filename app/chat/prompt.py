@@ -8,13 +8,14 @@ from typing import Any
 from switchyard import engine
 from switchyard.app.chat import calls, generic
 from switchyard.app.chat.closing import closing_ids
-from switchyard.app.chat.own_tags import escape_unless_done, keep_begun, keep_tags
+from switchyard.app.chat.generic import Escape, Message
+from switchyard.app.chat.own_tags import escape_once, keep_begun, keep_tags
 from switchyard.app.chat.request import HOW_TO_THINK, SWITCHES, Chat
 from switchyard.app.chat.template import ChatTemplate, Conversation
 from switchyard.app.chat.tools import Offer
 from switchyard.app.engine_settings import ModelSettings
 from switchyard.app.http.body import dumps
-from switchyard.app.parts.call_formats import FORMATS, GENERIC, CallFormat, recognise
+from switchyard.app.parts.call_formats import FORMATS, GENERIC, CallFormat
 from switchyard.app.parts.parser import PartParser, Tags
 from switchyard.app.request import neutral
 
@@ -67,12 +68,8 @@ class Prompts:
         self._model = model
         self._template = template
         self._tags = Tags(settings.reasoning_start, settings.reasoning_end)
-        # The format of calls that the template asks the model for; None if it is unknown.
-        self._format = (
-            recognise(template.chosen(has_tools=True).source)
-            if settings.tool_format == "auto"
-            else FORMATS[settings.tool_format]
-        )
+        # None: the format that the chat template shows.
+        self._set_format = FORMATS.get(settings.tool_format)
 
     @property
     def variables(self) -> Set[str]:
@@ -88,6 +85,16 @@ class Prompts:
         """Whether the chat template has the tags that the settings name for thoughts."""
         return all(self._tags) and self._tags.start in self._template.source
 
+    def max_calls(self, request: Chat) -> int | None:
+        """The most calls of an answer. One, unless the client asks for several, where the chat
+        template takes one a message: the model has learned no more.
+        """
+        offer = request.offer
+        takes_two = self._template.chosen(has_tools=True).traits.takes_two_calls
+        if not offer.tools or takes_two or request.wants_parallel_calls:
+            return offer.max_calls
+        return 1
+
     def prepare(self, request: Chat) -> Prompt:
         """The prompt of a request. Raises InvalidJob, PromptTooLong, and as `Engine.check_room`."""
         model = self._model
@@ -96,21 +103,24 @@ class Prompts:
         text = self.render(request, model.info.max_seq_len)
         tags = self._tags
         is_reasoning = all(tags) and _is_reasoning(request, text, tags)
-        format = self._format or GENERIC
+        offer = replace(request.offer, max_calls=self.max_calls(request))
+        if offer != request.offer:
+            neutral.note(request.names.get("parallel_tool_calls", "parallel_tool_calls"))
+        format = self._format(self._template.chosen(bool(offer.tools))) or GENERIC
         tokenizer = model.tokenizer
         return Prompt(
             token_ids=tokenizer.encode_template(text, model.info.max_seq_len),
-            offer=request.offer,
+            offer=offer,
             format=format,
             tags=tags if all(tags) and request.separate_reasoning else None,
             is_reasoning=is_reasoning,
             after=tags.end if is_reasoning else "",
-            constraint=calls.constraint(request.offer, format, model, request.constraint),
+            constraint=calls.constraint(offer, format, model, request.constraint),
             calls_first=request.constraint is not None,
             forced=_end_of_thoughts(request.reasoning_budget, tags, tokenizer),
             shown_token_ids=tuple(
                 tokenizer.tag_ids[tag]
-                for tag in (*tags, *(format.tags if request.offer.tools else ()))
+                for tag in (*tags, *(format.tags if offer.tools else ()))
                 if tag in tokenizer.tag_ids
             ),
             end_token_ids=self._end_token_ids,
@@ -136,36 +146,59 @@ class Prompts:
                 {**message, "role": "system"} if message["role"] == "developer" else message
                 for message in messages
             ]
-        if "tools" not in template.variables or self._format is None:
-            messages, tools = generic.without_tools(messages, tools), []
+        escape = escape_once(self._model.tokenizer.escape)
+        messages = self._with_own_tags(template, messages, request.continue_final_message, escape)
+        messages, tools = self._as_text(template, messages, tools, escape)
         if request.add_generation_prompt is None:
             add_generation_prompt = not request.continue_final_message
         else:
             add_generation_prompt = request.add_generation_prompt
         conversation = Conversation(
-            self._with_own_tags(messages, request.continue_final_message),
+            messages,
             tools,
             request.documents,
             _variables(request, template),
             add_generation_prompt,
             request.continue_final_message,
         )
-        escape = escape_unless_done(self._model.tokenizer.escape)
         text = template.render(conversation, escape)
         return text if request.reasoning_budget is None else self._with_thoughts(text)
 
     def _with_own_tags(
-        self, messages: list[dict[str, Any]], continues: bool
-    ) -> list[dict[str, Any]]:
+        self, template: ChatTemplate, messages: list[Message], continues: bool, escape: Escape
+    ) -> list[Message]:
         """The messages; the tags of the assistant's own thoughts stay tags where they count."""
         if not all(self._tags):
             return messages
-        tags, escape, source = self._tags, self._model.tokenizer.escape, self._template.source
+        tags, source = self._tags, template.source
         kept = [
             keep_tags(message, tags, source, escape) if message["role"] == "assistant" else message
             for message in messages
         ]
         return [*kept[:-1], keep_begun(messages[-1], tags, escape)] if continues else kept
+
+    def _as_text(
+        self,
+        template: ChatTemplate,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+        escape: Escape,
+    ) -> tuple[list[Message], list[dict[str, Any]]]:
+        """The conversation with all that the template doesn't write itself as text in messages."""
+        traits, format = template.traits, self._format(template)
+        is_known = format is not None
+        format = format or GENERIC
+        if not (is_known and traits.shows_calls):
+            messages = generic.with_calls_as_text(messages, format, escape)
+        if not (is_known and traits.shows_results):
+            messages = generic.with_results_as_text(messages, escape)
+        if "tools" not in template.variables or not is_known:
+            messages, tools = generic.with_offer(messages, tools, format, escape), []
+        return messages, tools
+
+    def _format(self, template: ChatTemplate) -> CallFormat | None:
+        """The format of calls that the template asks the model for; None if it is unknown."""
+        return self._set_format or template.traits.format
 
     def _with_thoughts(self, text: str) -> str:
         """The prompt, ending inside thoughts: else their forced end could hit an answer without.

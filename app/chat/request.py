@@ -84,7 +84,9 @@ class Chat(Scored):
         " ones that it is shown. Refused without tools, but for `none` and `auto`.",
     )
     parallel_tool_calls: bool = Field(
-        True, description="False: the answer ends with its first call of a tool."
+        True,
+        description="False: the answer ends with its first call of a tool. Where the model's chat"
+        " template takes one call a message, false is the default, and the answer names it.",
     )
     separate_reasoning: bool = Field(
         True, description="False: thoughts stay in the text, as the model writes them."
@@ -187,6 +189,11 @@ class Chat(Scored):
     def offer(self) -> Offer:
         """The tools shown to the model. Raises BadRequest if `tool_choice` doesn't fit `tools`."""
         return offer(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    @property
+    def wants_parallel_calls(self) -> bool:
+        """Whether the client asks for several calls, rather than leaves it open."""
+        return self.parallel_tool_calls and "parallel_tool_calls" in self.model_fields_set
 
     @property
     def asked_tokens(self) -> int | None:

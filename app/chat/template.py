@@ -1,15 +1,12 @@
 """A model's own chat template: rendering, escaping, and probing what it supports."""
 
-import contextlib
-import functools
-import itertools
 import json
 import re
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -19,8 +16,11 @@ import jinja2.nodes
 import jinja2.parser
 
 from switchyard import engine
-from switchyard.app.chat.generic import arguments_text
+from switchyard.app.chat.generic import Escaped
+from switchyard.app.chat.history import arranged
+from switchyard.app.chat.probe import probe
 from switchyard.app.chat.sandbox import Sandbox
+from switchyard.app.chat.traits import Traits
 
 # The escape character as filters encode it. A user's text can't imitate it: the filters also encode
 # `%`, and double a backslash.
@@ -59,10 +59,11 @@ class ChatTemplate:
         found = model_dir.chat_templates.get(name)
         self.source = "" if found is None else found.text
         self.variables: frozenset[str] = frozenset()  # names that the template uses
+        self.traits = Traits()
+        self.fault: str | None = None  # why the template can render nothing
         self._tokens = {name: model_dir.special_token(name) or "" for name in _TOKENS}
         self._environment = _environment()
         self._template: jinja2.Template | None = None
-        self.fault: str | None = None  # why the template can render nothing
         if found is not None:
             place = f"the model's chat template, {found.file},"
             environment = self._environment
@@ -74,6 +75,9 @@ class ChatTemplate:
                 parsed = environment.parse(self.source)
                 read = jinja2.meta.find_undeclared_variables(parsed)
                 self.variables = frozenset(read - environment.globals.keys())
+                self.traits, reason = probe(self._probe, self.source)
+                if reason is not None:
+                    self.fault = f"{place} fails on every conversation: {reason}"
         self._for_tools = (
             ChatTemplate(model_dir, TOOL_USE)
             if name == "default" and TOOL_USE in model_dir.chat_templates
@@ -104,13 +108,13 @@ class ChatTemplate:
         if self._template is None:
             missing = "the model has no chat template; use /v1/completions"
             raise engine.InvalidJob(self.fault or missing, "messages")
-        messages = list(conversation.messages)
-        if any(message.get("tool_calls") for message in messages):
-            messages = [_in_form(message, self._form, self._takes_text) for message in messages]
-        escaped = [
-            {k: v if k == "role" else _escaped(v, escape) for k, v in message.items()}
-            for message in messages
-        ]
+        escaped = arranged(
+            [
+                {k: v if k == "role" else _escaped(v, escape) for k, v in message.items()}
+                for message in conversation.messages
+            ],
+            self.traits,
+        )
         if conversation.continues:
             escaped[-1]["content"] += _CUT
         try:
@@ -137,85 +141,30 @@ class ChatTemplate:
             )
         return text
 
-    @functools.cached_property
-    def _form(self) -> "_Form":
-        """The form of calls that the template renders as JSON, or at least renders.
-
-        Templates differ, so each form is tried with a call of a known argument.
-        """
+    def _probe(self, messages: Sequence[dict[str, Any]]) -> str:
+        """Renders a conversation with a tool. Raises any exception of the template."""
         assert self._template is not None
-        outputs = {}
-        for form in itertools.product((None, ""), (False, True)):
-            with contextlib.suppress(Exception):
-                outputs[_Form(*form)] = self._probe({"needle": "in a stack"}, _Form(*form))
-        for pattern in ('"needle": ?"in a stack"', "in a stack"):
-            for form, text in outputs.items():
-                if re.search(pattern, text) and "None" not in text:
-                    return form
-        return _Form(None, False)
-
-    @functools.cached_property
-    def _takes_text(self) -> bool:
-        """Whether the template renders arguments that are a text, not an object."""
-        with contextlib.suppress(Exception):
-            return "in a stack" in self._probe("in a stack", self._form)
-        return False
-
-    def _probe(self, arguments: Any, form: "_Form") -> str:
-        """Renders a conversation with one call. Raises any exception of the template."""
-        assert self._template is not None
-        function = {"name": "find", "arguments": arguments}
-        call = {"id": "call00000", "type": "function", "function": function}
-        messages = [
-            {"role": "user", "content": "Find it."},
-            _in_form({"role": "assistant", "content": None, "tool_calls": [call]}, form, True),
-        ]
         return self._environment.render(
-            self._template, messages=messages, tools=[_PROBE_TOOL], **self._tokens
+            self._template,
+            messages=messages,
+            tools=[_PROBE_TOOL],
+            documents=None,
+            add_generation_prompt=False,
+            **self._tokens,
         )
-
-
-class _Form(NamedTuple):
-    """A template's form of calls: `content` of a message without text, and type of arguments."""
-
-    no_content: str | None
-    arguments_are_text: bool
 
 
 _PROBE_TOOL = {
     "type": "function",
-    "function": {"name": "find", "description": "", "parameters": {"type": "object"}},
+    "function": {"name": "look", "description": "", "parameters": {"type": "object"}},
 }
-
-
-def _in_form(message: dict[str, Any], form: _Form, takes_text: bool) -> dict[str, Any]:
-    """The message in the template's form. `takes_text`: it renders arguments that are a text."""
-
-    def in_form(arguments: Any) -> Any:
-        if form.arguments_are_text:
-            return arguments_text(arguments)
-        return {"arguments": arguments} if isinstance(arguments, str) > takes_text else arguments
-
-    if message.get("content") is None:
-        message = {**message, "content": form.no_content}
-    if message.get("tool_calls"):
-        calls = [
-            {
-                **call,
-                "function": {
-                    **call["function"],
-                    "arguments": in_form(call["function"]["arguments"]),
-                },
-            }
-            for call in message["tool_calls"]
-        ]
-        message = {**message, "tool_calls": calls}
-    return message
 
 
 def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
     """`value` with `escape` applied to every text in it, names included."""
     match value:
+        case Escaped():
+            return str(value)
         case str():
             return escape(value)
         case list():

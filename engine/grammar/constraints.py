@@ -3,6 +3,7 @@ request threads. `Grammars` compiles a constraint, and may still refuse it.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -122,12 +123,13 @@ def template_in_text(
     """Any text, in which each `trigger` begins a `template`. The trigger is the beginning of
     `opening`, or, without one, of each alternative.
 
-    Without a trigger, the whole text is a template, or does not begin with a brace or a space.
-    Raises InvalidJob.
+    Without a trigger, the whole text is a template, or does not begin as one, with a brace or a
+    space. Raises InvalidJob.
     """
     if not trigger:
         frame = _frame(alternatives, opening, separator, closing, special_ids)
-        return _lark("\n".join(["start: frame | TEXT", r"TEXT: /([^{\s](?s:.)*)?/", *frame]))
+        text = rf"TEXT: /([^{{{re.escape(opening[:1])}\s](?s:.)*)?/"
+        return _lark("\n".join(["start: frame | TEXT", text, *frame]))
     if opening:
         opening = opening.removeprefix(trigger)
         rest = _frame(alternatives, opening, separator, closing, special_ids)

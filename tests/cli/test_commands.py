@@ -69,6 +69,10 @@ def test_check_says_what_requests_would_be_told_of_a_broken_chat_template(
         template.render(Conversation([{"role": "user", "content": "a"}]), str)
     done = switchyard("check", str(path))
     assert done.exit_code == 1 and f"✗ chat template: model: {told.value}\n" in done.output
+    (path / "chat_template.jinja").write_text("{{ raise_exception('not me') }}")
+    done = switchyard("check", str(path))
+    reason = "chat_template.jinja, fails on every conversation: not me\n"
+    assert done.exit_code == 1 and done.output.count(reason) == 1
     (path / "chat_template.jinja").write_text("{{ messages }}")
     done = switchyard("check", str(path))
     assert done.exit_code == 0 and "✗" not in done.output

@@ -83,6 +83,7 @@ class MessagesChat(Chat):
             names["constraint"] = FORMAT
         return {
             **names,
+            "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
             "reasoning_budget": "thinking.budget_tokens",
             "reasoning_effort": "output_config.effort",
             "response_format": FORMAT,

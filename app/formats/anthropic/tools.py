@@ -86,7 +86,9 @@ class ToolChoice(BaseModel):
         None, description="The name of one of the tools. For type `tool` alone."
     )
     disable_parallel_tool_use: bool = Field(
-        False, description="The answer ends with its first call of a tool."
+        False,
+        description="The answer ends with its first call of a tool. Where the model's chat template"
+        " takes one call a message, true is the default, and the answer names it.",
     )
 
     @model_validator(mode="after")
@@ -99,6 +101,8 @@ class ToolChoice(BaseModel):
         choice: Any = {"auto": "auto", "any": "required", "none": "none"}.get(self.type)
         if choice is None:
             choice = {"type": "function", "function": {"name": self.name}}
+        if "disable_parallel_tool_use" not in self.model_fields_set:
+            return {"tool_choice": choice}
         return {"tool_choice": choice, "parallel_tool_calls": not self.disable_parallel_tool_use}
 
 

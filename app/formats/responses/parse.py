@@ -131,9 +131,7 @@ class ResponseRequest(Generation):
         None,
         description="As in chats, but a function's name stands beside its `type`.",
     )
-    parallel_tool_calls: bool = Field(
-        True, description="False: the answer ends with its first call of a tool."
-    )
+    parallel_tool_calls: bool = Field(True, description="As in chats.")
     text: TextConfig = Field(TextConfig(), description="The form of the answer.")
     reasoning: ReasoningConfig = Field(
         ReasoningConfig(), description="The effort of thinking before the answer."
@@ -191,10 +189,11 @@ class ResponseRequest(Generation):
             "max_completion_tokens": self.max_output_tokens,
             "tools": list(functions(self.tools)),
             "tool_choice": self.tool_choice and choice_in_chat(self.tool_choice),
-            "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": self.reasoning.effort,
             "response_format": _response_format(self.text.format),
         }
+        if "parallel_tool_calls" in self.model_fields_set:
+            values["parallel_tool_calls"] = self.parallel_tool_calls
         with renaming({"response_format": FORMAT}):
             return validate(ResponsesChat, values)
 

@@ -34,7 +34,10 @@ def create_response() -> flask.Response:
     chat = request.chat()
     model = model_of(chat.model)
     identifier = f"resp_{uuid.uuid4().hex}"
-    head = render.ResponseHead(identifier, int(time.time()), model.config.name, request.echo())
+    echo = request.echo()
+    if services().prompts(model).max_calls(chat) == 1:
+        echo["parallel_tool_calls"] = False
+    head = render.ResponseHead(identifier, int(time.time()), model.config.name, echo)
 
     def make_render(prompt: tuple[int, ...], answers: Mapping[str, Answer]) -> Render:
         [answer] = answers.values()

@@ -30,8 +30,10 @@ def test_variables_are_those_of_the_template_that_is_used(make_client, with_temp
 
 def test_the_start_names_the_template_that_can_render_nothing(make_client, with_template, caplog):
     with caplog.at_level(logging.WARNING, "switchyard.app.services"):
+        make_client(ScriptedBackend(), path=with_template("{{ raise_exception('not me') }}"))
         broken = [NAMED[0], {"name": "tool_use", "template": "{% if %}"}]
         make_client(ScriptedBackend(), path=with_template(broken))
-    [unread] = [record.getMessage() for record in caplog.records]
+    raising, unread = [record.getMessage() for record in caplog.records]
     place = "model scripted: the model's chat template, tokenizer_config.json"
+    assert raising == f"{place}, fails on every conversation: not me"
     assert unread.startswith(f"{place}, is broken: ")

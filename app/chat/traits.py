@@ -1,0 +1,56 @@
+"""What a chat template takes. `probe` finds it. Pure."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from switchyard.app.chat.generic import Message, arguments_text
+from switchyard.app.parts.call_formats import CallFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a chat template takes. The defaults are those of one that takes everything."""
+
+    no_content: str | None = None  # the content of a message of calls alone
+    arguments_are_text: bool = False
+    takes_text: bool = False  # arguments that are text, for calls that were cut off
+    short_identifiers: bool = False  # of calls: nine letters and digits
+    shows_calls: bool = False
+    shows_results: bool = False
+    takes_two_calls: bool = True  # in one message
+    takes_system: bool = True
+    alternates: bool = False  # refuses two messages of the user in a row
+    format: CallFormat | None = None  # of calls; None if it is unknown
+
+    def in_form(self, message: Message) -> Message:
+        """The message with its calls, or the identifier of its call, in the template's form."""
+        if "tool_call_id" in message:
+            return {**message, "tool_call_id": self._identifier(message["tool_call_id"])}
+        if not message.get("tool_calls"):
+            return message
+        calls = [
+            {
+                **call,
+                "id": self._identifier(call["id"]),
+                "function": {**call["function"], "arguments": self._arguments(call["function"])},
+            }
+            for call in message["tool_calls"]
+        ]
+        content = message.get("content")
+        content = self.no_content if content is None else content
+        return {**message, "content": content, "tool_calls": calls}
+
+    def _arguments(self, function: Message) -> Any:
+        arguments = function["arguments"]
+        if self.arguments_are_text:
+            return arguments_text(arguments)
+        is_text = isinstance(arguments, str)
+        return {"arguments": arguments} if is_text and not self.takes_text else arguments
+
+    def _identifier(self, identifier: str) -> str:
+        """Nine letters and digits, if the template wants these: other models' are longer."""
+        is_short = len(identifier) == 9 and identifier.isascii() and identifier.isalnum()
+        if is_short or not self.short_identifiers:
+            return identifier
+        return hashlib.sha256(identifier.encode()).hexdigest()[:9]
