@@ -193,6 +193,27 @@ _LLAMA3 = CallFormat(
     more_tags=("<|python_tag|>",),
 )
 
+# Channels of gpt-oss. An answer begins with the name of its channel, which is no text of it.
+_CHANNEL = r"(?:<\|channel\|>(?:commentary|analysis)\s*+)?+"
+_TO_FUNCTION = (
+    rf"(?:<\|end\|>)?+(?:<\|start\|>assistant\s*+)?+{_CHANNEL}to=functions\."
+    rf"(?P<name>[A-Za-z0-9_.\-]++)\s*+{_CHANNEL}(?:<\|constrain\|>)?+(?:json\s*+)?+"
+    r"<\|message\|>\s*+(?P<begin>\{)"
+)
+_GPT_OSS = CallFormat(
+    trigger="<|channel|>commentary to=functions.",
+    opening="",
+    before="<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>",
+    behind="<|call|>",
+    separator="<|start|>assistant",
+    closing="",
+    anywhere=_SPACE + _TO_FUNCTION,
+    first=r"\s*+(?:(?:<\|start\|>assistant)?+<\|channel\|>(?:final|commentary)<\|message\|>"
+    rf"|{_TO_FUNCTION})",
+    rest=r"\s*+<\|call\|>",
+    more_tags=("<|start|>", "<|end|>"),
+)
+
 FORMATS = {
     # Functionary 3.1, Llama 3.1's custom tools
     "function-tag": of_name("<function=", ">", "</function>"),
@@ -213,6 +234,7 @@ FORMATS = {
     ).with_short_identifiers,
     # Llama 3.1 to 3.3
     "llama3": _LLAMA3,
+    "gpt-oss": _GPT_OSS,
 }
 GENERIC = FORMATS["hermes"]  # for models whose template has no format
 
@@ -223,6 +245,7 @@ _MARKS = {
     "mistral-args": ("[TOOL_CALLS]", "[ARGS]"),
     "mistral": ("[TOOL_CALLS]",),
     "llama3": ('"parameters":', "name"),
+    "gpt-oss": ("<|channel|>", "to=functions."),
 }
 # Marks of unsupported formats, whose templates also have a supported format's marks: Qwen3-Coder
 # and GLM 4.5 put a tag around each argument.

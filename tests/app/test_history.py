@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
@@ -125,6 +125,10 @@ def test_every_answer_is_taken_back(model_of, pytestconfig, again, shape, layout
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
+    @example(['<tool_call>{"name": "add"}</tool_call>' * 2])
+    @example(['{"name": "add", "parameters": {}}; ' * 2])
+    @example(['[TOOL_CALLS] [{"name": "add"}, {"name": "add"}]'])
+    @example(["<|calls|>", *['<|call|>function<|sep|>add\n```json\n{"a": 1}\n```<|/call|>\n'] * 2])
     @given(texts)
     def check(pieces):
         written[:] = pieces

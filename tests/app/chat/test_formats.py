@@ -21,6 +21,7 @@ def test_what_a_grammar_writes_is_what_the_parser_reads(name):
         ("… within <tool_call></tool_call> XML tags", "hermes"),
         ('Respond in the format {"name": function name, "parameters": dictionary}', "llama3"),
         ("{{ '[TOOL_CALLS]' + tool_calls }}", "mistral"),
+        ("{{ ' to=functions.' + name + '<|channel|>commentary json' }}", "gpt-oss"),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}", "mistral-args"),
         ('<function=example_function_name>{{example}}</function> "parameters":', "function-tag"),
         (

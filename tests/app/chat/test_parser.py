@@ -64,6 +64,14 @@ CALLS = [
     ("mistral-args", '[TOOL_CALLS]f{"a": 1}'),
     ("mistral-args", '[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{"a": 1}'),
     ("function-tag", '<function=f>{"a": 1}</function>'),
+    (
+        "gpt-oss",
+        '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+    ),
+    (
+        "gpt-oss",
+        '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>',
+    ),
     ("function-tag", '\n<function=f> {"a": 1}'),
 ]
 
@@ -239,6 +247,22 @@ def test_a_call_in_thoughts_is_none():
     call = CALLS[0][1]
     text = f"<think>{call}</think>{call}"
     assert parse(text, "hermes", tags=THINK) == (call, "", [("f", '{"a": 1}')])
+
+
+def test_channels_are_no_text():
+    tags = Tags("<|channel|>analysis<|message|>", "<|end|>")
+    thoughts, start = "<|channel|>analysis<|message|>Why?<|end|>", "<|start|>assistant"
+    final = "<|channel|>final<|message|>So."
+    call = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>'
+    said = "<|channel|>commentary<|message|>I look.<|end|>"
+    for text, expected in (
+        (final, ("", "So.", [])),
+        (thoughts + start + final, ("Why?", "So.", [])),
+        (thoughts + start + call, ("Why?", "", [("f", '{"a": 1}')])),
+        (thoughts + start + said + start + call, ("Why?", "I look.", [("f", '{"a": 1}')])),
+    ):
+        assert parse([text], "gpt-oss", tags=tags) == expected
+        assert parse(text, "gpt-oss", tags=tags) == expected
 
 
 def test_a_bare_call_may_follow_thoughts():
