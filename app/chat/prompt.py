@@ -6,10 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from switchyard import engine
-from switchyard.app.chat import calls, generic
+from switchyard.app.chat import calls
+from switchyard.app.chat.adapt import generic
+from switchyard.app.chat.adapt.generic import Escape, Message
+from switchyard.app.chat.adapt.own_tags import escape_once, keep_begun, keep_tags
 from switchyard.app.chat.closing import closing_ids
-from switchyard.app.chat.generic import Escape, Message
-from switchyard.app.chat.own_tags import escape_once, keep_begun, keep_tags
 from switchyard.app.chat.request import HOW_TO_THINK, SWITCHES, Chat
 from switchyard.app.chat.template import ChatTemplate, Conversation
 from switchyard.app.chat.tools import Offer

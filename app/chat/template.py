@@ -16,11 +16,11 @@ import jinja2.nodes
 import jinja2.parser
 
 from switchyard import engine
-from switchyard.app.chat.generic import Escaped
-from switchyard.app.chat.history import arranged
-from switchyard.app.chat.probe import probe
+from switchyard.app.chat.adapt.generic import Escaped
+from switchyard.app.chat.adapt.history import arranged
+from switchyard.app.chat.adapt.probe import probe
+from switchyard.app.chat.adapt.traits import Traits
 from switchyard.app.chat.sandbox import Sandbox
-from switchyard.app.chat.traits import Traits
 
 # The escape character as filters encode it. A user's text can't imitate it: the filters also encode
 # `%`, and double a backslash.

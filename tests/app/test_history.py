@@ -1,6 +1,7 @@
 """What the server has answered it takes back as history, whatever a model has written."""
 
 import json
+import pathlib
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -103,6 +104,9 @@ def model_of(make_client, with_template):
             tags = [AddedToken(tag, normalized=False, special=layout == "special") for tag in TAGS]
             tokenizer.add_tokens(tags)
             tokenizer.save(file)
+            config = pathlib.Path(path, "config.json")
+            sizes = {"vocab_size": tokenizer.get_vocab_size()}  # else they are beyond the weights
+            config.write_text(json.dumps(json.loads(config.read_text()) | sizes))
         backend = ScriptedBackend(script, info=ModelInfo(8192, 5000, 256, 64, "scripted"))
         return make_client(backend, path=path), backend
 

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from switchyard.app.chat.generic import Message, arguments_text
+from switchyard.app.chat.adapt.generic import Message, arguments_text
 from switchyard.app.parts.call_formats import CallFormat
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from switchyard.app.chat.generic import Message
-from switchyard.app.chat.traits import Traits
+from switchyard.app.chat.adapt.generic import Message
+from switchyard.app.chat.adapt.traits import Traits
 
 
 def arranged(messages: Sequence[Message], traits: Traits) -> list[Message]:

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from switchyard.app.chat.generic import Message
+from switchyard.app.chat.adapt.generic import Message
+from switchyard.app.chat.adapt.traits import Traits
 from switchyard.app.chat.sandbox import TooMuch
-from switchyard.app.chat.traits import Traits
 from switchyard.app.parts.call_formats import CallFormat, recognise
 from switchyard.app.parts.shown_format import KnownCall, read_format
 

@@ -2,7 +2,7 @@
 
 import re
 
-from switchyard.app.chat.generic import Escape, Escaped, Message
+from switchyard.app.chat.adapt.generic import Escape, Escaped, Message
 from switchyard.app.parts.parser import Tags
 
 
