@@ -105,3 +105,11 @@ def test_each_command_that_is_shown_exists(page):
 def test_scripts_that_are_named_exist():
     named = {n for p in pages() for n in re.findall(r"\bscripts/([\w.-]*\w)", read(p))}
     assert sorted(n for n in named if not (ROOT / "scripts" / n).exists()) == []
+
+
+def test_the_readme_explains_the_command_that_ci_runs_and_ci_runs_no_other():
+    section = read("README.md").partition("\n## Test\n")[2].partition("\n## ")[0]
+    _, command, explanation = section.split("```")
+    head = '#!/bin/sh\nset -eu\ncd "$(dirname "$0")/.."\n'
+    assert (ROOT / ".ci" / "run").read_text() == head + command.removeprefix("sh\n")
+    assert len(explanation.split()) > 30

@@ -1,4 +1,4 @@
-"""scripts/serve and scripts/bootstrap in a checkout where nothing is installed yet."""
+"""scripts/serve, scripts/bootstrap and scripts/test in a checkout where nothing is installed yet."""
 
 import fcntl
 import os
@@ -266,3 +266,25 @@ def test_python_is_missing(checkout, tmp_path):
     done = run_script(checkout, PATH=str(tmp_path / "bin"))
     assert done.returncode == 1
     assert "Python 3.11 to 3.14 is missing" in done.stderr and "uv python install" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "check", "runs"),
+    [
+        ((), "exit 0", ["check", "bootstrap", "-m pytest -n 3 --dist loadfile"]),
+        ((), "exit 1", ["check"]),
+        (("-x", "a b"), "exit 1", ["bootstrap", "-m pytest -n 3 --dist loadfile -x a b"]),
+    ],
+)
+def test_the_code_is_checked_before_all_tests(installed, arguments, check, runs):
+    """pytest comes last, and its status is the script's. Part of the tests run without a check."""
+    for path, then in (
+        ("check", check),
+        ("bootstrap", "exit 0"),
+        ("../.venv/bin/python", "exit 7"),
+    ):
+        said = '"$@"' if "python" in path else path
+        (installed / "scripts" / path).write_text(f"#!/bin/sh\necho {said}\n{then}\n")
+    done = run_script(installed, *arguments, script="test")
+    assert done.stdout.splitlines() == runs
+    assert done.returncode == (1 if runs == ["check"] else 7)
