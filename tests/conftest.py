@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import pathlib
+import runpy
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,13 @@ def run_code(code):
     """In a Python of its own."""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def make_model(*arguments):
+    """scripts/make_model.py, in this process: another would import torch once more."""
+    script = runpy.run_path(str(ROOT / "scripts" / "make_model.py"))
+    with unittest.mock.patch.object(sys, "argv", ["make_model.py", *arguments]):
+        script["main"]()
 
 
 @pytest.fixture(autouse=True)
@@ -65,10 +73,9 @@ def alarms_end_soon():
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory):
     """A small random-weight model, made once a run."""
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    script = ROOT / "scripts" / "make_model.py"
-    subprocess.run([sys.executable, script, path], check=True)
-    return str(path)
+    path = str(tmp_path_factory.mktemp("models") / "tiny")
+    make_model(path, "--num-layers", "2")
+    return path
 
 
 def pytest_addoption(parser):
@@ -81,6 +88,9 @@ def pytest_addoption(parser):
     parser.addoption("--histories", type=int, default=100, help="random answers that are sent back")
     parser.addoption(
         "--prompts", type=int, default=40, help="for which ExLlamaV2's generator is compared"
+    )
+    parser.addoption(
+        "--rounds", type=int, default=4, help="in which 64 clients at once ask a real server"
     )
 
 

@@ -42,7 +42,7 @@ WRONG = {
     "no config.json": ("has no config.json", "copy it from the original's files"),
     "no tokenizer.json": ("has no tokenizer.json", "copy it from the original's files"),
     "cut off": ("is cut off", "fetch it once more, whole"),
-    "a file missing": ("lack weights of layer 4, of 9", "is one of them missing?"),
+    "a file missing": ("lack weights of layer 2, of 9", "is one of them missing?"),
 }
 CODE = """
 import json, sys

@@ -36,7 +36,7 @@ def read(model_path, tmp_path):
     [
         ({"hidden_size": "many"}, r"TypeError: .*hidden_size"),
         ({"hidden_size": None}, r"ValueError: Missing any .*'hidden_size'"),
-        ({"num_hidden_layers": 99}, r"ValueError: Could not find model\.layers\.4\..* in model$"),
+        ({"num_hidden_layers": 99}, r"ValueError: Could not find model\.layers\.2\..* in model$"),
     ],
     ids=str,
 )

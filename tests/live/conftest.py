@@ -14,6 +14,8 @@ import time
 import pytest
 import requests
 
+from tests.live.warm import WARM
+
 ROOT = pathlib.Path(__file__).parent.parent.parent
 LINK = os.environ.get("TESTS_LINK", "auto")  # of servers whose test doesn't say
 GUNICORN = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
@@ -40,9 +42,11 @@ atexit.register(lambda: [place.close() for place in _places])
 
 
 class Server:
-    """`command` with settings in its environment; `output` is what it has printed."""
+    """`command` with settings in its environment; `output` is what it has printed. With `is_warm`
+    it may be a fork of WARM.
+    """
 
-    def __init__(self, command, directory, port=None, cwd=None, **settings):
+    def __init__(self, command, directory, port=None, cwd=None, is_warm=True, **settings):
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = directory / f"server-{self.port}.log"
@@ -50,14 +54,14 @@ class Server:
         settings = {"bind": f"127.0.0.1:{self.port}", "link": LINK, **settings}
         environment.update({f"SWITCHYARD_{k.upper()}": str(v) for k, v in settings.items()})
         environment["PYTHONPATH"] = str(ROOT)
+        command = [part.format(port=self.port) for part in command]
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [part.format(port=self.port) for part in command],
-                cwd=cwd or directory,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+            if is_warm and WARM.can_run(command):
+                self.process = WARM.run(command, cwd or directory, environment, log)
+            else:
+                self.process = subprocess.Popen(
+                    command, cwd=cwd or directory, env=environment, stdout=log, stderr=log
+                )
 
     @property
     def output(self):
@@ -73,7 +77,7 @@ class Server:
             with contextlib.suppress(requests.ConnectionError, requests.Timeout):
                 if requests.get(f"{self.url}{path}", timeout=10).status_code == 200:
                     return self
-            time.sleep(0.1)
+            time.sleep(0.01)
         pytest.fail(f"the server did not become ready:\n{self.output}")
 
     def post(self, path, body, **more):
@@ -131,7 +135,7 @@ def run_script(checkout, *arguments, script="serve", cwd=None, **more):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,  # pip's, on a busy machine
     )
 
 

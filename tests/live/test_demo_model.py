@@ -42,12 +42,12 @@ def streamed(server, text, **more):
     return "".join(pieces)
 
 
-def test_64_clients_that_ask_for_64_codes_each_get_their_own_alone(demo):
-    """Streamed and sampled, ten rounds: nobody sees a piece of what another was told. Coolly: at
+def test_64_clients_that_ask_for_64_codes_each_get_their_own_alone(demo, pytestconfig):
+    """Streamed and sampled, in rounds: nobody sees a piece of what another was told. Coolly: at
     0.7 so small a model errs by itself once in some thousand such answers.
     """
     r = random.Random(0)
-    for _ in range(10):
+    for _ in range(pytestconfig.option.rounds):
         codes = [
             "".join(r.choices(string.ascii_uppercase + string.digits, k=12)) for _ in range(64)
         ]

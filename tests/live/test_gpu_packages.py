@@ -4,7 +4,7 @@ wheels with the right names, and next to nothing in them, come from a directory 
 
 import functools
 import http.server
-import json
+import importlib.metadata
 import pathlib
 import re
 import shutil
@@ -15,6 +15,8 @@ import threading
 import zipfile
 
 import pytest
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tests.live.conftest import run_script
 
@@ -137,9 +139,9 @@ def environment(checkout):
 
 
 def installed(checkout):
-    command = [str(checkout / ".venv/bin/python"), "-m", "pip", "list", "--format", "json"]
-    listed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    packages = {each["name"].replace("_", "-"): each["version"] for each in listed}
+    sites = map(str, checkout.glob(".venv/lib/python*/site-packages"))
+    found = importlib.metadata.distributions(path=list(sites))
+    packages = {canonicalize_name(each.name): str(Version(each.version)) for each in found}
     return {name: packages.get(name) for name in ("torch", "exllamav2", "flash-attn")}
 
 

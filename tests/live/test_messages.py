@@ -116,7 +116,7 @@ def test_a_model_that_can_not_be_loaded_is_said_once(start, model_path, tmp_path
 
 
 def test_where_a_cpu_is_meant_nothing_warns_of_cuda(start):
-    server = start().wait_until_ready()
+    server = start(is_warm=False).wait_until_ready()
     assert server.stop() == 0
     assert "CUDA" not in server.output and "Warning" not in server.output
 

@@ -1,4 +1,4 @@
-"""scripts/serve, scripts/bootstrap and scripts/test in a checkout where nothing is installed yet."""
+"""scripts/serve, bootstrap and test in a checkout where nothing is installed yet."""
 
 import fcntl
 import os

@@ -69,7 +69,7 @@ def steady_server(request):
     return start(model=DEMO, max_batch_size=64).wait_until_ready()
 
 
-def test_64_clients_at_once_get_the_text_of_their_own_prompt(steady_server):
+def test_64_clients_at_once_get_the_text_of_their_own_prompt(steady_server, pytestconfig):
     server, bodies = steady_server, [greedy(prompt, 12) for prompt in prompts(64)]
     alone = [server.post("/v1/completions", b).json()["choices"][0]["text"] for b in bodies]
     assert len(set(alone)) > 20
@@ -78,7 +78,7 @@ def test_64_clients_at_once_get_the_text_of_their_own_prompt(steady_server):
         with server.post("/v1/completions", {**body, "stream": True}, stream=True) as response:
             return streamed_text(response)
 
-    for _ in range(20):
+    for _ in range(pytestconfig.option.rounds):
         assert in_threads(ask, bodies) == alone
 
 
@@ -216,7 +216,7 @@ def test_a_client_that_leaves_a_stream_has_its_job_cancelled(start):
 
 
 def test_sigterm_lets_streams_end_and_exits_with_0(start):
-    server = start().wait_until_ready()
+    server = start(is_warm=False).wait_until_ready()
     response = server.post(
         "/v1/completions", greedy("x", 300, stream=True, ignore_eos=True), stream=True
     )

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 import requests
 
-from tests.conftest import DEMO
+from tests.conftest import DEMO, make_model
 from tests.live.conftest import GUNICORN, ROOT, Server
 
 NUM_CLIENTS = 64
@@ -25,9 +25,7 @@ def pair(tmp_path_factory, model_path):
     another lies in `models_dir`.
     """
     path = tmp_path_factory.mktemp("several")
-    script = ROOT / "scripts" / "make_model.py"
-    command = [sys.executable, script, path / "models" / "other", "--seed", "1"]
-    subprocess.run(command, check=True)
+    make_model(str(path / "models" / "other"), "--num-layers", "2", "--seed", "1")
     shutil.copytree(model_path, path / "broken", ignore=shutil.ignore_patterns("config.json"))
     (path / "switchyard.toml").write_text(f"""
         models_dir = "{path}/models"
@@ -114,6 +112,7 @@ def test_clients_of_both_get_their_own_texts_over_a_swap(pair):
 
 
 def test_the_command_changes_what_is_loaded(pair):
+    assert ask(pair, "random", PROMPTS[0])  # which loads it
     told = run(pair, "list").stdout
     assert "demo: loaded, also chat" in told and "other: a directory of models_dir" in told
     rows = json.loads(run(pair, "list", "--json").stdout)
