@@ -38,7 +38,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
     args = parser.parse_args()
     if args.small:
-        args.steps, args.rows, args.layers = 8, 1, 2
+        args.steps, args.rows, args.layers = 4, 1, 2
     return args
 
 
