@@ -1,0 +1,82 @@
+"""Which tests should notice a mutant: those that cover its function, quickest first."""
+
+import collections
+import dataclasses
+import pathlib
+import re
+
+from scripts.mutation import project
+from scripts.mutation.covering import Map, file_of
+from scripts.mutation.mutants import Mutant
+
+FIRST = 20.0  # seconds of tests that run before others are even collected; then twice that, ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    how: str  # covering, around, importing or folder
+    batches: list[list[str]]  # of tests, or whole files of them
+
+
+class Chooser:
+    def __init__(self, root: pathlib.Path, covered: Map) -> None:
+        self.covered = covered
+        self._texts = {name: (root / name).read_text() for name in project.tests(root)}
+        known = {file_of(test) for test in [*covered.tests, *covered.left_out]}
+        self._unknown = self._texts.keys() - known
+
+    def __call__(self, mutant: Mutant) -> Choice:
+        importing = self._importing(mutant.file)
+        for how, name in (("covering", mutant.scope), *_around(mutant.scope)):
+            tests = self.covered.covering(mutant.file, name)
+            if found := [test for test in tests if file_of(test) in self._texts]:
+                return Choice(how, self._batches(found, importing))
+        if importing:
+            return Choice("importing", [sorted(importing)])
+        return Choice("folder", [self._folder(mutant.file)])
+
+    def _batches(self, tests: list[str], importing: set[str]) -> list[list[str]]:
+        """One file after the other, since its tests may share a server."""
+        seconds = self.covered.tests
+        files = collections.defaultdict(list)
+        for test in sorted(tests, key=lambda test: (seconds[test], test)):
+            files[file_of(test)].append(test)
+
+        def rank(name: str) -> tuple[bool, float, str]:
+            return name not in importing, sum(seconds[test] for test in files[name]), name
+
+        batches = [sorted(importing & self._unknown)]
+        limit, total = FIRST, 0.0
+        for name in sorted(files, key=rank):
+            for test in files[name]:
+                if total >= limit:
+                    batches.append([])
+                    limit, total = 2 * limit, 0.0
+                batches[-1].append(test)
+                total += seconds[test]
+        return batches
+
+    def _importing(self, file: str) -> set[str]:
+        """Files of tests."""
+        path = file if file.startswith("switchyard/") else f"switchyard/{file}"
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        parent, _, name = module.rpartition(".")
+        wanted = re.compile(
+            rf"^\s*(from {re.escape(module)} import|import {re.escape(module)}\b"
+            rf"|from {re.escape(parent)} import [^\n]*\b{name}\b)",
+            re.MULTILINE,
+        )
+        return {name for name, text in self._texts.items() if wanted.search(text)}
+
+    def _folder(self, file: str) -> list[str]:
+        """Those of `tests/app` for `app`, of `tests/cli` for `switchyard/cli`, or all there are."""
+        for part in reversed(file.split("/")[:-1]):
+            if found := [name for name in self._texts if name.startswith(f"tests/{part}/")]:
+                return found
+        return list(self._texts)
+
+
+def _around(scope: str) -> list[tuple[str, str]]:
+    """The function or class around, at last the module (the empty name)."""
+    parts = scope.split(".") if scope else []
+    return [("around", ".".join(parts[:number])) for number in reversed(range(len(parts)))]

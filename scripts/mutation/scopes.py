@@ -1,0 +1,32 @@
+"""Which function, class or module a line belongs to: names that stay while lines move."""
+
+import ast
+
+SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Scopes:
+    """Of one file: a line's innermost scope by its qualified name, the module's being empty.
+
+    The head of a function (its decorators, defaults and `def`) runs in the scope around it.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        self._names: dict[int, str] = {}
+        self.functions: set[str] = set()
+        self._visit(ast.parse(source), "")
+
+    def _visit(self, node: ast.AST, name: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, SCOPES):
+                inner = f"{name}.{child.name}" if name else child.name
+                if not isinstance(child, ast.ClassDef):
+                    self.functions.add(inner)
+                for line in range(child.body[0].lineno, (child.end_lineno or 0) + 1):
+                    self._names[line] = inner
+                self._visit(child, inner)
+            else:
+                self._visit(child, name)
+
+    def at(self, line: int) -> str:
+        return self._names.get(line, "")
