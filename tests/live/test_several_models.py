@@ -130,6 +130,7 @@ def test_the_command_changes_what_is_loaded(pair):
 
 
 def test_no_model_takes_more_than_this_machine_has(pair):
+    assert ask(pair, "random", PROMPTS[0])  # which loads it: a refused load must cost nothing
     done = run(pair, "load", "random", "--set", "cache_tokens=2560000000")
     assert done.returncode == 1 and "409: no room for the model" in done.stderr
     assert requests.get(f"{pair.url}/health/ready", timeout=10).status_code == 200
