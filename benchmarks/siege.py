@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What can one attacker take from a good client, by what it sends?
 
-    python benchmarks/siege.py [--links thread,process] [--attacks NAME,...] [--seconds 6]
+    python benchmarks/siege.py [--links thread,process,socket] [--attacks NAME,...] [--seconds 6]
 
 The server has the project's own model. A good client reads long greedy streams, and a probe asks
 /health/live five times a second. One attack at a time runs beside them, from a process of its own:
@@ -10,7 +10,8 @@ with at most 50 connections and 64 MB in all, or with 1,100 silent or slow conne
 A row shows an attack: the good client's rate relative to the seconds before; the 99th percentile of
 the gaps between its events; the slowest probe; the memory of all the server's processes after it,
 relative to before. Ratios are from one run; the attacker's own CPU counts. The first rows are no
-attacks: equal numbers of honest clients, each with an equal share.
+attacks: equal numbers of honest clients, each with an equal share. With the link `socket` the
+server shares an engine, which is a process of its own.
 
 Exit status 1 if a row misses a target: half the rate, or half of that beside as many honest
 clients; gaps of 250 ms, probes of 1 s, 5 % of memory.
@@ -178,6 +179,19 @@ def objects(number):
     return {"enum": [{"a": i, "b": [number, str(i)]} for i in range(400)]}
 
 
+# Grammars that can be read in very many ways: each token takes longer than the one before.
+SLOW = {
+    "e: e e e": 'start: e\ne: e e e | e e | /[a-z ]/ | ""',
+    "e: e e e e": "start: e\ne: e e e e | e e e | e e | /[a-z ]/",
+    "start: e e e e": 'start: e e e e\ne: e e | /[a-z ]/ e | ""',
+}
+
+
+def slow(grammar):
+    body = json_of(prompt="Once upon a time", max_tokens=150, grammar=grammar, ignore_eos=False)
+    return lambda _: body
+
+
 def deep(number):
     return "[" * 100_000 + str(number)
 
@@ -226,6 +240,11 @@ ATTACKS = {
     "identical keys": Flood(
         COMPLETIONS, lambda n: completion(), headers=[("Idempotency-Key", "k")]
     ),
+    **{
+        f"{name} x{n}": Flood(COMPLETIONS, slow(grammar), n)
+        for name, grammar in SLOW.items()
+        for n in (1, 16, 32)
+    },
     "loops": Flood(
         COMPLETIONS,
         lambda n: json_of(prompt="a a a a a a a a", max_tokens=64, stop_on_loop=True),
@@ -313,46 +332,60 @@ def family(pid):
     return found
 
 
-def memory(pid):
+def memory(pids):
     """Memory of all the server's processes in MB; shared pages count once."""
     total = 0
-    for one in family(pid):
+    for one in itertools.chain.from_iterable(map(family, pids)):
         lines = pathlib.Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
         total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total / 1000
 
 
 @contextlib.contextmanager
+def running(command, directory, environment):
+    """A process, and the file of what it says."""
+    log = pathlib.Path(directory, f"{command[2]}.log")
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, cwd=directory, env=environment, stdout=file, stderr=file
+        )
+    try:
+        yield process, log
+    finally:
+        process.send_signal(signal.SIGTERM)
+        if status := process.wait(120):
+            print(f"{command[2]} ends with status {status}\n{log.read_text()[-3000:]}")
+
+
+@contextlib.contextmanager
 def serving(link):
+    """The server's port, and the ids of its processes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     environment = os.environ | {
         "SWITCHYARD_BIND": f"127.0.0.1:{port}",
-        "SWITCHYARD_LINK": link,
         "SWITCHYARD_NGRAM_DRAFT": "true",
         "SWITCHYARD_IDEMPOTENCY_TIMEOUT": "60",
         "SWITCHYARD_LOG_LEVEL": "ERROR",
+        "PYTHONPATH": str(ROOT),
         "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",  # as in scripts/serve
     }
-    command = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
-    with tempfile.TemporaryDirectory() as directory:
-        log = pathlib.Path(directory, "server.log")
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                command, cwd=directory, env=environment, stdout=file, stderr=file
-            )
-        try:
-            deadline = time.monotonic() + 60
-            while not is_ready(port):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    sys.exit(log.read_text())
-                time.sleep(0.2)
-            yield port, process.pid
-        finally:
-            process.send_signal(signal.SIGTERM)
-            status = process.wait(120)
-            if status:
-                print(f"the server's exit status is {status}\n{log.read_text()[-3000:]}")
+    server = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
+    with contextlib.ExitStack() as stack:
+        directory, pids = stack.enter_context(tempfile.TemporaryDirectory()), []
+        if link == "socket":
+            at = f"unix:{directory}/engine.sock"
+            engine = [sys.executable, "-m", "switchyard", "engine", "--at", at]
+            pids.append(stack.enter_context(running(engine, directory, environment))[0].pid)
+            environment["SWITCHYARD_AT"] = at
+        environment["SWITCHYARD_LINK"] = link
+        process, log = stack.enter_context(running(server, directory, environment))
+        deadline = time.monotonic() + 120
+        while not is_ready(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(log.read_text())
+            time.sleep(0.2)
+        yield port, [*pids, process.pid]
 
 
 def is_ready(port):
@@ -378,11 +411,11 @@ def besiege(link, names, seconds):
     is_good, rates = True, {}
     print(f"{'link':8} {'attack':24} {'rate':>6} {'gap p99':>9} {'probe':>8} {'memory':>7}")
     for name in names:
-        with serving(link) as (port, pid), Good(port) as good:
+        with serving(link) as (port, pids), Good(port) as good:
             time.sleep(QUIET / 2)  # the first stream has begun
             begin = time.monotonic()
             time.sleep(QUIET)
-            before = memory(pid)
+            before = memory(pids)
             attack = [sys.executable, __file__, "--port", str(port), "--attacks", name]
             start = time.monotonic()
             process = subprocess.Popen([*attack, "--seconds", str(seconds)])
@@ -391,7 +424,7 @@ def besiege(link, names, seconds):
             rate = good.rate(start, end) / max(good.rate(begin, start), 0.01)
             gap, probe = good.gap(start, end), good.slowest_probe(start, end)
             deadline = time.monotonic() + AFTER
-            while (after := memory(pid) / before) > MEMORY and time.monotonic() < deadline:
+            while (after := memory(pids) / before) > MEMORY and time.monotonic() < deadline:
                 time.sleep(0.5)
             rates[name] = rate
             is_slow = rate < RATE and rate < RATE * rates.get(crowd_of(name), 2.0)
