@@ -61,6 +61,7 @@ _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="switchyard"'}
 KINDS: dict[type[engine.EngineError], Kind] = {
     engine.ModelNotFound: Kind(404, "invalid_request_error", "model_not_found"),
     engine.InvalidJob: Kind(400, "invalid_request_error", "invalid_value"),
+    engine.ConstraintTooSlow: Kind(400, "invalid_request_error", "constraint_too_slow"),
     engine.PromptTooLong: Kind(400, "invalid_request_error", "context_length_exceeded"),
     engine.Full: Kind(429, "rate_limit_error", "queue_full"),
     engine.Loading: Kind(503, "server_error", "overloaded"),

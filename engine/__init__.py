@@ -5,6 +5,7 @@ from switchyard.engine.engine import Engine
 from switchyard.engine.errors import (
     BatchFailed,
     Closed,
+    ConstraintTooSlow,
     Dead,
     DeviceLost,
     Draining,
@@ -73,6 +74,7 @@ __all__ = [
     "Chunk",
     "Closed",
     "Constraint",
+    "ConstraintTooSlow",
     "Dead",
     "Device",
     "DeviceLost",

@@ -9,6 +9,7 @@ EngineError
 ├── ModelNotFound           no model has that name
 ├── Rejected                the job's own fault; the same job fails again
 │   ├── InvalidJob          a parameter has a value that can't be honoured
+│   │   └── ConstraintTooSlow   its constraint takes too long, token by token
 │   └── PromptTooLong       prompt and new tokens exceed the context or the cache
 ├── Refused                 not now; the same job may be taken later
 │   ├── Full                as many jobs as the engine holds
@@ -64,6 +65,10 @@ class Rejected(EngineError):
 
 
 class InvalidJob(Rejected):
+    pass
+
+
+class ConstraintTooSlow(InvalidJob):
     pass
 
 

@@ -78,6 +78,7 @@ class Totals:
     cut: int = 0  # ended by a limit of tokens
     cancelled: int = 0
     failed: int = 0
+    too_slow: int = 0  # failed for their constraint's time
     put_back: int = 0
     resets: int = 0  # recoveries by a reset of the generator
     rebuilds: int = 0  # recoveries by another generator
@@ -115,6 +116,7 @@ class Work:
     computed_rows: int = 0  # `rows`, and those that pad captured passes
     drafts: int = 0  # sequences for which tokens were guessed, one count a step
     retries: int = 0  # iterations that failed, and were tried again
+    mask_seconds: float = 0.0  # of a core, for the masks of constraints
 
     def note_pass(self, rows: int, computed_rows: int) -> None:
         self.rows += rows

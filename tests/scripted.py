@@ -171,6 +171,9 @@ class ScriptedBackend:
                 del self.active[identifier]
         return events
 
+    def is_waiting(self, wake: Callable[[], None]) -> bool:
+        return False
+
     @property
     def num_jobs(self) -> int:
         return len(self.active)

@@ -23,6 +23,7 @@ PASSING = (engine.Full, LimitReached)  # errors that may pass with time, as `Ref
 _ERRORS: dict[str, type[engine.EngineError]] = {
     "model_not_found": engine.ModelNotFound,
     "context_length_exceeded": engine.PromptTooLong,
+    "constraint_too_slow": engine.ConstraintTooSlow,
     "no_memory": engine.NoRoom,
     "load_under_way": engine.LoadUnderWay,
     "shared_engine": engine.NotOurs,

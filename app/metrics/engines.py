@@ -28,6 +28,11 @@ COUNTERS = {
     "vllm:spec_decode_num_drafts": ("Times that tokens were guessed.", "work.drafts"),
     "vllm:spec_decode_num_draft_tokens": ("Tokens guessed.", "totals.draft_tokens"),
     "vllm:spec_decode_num_accepted_tokens": ("Guesses that held.", "totals.accepted_tokens"),
+    "switchyard_mask_seconds": ("Seconds of a core for constraints' masks.", "work.mask_seconds"),
+    "switchyard_constraints_too_slow": (
+        "Jobs ended since their constraint was too slow.",
+        "totals.too_slow",
+    ),
     "switchyard_out_of_memory": ("Times that a GPU had no memory left.", "totals.out_of_memory"),
 }
 REASONS = {"stop": "stopped", "length": "cut", "abort": "cancelled"}
@@ -67,9 +72,9 @@ def _labels(model: engine.Engine) -> list[str]:
     return [model.config.name, ENGINE]
 
 
-def _number(stats: engine.Stats, path: str) -> int:
+def _number(stats: engine.Stats, path: str) -> float:
     part, name = path.split(".")
-    number: int = getattr(getattr(stats, part), name)
+    number: float = getattr(getattr(stats, part), name)
     return number
 
 

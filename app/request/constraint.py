@@ -66,7 +66,8 @@ class Constrained(Parameters):
     choice: Choices | None = Field(None, description="The output is one of these texts.")
     grammar: Annotated[Text | None, Called(textgen="grammar_string")] = Field(
         None,
-        description="The output is by this grammar, in GBNF (llama.cpp) or Lark (llguidance).",
+        description="The output is by this grammar, in GBNF (llama.cpp) or Lark (llguidance)."
+        " A slow one is ended: `constraint_too_slow`.",
     )
     guided_json: SchemaOrText | None = Field(None, description="`json_schema`, or the text of one.")
     guided_regex: Text | None = Field(None, description="As `regex`.")

@@ -1,6 +1,6 @@
 """The protocol of backends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from switchyard.engine.job import Job
@@ -35,7 +35,12 @@ class Backend(Protocol):
         """
 
     def iterate(self) -> list[JobEvent]:
-        """One step of all active jobs."""
+        """One step of all active jobs that can go on."""
+
+    def is_waiting(self, wake: Callable[[], None]) -> bool:
+        """Whether no job can go on now; there is at least one. Then another thread calls `wake`
+        when a job may go on.
+        """
 
     @property
     def num_jobs(self) -> int:

@@ -1,5 +1,6 @@
 """The engine thread: the one thread that touches a backend, from loading to release."""
 
+import functools
 import logging
 import queue
 import threading
@@ -47,6 +48,8 @@ from switchyard.engine.schedule.watchdog import Watchdog, stuck
 
 logger = logging.getLogger(__name__)
 
+LOOK = 0.02  # seconds between looks at jobs that all wait for their masks, without a command
+
 LOST = "the generator has lost the job"
 
 
@@ -67,12 +70,13 @@ class EngineThread:
         self._config = config
         self._make_backend = make_backend  # called on the engine thread: it imports torch
         self._deliver = deliver
-        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()  # None: a mask came
         self._pending = Pending(config.fair_wait_factor)
         self._batch = Batch(config.max_batch_size)
         self._counters = Counters()
         self._stopwatch = Stopwatch(self._counters)
         self._num_recoveries = 0  # since the last token
+        self._is_waiting = False  # all jobs of the batch wait for masks
         self._busy_since: float | None = None  # None while it waits or loads
         self._watchdog = Watchdog(
             config.name,
@@ -126,7 +130,7 @@ class EngineThread:
                 logger.exception("release of the model")
 
     def _loop(self, backend: Backend) -> None:
-        is_running = True
+        is_running, wake = True, functools.partial(self._inbox.put, None)
         while is_running:
             cause = None
             self._busy_since = time.monotonic()
@@ -134,7 +138,8 @@ class EngineThread:
                 is_running = self._take_commands(backend)
                 if is_running:
                     self._admit(backend)
-                    if self._batch:
+                    self._is_waiting = bool(self._batch) and backend.is_waiting(wake)
+                    if self._batch and not self._is_waiting:
                         self._iterate(backend)
                         self._tell_stats(backend)
             except ModelError:  # only another process can go on: the link ends or moves the jobs
@@ -149,22 +154,23 @@ class EngineThread:
         self._deliver(self._stopwatch.stamp(events))
 
     def _tell_stats(self, backend: Backend) -> None:
-        stats = self._counters.tell(backend, len(self._batch), len(self._pending))
-        if stats is not None:
+        if stats := self._counters.tell(backend, len(self._batch), len(self._pending)):
             self._deliver([stats])
 
-    def _wait(self, backend: Backend) -> Command:
-        """Idle, until there is a command."""
+    def _wait(self, backend: Backend) -> Command | None:
+        """Idle, until a command comes. If jobs wait for masks, queue.Empty after LOOK seconds."""
         self._busy_since = None
         while True:
             try:
-                return self._inbox.get(timeout=self._counters.wait())
+                return self._inbox.get(timeout=LOOK if self._is_waiting else self._counters.wait())
             except queue.Empty:
                 self._tell_stats(backend)
+                if self._is_waiting:
+                    raise
 
     def _take_commands(self, backend: Backend) -> bool:
         """Obey all commands; wait for one if idle. Returns False after `Stop`."""
-        is_idle = not self._batch and not self._pending
+        is_idle = self._is_waiting or (not self._batch and not self._pending)
         while True:
             try:
                 command = self._wait(backend) if is_idle else self._inbox.get_nowait()
@@ -173,6 +179,8 @@ class EngineThread:
             if is_idle:
                 self._busy_since, is_idle = time.monotonic(), False
             match command:
+                case None:
+                    pass
                 case Submit(job, submitted):
                     self._stopwatch.submit(job, submitted)
                     self._pending.push(job)
@@ -226,8 +234,7 @@ class EngineThread:
                 self._tell([event])
 
     def _iterate(self, backend: Backend) -> None:
-        begin, batch_size = time.monotonic(), len(self._batch)
-        num_tokens = self._batch.num_tokens
+        begin, batch_size, num_tokens = time.monotonic(), len(self._batch), self._batch.num_tokens
         events = [self._without_memory(event) for event in backend.iterate()]
         events, loops = self._batch.cut_loops(events)
         if self._batch.note(events):
@@ -273,13 +280,10 @@ class EngineThread:
         logger.error("iteration failed with %d active jobs", len(self._batch), exc_info=reason)
         if isinstance(reason, OutOfMemory):
             self._halve()
-        events: list[JobEvent] = []
-        for identifier in self._batch.identifiers:
-            job = self._batch.put_back(identifier)
-            if job is not None:
-                self._pending.push(job, is_due=True)
-                events.append(PutBack(identifier))
-        self._tell([*events, *self._batch.fail(cause_of(reason))])
+        again, failed = self._batch.break_up(cause_of(reason))
+        for job in again:
+            self._pending.push(job, is_due=True)
+        self._tell([*(PutBack(job.identifier) for job in again), *failed])
 
     def _recover(self, backend: Backend, cause: str) -> None:
         """Escalate: a stronger way only if the weaker ones have brought no token since."""

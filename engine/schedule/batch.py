@@ -135,8 +135,12 @@ class Batch:
         self._detectors.pop(identifier, None)
         return self._jobs.pop(identifier)
 
-    def fail(self, cause: str) -> list[Failed]:
-        """End all jobs."""
+    def break_up(self, cause: str) -> tuple[list[Job], list[Failed]]:
+        """Take out the jobs that may run again, and end the others."""
+        again = [self.put_back(identifier) for identifier in self.identifiers]
+        return [job for job in again if job is not None], self._fail(cause)
+
+    def _fail(self, cause: str) -> list[Failed]:
         failed = [Failed(identifier, BatchFailed(cause)) for identifier in self._jobs]
         self.note(failed)
         return failed

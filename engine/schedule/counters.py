@@ -92,8 +92,10 @@ class Counters:
             sizes["request_generation_tokens"].add(event.new_tokens)
         self._has_changed = True
 
-    def fail(self, times: int = 1) -> None:
+    def fail(self, times: int = 1, is_too_slow: bool = False) -> None:
+        """`is_too_slow`: for their constraint's time."""
         self.totals.failed += times
+        self.totals.too_slow += times * is_too_slow
         self._has_changed = True
 
     def recover(self, how: str) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from switchyard.engine.errors import ConstraintTooSlow
 from switchyard.engine.job import Job
 from switchyard.engine.messages import (
     Chunk,
@@ -78,7 +79,7 @@ class Stopwatch:
                 del self._times[event.identifier]
                 self._untold.discard(event.identifier)
         if isinstance(event, Failed):
-            self._counters.fail()
+            self._counters.fail(is_too_slow=isinstance(event.error, ConstraintTooSlow))
         if isinstance(event, Finished):
             event = replace(event, timings=_timings(times, now))
             self._counters.finish(event, times.started is not None)

@@ -130,6 +130,7 @@ INVALID, SERVER = "invalid_request_error", "server_error"
     [
         (engine.ModelNotFound("no"), 404, INVALID, "model_not_found"),
         (engine.InvalidJob("no"), 400, INVALID, "invalid_value"),
+        (engine.ConstraintTooSlow("no"), 400, INVALID, "constraint_too_slow"),
         (engine.PromptTooLong("no"), 400, INVALID, "context_length_exceeded"),
         (engine.Full("no"), 429, "rate_limit_error", "queue_full"),
         (engine.Loading("no"), 503, SERVER, "overloaded"),

@@ -1,5 +1,6 @@
 """A model whose next token a test decides, for the real generator."""
 
+import threading
 from types import SimpleNamespace
 
 import torch
@@ -69,6 +70,15 @@ def exl2_backend(
     return TestedBackend(ModelConfig(path=path, name="test", **config), "cpu", load)
 
 
+def step(backend):
+    """The events of the next step, once there is one that a job can take."""
+    wake = threading.Event()
+    while backend.is_waiting(wake.set):
+        assert wake.wait(20)
+        wake.clear()
+    return backend.iterate()
+
+
 def run(backend, *jobs, limit=5000):
     """Start `jobs` as there is room and iterate until all have ended; events by identifier."""
     waiting, events = list(jobs), {job.identifier: [] for job in jobs}
@@ -76,7 +86,7 @@ def run(backend, *jobs, limit=5000):
     for _ in range(limit):
         while waiting and backend.has_room(waiting[0]):
             backend.enqueue(waiting.pop(0))
-        for event in backend.iterate():
+        for event in step(backend):
             events[event.identifier].append(event)
             num_left -= type(event).__name__ in ("Finished", "Failed")
         if not num_left:

@@ -145,7 +145,9 @@ def test_what_went_well_before_memory_ran_out_again_counts_no_more():
 def test_a_batch_that_has_failed_is_empty():
     batch = Batch(1)
     batch.add(job("a"))
-    assert [failed.identifier for failed in batch.fail("x")] == ["a"]
+    batch.note([Chunk("a", "x", (1,))])
+    again, failed = batch.break_up("x")
+    assert (again, [one.identifier for one in failed]) == ([], ["a"])
     assert not batch and not batch.is_full
 
 

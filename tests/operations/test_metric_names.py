@@ -29,6 +29,8 @@ COUNTED = {
     "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
     "switchyard_out_of_memory_total": "out_of_memory",
     "switchyard_jobs_failed_total": "failed",
+    "switchyard_constraints_too_slow_total": "too_slow",
+    "switchyard_mask_seconds_total": "mask_seconds",
 }
 LABELLED = {
     ("vllm:request_success_total", "finished_reason"): {

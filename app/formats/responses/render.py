@@ -63,8 +63,10 @@ class ResponseRender:
         yield from self._opening()
         self._end("failed")
         self._blocks.close()
-        message = describe(error)[1]["error"]["message"]
-        self._error = {"code": "server_error", "message": message}
+        kind, body = describe(error)
+        # OpenAI has no other code for a request's own fault.
+        code = "invalid_prompt" if kind.status == 400 else "server_error"
+        self._error = {"code": code, "message": body["error"]["message"]}
         yield self._event("response.failed", response=self.whole())
 
     def add(self, events: Sequence[engine.JobEvent]) -> None:

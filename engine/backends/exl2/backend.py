@@ -3,7 +3,6 @@
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -20,12 +19,15 @@ from switchyard.engine.backends.exl2.load.occupancy import occupancy
 from switchyard.engine.backends.exl2.load.progress import GENERATOR, Callback, Progress
 from switchyard.engine.backends.exl2.speculation import SpeculativeGenerator
 from switchyard.engine.backends.sampling.forcing import Forcing
-from switchyard.engine.backends.sampling.matcher import Matcher, start_masks
+from switchyard.engine.backends.sampling.matcher import Matcher
 from switchyard.engine.backends.sampling.rules import Rule
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import DeviceLost, InvalidJob, OutOfMemory
+from switchyard.engine.grammar.bills import Bills
 from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.grammar.masks import MaskThreads
+from switchyard.engine.grammar.turns import SlowTurns
 from switchyard.engine.job import Job
 from switchyard.engine.memory.lengths import CHUNK_SIZES, MAX_STEP
 from switchyard.engine.messages import JobEvent, ModelInfo, Started
@@ -54,7 +56,9 @@ class Exl2Backend:
     ) -> None:
         self._config = config
         self._grammars = grammars
-        self._masks: ThreadPoolExecutor | None = None
+        self._masks: MaskThreads | None = None
+        self._turns = SlowTurns()
+        self._bills = Bills()
         self._device = device
         self._load = load
         self._tell_progress = tell_progress
@@ -87,7 +91,7 @@ class Exl2Backend:
         self._generator = self._make_generator()
         progress.tell(GENERATOR)
         self._prove()
-        self._masks = start_masks(self._config.name)
+        self._masks = MaskThreads(self._config.name, self._config.max_batch_size)
         return ModelInfo(
             max_seq_len=exl2_config.max_seq_len,
             vocab_size=exl2_config.vocab_size,
@@ -100,27 +104,7 @@ class Exl2Backend:
         )
 
     def has_room(self, job: Job) -> bool:
-        """A place in the batch, free pages for the whole job, and no long prefill.
-
-        Each iteration computes a chunk of every unfinished prompt before the decode step. So one
-        new job is in prefill at a time, or several whose prompts fit into one chunk together.
-        Chunks are larger while no job decodes.
-        """
-        generator = self._generator
-        pending, active = generator.pending_jobs, generator.active_jobs
-        newcomers = [*pending, *(other for other in active if not other.is_decoding)]
-        is_alone = len(newcomers) == len(pending) + len(active)
-        chunk_size = generator.max_chunk_size if is_alone else self._chunk_size
-        prefill = sum(len(other.job.prompt) for other in newcomers)
-        size, num_drafts = generator.page_size, generator.num_draft_tokens
-        starting = [job, *(other.job for other in pending)]
-        num_pages = sum(one.num_pages(size, num_drafts) for one in starting)
-        num_sequences = sum(len(other.sequences) for other in (*pending, *active))
-        return (
-            num_sequences + job.num_sequences <= generator.max_batch_size
-            and num_pages <= len(generator.unreferenced_pages)
-            and (not newcomers or prefill + len(job.prompt) <= chunk_size)
-        )
+        return bool(self._generator.has_room(job, self._chunk_size))
 
     def enqueue(self, job: Job) -> None:
         if job.prompt_logprobs is not None and not self._generator.paged:
@@ -156,9 +140,17 @@ class Exl2Backend:
             if isinstance(fault, OutOfMemory):
                 torch.cuda.empty_cache()  # memory may only be fragmented
             return self._lost_events()
+        self.work.mask_seconds = self._bills.seconds
         if any(type(result) is results.TokenTold for result in told):  # only a token proves a step
             self._num_failures = 0
         return [event for result in told for event in self._events(result)]
+
+    def is_waiting(self, wake: Callable[[], None]) -> bool:
+        if not self._generator.is_waiting:
+            return False
+        assert self._masks is not None
+        self._masks.wake_once(wake)
+        return bool(self._generator.is_waiting)  # else a mask came before
 
     @property
     def num_jobs(self) -> int:
@@ -198,7 +190,7 @@ class Exl2Backend:
         self._jobs.clear()
         self._generator = None
         if self._masks is not None:
-            self._masks.shutdown(cancel_futures=True)
+            self._masks.close()
         if self._loaded is not None:
             self._loaded.unload()
         self._loaded = self._tokenizer = None
@@ -248,7 +240,10 @@ class Exl2Backend:
         stops = sorted({*job.stop_token_ids, *ends})
         rules: list[Rule] = []
         if job.constraint is not None:
-            rules.append(Matcher(job.constraint, self._grammars, self._masks, job.end_token_ids))
+            closing, bill = job.end_token_ids, self._bills.bill(job.client)
+            rules.append(
+                Matcher(job.constraint, self._grammars, self._masks, self._turns, bill, closing)
+            )
         if job.forced is not None:
             rules.append(Forcing(job.forced, self._grammars.pieces))
         sampler = Sampler(job, stops, self._tokenizer.pieces, self._newline_ids, rules)

@@ -6,40 +6,29 @@ once, on the device or with plain integers. exllamav2 is pinned, see requirement
 
 import collections
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
+from switchyard.engine.backends.exl2.held_generator import HeldGenerator
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import Passes
-from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
 from switchyard.engine.backends.exl2.results import JobBroken, Result, of_library
+from switchyard.engine.backends.exl2.steps import Input, Step
 from switchyard.engine.backends.sampling.draw import NOT_NUMBERS, Draw, Drawing, Drawn
 from switchyard.engine.backends.sampling.transfer import upload
 from switchyard.engine.stats import Work
 
 
-class _Step(NamedTuple):
-    """A forward pass, launched or done."""
-
-    jobs: list[Exl2Job]
-    logits: torch.Tensor  # (jobs, then negative prompts of pairs; padded vocabulary)
-
-
-class _Input(NamedTuple):
-    job: Exl2Job
-    token_id: int
-    ahead: int  # tokens not accepted by the job yet, this one included
-
-
-class Generator(PromptGenerator):
+class Generator(HeldGenerator):
     """For `Exl2Job`s only.
 
     If the device works asynchronously, the next pass is launched before the host handles a step's
     tokens, and usually before it knows them. A job that turns out to have ended wastes a row of
-    that pass. Speculation, and the mode without pages, use the library's step.
+    that pass. A job whose rules aren't ready keeps its logits, and is in no pass until its token is
+    drawn. Speculation, and the mode without pages, use the library's step.
     """
 
     def __init__(
@@ -57,7 +46,7 @@ class Generator(PromptGenerator):
         # The library's own step returns logits on the host.
         draws_on = device if self._is_plain else torch.device("cpu")
         self.draw = Draw(vocab_size, draws_on, self.model.config.vocab_size)
-        self._step: _Step | None = None  # launched; its tokens are not drawn yet
+        self._step: Step | None = None  # launched; its tokens are not drawn yet
         max_pages = -(-self.max_seq_len // self.page_size)
         num_rows = self.max_batch_size
         self._table = np.zeros((num_rows, max_pages), dtype=np.int32)  # pages of each row's job
@@ -65,10 +54,10 @@ class Generator(PromptGenerator):
 
     def iterate(self) -> list[Result]:
         if not self._is_plain:
-            num_rows = sum(len(job.sequences) for job in self._decoding())
+            drawn = self.draw_held()
+            num_rows = sum(len(job.sequences) for job in self.decoding())
             self._work.note_pass(num_rows, num_rows)
-            results: list[dict[str, Any] | Result] = super().iterate()
-            return [*map(of_library, results)]
+            return [*drawn, *self.iterate_by_library()]
         try:
             with torch.inference_mode():
                 return self._iterate()
@@ -96,6 +85,7 @@ class Generator(PromptGenerator):
         computed.
         """
         for job in self.active_jobs:
+            job.held = None  # computed again
             for sequence in job.sequences:
                 for i, page in enumerate(sequence.allocated_pages or []):
                     if page.ref_count == 1:
@@ -109,7 +99,8 @@ class Generator(PromptGenerator):
         self._prefill(results)
         step, self._step = self._step, None
         if step is None or not any(job.is_active for job in step.jobs):
-            step = self._launch([_Input(job, job.last_id(), 0) for job in self._decoding()])
+            step = self._launch([Input(job, job.last_id(), 0) for job in self.decoding()])
+        step = self.hold(step)
         if step is None:
             return results
         drawing = self._start_draw(step)
@@ -121,7 +112,7 @@ class Generator(PromptGenerator):
         self._receive(step, drawn, results)
         return results
 
-    def _start_draw(self, step: _Step) -> Drawing | None:
+    def _start_draw(self, step: Step) -> Drawing | None:
         """None if one of the jobs fails; then they are drawn one by one."""
         try:
             return self._start_rows(step)
@@ -130,7 +121,7 @@ class Generator(PromptGenerator):
                 raise
         return None
 
-    def _start_rows(self, step: _Step) -> Drawing:
+    def _start_rows(self, step: Step) -> Drawing:
         num_jobs = len(step.jobs)
         logits = step.logits.to(self._device)  # from another GPU, or the host
         negative = logits[num_jobs:] if len(logits) > num_jobs else None
@@ -144,7 +135,7 @@ class Generator(PromptGenerator):
                 drawn.token_ids.append(NOT_NUMBERS)
                 drawn.logprobs.append(None)
                 continue
-            step = self._launch([_Input(job, job.last_id(), 0)])
+            step = self._launch([Input(job, job.last_id(), 0)])
             assert step is not None
             try:
                 token_ids, logprobs = self._start_rows(step).take()
@@ -155,7 +146,7 @@ class Generator(PromptGenerator):
             drawn.logprobs.extend(logprobs)
         return drawn
 
-    def _receive(self, step: _Step, drawn: Drawn, results: list[Result]) -> None:
+    def _receive(self, step: Step, drawn: Drawn, results: list[Result]) -> None:
         ended = [
             job
             for job, token_id, logprob in zip(step.jobs, *drawn, strict=True)
@@ -165,14 +156,14 @@ class Generator(PromptGenerator):
             job.deallocate_pages()
             self.active_jobs.remove(job)
 
-    def _launch_behind(self, step: _Step, token_ids: torch.Tensor) -> _Step | None:
+    def _launch_behind(self, step: Step, token_ids: torch.Tensor) -> Step | None:
         """The pass after `step`, whose tokens are on the device and unknown to the host."""
-        decoding = self._decoding()
+        decoding = self.decoding()
         if not self._takes_from_device() or any(job.sampler.is_pair for job in decoding):
             return None
         drawn = {job: i for i, job in enumerate(step.jobs)}
         inputs = [
-            _Input(job, 0, 1) if job in drawn else _Input(job, job.last_id(), 0)
+            Input(job, 0, 1) if job in drawn else Input(job, job.last_id(), 0)
             for job in decoding
             if not (job in drawn and job.is_at_last)
         ]
@@ -189,19 +180,19 @@ class Generator(PromptGenerator):
             found = found[upload(order, torch.long, self._device)]
         return self._pass([one.job for one in inputs], found, self._positions(inputs))
 
-    def _launch_ahead(self, step: _Step, token_ids: Sequence[int]) -> _Step | None:
+    def _launch_ahead(self, step: Step, token_ids: Sequence[int]) -> Step | None:
         """The pass after tokens that their jobs have not accepted yet."""
         drawn = dict(zip(step.jobs, token_ids, strict=True))
-        inputs: list[_Input] = []
-        for job in self._decoding():
+        inputs: list[Input] = []
+        for job in self.decoding():
             token_id = drawn.get(job)
             if token_id is None:
-                inputs.append(_Input(job, job.last_id(), 0))
+                inputs.append(Input(job, job.last_id(), 0))
             elif not job.ends_with(token_id):
-                inputs.append(_Input(job, token_id, 1))
+                inputs.append(Input(job, token_id, 1))
         return self._launch(inputs)
 
-    def _positions(self, inputs: Sequence[_Input]) -> list[int]:
+    def _positions(self, inputs: Sequence[Input]) -> list[int]:
         """Positions of the inputs' keys and values."""
         positions = [one.job.position() + one.ahead for one in inputs]
         for one, position in zip(inputs, positions, strict=True):
@@ -209,10 +200,7 @@ class Generator(PromptGenerator):
                 one.job.will_write(position, position + 1)
         return positions
 
-    def _decoding(self) -> list[Exl2Job]:
-        return [job for job in self.active_jobs if job.is_decoding]
-
-    def _launch(self, inputs: Sequence[_Input]) -> _Step | None:
+    def _launch(self, inputs: Sequence[Input]) -> Step | None:
         """A forward pass with one token of each job."""
         if not inputs:
             return None
@@ -229,14 +217,12 @@ class Generator(PromptGenerator):
                 positions.append(position)
         return self._pass(jobs, torch.tensor(token_ids), positions)
 
-    def _pass(
-        self, jobs: list[Exl2Job], token_ids: torch.Tensor, positions: Sequence[int]
-    ) -> _Step:
+    def _pass(self, jobs: list[Exl2Job], token_ids: torch.Tensor, positions: Sequence[int]) -> Step:
         """`token_ids`: (rows,), on the host or the device."""
         num_rows, width = len(positions), max(positions) // self.page_size + 1
         logits = self._forward(token_ids, positions, self._table[:num_rows, :width])
         self._work.note_pass(num_rows, self._graphs.num_rows if self._graphs else num_rows)
-        return _Step(jobs, logits[:, 0])
+        return Step(jobs, logits[:, 0])
 
     def _takes_from_device(self) -> bool:
         """Whether a pass can embed tokens that are on the device."""
@@ -262,10 +248,10 @@ class Generator(PromptGenerator):
         )["logits"]
         return logits
 
-    def _in_rows(self, inputs: Sequence[_Input]) -> list[_Input]:
+    def _in_rows(self, inputs: Sequence[Input]) -> list[Input]:
         """Order the inputs so that jobs keep their rows of the table where possible."""
-        ordered: list[_Input | None] = [None] * len(inputs)
-        others: collections.deque[_Input] = collections.deque()
+        ordered: list[Input | None] = [None] * len(inputs)
+        others: collections.deque[Input] = collections.deque()
         for one in inputs:
             row = one.job.row
             if row < len(inputs) and self._rows[row] is one.job:

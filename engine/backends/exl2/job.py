@@ -3,6 +3,7 @@
 All methods but the constructor run inside `generator.iterate()`.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from switchyard.engine.backends.sampling.draw import check
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.job import Job
 from switchyard.engine.messages import Chunk, TokenLogprob
+
+NO_TOKEN = -1
 
 
 class Exl2Job(PromptJob):
@@ -40,6 +43,10 @@ class Exl2Job(PromptJob):
         self.num_told = 0  # sampled tokens that `iterate()` has returned in a result
         self.is_active = False  # whether it has pages
         self.is_moved = False  # whether its pages differ from those of its row
+        # The logits of its next token, while its rules aren't ready: (1, padded vocabulary), of a
+        # pair (2, …). Meanwhile it is in no pass.
+        self.held: torch.Tensor | None = None
+        self.held_at = 0.0  # since when, by the monotonic clock
         self.row = 0  # its row in the generator's table of pages, if it has one
         self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
         self._num_until_border = 0  # tokens until the current page is full
@@ -51,6 +58,11 @@ class Exl2Job(PromptJob):
         """Text that was held back; the job has ended."""
         text, token_ids = self._detokenizer.flush()
         return [self._chunk(text, token_ids)] if text or token_ids else []
+
+    def hold(self, logits: torch.Tensor) -> None:
+        """Keep the logits of the next token until its rules are ready."""
+        self.held = logits.clone()  # the next pass may overwrite them
+        self.held_at = time.monotonic()
 
     # Decoding, by a `Generator`
 
@@ -107,6 +119,9 @@ class Exl2Job(PromptJob):
     @torch.inference_mode()  # also outside `iterate`, which made its tensors
     def deallocate_pages(self) -> None:
         """Idempotent. Other jobs can then find the computed pages."""
+        self.held = None
+        for rule in self.sampler.rules:
+            rule.close()
         if self.is_active:
             self.is_active = False
             self._note_tokens()
@@ -173,9 +188,17 @@ class Exl2Job(PromptJob):
 
     # Decoding, by the library's generator: for speculation, or without pages
 
+    def is_prefill_done(self) -> bool:
+        """Whether the generator may decode."""
+        return self.held is None and super().is_prefill_done()
+
     def receive_logits(self, logits: torch.Tensor) -> Any:
-        """Draw from `logits`, (sequences, 1, padded vocabulary)."""
+        """Draw from `logits`, (sequences, 1, padded vocabulary), or hold them."""
         row = logits[:, 0]
+        self.generator.wait_for(self.sampler)
+        if not self.sampler.begin():
+            self.hold(row)
+            return torch.full((1, 1), NO_TOKEN), None, None, None, False
         try:
             drawn = self.generator.draw([self.sampler], row[:1], row[1:] if len(row) > 1 else None)
         except BaseException as error:
@@ -187,7 +210,11 @@ class Exl2Job(PromptJob):
     def receive_sample(
         self, logits: torch.Tensor, next_token: torch.Tensor, *rest: Any
     ) -> tuple[bool, torch.Tensor]:
-        """Accept a token. Returns whether the job has ended, and the token."""
+        """Accept a token. Returns whether the job has ended, and the token; NO_TOKEN, which no
+        guess equals, while its logits are held.
+        """
+        if self.held is not None:
+            return False, next_token
         *others, results, is_first = rest
         told: list[dict[str, Any]] = []
         try:
@@ -207,6 +234,16 @@ class Exl2Job(PromptJob):
             return True, next_token  # like a stop token: the generator frees the pages
         results.append(result)
         return result.end is not None, token
+
+    def settle_pages(self) -> None:
+        """Its logits are held: the keys and values of its tokens are computed, and those of guesses
+        after them don't count. The library leaves this to `receive_sample`.
+        """
+        size = self.generator.page_size
+        for sequence in self.sequences:
+            first = sequence.kv_position // size
+            for i, page in enumerate(sequence.allocated_pages[first : first + 2], first):
+                page.kv_position = min(max(sequence.kv_position + 1 - i * size, 0), size)
 
     def _tell(self, token_id: int, logprob: TokenLogprob | None, end: str | None) -> TokenTold:
         """The text of a token. `end`: the library's reason if the token ends the job."""

@@ -88,13 +88,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             if not self.is_scored:
                 size = self._chunk_size if is_anybody_decoding else self.generator.max_chunk_size
                 self._score_chunk(size, results)
-            elif is_anybody_decoding:
-                # Only once its rules are compiled: decoding jobs would wait for them, too. A prompt
-                # of one token has no prefill to delay.
-                if self.is_prefill_done() or all(rule.is_ready for rule in self.sampler.rules):
-                    self._prefill_chunk(self._chunk_size, results)
             else:
-                self._prefill_chunk(None, results)
+                self._prefill_chunk(self._chunk_size if is_anybody_decoding else None, results)
             self._begin_if_done()
         except BaseException as error:
             self.fail(error, results)
@@ -113,8 +108,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         """Take over cached pages. Returns whether a chunk of `num_next` tokens from `start` on can
         then be computed in a common pass.
         """
-        is_ready = not is_anybody_decoding or all(rule.is_ready for rule in self.sampler.rules)
-        if self.error is not None or self.is_decoding or not self.is_scored or not is_ready:
+        if self.error is not None or self.is_decoding or not self.is_scored:
             return False
         [sequence, *others] = self.sequences
         size, last = self.generator.page_size, len(sequence.sequence_ids) - 1

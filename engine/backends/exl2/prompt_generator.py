@@ -11,6 +11,7 @@ from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import Passes
 from switchyard.engine.backends.exl2.prompt import PromptJob
 from switchyard.engine.backends.exl2.results import Result
+from switchyard.engine.job import Job
 
 
 class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 is untyped
@@ -38,6 +39,28 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         (docs/decisions.md). The library's kernel dies of a misaligned address where the width of
         keys is no multiple of 128 and the cache is quantized.
         """
+
+    def has_room(self, job: Job, chunk_size: int) -> bool:
+        """A place in the batch, free pages for the whole job, and no long prefill. `chunk_size`:
+        tokens of prompts in an iteration while jobs decode.
+
+        Each iteration computes a chunk of every unfinished prompt before the decode step. So one
+        new job is in prefill at a time, or several whose prompts fit into one chunk together.
+        Chunks are larger while no job decodes.
+        """
+        pending, active = self.pending_jobs, self.active_jobs
+        newcomers = [*pending, *(other for other in active if not other.is_decoding)]
+        is_alone = len(newcomers) == len(pending) + len(active)
+        most = self.max_chunk_size if is_alone else chunk_size
+        prefill = sum(len(other.job.prompt) for other in newcomers)
+        starting = [job, *(other.job for other in pending)]
+        num_pages = sum(one.num_pages(self.page_size, self.num_draft_tokens) for one in starting)
+        num_sequences = sum(len(other.sequences) for other in (*pending, *active))
+        return (
+            num_sequences + job.num_sequences <= self.max_batch_size
+            and num_pages <= len(self.unreferenced_pages)
+            and (not newcomers or prefill + len(job.prompt) <= most)
+        )
 
     def pages_beginning_with(self, first: int, second: int) -> list[Any]:
         """Pages whose first two tokens are, or were, these."""

@@ -25,7 +25,7 @@ class SpeculativeGenerator(Generator):
         return guesses
 
     def iterate_draftmodel_gen(self, results: list[dict[str, Any]]) -> torch.Tensor | None:
-        sequences = [s for job in self._decoding() for s in job.sequences]
+        sequences = [s for job in self.decoding() for s in job.sequences]
         if not sequences:
             return None
         if not self._can_guess():
@@ -40,7 +40,7 @@ class SpeculativeGenerator(Generator):
         fewest = self.max_ngram - 1 if self.use_ngram_draft else 1
         return all(
             len(job.sequences) == 1 and len(job.sequences[0].sequence_ids) >= fewest
-            for job in self._decoding()
+            for job in self.decoding()
         )
 
     def _follow(self, sequences: list[Any]) -> None:

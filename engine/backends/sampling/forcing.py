@@ -24,6 +24,15 @@ class Forcing:
         is_left = self._next < len(self._forced.token_ids)
         return Only(self._forced.token_ids[self._next]) if is_on and is_left else None
 
+    def begin(self) -> None:
+        pass
+
+    def wait(self, seconds: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
     def accept(self, token_id: int) -> None:
         if self.limit() is not None:
             self._next += 1

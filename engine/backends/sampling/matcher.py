@@ -1,36 +1,33 @@
 """The constraint of one job, as masks of tokens. Engine thread, except its pool."""
 
-import threading
+import concurrent.futures
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import torch
 from llguidance import LLMatcher
 
 from switchyard.engine.backends.sampling.forcing import TextWatch
 from switchyard.engine.backends.sampling.rules import Among, Without
+from switchyard.engine.errors import ConstraintTooSlow
+from switchyard.engine.grammar.bills import Bill
 from switchyard.engine.grammar.grammars import PANICS, Grammars, check_matcher
+from switchyard.engine.grammar.masks import MaskThreads
+from switchyard.engine.grammar.turns import SlowTurns
 from switchyard.engine.job import Constraint
 
-# Seconds that a batch waits for a job's mask. `Grammars` bounds the work for one; this bound is for
-# an overloaded machine.
-MASK_TIMEOUT = 2.0
-MASK_THREADS = 4  # for each model
+# Seconds from the begin of a mask until its job fails. `Grammars` bounds the work for one mask;
+# this bound is for a library that does not return.
+MASK_TIMEOUT = 10.0
+QUICK = 0.0005  # seconds for a mask: the token after it then holds the GIL for half as long at most
 NOTE_AFTER = 0.001  # seconds of a core, the time of some dozens of masks
-
-
-def start_masks(name: str) -> ThreadPoolExecutor:
-    """The pool of a model, with all threads started: none is left for a job to start."""
-    pool = ThreadPoolExecutor(MASK_THREADS, f"masks-{name}")
-    barrier = threading.Barrier(MASK_THREADS)
-    list(pool.map(lambda _: barrier.wait(), range(MASK_THREADS)))
-    return pool
 
 
 class Matcher:
     """The masks of one job. A pool computes each mask, where llguidance releases the GIL, while the
-    model computes the logits for it.
+    model computes the logits for it. llguidance takes a token under the GIL: where that is slow,
+    jobs take turns.
 
     Until `after` has come, all tokens are allowed except end tokens, and tokens that contain the
     end of `after` and more.
@@ -40,7 +37,9 @@ class Matcher:
         self,
         constraint: Constraint,
         grammars: Grammars,
-        pool: ThreadPoolExecutor,
+        pool: MaskThreads,
+        turns: SlowTurns,
+        bill: Bill,
         ends: Sequence[int] = (),
     ) -> None:
         """`ends`: end tokens of the job beside those of the model."""
@@ -48,28 +47,55 @@ class Matcher:
         self._constraint = constraint
         self._grammars = grammars
         self._pool = pool
+        self._turns = turns
+        self._bill = bill
         self._ends = ends
         self._watch = TextWatch(constraint.after)
         self._overshooting: dict[int, list[int]] = {}
         self._matcher: LLMatcher | None = None
         self._seconds = 0.0  # core time for masks, not yet noted
-        self._allowed: Future[torch.Tensor] = pool.submit(self._begin)
+        self._began: float | None = None  # begin of the mask under way, by the monotonic clock
+        self._allowed: Future[torch.Tensor] = pool.submit(self._begin, bill.debt)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next mask is ready."""
-        return self._allowed.done()
+        """Whether the next mask is there, or will never be, and it is this job's turn."""
+        if not self._allowed.done():
+            return self._is_overdue
+        return not self._needs_turn or self._turns.is_free
 
-    def wait(self) -> None:
-        """Wait for the mask. Raises its error."""
-        self._allowed.result(MASK_TIMEOUT)
+    @property
+    def _needs_turn(self) -> bool:
+        return self._watch.has_come and self._bill.latest > QUICK
+
+    @property
+    def _is_overdue(self) -> bool:
+        began = self._began
+        return began is not None and time.monotonic() - began > MASK_TIMEOUT
+
+    def begin(self) -> None:
+        if self._needs_turn:
+            self._turns.take(self._bill.latest)
+
+    def wait(self, seconds: float) -> None:
+        concurrent.futures.wait((self._allowed,), seconds)
 
     def limit(self) -> Among | Without:
-        allowed = self._allowed.result(MASK_TIMEOUT)
+        """Raises the error of the mask."""
+        allowed = self._mask()
         if self._watch.has_come:
             return Among(allowed)
         begun = [i for n in self._watch.begun for i in self._overshooting.get(n, [])]
         return Without([*self._grammars.tokenizer.eos_tokens, *self._ends, *begun])
+
+    def _mask(self) -> torch.Tensor:
+        if not self._allowed.done():
+            assert self._is_overdue
+            raise ConstraintTooSlow(
+                f"the constraint is too slow: a token has taken more than {MASK_TIMEOUT:.0f} s",
+                "constraint",
+            )
+        return self._allowed.result()
 
     def accept(self, token_id: int) -> None:
         """Take the next token, not an end token. Raises ArithmeticError for a token that was not
@@ -78,17 +104,25 @@ class Matcher:
         if not self._watch.has_come:
             self._watch.add(self._grammars.pieces[token_id])
             return
-        allowed = self._allowed.result(MASK_TIMEOUT)
+        allowed = self._mask()
         assert self._matcher is not None
+        begin = time.thread_time()
         with PANICS:
             is_taken = self._matcher.consume_token(token_id)
+        seconds = time.thread_time() - begin
+        self._bill.charge_token(seconds)
+        if self._needs_turn:
+            self._turns.end(seconds)
         if not is_taken:
             if allowed[token_id // 8] >> token_id % 8 & 1:  # allowed, at the cost of too many steps
                 check_matcher(self._matcher)
             raise ArithmeticError(f"token {token_id} breaks the constraint")
         self.is_done = self._matcher.is_stopped()
         if not self.is_done:
-            self._allowed = self._pool.submit(self._compute)
+            self._allowed = self._pool.submit(self._compute, self._bill.debt)
+
+    def close(self) -> None:
+        self._allowed.cancel()
 
     # Threads of the pool
 
@@ -100,10 +134,17 @@ class Matcher:
 
     def _compute(self) -> torch.Tensor:
         assert self._matcher is not None
-        begin = time.thread_time()
-        with PANICS:
-            bits = self._matcher.compute_bitmask()
-        self._seconds += time.thread_time() - begin
+        self._bill.check()  # other jobs of the client may have cost too much meanwhile
+        self._began, begin = time.monotonic(), time.thread_time()
+        try:
+            with PANICS:
+                bits = self._matcher.compute_bitmask()
+        finally:
+            self._began = None
+            seconds = time.thread_time() - begin
+            self._bill.charge_mask(seconds)
+        self._bill.check()
+        self._seconds += seconds
         if self._seconds > NOTE_AFTER:
             self._grammars.note_use(self._constraint.grammar, self._seconds)
             self._seconds = 0.0

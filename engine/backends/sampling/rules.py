@@ -33,7 +33,7 @@ class Rule(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether `limit` returns at once."""
+        """Whether the next token can be drawn. Until then `limit` must not be called."""
 
     @property
     def is_done(self) -> bool:
@@ -42,5 +42,14 @@ class Rule(Protocol):
     def limit(self) -> Only | Without | Among | None:
         """The limit of the next token; None: no limit."""
 
+    def begin(self) -> None:
+        """The next token is about to be drawn: `limit` and `accept` follow."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is ready, at most so long."""
+
     def accept(self, token_id: int) -> None:
         """Take the next token, not an end token."""
+
+    def close(self) -> None:
+        """The job has ended. Idempotent."""

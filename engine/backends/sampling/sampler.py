@@ -66,6 +66,19 @@ class Sampler:
         self._bans = _Bans(s.banned_strings, pieces) if s.banned_strings else None
         self._is_breaker: np.ndarray | None = None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the rules know the limits of the next token."""
+        return all(rule.is_ready for rule in self.rules)
+
+    def begin(self) -> bool:
+        """Whether the next token may be drawn. Then it must be."""
+        if not self.is_ready:
+            return False
+        for rule in self.rules:
+            rule.begin()
+        return True
+
     def point(self) -> float:
         """The random number of the next draw, in [0, 1)."""
         if self.sampling.xtc_probability:

@@ -74,6 +74,11 @@ REFUSED = {
     "a prompt too long": (saying("a"), {"prompt": "x " * 3000}, "PromptTooLong"),
     "a parameter": (saying("a"), {"prompt": "x", "temperature": "warm"}, "BadRequest"),
     "a failed job": (saying(error=engine.JobFailed("so it is")), {"prompt": "x"}, "JobFailed"),
+    "a slow constraint": (
+        saying(error=engine.ConstraintTooSlow("so it is", "constraint")),
+        {"prompt": "x"},
+        "ConstraintTooSlow",
+    ),
     "a failed batch behind no text": (
         saying("", error=engine.BatchFailed("so it is")),
         {"prompt": "x"},

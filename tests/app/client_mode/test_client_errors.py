@@ -56,6 +56,7 @@ def test_what_the_server_refuses_is_raised(behind, arguments, kind, param):
         (error(503, "model_failed", **{"Retry-After": 1}), engine.Dead),
         (error(503, "model_unloaded", **{"Retry-After": 1}), engine.Unloaded),
         (error(500, "job_failed"), engine.JobFailed),
+        (error(400, "constraint_too_slow"), engine.ConstraintTooSlow),
         (error(500, "internal_error"), engine.Failure),
         (error(408, "queue_timeout"), TimedOut),
         (error(401, "invalid_api_key"), Unauthorized),

@@ -2,8 +2,6 @@
 
 import pickle
 import threading
-from concurrent.futures import Future
-from types import SimpleNamespace
 
 import pytest
 from llguidance import LLParserLimits
@@ -145,22 +143,6 @@ def test_no_token_is_drawn_of_a_job_whose_mask_fails(backend, monkeypatch):
     events = run(backend, job("bad", 20, prompt=(1, 300), constraint=bad))["bad"]
     assert isinstance(events[-1], Failed) and "broken" in str(events[-1].error)
     assert sum(len(event.token_ids) for event in events if isinstance(event, Chunk)) == 2
-
-
-class Late(Future):
-    """What a pool never gets to. Who waits for it says how long."""
-
-    def result(self, timeout=None):
-        assert timeout is not None, "waits for ever"
-        return super().result(timeout)
-
-
-@pytest.mark.parametrize("wait", [Matcher.wait, Matcher.limit, lambda one: one.accept(65)])
-def test_a_mask_that_never_comes_is_waited_for_so_long_and_no_longer(grammars, monkeypatch, wait):
-    monkeypatch.setattr("switchyard.engine.backends.sampling.matcher.MASK_TIMEOUT", 0.01)
-    pool = SimpleNamespace(submit=lambda call: Late())
-    with pytest.raises(TimeoutError):
-        wait(Matcher(PATTERN, grammars, pool))
 
 
 def test_a_constraint_that_gets_too_large_on_the_way_is_the_jobs_own_fault(

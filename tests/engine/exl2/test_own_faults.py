@@ -123,6 +123,12 @@ class PanickingRule:
     def __init__(self, method):
         self._method = method
 
+    def begin(self):
+        pass
+
+    def close(self):
+        pass
+
     def limit(self):
         if self._method == "limit":
             raise Panic("unreachable code")

@@ -8,10 +8,16 @@ from tests.scripted import job
 
 
 class Late:
-    """A rule that would be waited for until it is ready."""
+    """A rule that isn't ready until a test says so."""
 
     is_ready = False
     is_done = False
+
+    def begin(self):
+        assert self.is_ready
+
+    def close(self):
+        pass
 
     def limit(self):
         assert self.is_ready
@@ -42,7 +48,7 @@ def started(forced):
 def test_no_job_that_decodes_waits_for_a_newcomers_rule(started, num_tokens):
     backend, late = started(True, num_tokens)
     events = [event for _ in range(5) for event in backend.iterate()]
-    assert {type(event) for event in events if event.identifier == "late"} == {Started}
+    assert {type(event) for event in events if event.identifier == "late"} == {Started, Prefill}
     assert [type(event) for event in events if event.identifier == "decoding"] == [Chunk] * 5
     late.is_ready = True
     events = [event for _ in range(8) for event in backend.iterate() if event.identifier == "late"]
@@ -51,8 +57,7 @@ def test_no_job_that_decodes_waits_for_a_newcomers_rule(started, num_tokens):
 
 @pytest.mark.parametrize("num_tokens", [30, 300])
 def test_a_prompt_is_computed_beside_its_rule_where_nobody_decodes(started, num_tokens):
-    backend, late = started(False, num_tokens)
-    late.limit = lambda: None
+    backend, _ = started(False, num_tokens)
     events = backend.iterate()
     [prefill] = [event for event in events if isinstance(event, Prefill)]
     assert prefill.done_tokens == prefill.total_tokens == num_tokens - 1

@@ -1,0 +1,94 @@
+"""The library's generator, with jobs that sit out while their rules aren't ready. Engine thread.
+
+Such a job keeps the logits of its next token, and is in no pass until the token is drawn.
+"""
+
+import time
+from typing import Any
+
+import torch
+from exllamav2.generator import ExLlamaV2DynamicGenerator
+
+from switchyard.engine.backends.exl2.job import Exl2Job
+from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
+from switchyard.engine.backends.exl2.results import Result, of_library
+from switchyard.engine.backends.exl2.steps import Step
+from switchyard.engine.backends.sampling.sampler import Sampler
+
+# Seconds that a step of the library waits for masks, all jobs together: else no guessed token of a
+# constrained job could be taken in the step that checks it.
+PATIENCE = 0.001
+
+
+class HeldGenerator(PromptGenerator):
+    """For `Exl2Job`s only."""
+
+    _patience = 0.0  # seconds that are left in this step
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no job can go on before the rules of one are ready."""
+        return not self.pending_jobs and all(
+            job.held is not None and not job.sampler.is_ready for job in self.active_jobs
+        )
+
+    def decoding(self) -> list[Exl2Job]:
+        """The jobs of the next pass."""
+        return [job for job in self.active_jobs if job.is_decoding and job.held is None]
+
+    def held(self) -> list[Exl2Job]:
+        """The jobs whose logits are held, the longest first."""
+        held = [job for job in self.active_jobs if job.held is not None]
+        return sorted(held, key=lambda job: job.held_at)
+
+    def hold(self, step: Step | None) -> Step | None:
+        """The rows of `step`, and rows held before, whose tokens can be drawn now. Holds the others
+        of `step`.
+        """
+        back = [(job, job.held) for job in self.held() if job.sampler.begin()]
+        own = [] if step is None else step.jobs
+        late = {j for j in own if j.sampler.rules and not (j.is_active and j.sampler.begin())}
+        if not back and not late:
+            return step
+        rows: list[tuple[Exl2Job, Any]] = [*back]
+        for job, _ in back:
+            job.held = None
+        for job, logits in () if step is None else step.rows():
+            if job not in late:
+                rows.append((job, logits))
+            elif job.is_active:  # else it has ended
+                job.hold(logits)
+        return Step.of_rows(rows) if rows else None
+
+    # By the library's step
+
+    def iterate_by_library(self) -> list[Result]:
+        results = ExLlamaV2DynamicGenerator.iterate(self)
+        for job in self.held():
+            job.settle_pages()
+        return [*map(of_library, results)]
+
+    @torch.inference_mode()
+    def draw_held(self) -> list[Result]:
+        """Before `iterate_by_library`: draw for the held jobs whose rules are ready."""
+        self._patience = PATIENCE
+        results: list[Result] = []
+        for job in self.held():
+            if job.held is None or not job.sampler.is_ready:
+                continue
+            logits, job.held = job.held[:, None], None
+            drawn = job.receive_logits(logits)
+            if job.receive_sample(logits, *drawn, results, True)[0]:
+                job.deallocate_pages()
+                self.active_jobs.remove(job)
+                if not self.num_remaining_jobs():
+                    self.defrag_cache()
+        return results
+
+    def wait_for(self, sampler: Sampler) -> None:
+        """Wait for a job's rules, while the step's patience lasts."""
+        for rule in sampler.rules:
+            if self._patience > 0 and not rule.is_ready:
+                begin = time.monotonic()
+                rule.wait(self._patience)
+                self._patience -= time.monotonic() - begin

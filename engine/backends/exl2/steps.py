@@ -1,0 +1,36 @@
+"""The forward passes of one token for each job, and their logits."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from switchyard.engine.backends.exl2.job import Exl2Job
+
+
+class Input(NamedTuple):
+    job: Exl2Job
+    token_id: int
+    ahead: int  # tokens not accepted by the job yet, this one included
+
+
+class Step(NamedTuple):
+    """A forward pass, launched or done, or rows of several."""
+
+    jobs: list[Exl2Job]
+    logits: torch.Tensor  # (jobs, then negative prompts of pairs; padded vocabulary)
+
+    def rows(self) -> Iterator[tuple[Exl2Job, torch.Tensor]]:
+        """Each job with its logits, (1 or, for a pair, 2; padded vocabulary)."""
+        second = len(self.jobs)
+        for i, job in enumerate(self.jobs):
+            row = self.logits[i : i + 1]
+            if job.sampler.is_pair:
+                row = torch.cat((row, self.logits[second : second + 1]))
+                second += 1
+            yield job, row
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[tuple[Exl2Job, torch.Tensor]]) -> "Step":
+        firsts, seconds = ([logits[i : i + 1] for _, logits in rows] for i in (0, 1))
+        return cls([job for job, _ in rows], torch.cat([*firsts, *seconds]))

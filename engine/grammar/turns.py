@@ -1,0 +1,24 @@
+"""SlowTurns for work that holds the GIL, so that it never takes most of the time. Engine thread."""
+
+import time
+from collections.abc import Callable
+
+REST = 4.0  # times the length of a turn, after it
+
+
+class SlowTurns:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        return self._clock() >= self._next
+
+    def take(self, seconds: float) -> None:
+        """A turn begins that is expected to take so long."""
+        self._next = self._clock() + seconds
+
+    def end(self, seconds: float) -> None:
+        """A turn has taken so long."""
+        self._next = self._clock() + REST * seconds
