@@ -5,6 +5,8 @@ Python sources of this machine, special tokens, a chat template. exllamav2 loads
 keep the head dimension at 64 or 128 (hidden size / heads), the hidden size a multiple of 128, the
 vocabulary of 32. With --exl2 the matrices are quantized as exllamav2 converts them, 4 bits a weight
 and 6 in the head, but written at once: their speed is that of a converted model.
+
+With --tokenizer the tokenizer and the chat template are those of another model's directory.
 """
 
 import argparse
@@ -41,6 +43,7 @@ SIZES = (
     *("vocab_size", "max_positions"),
 )
 SHAPES = {
+    "tiny": (128, 256, 2, 2, 1, 4096, 8192),
     "small": (256, 512, 4, 4, 2, 4096, 2048),
     "1b": (2048, 5632, 22, 32, 4, 32000, 8192),  # TinyLlama's
     "8b": (4096, 14336, 32, 32, 8, 128256, 8192),  # Llama 3's
@@ -58,25 +61,52 @@ def make_model(directory: Path, args: argparse.Namespace) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
         os.chmod(temporary, 0o755)
-        tokenizer = make_tokenizer(args.vocab_size)
-        tokenizer.save(str(temporary / "tokenizer.json"))
+        files = (
+            write_tokenizer(temporary, args) if args.tokenizer is None else copied(temporary, args)
+        )
         save_file(make_tensors(args), temporary / "model.safetensors", {"format": "pt"})
         os.chmod(temporary / "model.safetensors", 0o644)
-        ids = {token: tokenizer.token_to_id(token) for token in SPECIAL}
-        files = {
-            "config.json": model_config(args, ids),
-            "generation_config.json": {
-                "bos_token_id": ids[BOS],
-                "eos_token_id": [ids[EOS], ids[END]],
-                "pad_token_id": ids[PAD],
-            },
-            "tokenizer_config.json": tokenizer_config(args),
-        }
         for name, content in files.items():
             (temporary / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
         temporary.rename(directory)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_tokenizer(directory: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Writes a tokenizer.json of the model's own. Returns the other files that the model needs."""
+    tokenizer = make_tokenizer(args.vocab_size)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL}
+    return {
+        "config.json": model_config(args, ids[BOS], ids[EOS], ids[PAD]),
+        "generation_config.json": {
+            "bos_token_id": ids[BOS],
+            "eos_token_id": [ids[EOS], ids[END]],
+            "pad_token_id": ids[PAD],
+        },
+        "tokenizer_config.json": tokenizer_config(args),
+    }
+
+
+def copied(directory: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Copies a tokenizer with its templates, and fits the vocabulary to it. Returns config.json."""
+    for pattern in ("tokenizer*.json", "chat_template.*"):
+        for file in sorted(args.tokenizer.glob(pattern)):
+            shutil.copyfile(file, directory / file.name)
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    args.vocab_size = -(-(max(tokenizer.get_vocab().values()) + 1) // 32) * 32
+    config = json.loads((directory / "tokenizer_config.json").read_text("utf-8"))
+
+    def token_id(name: str) -> int | None:
+        token = config.get(name)
+        token = token["content"] if isinstance(token, dict) else token
+        found: int | None = tokenizer.token_to_id(token) if token else None
+        return found
+
+    eos = token_id("eos_token")
+    bos = token_id("bos_token")  # some models have none; exllamav2 needs one
+    return {"config.json": model_config(args, eos if bos is None else bos, eos, None)}
 
 
 def make_tokenizer(vocab_size: int) -> Tokenizer:
@@ -184,7 +214,9 @@ def quantized(
     }
 
 
-def model_config(args: argparse.Namespace, ids: dict[str, int]) -> dict[str, Any]:
+def model_config(
+    args: argparse.Namespace, bos: int | None, eos: int | None, pad: int | None
+) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -202,9 +234,9 @@ def model_config(args: argparse.Namespace, ids: dict[str, int]) -> dict[str, Any
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": False,
-        "bos_token_id": ids[BOS],
-        "eos_token_id": ids[EOS],
-        "pad_token_id": ids[PAD],
+        "bos_token_id": bos,
+        "eos_token_id": eos,
+        "pad_token_id": pad,
         "torch_dtype": "float16",
         **({"quantization_config": QUANTIZATION} if args.exl2 else {}),
     }
@@ -228,7 +260,10 @@ def parse_args() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dir", type=Path, metavar="DIR", help="must not exist, or be empty")
-    parser.add_argument("--shape", choices=SHAPES, default="small", help="default %(default)s")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="whose tokenizer*.json to copy"
+    )
+    parser.add_argument("--shape", choices=SHAPES, help="default small, or tiny with --tokenizer")
     for name in SIZES:
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=int, metavar="N", help="default: the shape's"
@@ -236,7 +271,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--exl2", action="store_true", help="quantized, for a GPU")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the weights")
     args = parser.parse_args()
-    for name, default in zip(SIZES, SHAPES[args.shape], strict=True):
+    if args.tokenizer is not None:
+        if args.vocab_size is not None:
+            parser.error("--vocab-size is the tokenizer's, with --tokenizer")
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            if not (args.tokenizer / name).is_file():
+                parser.error(f"{args.tokenizer} has no {name}")
+    shape = args.shape or ("small" if args.tokenizer is None else "tiny")
+    for name, default in zip(SIZES, SHAPES[shape], strict=True):
         if getattr(args, name) is None:
             setattr(args, name, default)
         if getattr(args, name) < 1:

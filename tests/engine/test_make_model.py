@@ -13,6 +13,9 @@ import tokenizers
 import torch
 from safetensors import safe_open
 
+from switchyard import engine
+from tests.engine.forced import ending, exl2_backend, run
+
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "make_model.py"
 SMALL = ("--hidden-size", "128", "--num-layers", "1", "--num-heads", "2", "--vocab-size", "512")
 
@@ -146,6 +149,34 @@ def test_a_plain_prompt_begins_with_bos(model_path):
     assert tokenizer.encode("Hi").tokens[0] == "<s>"
 
 
+def test_a_model_with_anothers_tokenizer_generates(main, model_path, tmp_path):
+    main(tmp_path / "model", "--tokenizer", model_path)
+    made, source = files(tmp_path / "model"), files(pathlib.Path(model_path))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert made[name] == source[name]
+    config = json.loads(made["config.json"])
+    assert (config["vocab_size"], config["num_hidden_layers"], config["hidden_size"]) == (
+        4096,
+        2,
+        128,
+    )
+    assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
+    backend = exl2_backend(str(tmp_path / "model"), max_seq_len=256, cache_tokens=256)
+    backend.open()
+    job = engine.Job("a", (1, 300), 5, ignore_eos=True)
+    assert ending(run(backend, job)["a"]).last.new_tokens == 5
+    backend.close()
+
+
+def test_a_vocabulary_is_rounded_up(main, script, tmp_path):
+    (tmp_path / "source").mkdir()
+    script.make_tokenizer(300).save(str(tmp_path / "source" / "tokenizer.json"))
+    (tmp_path / "source" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    main(tmp_path / "model", "--tokenizer", str(tmp_path / "source"))
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert (config["vocab_size"], config["bos_token_id"], config["eos_token_id"]) == (320, 2, 2)
+
+
 def test_a_directory_with_content_is_left_alone(main, tmp_path, capsys):
     (tmp_path / "mine").write_text("here")
     with pytest.raises(SystemExit):
@@ -160,6 +191,8 @@ def test_a_directory_with_content_is_left_alone(main, tmp_path, capsys):
         (("--vocab-size", "260"), "--vocab-size must be at least 261"),
         (("--hidden-size", "100", "--num-heads", "3"), "--hidden-size must divide"),
         (("--num-layers", "0"), "--num-layers must be at least 1"),
+        (("--tokenizer", "/nowhere"), "/nowhere has no tokenizer.json"),
+        (("--tokenizer", ".", "--vocab-size", "320"), "--vocab-size is the tokenizer's"),
     ],
 )
 def test_impossible_sizes_are_refused(main, tmp_path, capsys, arguments, message):
