@@ -92,6 +92,12 @@ def pytest_addoption(parser):
     parser.addoption(
         "--rounds", type=int, default=4, help="in which 64 clients at once ask a real server"
     )
+    parser.addoption(
+        "--every-tokenizer", action="store_true", help="those of scripts/test-tokenizers, too"
+    )
+    parser.addoption(
+        "--names", type=int, default=240, help="texts that each tokenizer decodes; 0: all"
+    )
 
 
 def pytest_configure(config):

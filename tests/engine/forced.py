@@ -40,11 +40,11 @@ class ForcedModel:
 
 
 def exl2_backend(
-    path, wrap=None, logits=None, before=None, is_overlapping=False, **config
+    path, wrap=None, logits=None, before=None, is_overlapping=False, grammars=None, **config
 ) -> Backend:
     """The real generator on the CPU: over the model at `path`, its `forward_chunk` wrapped by
     `wrap`, or over a ForcedModel with its configuration. `is_overlapping`: in the order in which
-    it works on a GPU.
+    it works on a GPU. `grammars`: the model's, if they exist.
     """
     cpu.install()
     from switchyard.engine.backends.exl2.backend import Exl2Backend
@@ -67,7 +67,8 @@ def exl2_backend(
             generator.is_overlapping = is_overlapping
             return generator
 
-    return TestedBackend(ModelConfig(path=path, name="test", **config), "cpu", load)
+    config = ModelConfig(path=path, name="test", **config)
+    return TestedBackend(config, "cpu", load, grammars)
 
 
 def step(backend):

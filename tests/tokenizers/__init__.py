@@ -1,0 +1,1 @@
+"""Real models' tokenizers and chat templates. `scripts/test-tokenizers` runs more families."""

@@ -1,0 +1,205 @@
+"""Calls, constraints and ends, over each family's own tokens."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.tokenizers.calls import ROUTES, results, text_of
+from tests.tokenizers.families import ENDS
+from tests.tokenizers.served import Served, model_of
+
+TWO = [("weather", {"city": "Kraków", "days": 2}), ("time", {"zone": 'say "x" \\ <b>'})]
+ONE = TWO[:1]
+NAMED = {"type": "function", "function": {"name": "weather"}}
+FORM = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "reply",
+        "schema": {
+            "type": "object",
+            "properties": {"reply": {"type": "string"}},
+            "required": ["reply"],
+            "additionalProperties": False,
+        },
+    },
+}
+TAGS = ("<think>", "<tool_call>", "</tool_response>", "<|fim_prefix|>")
+
+every_route = pytest.mark.parametrize("route", ROUTES)
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def told(served, route, text, **more):
+    """What an answer holds; streamed it holds the same."""
+    ask = ROUTES[route]
+    whole, streamed = (ask(served, user(served.say(text)), streams, **more) for streams in (0, 1))
+    assert streamed.told == whole.told
+    return whole
+
+
+@every_route
+@pytest.mark.parametrize(
+    "choice",
+    [{}, {"tool_choice": "required"}, {"tool_choice": NAMED}],
+    ids=["free", "forced", "named"],
+)
+def test_a_call_in_the_models_own_format_is_a_call(served, route, choice):
+    said = told(served, route, text_of(served.family, ONE), **choice)
+    assert said.told == ("", ONE)
+
+
+@every_route
+def test_two_calls_come_and_can_be_sent_back(served, route):
+    text = text_of(served.family, TWO)
+    said = told(served, route, text, parallel_tool_calls=True)
+    assert said.told == ("", TWO)
+    history = [*user("Hi"), *said.message, *results(route, said, served.say("Fine."))]
+    assert ROUTES[route](served, history, False).told == ("Fine.", [])
+
+
+@every_route
+def test_without_parallel_calls_the_answer_ends_with_the_first(served, route):
+    text = text_of(served.family, TWO)
+    assert told(served, route, text, parallel_tool_calls=False).told == ("", ONE)
+
+
+@every_route
+def test_beside_a_form_there_are_calls_or_the_form(served, route):
+    said = told(served, route, text_of(served.family, ONE), response_format=FORM)
+    assert said.told == ("", ONE)
+    reply = '{"reply": "햏똠펲"}'
+    assert told(served, route, reply, response_format=FORM).told == (reply, [])
+
+
+def test_text_that_only_looks_like_a_call_stays_text(served):
+    text = 'Write <tool_call> or [TOOL_CALLS or {"name": 1}.'
+    if served.family.startswith("qwen"):
+        text = text.replace("<tool_call>", "<tool-call>")
+    assert told(served, "chat", text).told == (text, [])
+
+
+def test_a_strict_function_is_called_in_the_models_own_format(served):
+    tool = {
+        "type": "function",
+        "function": {
+            **{"name": "weather", "strict": True},
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    calls = [("weather", {"city": "Kraków"})]
+    said = told(served, "chat", text_of(served.family, calls), tools=[tool])
+    assert said.told == ("", calls)
+
+
+def test_thoughts_come_before_a_forced_call(served):
+    text = "<think>\nHm.\n</think>\n\n" + text_of(served.family, ONE)
+    if served.family != "qwen3":
+        pytest.skip("its template has no thoughts")
+    said = told(served, "chat", text)
+    assert said.told == ("", ONE)
+    assert said.message[0]["reasoning_content"] == "Hm."
+
+
+# Constraints
+
+
+def completed(served, token_ids, **constraint):
+    body = {"prompt": served.say(token_ids), "max_tokens": 100, **constraint}
+    [choice] = served.post("/v1/completions", body)["choices"]
+    return choice["text"], choice["finish_reason"]
+
+
+def spelled(served, text):
+    """A text in tokens that divide its tags: where a tag is one control token, that is no text."""
+    return [i for start in range(0, len(text), 3) for i in served.ids(text[start : start + 3])]
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_a_tag_in_a_constraint_is_a_text_like_any_other(served, tag):
+    constant = json.dumps(tag)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": tag}}}
+    object_of = {"type": "object", "properties": {tag: {"const": tag}}, "required": [tag]}
+    text = json.dumps({tag: tag})
+    cases = [
+        (tag, {"choice": ["other", tag]}),
+        (f"a{tag}b", {"regex": f"[a-c]+{tag.replace('|', '[|]')}b"}),
+        (f"a {tag}b", {"grammar": f'root ::= "a " {json.dumps(tag)} "b"'}),
+        (constant, {"response_format": form}),
+        (text, {"response_format": {**form, "json_schema": {"name": "x", "schema": object_of}}}),
+    ]
+    for text, constraint in cases:
+        assert completed(served, spelled(served, text), **constraint) == (text, "stop"), constraint
+
+
+# Ends
+
+ANOTHER = "x"  # the token that a file names as the end, where it should be the turn's
+
+
+def files_without_the_end(family, tokenizer):
+    """Changes of a model's files after which only one of them, or the template, names the end."""
+    end, other = tokenizer.token_to_id(ENDS[family]), tokenizer.token_to_id(ANOTHER)
+    return {
+        "tokenizer_config alone": {"config": {"eos_token_id": other}},
+        "config alone": {"tokenizer_config": {"eos_token": ANOTHER}},
+        "generation_config alone": {
+            "config": {"eos_token_id": None},
+            "tokenizer_config": {"eos_token": ANOTHER},
+            "generation_config": {"eos_token_id": [other, end]},
+        },
+        "generation_config names another": {"generation_config": {"eos_token_id": other}},
+    }
+
+
+@pytest.fixture(scope="module", params=range(4))
+def misled(request, family, served, tmp_path_factory):
+    """A server with such files. It loads twice as long as a test takes: one family in each run."""
+    if family != "llama2" and not request.config.getoption("every_tokenizer"):
+        pytest.skip("see scripts/test-tokenizers")
+    [*cases] = files_without_the_end(family, served.tokenizer).values()
+    path = tmp_path_factory.mktemp("models") / family
+    server = Served(family, model_of(family, path, **cases[request.param]), is_writing=True)
+    yield server
+    server.close()
+
+
+def test_an_answer_ends_with_its_turn(misled):
+    end = ENDS[misled.family]
+    for route in ROUTES:
+        said = told(misled, route, f"Hi{end}LEAK{end}")
+        assert said.told == ("Hi", [])
+
+
+# Together
+
+
+def test_eight_clients_at_once_get_what_each_gets_alone(served):
+    call, two = (text_of(served.family, calls) for calls in (ONE, TWO))
+    asked = [
+        ("chat", "Hi! 햏똠펲", {}),
+        ("chat", call, {"tool_choice": "required"}),
+        ("responses", two, {}),
+        ("messages", call, {}),
+        ("messages", "토크 피신어", {}),
+        ("chat", '{"reply": "ok"}', {"response_format": FORM}),
+        ("responses", "အခွင့်အရေးများ", {}),
+        ("chat", call, {"response_format": FORM}),
+    ]
+    cases = [(route, served.say(text), more) for route, text, more in asked]
+
+    def answer(case):
+        route, message, more = case
+        return ROUTES[route](served, user(message), True, **more).told
+
+    alone = [answer(case) for case in cases]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(answer, cases * 3)) == alone * 3
