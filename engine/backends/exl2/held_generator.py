@@ -81,8 +81,6 @@ class HeldGenerator(PromptGenerator):
             if job.receive_sample(logits, *drawn, results, True)[0]:
                 job.deallocate_pages()
                 self.active_jobs.remove(job)
-                if not self.num_remaining_jobs():
-                    self.defrag_cache()
         return results
 
     def wait_for(self, sampler: Sampler) -> None:
