@@ -20,14 +20,12 @@ def reference(path):
     return Reference(path)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def serve():
-    """Makes servers, one at a time."""
+    """Makes servers, which end with the test."""
     opened = []
 
     def serve(path, **settings):
-        while opened:
-            opened.pop().close()
         opened.append(Server(path, **settings))
         return opened[-1]
 

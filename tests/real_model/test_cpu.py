@@ -4,6 +4,7 @@ import pytest
 
 from tests.real_model import checks
 from tests.real_model.prompts import TEXTS
+from tests.real_model.served import Server
 
 pytestmark = pytest.mark.hardship
 
@@ -11,8 +12,11 @@ TIE = 0.02  # nats
 
 
 @pytest.fixture(scope="module")
-def server(serve, path):
-    return serve(path, device="cpu", cache_tokens=65536, max_seq_len=4096, max_batch_size=40)
+def server(path):
+    settings = {"cache_tokens": 65536, "max_seq_len": 4096, "max_batch_size": 40}
+    server = Server(path, device="cpu", **settings)
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="module")
