@@ -28,7 +28,7 @@ from switchyard.engine.errors import (
     Unloaded,
 )
 from switchyard.engine.grammar import constraints
-from switchyard.engine.job import Constraint, Forced, Healing, Job
+from switchyard.engine.job import Constraint, Forced, Healing, Job, Span
 from switchyard.engine.memory.gpus import check_gpus
 from switchyard.engine.memory.process import give_memory_back, keep_memory_small
 from switchyard.engine.messages import (
@@ -121,6 +121,7 @@ __all__ = [
     "ReplicaStatus",
     "Sampling",
     "Served",
+    "Span",
     "Stage",
     "Stalled",
     "Started",

@@ -39,6 +39,20 @@ class Forced:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a completion, from the text `begin` to the text `end`, in which neither
+    `stop_strings` nor `stop_token_ids` count. White space around it belongs to it.
+
+    Without `begin` the completion begins inside it. Without `end` it reaches to the completion's
+    end. `is_first`: it begins only where nothing but spans and white space has come.
+    """
+
+    begin: str
+    end: str = ""
+    is_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One sequence to generate. Pages are reserved for the prompt and `max_new_tokens`."""
 
@@ -50,6 +64,7 @@ class Job:
     healing: Healing | None = None
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    spans: tuple[Span, ...] = ()  # where the two above don't count
     min_new_tokens: int = 0  # no stop before, by token or by string
     ignore_eos: bool = False
     end_token_ids: tuple[int, ...] = ()  # end tokens beside the model's own; see `ignore_eos`

@@ -75,7 +75,8 @@ LAYERS = {
     ],
     "engine/backends": [{"base"}, {"sampling"}, {"exl2"}],
     "engine/backends/exl2": [
-        {"load", "detokenizer", "results"},
+        {"load", "stops", "results"},
+        {"detokenizer"},
         {"prompt"},
         {"job"},
         {"events", "prompt_generator", "steps"},

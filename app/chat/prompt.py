@@ -34,6 +34,7 @@ class Prompt:
     forced: engine.Forced | None  # the end of thoughts at the budget
     shown_token_ids: tuple[int, ...]  # special tokens that are tags of thoughts or calls
     end_token_ids: tuple[int, ...]  # see `closing_ids`
+    spans: tuple[engine.Span, ...]  # thoughts and calls, in which the client's stops don't count
 
     def parser(self) -> PartParser:
         """A parser for one choice of the answer."""
@@ -57,6 +58,7 @@ class Prompt:
             forced=self.forced,
             shown_token_ids=self.shown_token_ids,
             end_token_ids=self.end_token_ids,
+            spans=self.spans,
         )
 
 
@@ -125,6 +127,10 @@ class Prompts:
                 if tag in tokenizer.tag_ids
             ),
             end_token_ids=self._end_token_ids,
+            spans=(
+                *_spans_of_thoughts(tags, is_reasoning),
+                *(format.spans if offer.tools else ()),
+            ),
         )
 
     def encode(self, request: Chat, max_tokens: int) -> tuple[int, ...]:
@@ -251,6 +257,12 @@ def _is_reasoning(request: Chat, text: str, tags: Tags) -> bool:
         if begun.rfind(tags.start) > begun.rfind(tags.end):
             return True
     return text.rstrip().endswith(tags.start)
+
+
+def _spans_of_thoughts(tags: Tags, is_reasoning: bool) -> list[engine.Span]:
+    if not all(tags):
+        return []
+    return [engine.Span("" if is_reasoning else tags.start, tags.end, is_first=True)]
 
 
 def _end_of_thoughts(

@@ -16,6 +16,8 @@ from typing import Any
 
 import regex
 
+from switchyard.engine import Span
+
 Schema = Mapping[str, Any]
 
 # JSON: a string, an object, and members of a call that carry neither name nor arguments.
@@ -49,6 +51,10 @@ def _long_identifier() -> str:
 def _short_identifier() -> str:
     """Nine letters or digits: Mistral's templates refuse any other identifier."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+
+
+def _last_tag(text: str) -> str:
+    return next(reversed(TAG.findall(text)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,21 @@ class CallFormat:
         """Tags in the texts; of some models they are special tokens."""
         found = [tag for text in self.texts for tag in TAG.findall(text) if "NAME" not in tag]
         return tuple(dict.fromkeys([*found, *self.more_tags]))
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where an answer has calls. A format whose calls have no closing tag has nothing after
+        them: its span reaches to the end.
+        """
+        if not self.trigger:  # the first key, as Llama writes it
+            keys = re.match(r'\{\s*("[^"]*")', self.before)
+            starts = [f"{brace}{keys[1]}" for brace in ("{", "{ ")] if keys else []
+            return (*(Span(s, is_first=True) for s in starts), *map(Span, self.more_tags))
+        spans = [Span(self.trigger, _last_tag(self.closing or self.behind))]
+        lead = TAG.match(self.before)
+        if self.opening and lead and lead[0] != self.trigger:  # a model may leave out the opening
+            spans.append(Span(lead[0], _last_tag(self.behind)))
+        return tuple(spans)
 
     @property
     def with_short_identifiers(self) -> "CallFormat":

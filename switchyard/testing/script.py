@@ -15,6 +15,7 @@ from switchyard.engine import (
     Stream,
     Used,
 )
+from switchyard.engine.backends.exl2.stops import StopSearch
 from switchyard.engine.links.base import Deliver
 from switchyard.engine.messages import (
     Chunk,
@@ -165,11 +166,10 @@ def _fresh(error: Exception) -> Any:
 
 def _stopped(text: str, job: Job) -> tuple[str, str | None]:
     """The text up to the stop string that begins first in it, and that stop string."""
-    found = [(text.find(stop), stop) for stop in job.stop_strings if stop in text]
-    if not found:
-        return text, None
-    start, stop = min(found)
-    return text[: start + len(stop) * job.include_stop], stop
+    search = StopSearch(job)
+    if search.is_needed:
+        text, _ = search.add(text, [], is_free=False, is_last=True)
+    return text, search.stop_string
 
 
 def _certain(token_id: int) -> TokenLogprob:

