@@ -65,7 +65,8 @@ class Answer(Choice):
                     self._end()
             case engine.Finished():
                 self.finished = event
-                parts = self._parser.finish()
+                is_cut = event.finish_reason == "length" or event.stop_reason is not None
+                parts = self._parser.finish(is_cut)
         self._has_calls = self._has_calls or any(isinstance(p, ToolCall) for p in parts)
         if self._includes_reasoning:
             return parts

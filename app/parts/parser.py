@@ -86,9 +86,23 @@ class PartParser:
         self._held += text
         return self._run(is_last=False)
 
-    def finish(self) -> list[Part]:
-        """The parts of the text still held back. No text follows."""
+    def finish(self, is_cut: bool = False) -> list[Part]:
+        """The parts of the text still held back. No text follows. `is_cut`: the model would have
+        gone on, so the beginning of a call is no text.
+        """
+        if is_cut and self._state in (self._answer, self._content, self._behind_call):
+            self._drop_begun_call()
         return self._run(is_last=True)
+
+    def _drop_begun_call(self) -> None:
+        """Drops the end of the held text that may have become a call, unless it is white space."""
+        if self._format is None:
+            return
+        patterns = (self._format.first, self._format.next, self._format.anywhere)
+        begun = patterns[(self._answer, self._behind_call, self._content).index(self._state)]
+        match = compiled(begun or self._format.anywhere).search(self._held, partial=True)
+        if match is not None and match.partial and not match[0].isspace():
+            self._held = self._held[: match.start()]
 
     @property
     def _is_before_thoughts(self) -> bool:

@@ -1,11 +1,14 @@
 """A model's tokens as llguidance takes them. Any thread."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from switchyard.engine.errors import ModelError
 from switchyard.engine.model.tokenizer import Tokenizer
+
+MAX_BYTES = 64  # of a token for a text that the tokenizer itself can't encode
 
 
 def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer:
@@ -16,23 +19,21 @@ def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer
     `pieces`: the bytes of each token, special ones included. Raises ModelError.
     """
     try:
-        tokens = _Tokens(tokenizer, pieces)
-        tokens.made = LLTokenizer(
-            TokenizerWrapper(tokens), eos_token=list(tokenizer.eos_token_ids) or None
-        )
+        tokens = TokenizerWrapper(_Tokens(tokenizer, pieces))
+        return LLTokenizer(tokens, eos_token=list(tokenizer.eos_token_ids) or None)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as reason:  # ValueErrors, and panics of Rust, which are no Exceptions
         message = " ".join(str(reason).split())
         raise ModelError(f"tokenizer.json can't constrain outputs: {message}") from None
-    return tokens.made
 
 
 class _Tokens:
-    """What TokenizerWrapper asks for."""
+    """What TokenizerWrapper asks for. It lives as long as the LLTokenizer, to which it holds no
+    reference: Python can't collect a circle through Rust.
+    """
 
     bos_token_id = None
-    made: LLTokenizer  # of these tokens
 
     def __init__(self, tokenizer: Tokenizer, pieces: Sequence[bytes]) -> None:
         self.eos_token_id = next(iter(tokenizer.eos_token_ids), None)
@@ -45,6 +46,23 @@ class _Tokens:
         if not isinstance(text, str):
             raise TypeError("a text is wanted")
         token_ids = self._tokenizer.encode_within(text)
-        if token_ids is None:
-            token_ids = self.made.greedy_tokenize(text)
+        return self._longest(text.encode()) if token_ids is None else token_ids
+
+    def _longest(self, text: bytes) -> list[int]:
+        """The longest token at each place, up to a byte that no token has."""
+        token_ids: list[int] = []
+        start = 0
+        while start < len(text):
+            ends = range(min(len(text), start + MAX_BYTES), start, -1)
+            end = next((end for end in ends if text[start:end] in self._ids), None)
+            if end is None:
+                break
+            token_ids.append(self._ids[text[start:end]])
+            start = end
         return token_ids
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        """Tokens by their bytes, without control tokens."""
+        control = {*self.special_token_ids}
+        return {piece: i for i, piece in enumerate(self.tokens) if piece and i not in control}

@@ -170,13 +170,13 @@ def test_a_template_that_fails_is_a_bad_request(make_client, with_template, temp
 
 def test_a_template_has_what_models_expect(make_client, with_template):
     template = (
-        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{% continue %}"
+        "{{ bos_token }}{% for m in messages %}{% if m.content == 'no' %}{% continue %}"
         "{% endif %}{% generation %}{{ m.content | tojson(ensure_ascii=False) }}"
         "{% endgeneration %}{% endfor %}{{ strftime_now('%Y') | length }}"
     )
     backend = ScriptedBackend()
     client = make_client(backend, path=with_template(template))
-    messages = [{"role": "system", "content": "no"}, {"role": "user", "content": "<é>"}]
+    messages = [{"role": "user", "content": "no"}, {"role": "user", "content": "<é>"}]
     client.post(URL, json={"messages": messages, "max_tokens": 1})
     assert client.models.get().tokenizer.decode(backend.enqueued[0].prompt) == '"<é>"4'
 

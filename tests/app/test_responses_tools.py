@@ -36,6 +36,7 @@ def test_a_choice_of_tools_is_for_the_chat_to_enforce(choice, must_call, only):
     assert (chat.offer.must_call, chat.offer.only) == (must_call, only)
 
 
+@pytest.mark.parameter("parallel_tool_calls", "/v1/responses")
 def test_calls_that_must_not_be_parallel_are_one(make_client):
     call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     client = make_client(ScriptedBackend(says(call, call)))

@@ -123,7 +123,7 @@ def test_a_tokenizer_that_a_library_can_not_read_is_a_reason(directory, monkeypa
     def fail(*arguments, **settings):
         raise error
 
-    monkeypatch.setattr("switchyard.engine.grammar.grammars.LLTokenizer", fail)
+    monkeypatch.setattr("switchyard.engine.grammar.tokens.LLTokenizer", fail)
     with pytest.raises(engine.ModelError, match=r"tokenizer\.json can't constrain .*bad table"):
         Grammars(tokenizer)
     monkeypatch.setattr("tokenizers.Tokenizer", SimpleNamespace(from_file=fail))

@@ -25,16 +25,16 @@ WORDS = ["quick", "brown", "fox", "dog", "import", "class", "return", "value", "
 
 
 def prompts(backend, number):
-    encode = backend._tokenizer.tokenizer_model.hf_tokenizer.encode
     texts = [
         TEXTS[i % 5].format(WORDS[i % len(WORDS)], i, i * 7 % 89) * (1 + i % 4)
         for i in range(number)
     ]
-    return [tuple(encode(text).ids) for text in texts]
+    return [backend._tokenizer.encode(text, max_tokens=2048) for text in texts]
 
 
 def stock_texts(backend, prompts, batch_size):
     """Token ids by the library's generator, `batch_size` jobs at a time."""
+    from exllamav2 import ExLlamaV2Tokenizer
     from exllamav2.generator import (
         ExLlamaV2DynamicGenerator,
         ExLlamaV2DynamicJob,
@@ -44,7 +44,7 @@ def stock_texts(backend, prompts, batch_size):
     generator = ExLlamaV2DynamicGenerator(
         backend._loaded.model,
         backend._loaded.cache,
-        backend._tokenizer,
+        ExLlamaV2Tokenizer(backend._loaded.model.config),
         max_batch_size=batch_size,
         max_sampling_threads=1,
         filter_background_eval=False,
@@ -57,7 +57,7 @@ def stock_texts(backend, prompts, batch_size):
                 NEW_TOKENS,
                 gen_settings=settings,
                 identifier=i,
-                stop_conditions=list(backend._eos_token_ids),
+                stop_conditions=list(backend._tokenizer.eos_token_ids),
                 decode_special_tokens=True,
             )
         )
@@ -67,7 +67,7 @@ def stock_texts(backend, prompts, batch_size):
             for part in (result, result.get("held", {})):
                 if "token_ids" in part:
                     found[result["identifier"]] += part["token_ids"][0].tolist()
-    return [[i for i in ids if i not in backend._eos_token_ids] for ids in found.values()]
+    return [[i for i in ids if i not in backend._tokenizer.eos_token_ids] for ids in found.values()]
 
 
 def our_texts(backend, prompts):

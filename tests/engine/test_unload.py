@@ -21,7 +21,7 @@ def held_by(backend):
     caches = [cache for cache in (loaded.cache, loaded.draft_cache) if cache is not None]
     tensors = [cache.states[0] for cache in caches]
     tensors += [model._weights.layers[0].qkv for model in models]
-    things = [generator, backend._tokenizer, generator.all_pages[0], generator.logits_pinned]
+    things = [generator, generator.all_pages[0], generator.logits_pinned]
     return [weakref.ref(thing) for thing in [*things, *models, *caches, *tensors]]
 
 

@@ -105,7 +105,8 @@ def test_a_call_that_must_be_made_is_streamed(client):
     schema = {"type": "object", "properties": properties, "required": ["on"]}
     schema["additionalProperties"] = False
     tool = {"name": "switch", "input_schema": schema, "strict": True}
-    ask = {**ASK, "max_tokens": 400, "tools": [tool], "tool_choice": {"type": "any"}}
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    ask = {**ASK, "max_tokens": 400, "tools": [tool], "tool_choice": choice}
     with client.messages.stream(**ask, extra_body={"temperature": 0}) as stream:
         final = stream.get_final_message()
     call = final.content[-1]

@@ -116,10 +116,11 @@ def test_a_client_that_leaves_a_stream_has_its_job_cancelled(remote):
         time.sleep(0.05)
 
 
-def test_only_the_engines_process_loads_what_a_gpu_is_used_with(remote):
+def test_only_the_engines_process_loads_what_a_gpu_is_used_with(start, model_path):
+    server = start(GUNICORN, model=model_path, link="process", is_warm=False).wait_until_ready()
     found = [
         "libtorch" in pathlib.Path(f"/proc/{pid}/maps").read_text()
-        for pid in (worker_of(remote), engine_of(remote))
+        for pid in (worker_of(server), engine_of(server))
     ]
     assert found == [False, True]
 

@@ -51,7 +51,8 @@ TOOL = {
 
 
 def ask_for_call():
-    return {**GREEDY, "tools": [TOOL], "tool_choice": "required"}
+    ask = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+    return {**GREEDY, **ask}
 
 
 def test_streamed_call_of_a_tool(client):

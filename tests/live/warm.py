@@ -124,6 +124,8 @@ def become(order, output, status):
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    config = importlib.import_module("gunicorn.config")
+    config.Chdir.default = directory  # which it was imported in, else
     sys.path[:1] = [directory, environment["PYTHONPATH"]]
     return arguments
 

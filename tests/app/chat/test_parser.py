@@ -25,6 +25,16 @@ def parts_of(pieces, format=None, tools=TOOLS, **more):
     return [p for piece in pieces for p in parser.push(piece)] + parser.finish()
 
 
+@pytest.mark.parametrize("begun", ["<tool_c", "<tool_call>\n", '<tool_call>\n{"name": "we'])
+@pytest.mark.parametrize("before", ["", "Hm."])
+def test_the_beginning_of_a_call_is_no_text_of_an_answer_that_is_cut(begun, before):
+    for is_cut in (False, True):
+        parser = PartParser(FORMATS["hermes"], TOOLS)
+        parts = [*parser.push(before + begun), *parser.finish(is_cut)]
+        text = "".join(part.text for part in parts)
+        assert text == (before if is_cut else before + begun)
+
+
 def joined(parts):
     calls = []
     for part in parts:

@@ -123,7 +123,7 @@ def test_a_call_that_a_stop_cuts_off_is_not_told_as_one_to_make(
     assert (choice["finish_reason"], choice.get("stop_reason")) == (reason, stop_reason)
 
 
-@pytest.mark.parameter("parallel_tool_calls")
+@pytest.mark.parameter("parallel_tool_calls", "/v1/chat/completions")
 @pytest.mark.parametrize("stream", [False, True])
 def test_without_parallel_calls_the_job_ends_with_the_first(make_client, stream):
     def many_calls(job):

@@ -251,12 +251,12 @@ def test_a_grammar_that_is_asked_for_again_stays_compiled(tokenizer, monkeypatch
 
 
 def test_each_second_of_a_grammars_use_is_noted_once(backend, monkeypatch):
-    seconds, noted = itertools.count(), []
-    clock = SimpleNamespace(thread_time=lambda: next(seconds))
+    ticks, noted = itertools.count(), []  # of 0.4 ms, each a mask
+    clock = SimpleNamespace(thread_time=lambda: next(ticks) * 4e-4, monotonic=time.monotonic)
     monkeypatch.setattr("switchyard.engine.backends.sampling.matcher.time", clock)
     monkeypatch.setattr(backend._grammars, "note_use", lambda _, used: noted.append(used))
     run(backend, job("a", 5, prompt=(1,), constraint=constraints.regex("[a-z]{40}")))
-    assert noted and set(noted) == {1}
+    assert noted and {round(used, 6) for used in noted} == {0.0012}  # as it exceeds 1 ms
 
 
 def test_a_compiled_grammar_counts_more_as_it_is_used(tokenizer, backend, monkeypatch):

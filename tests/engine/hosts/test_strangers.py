@@ -66,10 +66,11 @@ def test_mute_strangers_keep_no_server_out(house, tmp_path, monkeypatch, caplog,
     shared = house(at=where, key=KEY)
     host = shared.open(ScriptedBackend())
     with contextlib.ExitStack() as stack:
-        mute = [stack.enter_context(address.connect(where, 20.0)) for _ in range(3)]
-        for one in mute:
-            one.settimeout(20)
-            assert len(one.recv(44)) == 44  # it has a thread
+        mute = []
+        for _ in range(3):
+            mute.append(stack.enter_context(address.connect(where, 20.0)))
+            mute[-1].settimeout(20)
+            assert len(mute[-1].recv(44)) == 44  # it has a thread
         assert mute[0].recv(44) == b""
         assert len(host._door._strangers) == 2
         assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
