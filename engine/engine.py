@@ -189,7 +189,7 @@ class Engine:
                 self.check_constraint(job.constraint)
         stream = Stream([job.identifier for job in jobs], self._cancel, wake, on_use)
         with self._changed:
-            refusal = self._refusal(len(jobs), sum(len(job.prompt) for job in jobs))
+            refusal = self._refusal(len(jobs), sum(job.num_prompt_tokens for job in jobs))
             if refusal is not None:
                 raise refusal
             for job in jobs:

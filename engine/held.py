@@ -85,26 +85,29 @@ class Held(Tracked):
         is_lookup = isinstance(event, Prefill) and self.cached_tokens is None
         is_end = isinstance(event, Finished | Failed)
         if isinstance(event, Prefill | Finished) and self.cached_tokens is None:
-            has_started = is_lookup or self.state != "pending"
-            self.cached_tokens = event.cached_tokens if has_started else None
+            if is_lookup:
+                self.cached_tokens = event.cached_tokens
+            elif self.state != "pending":  # a `Finished` has the mean of the sequences
+                self.cached_tokens = event.cached_tokens * self.job.num_sequences
         if is_lookup or is_end:
             self.stream.on_use(self._used(event))
 
     def _used(self, event: JobEvent) -> Used:
-        num_prompt = event.prompt_tokens if isinstance(event, Finished) else len(self.job.prompt)
-        cached = self.cached_tokens
+        num_prompt, cached = self.job.num_prompt_tokens, self.cached_tokens
         return Used(
             identifier=event.identifier,
             prompt_tokens=num_prompt,
             cached_tokens=cached or 0,
             computed_tokens=0 if cached is None else num_prompt - cached,
-            new_tokens=self._new_tokens(event),
+            new_tokens=self._sampled_tokens(event) * self.job.num_sequences,
             reason=_reason(event),
             timings=event.timings if isinstance(event, Finished) else None,
         )
 
-    def _new_tokens(self, event: JobEvent) -> int:
-        return event.new_tokens if isinstance(event, Finished) else self.new_tokens
+    def _sampled_tokens(self, event: JobEvent) -> int:
+        if isinstance(event, Finished):
+            return max(event.new_tokens, event.sampled_tokens)
+        return self.new_tokens
 
 
 def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:

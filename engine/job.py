@@ -81,6 +81,11 @@ class Job:
     request_id: str = ""  # the client's name for the request, for the logs; jobs may share it
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of all its prompts, which the model computes."""
+        return len(self.prompt) + len(self.negative_prompt)
+
+    @property
     def num_sequences(self) -> int:
         """Rows that the job takes in a batch."""
         return 2 if self.negative_prompt else 1

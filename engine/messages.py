@@ -263,6 +263,8 @@ class Finished:
     stop_token: TokenLogprob | None = None
     draft_tokens: int = 0  # guessed
     accepted_tokens: int = 0  # of them
+    # `new_tokens`, and those after a loop; 0: no more than those. For accounts alone
+    sampled_tokens: int = field(default=0, compare=False)
     timings: Timings = field(default=Timings(), compare=False)  # by the engine thread
 
 

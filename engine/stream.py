@@ -17,17 +17,17 @@ from switchyard.engine.messages import (
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The usage of one job so far, for the application's accounts.
+    """The tokens of one job so far as the model computes them, for the application's accounts.
 
-    Told once after the lookup of its prompt in the cache, and once at its end. A job that never
-    starts has computed nothing.
+    A guided job has two prompts, and computes each new token twice. Reported once after the lookup
+    of its prompts in the cache, and once at its end. A job that never starts has computed nothing.
     """
 
     identifier: str
     prompt_tokens: int
     cached_tokens: int
-    computed_tokens: int  # of the prompt, not found in the cache
-    new_tokens: int
+    computed_tokens: int  # of the prompts, not found in the cache
+    new_tokens: int  # sampled, also those that the answer leaves out after a loop
     reason: FinishReason | Literal["failed"] | None = None  # None: not ended
     timings: Timings | None = None  # of a job that has finished
 

@@ -36,14 +36,11 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """Times and tokens of all jobs of a request, as its answer tells them. Times in seconds.
-
-    None: unknown.
-    """
+    """Times and paid tokens of all jobs of a request. Times in seconds. None: unknown."""
 
     queue: float | None = None  # the longest wait of a job
     first_token: float | None = None  # from the submission to the first token of any job
-    prompt_tokens: int | None = None  # each prompt once, whatever its number of choices
+    prompt_tokens: int | None = None  # each prompt once, and what other choices have computed
     cached_tokens: int | None = None  # of the prompt tokens
     new_tokens: int | None = None
     finish_reason: str | None = None  # of several choices, joined by commas
@@ -94,7 +91,7 @@ class Account:
         self.is_streamed = False
         self.identifiers: Sequence[str] = ()  # of its jobs
         self.num_jobs = 1  # of each prompt
-        self.prompt_tokens = 0  # of all prompts, each counted once
+        self.prompt_tokens = 0  # of all prompts, each counted once; a guided job has two
         self.tokens = 0  # used so far: prompt and new tokens
         self.used: dict[str, engine.Used] = {}  # by job: the latest report of the engine
         self.consumption = UNKNOWN  # set when the account closes
@@ -151,7 +148,7 @@ class Account:
         self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs
         self.is_streamed = is_streamed
         self._firsts = frozenset(identifiers[::num_jobs])
-        self.prompt_tokens = sum(len(job.prompt) for job in jobs[::num_jobs])
+        self.prompt_tokens = sum(job.num_prompt_tokens for job in jobs[::num_jobs])
         with self._lock:
             self._num_left += len(identifiers)
 
@@ -196,15 +193,20 @@ class Account:
             if before is not None:
                 owed -= before.computed_tokens + before.new_tokens
             bucket.owe(owed)
-        self.tokens += used.new_tokens - (0 if before is None else before.new_tokens)
-        if before is None and used.identifier in self._firsts:
-            self.tokens += used.prompt_tokens
+        self.tokens += self._paid(used) - (0 if before is None else self._paid(before))
         if used.reason is not None:
             with self._lock:
                 self._num_left -= 1
                 is_over = self._is_answered and not self._num_left
             if is_over:
                 engine.ALARMS.set(0.0, self._close)
+
+    def _paid_prompt(self, used: engine.Used) -> int:
+        """A prompt is paid whole once. Further choices pay for what they compute of it again."""
+        return used.prompt_tokens if used.identifier in self._firsts else used.computed_tokens
+
+    def _paid(self, used: engine.Used) -> int:
+        return self._paid_prompt(used) + used.new_tokens
 
     # Alarms' thread, or a request thread
 
@@ -227,7 +229,7 @@ class Account:
         return Consumption(
             max((timings.queue for timings, _ in times), default=None),
             min(first, default=None),
-            sum(each.prompt_tokens for each in prompts),
+            sum(map(self._paid_prompt, known)),
             sum(each.cached_tokens for each in prompts),
             sum(each.new_tokens for each in known),
             ",".join(reasons) or None,

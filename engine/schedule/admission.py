@@ -156,7 +156,7 @@ def refusal(
     if len(held) + num_jobs > config.max_jobs:
         message = f"{len(held)} jobs are active or wait, of {config.max_jobs}"
     else:
-        num_tokens, limit = sum(len(h.job.prompt) for h in waiting), config.max_pending_tokens
+        num_tokens, limit = sum(h.job.num_prompt_tokens for h in waiting), config.max_pending_tokens
         if num_tokens and num_tokens + prompt_tokens > limit:
             message = f"{num_tokens} prompt tokens wait, of {limit}"
     if not message:

@@ -36,6 +36,7 @@ class Loop:
                     cached_tokens=told.cached_tokens,
                     draft_tokens=told.draft_tokens,
                     accepted_tokens=told.accepted_tokens,
+                    sampled_tokens=told.new_tokens,
                 )
         return end
 

@@ -40,7 +40,7 @@ class Stopwatch:
         self._untold: set[str] = set()  # jobs without a token
 
     def submit(self, job: Job, submitted: float) -> None:
-        self._times[job.identifier] = _Times(submitted, len(job.prompt))
+        self._times[job.identifier] = _Times(submitted, job.num_prompt_tokens)
         self._untold.add(job.identifier)
         self._counters.submit(job)
 

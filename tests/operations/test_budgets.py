@@ -107,7 +107,7 @@ def test_what_runs_counts_before_it_has_ended(make, gate):
             gate.wait_until_held()
         assert ask(client) == 429
         error = post(client, BODY, headers=bearer("ann")).json["error"]
-        assert "has used 3 tokens" in error["message"]  # a prompt of two choices
+        assert "has used 6 tokens" in error["message"]  # a prompt, computed for each choice
         gate.open()
     client.wait(3)
 
@@ -118,7 +118,7 @@ def test_what_is_in_memory_is_what_stands_in_the_file(make, wall, path):
         assert ask(client, **body) == 200
     client.wait(3)
     [(_, _, _, _, prompt_tokens, completion_tokens)] = read(path, DAYS)
-    assert prompt_tokens + completion_tokens == 2 + 9 + 3 + 12 + 2 + 1
+    assert prompt_tokens + completion_tokens == 3 * (2 + 3) + 2 * 3 + 12 + 2 + 1
     spent = client.ledger._budgets._spent["ann"].within("total", "2026-11-30")
     assert spent == prompt_tokens + completion_tokens
     assert client.ledger._budgets._running == {}

@@ -239,7 +239,7 @@ def test_the_longest_wait_and_the_first_token_of_a_request_are_told():
     account.answered()
     told = account.consumption
     assert (told.queue, told.first_token) == (3.0, 3.0)
-    assert (told.prompt_tokens, told.cached_tokens, told.new_tokens) == (3, 1, 8)
+    assert (told.prompt_tokens, told.cached_tokens, told.new_tokens) == (3 + 2 + 2, 1, 8)
 
 
 def test_each_token_is_owed_once_however_often_a_job_is_told_of():

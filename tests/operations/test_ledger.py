@@ -98,13 +98,13 @@ def test_requests_of_two_keys_add_up_apart(make_counted, path):
     ]
 
 
-def test_a_prompt_of_several_choices_counts_once(make_open, path):
+def test_a_prompt_counts_once_to_its_client_and_here_as_often_as_it_is_computed(make_open, path):
     client = make_open(ScriptedBackend())
     body = {"prompt": [[3, 4, 5], [6]], "max_tokens": 2, "n": 3}
     usage = post(client, body).json["usage"]
     client.wait()
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (4, 12)
-    assert read(path, DAYS) == [("2026-11-30", "none", 1, 0, 4, 12)]
+    assert read(path, DAYS) == [("2026-11-30", "none", 1, 0, 12, 12)]
     assert len(read(path, "SELECT * FROM requests")) == 1
 
 

@@ -49,10 +49,10 @@ def lines():
 
 def timed(job):
     yield Started(job.identifier)
-    yield Prefill(job.identifier, 4, 4, 1)
+    yield Prefill(job.identifier, len(job.prompt), len(job.prompt), 1)
     for i in range(2):
         yield Chunk(job.identifier, SECRET, (i,))
-    yield Finished(job.identifier, "length", 4, 2, 1)
+    yield Finished(job.identifier, "length", len(job.prompt), 2, 1)
 
 
 def test_a_line_tells_all_of_a_request_and_nothing_that_is_secret(make_keyed, lines):
@@ -185,14 +185,14 @@ def test_the_access_log_is_not_for_everybody(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_a_prompt_of_several_choices_counts_once(make_keyed, lines):
+def test_a_prompt_counts_whole_once_and_what_further_choices_compute_of_it(make_keyed, lines):
     client = make_keyed(ScriptedBackend(timed), access_log="-")
     body = {"prompt": ["x y z", "x"], "max_tokens": 2, "n": 3}
     with client.post(URL, json=body, headers=bearer("ann")) as response:
         usage = response.json["usage"]
     fields, _ = lines()
     assert fields["completion_tokens"] == usage["completion_tokens"] == 12
-    assert fields["prompt_tokens"] == usage["prompt_tokens"] == 2 * 4
+    assert fields["prompt_tokens"] == 3 * usage["prompt_tokens"] - 2 * 2  # one of each is cached
 
 
 def test_a_request_that_was_cancelled_is_told_once_with_what_it_used(make_keyed, lines, gate):

@@ -63,9 +63,9 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     @property
     def num_cached(self) -> int:
-        """Tokens of the prompt found in the cache; of a pair, the mean."""
+        """Tokens of the prompt found in the cache; of a pair, the mean, at most its prompt."""
         num_cached: int = self.cached_pages * self.generator.page_size + self.cached_tokens
-        return num_cached // len(self.sequences)
+        return min(num_cached // len(self.sequences), len(self.job.prompt))
 
     def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
         super().prepare_for_queue(generator, serial_number)

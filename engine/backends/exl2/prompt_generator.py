@@ -52,14 +52,14 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         newcomers = [*pending, *(other for other in active if not other.is_decoding)]
         is_alone = len(newcomers) == len(pending) + len(active)
         most = self.max_chunk_size if is_alone else chunk_size
-        prefill = sum(len(other.job.prompt) for other in newcomers)
+        prefill = sum(other.job.num_prompt_tokens for other in newcomers)
         starting = [job, *(other.job for other in pending)]
         num_pages = sum(one.num_pages(self.page_size, self.num_draft_tokens) for one in starting)
         num_sequences = sum(len(other.sequences) for other in (*pending, *active))
         return (
             num_sequences + job.num_sequences <= self.max_batch_size
             and num_pages <= len(self.unreferenced_pages)
-            and (not newcomers or prefill + len(job.prompt) <= most)
+            and (not newcomers or prefill + job.num_prompt_tokens <= most)
         )
 
     def pages_beginning_with(self, first: int, second: int) -> list[Any]:
