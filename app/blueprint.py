@@ -149,7 +149,7 @@ def open_services(
     if settings.ledger:
         ledger = Ledger(settings.ledger, settings.ledger_days, bool(settings.keys_file))
         recorders.append(ledger)
-    checks = open_checks(settings, None if ledger is None else ledger.check)
+    checks = open_checks(settings, ledger)
     if settings.access_log:
         recorders.append(AccessLog())
     settings = settings.fitted(max((models.get(name).context for name in models.names), default=0))

@@ -33,7 +33,7 @@ from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.schedule.places import QueuePlaces
 from switchyard.engine.standing import Standing
-from switchyard.engine.stream import Stream, Used
+from switchyard.engine.stream import OnUse, Stream
 
 MAX_TOLD = 65_536  # tokens of a text that any model takes apart
 
@@ -180,7 +180,7 @@ class Engine:
         self,
         jobs: Sequence[Job],
         wake: Callable[[], None] | None = None,
-        on_use: Callable[[Used], None] | None = None,
+        on_use: OnUse | None = None,
     ) -> Stream:
         """Take all of `jobs`, or none: raises Refused or Rejected. The caller closes the stream."""
         for job in jobs:
@@ -241,18 +241,20 @@ class Engine:
         all events that follow `Stopped`.
         """
         batches: Batches = {}
-        is_end = False
+        is_end, spent = False, list[str]()  # `spent`: jobs that may have no more tokens
         with self._changed:
             for event in events if not self._standing.is_stopped else ():
                 if not isinstance(event, Chunk) and isinstance(event, ThreadEvent):
                     self._note(event, batches)
                     is_end |= isinstance(event, Stopped)
-                else:
-                    self._held.pass_on(event, batches)
+                elif self._held.pass_on(event, batches):
+                    spent.append(event.identifier)
             if not self._held:
                 self._changed.notify_all()
         for stream, batch in batches.items():
             stream.put(batch)
+        for identifier in spent:
+            self._cancel(identifier)
         # After all puts: one wake is enough for a thread that reads many streams, and a wake costs.
         for wake in {stream.wake for stream in batches}:
             if wake is not None:

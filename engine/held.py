@@ -1,7 +1,9 @@
 """The jobs that an engine holds, as their events tell."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from switchyard.engine.errors import EngineError
@@ -71,12 +73,14 @@ class Tracked:
 class Held(Tracked):
     """A job whose stream waits for its events. Its engine's lock guards it."""
 
-    __slots__ = ("cached_tokens", "stream")
+    __slots__ = ("cached_tokens", "is_spent", "limit", "stream")
 
     def __init__(self, job: Job, stream: Stream) -> None:
         super().__init__(job, time.monotonic())
         self.stream = stream
         self.cached_tokens: int | None = None  # None before the lookup in the cache
+        self.limit: float = 0 if stream.on_use is not None else math.inf  # of new tokens, for now
+        self.is_spent = False  # whether it may have no more tokens
 
     def account(self, event: JobEvent) -> None:
         """Tell the stream what the job has used, at the events that change it."""
@@ -90,7 +94,30 @@ class Held(Tracked):
             elif self.state != "pending":  # a `Finished` has the mean of the sequences
                 self.cached_tokens = event.cached_tokens * self.job.num_sequences
         if is_lookup or is_end:
-            self.stream.on_use(self._used(event))
+            self._tell(event)
+
+    def spend(self, event: Chunk) -> bool:
+        """Ask for more tokens if the job has had those that it may have. Returns whether it has to
+        end now.
+        """
+        if self.is_spent or self.new_tokens < self.limit:
+            return False
+        if self.new_tokens >= self.job.max_new_tokens:  # its end follows
+            return False
+        self._tell(event)
+        self.is_spent = self.new_tokens >= self.limit
+        return self.is_spent
+
+    def end(self, event: JobEvent) -> JobEvent:
+        """The job's last event for its client."""
+        if self.is_spent and isinstance(event, Finished) and event.finish_reason == "cancelled":
+            return replace(event, finish_reason="length", stop_reason="quota")
+        return event
+
+    def _tell(self, event: JobEvent) -> None:
+        assert self.stream.on_use is not None
+        most = self.stream.on_use(self._used(event))
+        self.limit = math.inf if most is None else most
 
     def _used(self, event: JobEvent) -> Used:
         num_prompt, cached = self.job.num_prompt_tokens, self.cached_tokens
@@ -102,6 +129,7 @@ class Held(Tracked):
             new_tokens=self._sampled_tokens(event) * self.job.num_sequences,
             reason=_reason(event),
             timings=event.timings if isinstance(event, Finished) else None,
+            num_sequences=self.job.num_sequences,
         )
 
     def _sampled_tokens(self, event: JobEvent) -> int:
@@ -155,20 +183,27 @@ class HeldJobs:
             self.rate.resume(now)
         self._held.update((job.identifier, Held(job, stream)) for job in jobs)
 
-    def pass_on(self, event: JobEvent, batches: Batches) -> None:
-        """Put an event into its job's stream. An event of a job that has ended is dropped."""
+    def pass_on(self, event: JobEvent, batches: Batches) -> bool:
+        """Put an event into its job's stream. An event of a job that has ended is dropped. Returns
+        whether the job has to be cancelled, since it may have no more tokens.
+        """
         held = self._held.get(event.identifier)
         if held is None:
-            return
+            return False
         held.note(event)
-        if isinstance(event, Finished | Failed):
+        has_to_end = False
+        if isinstance(event, Chunk):
+            has_to_end = held.new_tokens >= held.limit and held.spend(event)
+        elif isinstance(event, Finished | Failed):
             del self._held[event.identifier]
             self.rate.note(time.monotonic())
+            event = held.end(event)
             held.account(event)
         elif isinstance(event, Prefill):
             held.account(event)
         stream = held.stream
         batches[stream] = (*batches.get(stream, ()), event)
+        return has_to_end
 
     def fail_all(self, error: Callable[[Phase], EngineError], batches: Batches) -> None:
         """End all jobs, each with the error for its phase."""

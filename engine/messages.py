@@ -250,8 +250,9 @@ class Timings:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """`new_tokens` counts sampled tokens without the stop token. `stop_reason`: the stop string, or
-    the one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`. `stop_token`:
-    the token that ended the job, if it asked for logprobs.
+    the one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`, "quota" for
+    a job that may have no more tokens. `stop_token`: the token that ended the job, if it asked for
+    logprobs.
     """
 
     identifier: str

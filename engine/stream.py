@@ -19,8 +19,9 @@ from switchyard.engine.messages import (
 class Used:
     """The tokens of one job so far as the model computes them, for the application's accounts.
 
-    A guided job has two prompts, and computes each new token twice. Reported once after the lookup
-    of its prompts in the cache, and once at its end. A job that never starts has computed nothing.
+    A guided job has two prompts, and computes each new token twice. Reported after the lookup of
+    its prompts in the cache, whenever it has as many new tokens as it may have, and at its end. A
+    job that never starts has computed nothing.
     """
 
     identifier: str
@@ -30,6 +31,11 @@ class Used:
     new_tokens: int  # sampled, also those that the answer leaves out after a loop
     reason: FinishReason | Literal["failed"] | None = None  # None: not ended
     timings: Timings | None = None  # of a job that has finished
+    num_sequences: int = 1  # 2 for a guided job
+
+
+# Takes a report. Returns how many new tokens, of its answer, the job may have; None: any number.
+OnUse = Callable[[Used], int | None]
 
 
 class Stream:
@@ -56,10 +62,11 @@ class Stream:
         identifiers: Iterable[str],
         cancel: Callable[[str], None],
         wake: Callable[[], None] | None = None,
-        on_use: Callable[[Used], None] | None = None,
+        on_use: OnUse | None = None,
     ) -> None:
         """`wake`: as for `poll`. `on_use`: called with what each job uses, also after `close`; on
-        the link's thread, so it must not block.
+        the link's thread, so it must not block. A job that may have no more tokens is ended,
+        with finish_reason "length" and stop_reason "quota".
         """
         self.wake = wake
         self.on_use = on_use

@@ -175,7 +175,7 @@ def _submit(
     """Submits the jobs, and counts them on the account, if there is one."""
     if account is None:
         return model.submit(jobs, wake)
-    account.check_tokens()
+    account.reserve(jobs, request.num_jobs, type(request).__name__, model.info.page_size)
     account.expect(model.config.name, jobs, request.num_jobs, is_streamed)
     try:
         stream = model.submit(jobs, wake, account.note)

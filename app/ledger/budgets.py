@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 from switchyard.app.exceptions import BudgetSpent
 from switchyard.app.ledger.rows import day_of
-from switchyard.app.operations.account import Account
 from switchyard.app.operations.keys import ApiKey, BudgetPeriod
 
 SUMS = """
@@ -55,7 +54,7 @@ class Budgets:
         self._clock = clock  # wall clock
         self._lock = threading.Lock()  # guards what follows
         self._spent: dict[str, _Spent] = {}
-        self._running: dict[str, set[Account]] = {}
+        self._reserved: dict[str, int] = {}  # tokens of running requests
 
     def load(self, connection: sqlite3.Connection) -> None:
         """Reads the sums of each key from the ledger's file. Raises sqlite3.Error."""
@@ -66,34 +65,73 @@ class Budgets:
 
     # Request thread
 
-    def check(self, key: ApiKey, budget: int) -> None:
-        """Raises BudgetSpent if ended and running requests have used the budget up."""
+    def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
+        """Reserves `wanted` tokens of the key's budget, or what is left, and returns the number.
+
+        Raises BudgetSpent if fewer than `least` are left.
+        """
         now = self._clock()
         with self._lock:
-            spent = self._spent.get(key.name)
-            tokens = 0 if spent is None else spent.within(key.budget_period, day_of(now))
-            tokens += sum(account.tokens for account in self._running.get(key.name, ()))
-        if tokens >= budget:
-            raise BudgetSpent(
-                f"the API key {key.name} has used {tokens} tokens of its budget of"
-                f" {budget}{PER[key.budget_period]}{_renewal(key.budget_period, now)}"
-            )
+            spent, reserved = self._used(key, now)
+            left = _budget_of(key) - spent - reserved
+            if left >= least:
+                granted = min(wanted, left)
+                self._reserved[key.name] = reserved + granted
+                return granted
+        raise BudgetSpent(_refusal(key, spent, reserved, least, now))
 
-    def begin(self, account: Account, name: str) -> None:
+    # Link's thread
+
+    def extend(self, key: ApiKey, wanted: int) -> int:
+        """Reserves `wanted` more tokens, or what is left, and returns the number."""
+        now = self._clock()
         with self._lock:
-            self._running.setdefault(name, set()).add(account)
+            spent, reserved = self._used(key, now)
+            granted = max(min(wanted, _budget_of(key) - spent - reserved), 0)
+            if granted:
+                self._reserved[key.name] = reserved + granted
+        return granted
 
-    # Request thread, or alarms'
+    # Any thread
 
-    def end(self, account: Account, name: str, ended: float) -> None:
-        """Counts the account's tokens on the day on which it ended, as the file does."""
+    def give_back(self, key: ApiKey, tokens: int) -> None:
+        """Gives back reserved tokens."""
+        with self._lock:
+            left = self._reserved.pop(key.name, 0) - tokens
+            if left:
+                self._reserved[key.name] = left
+
+    def add(self, name: str, tokens: int, ended: float) -> None:
+        """Counts a request's tokens on the day on which it ended, as the file does."""
         day = day_of(ended)
         with self._lock:
-            running = self._running.get(name, set())
-            running.discard(account)
-            if not running:
-                self._running.pop(name, None)
-            self._spent.setdefault(name, _Spent(day)).add(day, account.tokens)
+            self._spent.setdefault(name, _Spent(day)).add(day, tokens)
+
+    # Under the lock
+
+    def _used(self, key: ApiKey, now: float) -> tuple[int, int]:
+        """Tokens of ended requests in the key's period, and those that running ones reserve."""
+        spent = self._spent.get(key.name)
+        tokens = 0 if spent is None else spent.within(key.budget_period, day_of(now))
+        return tokens, self._reserved.get(key.name, 0)
+
+
+def _budget_of(key: ApiKey) -> int:
+    assert key.budget_tokens is not None
+    return key.budget_tokens
+
+
+def _refusal(key: ApiKey, spent: int, reserved: int, least: int, now: float) -> str:
+    budget = _budget_of(key)
+    text = (
+        f"the API key {key.name} has used {spent} tokens of its budget of"
+        f" {budget}{PER[key.budget_period]}"
+    )
+    if reserved:
+        text += f", its running requests have reserved {reserved}"
+    if spent + reserved < budget:
+        text += f", and this request needs at least {least}"
+    return text + _renewal(key.budget_period, now)
 
 
 def _renewal(period: BudgetPeriod | None, now: float) -> str:

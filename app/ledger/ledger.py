@@ -92,18 +92,16 @@ class Ledger:
 
     # Request threads
 
-    def check(self, key: ApiKey) -> None:
-        """Raises BudgetSpent if the key has a budget, and has used it up."""
-        if key.budget_tokens is not None:
-            self._open()
-            self._budgets.check(key, key.budget_tokens)
+    def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
+        """As `Budgets.reserve`, once the file has been read."""
+        self._open()
+        return self._budgets.reserve(key, least, wanted)
 
     def begin(self, account: Account) -> None:
         key = self._key_of(account)
         route = _route_of(account)
         if key is None or route is None:
             return
-        self._budgets.begin(account, key)
         if (writer := self._open()) is None:
             return
         writer.put(
@@ -126,6 +124,16 @@ class Ledger:
             self._writer.flush(FLUSH)
         return read_usage(self._path, first, last, groups, key, most)
 
+    # Link's thread
+
+    def extend(self, key: ApiKey, wanted: int) -> int:
+        """As `Budgets.extend`."""
+        return self._budgets.extend(key, wanted)
+
+    def give_back(self, key: ApiKey, tokens: int) -> None:
+        """Gives back reserved tokens. Also on a request thread, or alarms'."""
+        self._budgets.give_back(key, tokens)
+
     # Request threads, or alarms'
 
     def end(self, account: Account) -> None:
@@ -135,7 +143,7 @@ class Ledger:
         entry: Ended | Refusal
         if account.identifiers:
             entry = self._ended(account, key)
-            self._budgets.end(account, key, entry.ended)
+            self._budgets.add(key, account.tokens, entry.ended)
         elif account.is_generation and account.said.get("status", 0) >= 400:
             entry = Refusal(self._clock(), key, account.model)
         else:

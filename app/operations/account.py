@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from switchyard import engine
 from switchyard.app.operations.keys import ApiKey
 from switchyard.app.operations.limits import Quota
+from switchyard.app.operations.reservation import Reservation, needs
 
 Phase = Literal["pending", "prefill", "decode"]
 
@@ -59,9 +60,11 @@ class Account:
         "_firsts",
         "_is_answered",
         "_is_inside",
+        "_kind",
         "_lock",
         "_num_left",
         "_recorders",
+        "_reservation",
         "begun",
         "consumption",
         "ended",
@@ -104,6 +107,8 @@ class Account:
         self._firsts: frozenset[str] = frozenset()  # the first job of each prompt
         self._recorders = recorders
         self._is_inside = False
+        self._kind = ""  # of the request, for its key's usual answers
+        self._reservation: Reservation | None = None  # of a key with limits of tokens
         self._lock = threading.Lock()  # guards what follows
         self._num_left = 0  # jobs that have not ended
         self._is_answered = False
@@ -135,10 +140,21 @@ class Account:
         self._is_inside = True
         self.quota.count_request()
 
-    def check_tokens(self) -> None:
-        """Raises LimitReached or BudgetSpent if the key has no tokens left."""
-        if self._is_inside and self.quota is not None:
-            self.quota.check_tokens()
+    def reserve(self, jobs: Sequence[engine.Job], num_jobs: int, kind: str, page_size: int) -> None:
+        """Reserves tokens for jobs, as for `expect`. Raises LimitReached, BudgetSpent.
+
+        `kind`: of the request. Usual answers are known for each kind.
+        """
+        quota = self.quota
+        if not self._is_inside or quota is None:
+            return
+        self._kind = kind
+        if quota.key.tpm is None and quota.key.budget_tokens is None:
+            return
+        usual = quota.usual.of(quota.key.name, kind)
+        reservation = Reservation(quota.key, quota.tokens, quota.budgets)
+        reservation.start(needs(quota.key, jobs, num_jobs, page_size, usual))
+        self._reservation = reservation
 
     def expect(
         self, model: str, jobs: Sequence[engine.Job], num_jobs: int, is_streamed: bool
@@ -159,6 +175,7 @@ class Account:
 
     def withdraw(self) -> None:
         """The announced jobs were refused."""
+        self._give_back()
         with self._lock:
             self._num_left -= len(self.identifiers)
         self.identifiers = ()
@@ -183,23 +200,35 @@ class Account:
 
     # Link's thread
 
-    def note(self, used: engine.Used) -> None:
-        """Notes a job's use of tokens. It may wait for a lock that is held for a moment only."""
+    def note(self, used: engine.Used) -> int | None:
+        """Notes a job's use of tokens. Returns how many new tokens it may have; None: any number.
+
+        It may wait for locks that are held for a moment only.
+        """
         before = self.used.get(used.identifier)
         self.used[used.identifier] = used
-        bucket = self.quota.tokens if self.quota is not None else None
-        if bucket is not None:
-            owed = used.computed_tokens + used.new_tokens
-            if before is not None:
-                owed -= before.computed_tokens + before.new_tokens
-            bucket.owe(owed)
+        owed = used.computed_tokens + used.new_tokens
+        if before is not None:
+            owed -= before.computed_tokens + before.new_tokens
+        most = None
+        if self._reservation is not None:
+            most = self._reservation.note(used, owed, self._paid(used))
+        elif self.quota is not None and self.quota.tokens is not None:
+            self.quota.tokens.owe(owed)
         self.tokens += self._paid(used) - (0 if before is None else self._paid(before))
         if used.reason is not None:
+            self._note_answer(used)
             with self._lock:
                 self._num_left -= 1
                 is_over = self._is_answered and not self._num_left
             if is_over:
                 engine.ALARMS.set(0.0, self._close)
+        return most
+
+    def _note_answer(self, used: engine.Used) -> None:
+        if self._is_inside and self.quota is not None and used.reason in ("stop", "length"):
+            num = used.new_tokens // used.num_sequences
+            self.quota.usual.note(self.quota.key.name, self._kind, num)
 
     def _paid_prompt(self, used: engine.Used) -> int:
         """A prompt is paid whole once. Further choices pay for what they compute of it again."""
@@ -216,6 +245,11 @@ class Account:
         self.consumption = self._consumed()
         for recorder in self._recorders:
             recorder.end(self)
+        self._give_back()  # after the ledger has counted the tokens: never too few are counted
+
+    def _give_back(self) -> None:
+        if self._reservation is not None:
+            self._reservation.close()
 
     def _consumed(self) -> Consumption:
         found = [self.used.get(identifier) for identifier in self.identifiers]

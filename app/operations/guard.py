@@ -30,7 +30,7 @@ from switchyard.app.operations.credentials import given_key
 from switchyard.app.operations.failures import Failures
 from switchyard.app.operations.keyring import Keyring
 from switchyard.app.operations.keys import ApiKey, KeyTable, Role
-from switchyard.app.operations.limits import CheckBudget, Quota, Quotas
+from switchyard.app.operations.limits import BudgetKeeper, Quota, Quotas
 
 # The roles that may use a route, by its `who`. A route without one is an admin's.
 ROLES: dict[Who, tuple[Role, ...]] = {
@@ -54,14 +54,14 @@ class Checks:
     failures: Failures
 
 
-def open_checks(settings: Settings, check_budget: CheckBudget | None) -> Checks | None:
+def open_checks(settings: Settings, budgets: BudgetKeeper | None) -> Checks | None:
     """The checks by the settings; None without a file of keys. Raises KeysError.
 
-    `check_budget`: None without a ledger.
+    `budgets`: None without a ledger.
     """
     if not settings.keys_file:
         return None
-    quotas = Quotas(check_budget=check_budget)
+    quotas = Quotas(budgets=budgets)
 
     def forget(table: KeyTable) -> None:
         quotas.keep(table.by_name.keys())

@@ -5,12 +5,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from switchyard.app.exceptions import BadRequest, LimitReached
 from switchyard.app.operations.keys import ApiKey
-
-CheckBudget = Callable[[ApiKey], None]  # raises BudgetSpent
+from switchyard.app.operations.usual import UsualAnswers
 
 RETRY_CONCURRENCY = 1.0  # seconds: a guess, since the end of a running request is unknown
 
@@ -23,22 +22,45 @@ class Level(NamedTuple):
     reset: float  # seconds until the bucket is full again
 
 
+class BudgetKeeper(Protocol):
+    """The budgets of keys that have one. Any thread; a call holds a lock for a moment."""
+
+    def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
+        """Reserves `wanted` tokens, or as many as are left, and returns their number.
+
+        Raises BudgetSpent if fewer than `least` are left. It may wait for the disk, once.
+        """
+
+    def extend(self, key: ApiKey, wanted: int) -> int:
+        """Reserves `wanted` more tokens, or as many as are left, and returns their number."""
+
+    def give_back(self, key: ApiKey, tokens: int) -> None:
+        """Gives back reserved tokens."""
+
+
 class Bucket:
-    """A token bucket that fills up in a minute. Its level may fall below 0, and recovers."""
+    """A token bucket that fills up in a minute. Its level may fall below 0, and recovers.
+
+    Running requests reserve a part of the level.
+    """
 
     def __init__(self, size: int, clock: Clock) -> None:
         self.size = size
         self._clock = clock
-        self._debts: deque[tuple[float, float]] = deque()  # time, amount
+        self._debts: deque[tuple[float, float, float]] = deque()  # time, amount, given back
         self._lock = threading.Lock()  # guards what follows
         self._level = float(size)
+        self._reserved = 0.0
         self._time = clock()
 
     # Any thread
 
-    def owe(self, amount: float) -> None:
-        """Takes an amount afterwards, below 0 if need be. Never waits: a link's thread calls it."""
-        self._debts.append((self._clock(), amount))
+    def owe(self, amount: float, given_back: float = 0) -> None:
+        """Takes an amount afterwards, below 0 if need be, and gives back a reserved one.
+
+        Never waits: a link's thread calls it.
+        """
+        self._debts.append((self._clock(), amount, given_back))
 
     def take(self) -> float:
         """Takes one if there is one, and returns 0. Else the seconds until there is."""
@@ -49,17 +71,33 @@ class Bucket:
                 return 0.0
             return self._seconds(1 - self._level)
 
-    def wait(self) -> float:
-        """Seconds until the level is above 0; 0 if it is."""
+    def reserve(self, amount: float) -> float:
+        """Reserves an amount if it is there, and returns 0. Else the seconds until it may be.
+
+        A full bucket lets an amount through that exceeds its size.
+        """
         with self._lock:
             self._settle()
-            return 0.0 if self._level > 0 else max(self._seconds(-self._level), 0.001)
+            left = self._level - self._reserved
+            missing = min(amount, self.size) - left
+            if missing <= 0:
+                self._reserved += amount
+                return 0.0
+            return max(self._seconds(missing), 0.001)
+
+    def extend(self, wanted: int) -> int:
+        """Reserves `wanted`, or as much as is there, and returns it."""
+        with self._lock:
+            self._settle()
+            granted = max(min(wanted, math.floor(self._level - self._reserved)), 0)
+            self._reserved += granted
+            return granted
 
     def level(self) -> Level:
         with self._lock:
             self._settle()
-            left = max(math.floor(self._level), 0)
-            return Level(self.size, left, self._seconds(self.size - self._level))
+            left = self._level - self._reserved
+            return Level(self.size, max(math.floor(left), 0), self._seconds(self.size - left))
 
     def resize(self, size: int) -> None:
         """Changes the limit. The used amount stays used."""
@@ -72,9 +110,10 @@ class Bucket:
 
     def _settle(self) -> None:
         while self._debts:
-            when, amount = self._debts.popleft()
+            when, amount, given_back = self._debts.popleft()
             self._fill(when)
             self._level -= amount
+            self._reserved -= given_back
         self._fill(self._clock())
 
     def _fill(self, now: float) -> None:
@@ -90,10 +129,16 @@ class Quota:
     """The use of one key. It outlives changes of the key's limits while the server runs."""
 
     def __init__(
-        self, key: ApiKey, clock: Clock = time.monotonic, check_budget: CheckBudget | None = None
+        self,
+        key: ApiKey,
+        usual: UsualAnswers,
+        clock: Clock = time.monotonic,
+        budgets: BudgetKeeper | None = None,
     ) -> None:
+        """`usual`: of all keys. `budgets`: None without a ledger."""
+        self.usual = usual
+        self.budgets = budgets
         self._clock = clock
-        self._check_budget = check_budget
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
         self._lock = threading.Lock()  # guards what follows
@@ -111,7 +156,7 @@ class Quota:
         most = self.key.concurrency
         with self._lock:
             if most is not None and self._num_requests >= most:
-                raise self._reached(f"{most} requests at once", RETRY_CONCURRENCY)
+                raise reached(self.key, f"{most} requests at once", RETRY_CONCURRENCY)
             self._num_requests += 1
 
     def leave(self) -> None:
@@ -121,28 +166,12 @@ class Quota:
     def count_request(self) -> None:
         """Counts a request of this minute. Raises LimitReached."""
         if self.requests is not None and (seconds := self.requests.take()):
-            raise self._reached(f"{self.requests.size} requests a minute", seconds)
-
-    def check_tokens(self) -> None:
-        """Raises LimitReached or BudgetSpent if no tokens are left. Call it before jobs are
-        submitted.
-        """
-        if self.tokens is not None and (seconds := self.tokens.wait()):
-            raise self._reached(f"{self.tokens.size} tokens a minute", seconds)
-        if self._check_budget is not None:
-            self._check_budget(self.key)
+            raise reached(self.key, f"{self.requests.size} requests a minute", seconds)
 
     def levels(self) -> Iterator[tuple[str, Level]]:
         for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
             if bucket is not None:
                 yield name, bucket.level()
-
-    def _reached(self, limit: str, seconds: float) -> LimitReached:
-        return LimitReached(
-            f"the API key {self.key.name} is at its limit of {limit}; try again in"
-            f" {seconds:.3g} seconds",
-            seconds,
-        )
 
     def _resized(self, bucket: Bucket | None, size: int | None) -> Bucket | None:
         if size is None:
@@ -154,14 +183,20 @@ class Quota:
         return bucket
 
 
+def reached(key: ApiKey, limit: str, seconds: float) -> LimitReached:
+    return LimitReached(
+        f"the API key {key.name} is at its limit of {limit}; try again in {seconds:.3g} seconds",
+        seconds,
+    )
+
+
 class Quotas:
     """The quotas of all keys that were used, by name. Any thread."""
 
-    def __init__(
-        self, clock: Clock = time.monotonic, check_budget: CheckBudget | None = None
-    ) -> None:
+    def __init__(self, clock: Clock = time.monotonic, budgets: BudgetKeeper | None = None) -> None:
         self._clock = clock
-        self._check_budget = check_budget
+        self._budgets = budgets
+        self._usual = UsualAnswers()
         self._lock = threading.Lock()  # guards what follows
         self._by_name: dict[str, Quota] = {}
 
@@ -169,7 +204,7 @@ class Quotas:
         with self._lock:
             quota = self._by_name.get(key.name)
             if quota is None:
-                quota = Quota(key, self._clock, self._check_budget)
+                quota = Quota(key, self._usual, self._clock, self._budgets)
                 self._by_name[key.name] = quota
             elif quota.key is not key:  # the file has been read again
                 quota.adapt(key)

@@ -13,7 +13,6 @@ from switchyard.engine import (
     Job,
     ModelConfig,
     Stream,
-    Used,
 )
 from switchyard.engine.backends.exl2.stops import StopSearch
 from switchyard.engine.links.base import Deliver
@@ -36,6 +35,7 @@ from switchyard.engine.messages import (
     Submit,
     TokenLogprob,
 )
+from switchyard.engine.stream import OnUse
 
 Answer = str | Exception | tuple[str, Exception]  # a text, an error, an error behind a text
 
@@ -79,7 +79,7 @@ class FakeEngine(Engine):
         self,
         jobs: Sequence[Job],
         wake: Callable[[], None] | None = None,
-        on_use: Callable[[Used], None] | None = None,
+        on_use: OnUse | None = None,
     ) -> Stream:
         for job in jobs:
             answer = self.answer(job)

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started, Timings
+from tests.engine.conftest import over_all_links
 from tests.scripted import Gate, ScriptedBackend, endless, finished, job
 
 
@@ -54,7 +55,7 @@ def test_a_job_whose_stream_is_closed_is_told_all_the_same(make_engine, account)
     while not any(isinstance(event, Chunk) for event in stream.take(20)):
         pass
     stream.close()
-    [(computed, cached, new_tokens, reason)] = account.wait()
+    computed, cached, new_tokens, reason = account.wait()[-1]
     assert (computed, cached, reason) == (3, 0, "cancelled")
     assert new_tokens >= 1
 
@@ -111,3 +112,20 @@ def test_a_job_that_is_put_back_pays_for_its_prompt_once(make_engine, account):
     model = make_engine(backend)
     model.submit([job()], on_use=account)
     assert account.wait() == [(3, 0, 0, None), (3, 0, 0, "length")]
+
+
+@over_all_links
+def test_a_job_that_may_have_no_more_tokens_ends_with_its_length(make_engine):
+    told = []
+
+    def allow(used):
+        told.append(used.new_tokens)
+        return 5 if used.new_tokens < 5 else 8
+
+    stream = make_engine(ScriptedBackend(endless)).submit([job("a", 500)], on_use=allow)
+    events = []
+    while not stream.is_finished:
+        events += stream.take(20)
+    assert (events[-1].finish_reason, events[-1].stop_reason) == ("length", "quota")
+    assert told[:3] == [1, 5, 8] and len(told) == 4
+    assert 8 <= told[-1] == events[-1].new_tokens

@@ -5,7 +5,6 @@ import pytest
 from switchyard.app import SettingsError
 from switchyard.app.exceptions import BudgetSpent
 from switchyard.app.ledger.budgets import Budgets
-from switchyard.app.operations.account import Account
 from switchyard.app.operations.keys import ApiKey, KeysError
 from switchyard.engine.messages import Prefill, Started
 from tests.operations.conftest import bearer, entry
@@ -46,8 +45,8 @@ def ask(client, name="ann", **more):
 
 
 @pytest.mark.parametrize("period", ["day", "month", "total"])
-def test_a_request_is_let_in_while_the_sum_is_below_the_budget(make, period):
-    client = make(6, period)
+def test_a_request_is_let_in_while_the_budget_has_its_prompt_and_a_token(make, period):
+    client = make(8, period)
     assert [ask(client) for _ in range(4)] == [200, 200, 429, 429]
     assert ask(client, "bob") == 200
 
@@ -99,7 +98,7 @@ def test_what_runs_counts_before_it_has_ended(make, gate):
         yield from endless(job)
 
     # So that one that is let in ends: as a 408.
-    client = make(3, "day", ScriptedBackend(looked_up, gate=gate), {"total_timeout": 20})
+    client = make(50, "day", ScriptedBackend(looked_up, gate=gate), {"total_timeout": 20})
     body = {"prompt": [3, 4, 5], "max_tokens": 500, "stream": True, "n": 2}
     with client.post(URL, json=body, headers=bearer("ann")):
         gate.step(2)
@@ -107,7 +106,7 @@ def test_what_runs_counts_before_it_has_ended(make, gate):
             gate.wait_until_held()
         assert ask(client) == 429
         error = post(client, BODY, headers=bearer("ann")).json["error"]
-        assert "has used 6 tokens" in error["message"]  # a prompt, computed for each choice
+        assert "its budget of 50 a day, its running requests have reserved 50" in error["message"]
         gate.open()
     client.wait(3)
 
@@ -121,16 +120,16 @@ def test_what_is_in_memory_is_what_stands_in_the_file(make, wall, path):
     assert prompt_tokens + completion_tokens == 3 * (2 + 3) + 2 * 3 + 12 + 2 + 1
     spent = client.ledger._budgets._spent["ann"].within("total", "2026-11-30")
     assert spent == prompt_tokens + completion_tokens
-    assert client.ledger._budgets._running == {}
+    assert client.ledger._budgets._reserved == {}
 
 
 @pytest.mark.parametrize("period", ["day", "month", "total"])
 def test_a_restart_keeps_the_sum(make, period):
-    client = make(6, period)
+    client = make(8, period)
     assert ask(client) == 200
     client.wait()
     client.ledger.close()
-    client = make(6, period)
+    client = make(8, period)
     assert [ask(client), ask(client)] == [200, 429]
 
 
@@ -152,15 +151,15 @@ def test_a_month_s_budget_is_not_that_of_the_year(make, fill):
     assert ask(make(5, "month")) == 200
 
 
-def test_what_still_runs_counts_behind_the_end_of_another():
-    budgets, one, other = Budgets(lambda: 0.0), Account(), Account()
-    key = ApiKey(name="ann", hash=f"sha256:{'0' * 64}", budget_tokens=5, budget_period="day")
-    other.tokens = 5
-    for account in (one, other):
-        budgets.begin(account, "ann")
-    budgets.end(one, "ann", 0.0)
-    with pytest.raises(BudgetSpent, match="has used 5 tokens"):
-        budgets.check(key, 5)
+def test_what_still_runs_counts_after_the_end_of_another():
+    budgets = Budgets(lambda: 0.0)
+    key = ApiKey(name="ann", hash=f"sha256:{'0' * 64}", budget_tokens=9, budget_period="day")
+    assert [budgets.reserve(key, 1, 5), budgets.reserve(key, 1, 5)] == [5, 4]
+    budgets.add("ann", 4, 0.0)
+    budgets.give_back(key, 5)
+    assert budgets.extend(key, 5) == 1
+    with pytest.raises(BudgetSpent, match=r"has used 4 tokens .* have reserved 5; it begins"):
+        budgets.reserve(key, 1, 1)
 
 
 @pytest.mark.usefixtures("zone")

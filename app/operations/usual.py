@@ -1,0 +1,29 @@
+"""What the answers of each client usually take. Any thread."""
+
+import threading
+from collections import OrderedDict
+
+START = 180.0  # tokens, before a client's first answer of a kind
+WEIGHT = 1 / 8  # of the latest answer in the mean
+MOST_MEANS = 4096  # kept at most; the one that was used longest ago is dropped
+
+
+class UsualAnswers:
+    """Moving means of the new tokens of answers, by client and kind of request."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._means: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def of(self, client: str, kind: str) -> float:
+        """The tokens of a usual answer."""
+        with self._lock:
+            return self._means.get((client, kind), START)
+
+    def note(self, client: str, kind: str, new_tokens: int) -> None:
+        """Adds an answer that has ended by itself or at its limit. Holds the lock for a moment."""
+        with self._lock:
+            mean = self._means.pop((client, kind), START)
+            self._means[client, kind] = mean + WEIGHT * (new_tokens - mean)
+            if len(self._means) > MOST_MEANS:
+                self._means.popitem(last=False)
