@@ -156,7 +156,7 @@ def open_services(
     websockets, threads = Places(settings.max_websockets), Threads()
     gate = Gate(settings.max_pending, settings.max_jobs, lambda: found.models.num_jobs)
     formats = load(settings.formats)
-    answers = Answers(settings)
+    answers = Answers(settings, lambda: found.models.num_jobs)
     numbers = None
     if settings.metrics != "off":
         numbers = Metrics(lambda: found.models, answers, websockets, threads, checks, ledger)

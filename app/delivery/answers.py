@@ -70,10 +70,12 @@ def event_position() -> tuple[str, int] | None:
 class Answers:
     """The responses of one application. It has the sender of streams, and the kept transcripts."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, num_jobs: Callable[[], int]) -> None:
+        """`num_jobs`: the number of jobs that have not ended."""
         self.transcripts = Transcripts()
         self.streams: set[Output] = set()  # open streams; add and discard are atomic under the GIL
         self._settings = settings
+        self._num_jobs = num_jobs
         self._sender = Sender()
 
     def whole(self, submitted: Submitted, render: Render) -> flask.Response:
@@ -215,11 +217,13 @@ class Answers:
                 finally:
                     self.transcripts.settle(claim)
             watch.wait(_wait_for(claim), claim.settled.is_set)
-            if claim.transcript is not None and self._join(claim.transcript):
+            idle = max(self._settings.max_jobs - self._num_jobs(), 0)
+            if claim.transcript is not None and self._join(claim.transcript, idle // 2):
                 return self._respond(self._output(claim.transcript), claim.transcript.writer)
 
-    def _join(self, transcript: KeptTranscript) -> bool:
-        return self.transcripts.join(transcript, self._settings.reserve_threads // 2)
+    def _join(self, transcript: KeptTranscript, num_idle: int = 0) -> bool:
+        """`num_idle`: request threads beyond the reserve that it may hold, with others."""
+        return self.transcripts.join(transcript, self._settings.reserve_threads // 2 + num_idle)
 
     def _output(self, transcript: Transcript, position: int = 0) -> Output:
         """An output for the current request's client, from frame `position` of a transcript on."""
