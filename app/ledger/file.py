@@ -1,5 +1,6 @@
 """The SQLite file of the ledger: schema, opening, checks, and requests lost with a process."""
 
+import contextlib
 import os
 import sqlite3
 
@@ -75,6 +76,25 @@ def open_to_read(path: str) -> sqlite3.Connection:
     """Opens the file to read, beside its writer. Raises sqlite3.Error."""
     name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return sqlite3.connect(f"file:{name}?mode=ro", timeout=BUSY, isolation_level=None, uri=True)
+
+
+def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
+    """Makes a removed file anew, with all that its open connection still has.
+
+    Closes the connection, and returns one to the new file. Raises LedgerError, sqlite3.Error.
+    """
+    for leftover in (f"{path}-wal", f"{path}-shm"):  # else the new file would take them for its own
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(leftover)
+    fresh = open_file(f"{path}-new")
+    try:
+        connection.backup(fresh)
+    finally:
+        fresh.close()
+    os.replace(f"{path}-new", path)
+    opened = open_file(path)
+    connection.close()
+    return opened
 
 
 def lose_open(connection: sqlite3.Connection) -> int:

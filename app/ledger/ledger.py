@@ -72,7 +72,7 @@ class Ledger:
                 raise LedgerError(f"ledger {self._path}: {reason}") from None
             if num_lost:
                 logger.warning("The ledger has %d requests that were lost with a process", num_lost)
-            self._writer = LedgerWriter(connection, self._days, self._clock)
+            self._writer = LedgerWriter(self._path, connection, self._days, self._clock)
             self._is_over = False
 
     def close(self) -> None:

@@ -1,12 +1,14 @@
 """The ledger's thread, which writes all entries. A request never waits for it."""
 
 import logging
+import os
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from switchyard.app.ledger.file import LedgerError, restore
 from switchyard.app.ledger.rows import Entry, write
 
 logger = logging.getLogger(__name__)
@@ -28,10 +30,13 @@ class LedgerWriter:
     """Writes entries in a thread. `num_errors` counts dropped entries and failed commits."""
 
     def __init__(
-        self, connection: sqlite3.Connection, days: int, clock: Callable[[], float]
+        self, path: str, connection: sqlite3.Connection, days: int, clock: Callable[[], float]
     ) -> None:
-        """`days`: how long rows of requests are kept; 0: for ever. `clock`: a wall clock."""
+        """`connection`: to the file at `path`. `days`: how long rows of requests are kept; 0: for
+        ever. `clock`: a wall clock.
+        """
         self.num_errors = 0
+        self._path = path
         self._connection = connection
         self._days = days
         self._clock = clock
@@ -41,6 +46,7 @@ class LedgerWriter:
         self._entries: deque[Entry] = deque()  # not written yet
         self._num_taken = 0  # entries accepted so far
         self._num_over = 0  # of them, written or given up
+        self._num_turns = 0  # of its thread
         self._is_awaited = False  # whether a thread waits in `flush`
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -59,12 +65,17 @@ class LedgerWriter:
                 self._changed.notify_all()
 
     def flush(self, timeout: float) -> None:
-        """Waits until all entries put before are written, for at most `timeout` seconds."""
+        """Waits until all entries put before are written, for at most `timeout` seconds. A file
+        that was removed is there again.
+        """
         with self._changed:
-            wanted = self._num_taken
+            wanted, turns = self._num_taken, self._num_turns
             self._is_awaited = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._num_over >= wanted, timeout)
+            self._changed.wait_for(
+                lambda: self._num_over >= wanted and (self._num_turns > turns or self._is_closed),
+                timeout,
+            )
 
     def close(self, timeout: float) -> None:
         """Lets the thread write the last entries and end. Waits `timeout` seconds at most."""
@@ -80,6 +91,7 @@ class LedgerWriter:
             is_last = self._is_closed
             is_over = self._write(batch)
             with self._changed:
+                self._num_turns += 1
                 if is_over:
                     for _ in batch:
                         self._entries.popleft()
@@ -94,10 +106,14 @@ class LedgerWriter:
         self._connection.close()
 
     def _next(self) -> Sequence[Entry] | None:
-        """The entries of the next interval. Empty when it is time to prune; None at the end."""
+        """The entries of the next interval. Empty when it is time to prune, or for a reader alone;
+        None at the end.
+        """
         with self._changed:
             rest = max(self._next_prune - self._clock(), 0)
-            self._changed.wait_for(lambda: self._entries or self._is_closed, min(rest, DAY))
+            self._changed.wait_for(
+                lambda: self._entries or self._is_awaited or self._is_closed, min(rest, DAY)
+            )
             if self._entries:
                 self._changed.wait_for(lambda: self._is_awaited or self._is_closed, INTERVAL)
             self._is_awaited = False
@@ -106,15 +122,25 @@ class LedgerWriter:
     def _write(self, batch: Sequence[Entry]) -> bool:
         """Writes all entries or none. False if another try may help."""
         try:
-            with self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
-                write(self._connection, batch)
-        except sqlite3.OperationalError as reason:  # disk full, or file locked
+            if not os.path.exists(self._path):
+                self._restore()
+            if batch:
+                with self._connection:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    write(self._connection, batch)
+        except (sqlite3.OperationalError, LedgerError, OSError) as reason:  # disk full, file locked
             self._fail(1, reason)
             return False
         except Exception as reason:  # another try would fail again; the thread goes on
             self._fail(len(batch), reason)
         return True
+
+    def _restore(self) -> None:
+        self._connection = restore(self._connection, self._path)
+        logger.error(
+            "the ledger %s was removed while the server runs: it was made anew, with all its rows",
+            self._path,
+        )
 
     def _prune(self) -> None:
         now = self._clock()

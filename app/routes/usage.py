@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, NotRequired
@@ -67,7 +68,7 @@ class UsageList(TypedDict):
 
 
 @blueprint.get("/usage")
-@declares({200: UsageList}, query=UsageQuery, streams={CSV: str}, errors=(501,), counts=False)
+@declares({200: UsageList}, query=UsageQuery, streams={CSV: str}, errors=(501, 503), counts=False)
 def list_usage() -> flask.Response:
     """The usage of one's own API key, by day and model; with an admin's key, of all keys."""
     query = validate(UsageQuery, read_query(UsageQuery))
@@ -83,7 +84,12 @@ def list_usage() -> flask.Response:
         raise werkzeug.exceptions.NotImplemented("this server has no ledger: set `ledger`")
     caller = caller_of(flask.request)
     key = None if caller is None or caller.is_admin else caller.name
-    rows = ledger.usage(first, last, groups, key, MAX_ROWS + 1)
+    try:
+        rows = ledger.usage(first, last, groups, key, MAX_ROWS + 1)
+    except sqlite3.Error as reason:
+        raise werkzeug.exceptions.ServiceUnavailable(
+            f"the ledger can't be read now: {reason}"
+        ) from None
     if len(rows) > MAX_ROWS:
         raise BadRequest(
             f"group_by: more than {MAX_ROWS} rows; ask for fewer days, or by fewer names",

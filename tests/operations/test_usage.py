@@ -2,10 +2,13 @@
 
 import csv
 import io
+import pathlib
+import shutil
 from datetime import datetime
 
 import pytest
 
+from switchyard.app.ledger import ledger
 from switchyard.app.routes import usage as route
 from tests.operations.conftest import bearer, entry
 from tests.operations.ledgers import (
@@ -183,3 +186,31 @@ def test_to_ask_is_no_request_of_the_limits(make_counted, keys_file):
     keys_file.write(entry("ann", rpm=1))
     client = make_counted(ScriptedBackend())
     assert [ask(client, "ann").status_code for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize("also", [("",), ("", "-wal"), ("", "-wal", "-shm")], ids=len)
+def test_a_file_that_is_removed_while_the_server_runs_is_made_anew_with_its_rows(
+    client, path, wall, monkeypatch, caplog, also
+):
+    monkeypatch.setattr(ledger, "FLUSH", 20)
+    body = {"prompt": [3, 4], "max_tokens": 1}
+    for number in range(2):
+        post(client, body, headers=bearer("bob"))
+        client.wait()
+        before = rows(client, **{"from": "2026-11-30", "to": "2026-11-30"})
+        for ending in also:
+            pathlib.Path(f"{path}{ending}").unlink(missing_ok=ending != "")
+        assert rows(client, **{"from": "2026-11-30", "to": "2026-11-30"}) == before
+        assert len(caplog.records) == number + 1
+        assert f"the ledger {path} was removed while the server runs" in caplog.text
+    assert path.stat().st_mode & 0o777 == 0o600
+    post(client, body, headers=bearer("bob"))
+    client.wait()
+    assert [row[3] for row in rows(client, "bob", **NOVEMBER)] == [4, 3]
+
+
+def test_a_ledger_that_cannot_be_read_is_a_503(client, path):
+    shutil.rmtree(path.parent)
+    response = ask(client)
+    assert response.status_code == 503
+    assert "the ledger can't be read now" in response.json["error"]["message"]
