@@ -17,6 +17,7 @@ from switchyard.app.sources import (
     PREFIX,
     Environment,
     SettingsError,
+    TomlFile,
     check_environment,
     file,
     refusal,
@@ -224,7 +225,7 @@ class Settings(OperationSettings, TableSettings):
         dotenv_settings: pydantic_settings.PydanticBaseSettingsSource,
         file_secret_settings: pydantic_settings.PydanticBaseSettingsSource,
     ) -> tuple[pydantic_settings.PydanticBaseSettingsSource, ...]:
-        toml = pydantic_settings.TomlConfigSettingsSource(settings_cls, file())
+        toml = TomlFile(settings_cls, file())
         return init_settings, Environment(settings_cls), toml
 
     def fitted(self, context: int) -> Self:

@@ -2,15 +2,20 @@
 
 import json
 import os
+import tomllib
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import pydantic
 import pydantic_settings
 from pydantic.fields import FieldInfo
 
+from switchyard import engine
+
 PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory, unless CONFIG names another file
+MAX_BYTES = 16 << 20  # of the file
 CONFIG = f"{PREFIX}CONFIG"  # a variable: the path of the file
 KEY = f"{PREFIX}KEY"  # a variable, no setting: the API key of commands and host applications
 URL = f"{PREFIX}URL"  # a variable, no setting: the server of a host application
@@ -27,6 +32,18 @@ class SettingsError(Exception):
         super().__init__(message)
         self.name = name
         self.reason = reason
+
+
+class TomlFile(pydantic_settings.TomlConfigSettingsSource):
+    """Settings in the file."""
+
+    @staticmethod
+    def _existing_files(files: Any) -> list[Any]:  # the library's would leave out a pipe, silently
+        return [path for path in [Path(files)] if path.exists()]
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        data, _ = engine.read_file(file_path, MAX_BYTES)
+        return tomllib.loads(data.decode())
 
 
 class Environment(pydantic_settings.EnvSettingsSource):
@@ -47,7 +64,7 @@ def check_environment(settings: Collection[str]) -> None:
         is_known = name in (CONFIG, KEY, URL) or name[len(PREFIX) :].lower() in settings
         if name.startswith(PREFIX) and not is_known:
             raise SettingsError(f"{name} in the environment is no setting of this server")
-    if CONFIG in os.environ and not os.path.isfile(file()):
+    if CONFIG in os.environ and not os.path.exists(file()):
         raise SettingsError(f"{CONFIG} in the environment: there is no file {file()!r}")
 
 

@@ -1,11 +1,12 @@
-"""The valid API keys. The file of keys is read again when it changes. Any thread."""
+"""The valid API keys. Any thread. When the file of keys changes, a thread of its own reads it."""
 
+import heapq
 import hmac
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from switchyard import engine
 from switchyard.app.operations.keys import (
@@ -23,6 +24,10 @@ audit = logging.getLogger("switchyard.audit")
 
 LOOK = 1.0  # seconds between two checks of the file, while requests come
 WATCH = 2.0  # the same while none come
+PATIENCE = 2.0  # seconds that the request which finds a change waits for the new keys
+SETTLED = 0.2  # seconds without a change, after which a file counts as written
+MOST_WRITING = 10.0  # seconds until a file that never settles is an error
+MOST_NAMED = 10  # names of each kind in a line of the audit log
 
 NOTHING = digest_of(b"")  # compared with an unknown digest, so that it takes the same time
 
@@ -46,9 +51,10 @@ class Keyring:
         self._clock = clock
         self._table = read_keys(self._path, max_priority, has_ledger)
         self._seen: object = self._table.signature  # of the file last read, valid or not
-        self._reading = threading.Lock()  # held while the file is read
+        self._looking = threading.Lock()  # held during a look, which may start the reader
+        self._reader: threading.Thread | None = None
+        self._closing = threading.Event()
         self._next_look = clock() + LOOK
-        self._is_closed = False
         self.num_reloads = self.num_failed = 0
         on_change(self._table)
         logger.info("%d API keys in %s", len(self._table.by_name), self._path)
@@ -70,45 +76,83 @@ class Keyring:
         found = self._table.by_digest.get(entry.digest)
         return found if found is not None and found.is_valid(now()) else None
 
-    def renew(self) -> None:
-        """Reads the file if it has changed. A wrong file changes nothing, and is logged once."""
-        if not self._reading.acquire(blocking=False):
-            return  # another thread reads it; its result holds from the next request on
+    def renew(self, patience: float = PATIENCE) -> None:
+        """Reads the file if it has changed. A wrong file changes nothing, and is logged once.
+
+        Returns after `patience` seconds even if the file isn't read by then: the keys in force stay
+        until it is.
+        """
+        if not self._looking.acquire(blocking=False):
+            return  # another thread looks; the new keys hold from a later request on
         try:
             self._next_look = self._clock() + LOOK
-            self._renew()
+            reader = self._begin()
         finally:
-            self._reading.release()
+            self._looking.release()
+        if reader is not None:
+            reader.join(patience)
 
     def watch(self) -> None:
         """Also checks the file while no requests come, until `close`."""
-        if not self._is_closed:
-            self.renew()
+        if not self._closing.is_set():
+            self.renew(patience=0.0)
             engine.ALARMS.set(WATCH, self.watch)
 
     def close(self) -> None:
-        self._is_closed = True
+        self._closing.set()
+        if self._reader is not None:
+            self._reader.join(PATIENCE)
 
-    def _renew(self) -> None:
-        signature: object
+    def _begin(self) -> threading.Thread | None:
+        """Starts the reader if the file has changed and no reader runs."""
+        if self._look() == self._seen or (self._reader is not None and self._reader.is_alive()):
+            return None
+        self._reader = threading.Thread(target=self._read, name="keys", daemon=True)
+        self._reader.start()
+        return self._reader
+
+    def _look(self) -> object:
+        """A value that differs once the file has changed."""
         try:
-            signature = signature_of(self._path)
+            return signature_of(self._path)
         except OSError as reason:
-            signature = str(reason)
-        if signature == self._seen:
-            return
-        self._seen = signature
+            return str(reason)
+
+    # The reader
+
+    def _read(self) -> None:
+        seen: object = None
         try:
+            seen = self._settled()
             table = read_keys(self._path, self._max_priority, self._has_ledger, self._table)
         except KeysError as reason:
+            self._seen = seen
             self.num_failed += 1
             logger.error("the API keys stay as they were: %s", reason)
+            return
+        except Exception:
+            self._seen = seen
+            self.num_failed += 1
+            logger.exception("the API keys stay as they were")
             return
         self.num_reloads += 1
         before, self._table = self._table, table
         self._seen = table.signature
         self._on_change(table)
         _tell(before, table)
+
+    def _settled(self) -> object:
+        """The look of the file once two in a row are equal: an editor may write it in place.
+        Raises KeysError.
+        """
+        before = self._look()
+        for _ in range(int(MOST_WRITING / SETTLED)):
+            self._closing.wait(SETTLED)
+            now = self._look()
+            if now == before:
+                return now
+            before = now
+        raise KeysError(f"keys_file {self._path} still changes after {MOST_WRITING:g} s")
 
 
 def _tell(before: KeyTable, after: KeyTable) -> None:
@@ -120,5 +164,13 @@ def _tell(before: KeyTable, after: KeyTable) -> None:
         if name in before.by_name and key is not before.by_name[name] != key
     }
     names = {"added": added, "removed": removed, "changed": changed}
-    said = [f"{what} {', '.join(sorted(found))}" for what, found in names.items() if found]
+    said = [f"{what} {_named(found)}" for what, found in names.items() if found]
     audit.warning("server: keys reloaded: %s", "; ".join(said) or "as they were")
+
+
+def _named(names: Collection[str]) -> str:
+    """Some of the names, in a line that stays short."""
+    few = heapq.nsmallest(MOST_NAMED, names)
+    return ", ".join(few) + (
+        f" and {len(names) - len(few):,} more" if len(few) < len(names) else ""
+    )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pydantic
 from pydantic import Field
 
+from switchyard import engine
 from switchyard.app.sources import SettingsError
 
 Role = Literal["user", "metrics", "admin"]
@@ -111,11 +112,7 @@ def digest_of(key: bytes) -> str:
 
 def signature_of(path: str) -> Signature:
     """The signature of a file. Raises OSError."""
-    return _signature(os.stat(path))
-
-
-def _signature(status: os.stat_result) -> Signature:
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return engine.signature(os.stat(path))
 
 
 def read_keys(
@@ -132,18 +129,15 @@ def read_keys(
     file without keys is an error, since an editor or a full disk may have emptied it.
     """
     try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            text = file.read(MAX_BYTES + 1).decode()
+        data, status = engine.read_file(path, MAX_BYTES)
+        text = data.decode()
     except (OSError, UnicodeDecodeError) as reason:
         raise KeysError(f"keys_file {path}: {reason}") from None
     if status.st_mode & OTHERS:
         mode = f"{status.st_mode & 0o777:04o}"
         raise KeysError(f"keys_file {path} is open to others, by its mode {mode}: chmod o= {path}")
-    if len(text) > MAX_BYTES:
-        raise KeysError(f"keys_file {path} is longer than {MAX_BYTES} bytes")
     try:
-        table = parse_keys(text, max_priority, has_ledger, _signature(status), before)
+        table = parse_keys(text, max_priority, has_ledger, engine.signature(status), before)
         if not (table.by_name or may_be_empty):
             raise KeysError("it has no [[keys]]")
         return table

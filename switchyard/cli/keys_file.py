@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import json
 import os
-import pathlib
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,9 @@ from typing import Any
 
 import click
 
+from switchyard import engine
 from switchyard.app.operations.keys import (
+    MAX_BYTES,
     ApiKey,
     KeysError,
     KeyTable,
@@ -79,7 +80,7 @@ def edit(
     """
     with _locked(os.path.dirname(path)):
         before = read(path) if os.path.exists(path) else None
-        text = pathlib.Path(path).read_text() if before is not None else ""
+        text = engine.read_file(path, MAX_BYTES)[0].decode() if before is not None else ""
         changed = change(text)
         try:
             after = parse_keys(changed, max_priority, has_ledger=True)

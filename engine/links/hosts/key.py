@@ -1,11 +1,9 @@
 """The key of shared engines. Its holder may run code there."""
 
-import os
-import stat
-
 from switchyard.engine.errors import ModelError
+from switchyard.engine.files import read_file
 
-MIN_KEY = 32  # bytes
+MIN_KEY, MAX_KEY = 32, 4096  # bytes
 OTHERS = 0o007  # permission bits that must be off
 
 
@@ -14,12 +12,11 @@ def read_key(path: str | None) -> bytes:
     if path is None:
         return b""
     try:
-        with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            key = file.read(4096).strip()
+        data, status = read_file(path, MAX_KEY)
     except OSError as reason:
         raise ModelError(f"engine_key_file {path}: {reason.strerror}", "engine_key_file") from None
-    if mode & OTHERS:
+    key = data.strip()
+    if status.st_mode & OTHERS:
         raise ModelError(
             f"engine_key_file {path} is open to others: chmod o= {path}", "engine_key_file"
         )
