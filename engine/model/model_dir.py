@@ -1,7 +1,6 @@
 """Reads the JSON of a model directory in Hugging Face layout, without torch."""
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,16 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.engine.errors import ModelError
+from switchyard.engine.files import read_file
 from switchyard.engine.model.architectures import check_architecture
+from switchyard.engine.model.contents import (
+    MAX_JSON,
+    MAX_TEMPLATE,
+    SUFFIXES,
+    TEMPLATES,
+    check_contents,
+    read_json,
+    read_text,
+)
 from switchyard.engine.model.rope import read_rope
 from switchyard.engine.model.weights import check_files, check_format
 
-SUFFIXES = (".json", ".jinja", ".model", ".safetensors")  # of the files that a model is read from
+MOST_LAYERS = 1024
+LAYERS = ("num_hidden_layers", "n_layers", "n_layer")
 MOST = 2**24  # upper limit of all counts in config.json
 COUNTS = (
     *("hidden_size", "d_model", "n_embd", "vocab_size", "head_dim"),
     *("intermediate_size", "moe_intermediate_size", "n_inner"),
-    *("num_hidden_layers", "n_layers", "n_layer"),
+    *LAYERS,
     *("num_attention_heads", "n_heads", "n_head", "num_key_value_heads"),
     *("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions"),
     "original_max_position_embeddings",
@@ -28,7 +38,6 @@ MEASURES = (
     *("rope_theta", "factor"),
 )
 PARTS = ("text_config", "rope_parameters", "rope_scaling")  # of config.json, with counts
-TEMPLATES = "additional_chat_templates"
 DEFAULT = "default"  # the name of a single chat template
 
 
@@ -63,10 +72,7 @@ class ModelDir:
     @classmethod
     def _read(cls, root: Path) -> "ModelDir":
         path = str(root)
-        for file in sorted(root.iterdir()) if root.is_dir() else ():
-            # Reading a pipe would block silently.
-            if file.suffix in SUFFIXES and file.exists() and not file.is_file():
-                raise ModelError(f"{file} is no regular file")
+        check_contents(root)
         check_files(root)
         for name in ("config.json", "tokenizer.json"):
             if not (root / name).is_file():
@@ -75,15 +81,15 @@ class ModelDir:
                 )
         if not any(root.glob("*.safetensors")):
             raise ModelError(f"model directory {path} has no .safetensors file")
-        config = _read_json(root / "config.json")
+        config = read_json(root / "config.json")
         if not config.get("architectures"):
             raise ModelError(f"{root / 'config.json'} names no architecture")
         check_format(root, config)
         check_architecture(config)
         _check_numbers(root / "config.json", config)
         read_rope(config)
-        generation_config = _read_json(root / "generation_config.json", optional=True)
-        tokenizer_config = _read_json(root / "tokenizer_config.json", optional=True)
+        generation_config = read_json(root / "generation_config.json", optional=True)
+        tokenizer_config = read_json(root / "tokenizer_config.json", optional=True)
         eos = _token_ids(config) + _token_ids(generation_config)
         return cls(
             path=root,
@@ -142,18 +148,6 @@ class ModelDir:
         return token if isinstance(token, str) else None
 
 
-def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    if optional and not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as reason:
-        raise ModelError(f"{path} can't be read: {reason}") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} is not a JSON object")
-    return value
-
-
 def _check_numbers(path: Path, config: dict[str, Any]) -> None:
     """Raises ModelError for impossible numbers. The loader checks other types and gaps."""
     for part in (config, *(config.get(name) for name in PARTS)):
@@ -165,10 +159,11 @@ def _check_numbers(path: Path, config: dict[str, Any]) -> None:
                 continue
             if name in MEASURES and not 0 < value < math.inf:
                 raise ModelError(f"{path}: {name} is {value}, and must be above 0")
-            is_count = 1 <= value <= MOST and value == int(value) and value is not True
+            most = MOST_LAYERS if name in LAYERS else MOST
+            is_count = 1 <= value <= most and value == int(value) and value is not True
             if name in COUNTS and not is_count:
                 raise ModelError(
-                    f"{path}: {name} is {value}, and must be a whole number from 1 to {MOST}"
+                    f"{path}: {name} is {value}, and must be a whole number from 1 to {most}"
                 )
 
 
@@ -178,7 +173,7 @@ def _fingerprint(root: Path) -> str:
     """
     files = [path for path in sorted(root.iterdir()) if path.suffix in SUFFIXES]
     files += _template_files(root)
-    digest = hashlib.sha256((root / "config.json").read_bytes())
+    digest = hashlib.sha256(read_file(root / "config.json", MAX_JSON)[0])
     for path in files:
         if path.name != "config.json":
             stat = path.stat()
@@ -204,7 +199,13 @@ def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str
         found = _of_value(root / "tokenizer_config.json", tokenizer_config.get("chat_template"))
     if not found:
         file = root / "chat_template.json"
-        found = _of_value(file, _read_json(file, optional=True).get("chat_template"))
+        found = _of_value(file, read_json(file, optional=True).get("chat_template"))
+    for source in found.values():
+        if len(source.text) > MAX_TEMPLATE:
+            raise ModelError(
+                f"{root / source.file}: a chat template has {len(source.text)} characters; at most"
+                f" {MAX_TEMPLATE} are served"
+            )
     if found and DEFAULT not in found:
         files = ", ".join(dict.fromkeys(source.file for source in found.values()))
         names = ", ".join(found)
@@ -223,13 +224,7 @@ def _of_files(root: Path) -> dict[str, TemplateSource]:
         files = {DEFAULT: root / "chat_template.jinja", **files}
     found = {}
     for name, path in files.items():
-        if not path.is_file():  # reading a pipe would block silently
-            raise ModelError(f"{path} is no regular file")
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, ValueError) as reason:
-            raise ModelError(f"{path} can't be read: {reason}") from None
-        found[name] = TemplateSource(text, str(path.relative_to(root)))
+        found[name] = TemplateSource(read_text(path), str(path.relative_to(root)))
     return found
 
 

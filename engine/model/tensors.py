@@ -15,7 +15,14 @@ def read_sizes(root: Path) -> dict[str, int]:
     for file in sorted(root.glob("*.safetensors")):
         try:
             sizes |= _read(file)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as reason:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as reason:
             raise ModelError(f"{file} can't be read: {reason}; fetch it once more, whole") from None
     return sizes
 

@@ -63,11 +63,11 @@ def template_of(path):
 
 
 def with_template(directory, text):
-    """A copy of the model, of links but for what says its chat template."""
+    """A copy of the model, of hard links but for what says its chat template."""
     path = directory / "model"
     path.mkdir()
     for file in MODEL.iterdir():
-        (path / file.name).symlink_to(file)
+        (path / file.name).hardlink_to(file)
     config = json.loads((MODEL / "tokenizer_config.json").read_text())
     config["chat_template"] = text
     (path / "tokenizer_config.json").unlink()

@@ -6,18 +6,25 @@ import tokenizers
 from tokenizers.models import BPE
 
 from switchyard.engine.errors import ModelError
+from switchyard.engine.files import read_file
+from switchyard.engine.model.contents import MAX_TOKENIZER
 from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tokens.growth import check_growth
 
 
 def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
     """Raises ModelError, in one line, for a file that can't be read."""
     path = model_dir.path / "tokenizer.json"
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_buffer(read_file(path, MAX_TOKENIZER)[0])
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as reason:  # Exceptions, and panics of Rust, which are none
         raise ModelError(f"{path} can't be read: {' '.join(str(reason).split())}") from None
+    try:
+        check_growth(tokenizer)
+    except ModelError as reason:
+        raise ModelError(f"{path} {reason}") from None
     tokenizer.no_truncation()  # the file's settings are for training
     tokenizer.no_padding()
     if isinstance(tokenizer.model, BPE):

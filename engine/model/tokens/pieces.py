@@ -6,16 +6,27 @@ from typing import Any
 
 import tokenizers
 
+from switchyard.engine.errors import ModelError
+
+MAX_ID = 2**22  # of a token; the largest vocabularies have some 262,000
+
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in vocabularies with byte fallback
 
 
 def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
-    """By token id. Empty for special tokens, which are no text, and for ids without a token."""
+    """By token id. Empty for special tokens, which are no text, and for ids without a token.
+    Raises ModelError.
+    """
     decoders = read_decoders(tokenizer)
     kinds = {decoder["type"] for decoder in decoders}
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     added = tokenizer.get_added_tokens_decoder()
-    pieces = [b""] * (max([*vocabulary.values(), *added], default=-1) + 1)
+    highest = max([*vocabulary.values(), *added], default=-1)
+    if highest > MAX_ID:
+        raise ModelError(
+            f"tokenizer.json has a token with the id {highest}; the highest may be {MAX_ID}"
+        )
+    pieces = [b""] * (highest + 1)
     if "ByteLevel" in kinds:
         for token, token_id in vocabulary.items():
             pieces[token_id] = _byte_level(token)

@@ -1,0 +1,76 @@
+"""Reads the files of a model directory, which may be a stranger's: within its own bounds."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from switchyard.engine.errors import ModelError
+from switchyard.engine.files import read_file
+
+SUFFIXES = (".json", ".jinja", ".model", ".safetensors")  # of the files that a model is read from
+TEMPLATES = "additional_chat_templates"
+MAX_FILES = 10_000
+MAX_TOKENIZER = 128 << 20  # bytes of tokenizer.json
+MAX_JSON = 16 << 20  # bytes of any other JSON
+MAX_TEMPLATE = 1 << 20  # characters
+
+
+def check_contents(root: Path) -> None:
+    """Raises ModelError for too many files, for a pipe or a device, which would block silently,
+    and for a link to a file elsewhere, whose text its owner may not have meant to show. A link may
+    end in the directory, and, in Hugging Face's cache, in the `blobs` of the same model.
+    """
+    if not root.is_dir():
+        return
+    files = list(islice(root.iterdir(), MAX_FILES + 1))
+    if (root / TEMPLATES).is_dir():
+        files += islice((root / TEMPLATES).iterdir(), MAX_FILES + 1)
+    if len(files) > MAX_FILES:
+        raise ModelError(f"{root} has more than {MAX_FILES} files")
+    homes = _homes(root.resolve())
+    for file in sorted(files):
+        if file.suffix not in SUFFIXES:
+            continue
+        if file.exists() and not file.is_file():
+            raise ModelError(f"{file} is no regular file")
+        try:
+            target = file.resolve()
+        except RuntimeError:  # Python 3.11's, for a loop of links
+            raise ModelError(f"{file} is a link to itself") from None
+        if not any(target.is_relative_to(home) for home in homes):
+            raise ModelError(
+                f"{file} is a link out of the model directory, to {target}: copy the file there"
+            )
+
+
+def _homes(root: Path) -> list[Path]:
+    """Where a link may end. Hugging Face's cache has models--OWNER--NAME/snapshots/REVISION, with
+    links to models--OWNER--NAME/blobs.
+    """
+    model = root.parent.parent
+    is_cached = root.parent.name == "snapshots" and model.name.startswith("models--")
+    return [root, model / "blobs"] if is_cached else [root]
+
+
+def read_text(path: Path, max_bytes: int = MAX_JSON) -> str:
+    """Raises ModelError."""
+    try:
+        return read_file(path, max_bytes)[0].decode()
+    except (OSError, ValueError) as reason:
+        raise ModelError(f"{path} can't be read: {reason}") from None
+
+
+def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+    """The JSON object in a file; empty for an optional one that isn't there. Raises ModelError."""
+    if optional and not path.is_file():
+        return {}
+    try:
+        value = json.loads(read_text(path))
+    except RecursionError:
+        raise ModelError(f"{path} can't be read: it is nested too deeply") from None
+    except ValueError as reason:
+        raise ModelError(f"{path} can't be read: {reason}") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} is not a JSON object")
+    return value
