@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from switchyard.engine.job import Span
 from switchyard.engine.messages import Chunk, Finished
 from switchyard.engine.sampling import Sampling
 from tests.engine.exl2.drive import GREEDY, chain, free_pages, pieces, prompt
@@ -235,6 +236,24 @@ def test_a_requests_own_stop_token_ends_the_text_before_it(backend, forced):
         stopping = job("x", 3, prompt=(1,), sampling=GREEDY, stop_token_ids=stops)
         end = ending(run(backend, stopping)["x"])
         assert (end.text, end.last.finish_reason) == (text, reason)
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_stops_of_a_client_do_not_count_in_a_span(forced, is_inside):
+    """Whether the text begins inside the span, or opens it. The model's own end counts there."""
+    begin, a, b, end, c = pieces(
+        forced(lambda t: {7: 0.0}), *(" for", " import", " return"), " in", " class"
+    )
+    first = Span("" if is_inside else " for", " in")
+    stops = {"stop_token_ids": (a, c), "stop_strings": (" return",), "spans": (first,)}
+    backend = forced(chain(1, begin, a, b, end, c))
+    prompt = (begin,) if is_inside else (1,)
+    last = ending(run(backend, job("x", 9, prompt=prompt, **stops))["x"])
+    assert last.text == (" for" * (not is_inside)) + " import return in"
+    assert last.last.stop_reason == c
+    own = forced(chain(begin, a, 2))
+    ended = ending(run(own, job("x", 9, prompt=(begin,), **{**stops, "spans": (Span(""),)}))["x"])
+    assert (ended.text, ended.last.finish_reason) == (" import", "stop")
 
 
 @pytest.mark.parametrize(
