@@ -19,7 +19,7 @@ def arranged(messages: Sequence[Message], traits: Traits) -> list[Message]:
 
 
 def _one_by_one(messages: Sequence[Message]) -> Iterable[Message]:
-    """Each message of several calls as messages of one call, each with its result behind it."""
+    """Each message of several calls as messages of one call, each before its result."""
     i = 0
     while i < len(messages):
         message = messages[i]

@@ -105,7 +105,7 @@ def _send(connection: socket.socket, one: Introduction, prove: Callable[[bytes],
 
 
 def _receive_introduction(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
-    """Returns proof and JSON, neither checked."""
+    """Returns proof and JSON, both still unchecked."""
     (size,) = _SIZE.unpack(_receive(connection, _SIZE.size, until))
     if size > MAX_INTRODUCTION:
         raise Stranger(f"its introduction has {size} bytes")
