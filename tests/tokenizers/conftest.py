@@ -1,4 +1,4 @@
-"""One server for each family of tokenizers, for all tests of a process."""
+"""One server for each family of tokenizers in each file of tests."""
 
 import pytest
 
@@ -10,15 +10,15 @@ def pytest_generate_tests(metafunc):
     if "family" in metafunc.fixturenames:
         every = metafunc.config.getoption("every_tokenizer")
         families = (*EACH_RUN, *MORE) if every else EACH_RUN
-        metafunc.parametrize("family", families, scope="session")
+        metafunc.parametrize("family", families, scope="module")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def family_path(family, tmp_path_factory):
     return model_of(family, tmp_path_factory.mktemp("models") / family)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(family, family_path):
     """A server whose model writes what a test says."""
     server = Served(family, family_path)
@@ -26,7 +26,7 @@ def served(family, family_path):
     server.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def asked(family, family_path):
     """A server that notes its jobs and writes nothing."""
     server = Served(family, family_path, is_writing=False)
