@@ -57,6 +57,7 @@ class ModelSettings(pydantic.BaseModel):
     cache_mode: list[engine.CacheMode] = _of_engine("cache_mode")
     gpu_reserve: float = _of_engine("gpu_reserve")
     gpu_split: list[float] = _of_engine("gpu_split")
+    unpacked_weights: float | Literal["auto", "off"] = _of_engine("unpacked_weights")
     tensor_parallel: bool = _of_engine("tensor_parallel")
     loras: list[LoraSettings] = _of_engine("loras")
     draft_model: str | None = _of_engine("draft_model")

@@ -3,6 +3,7 @@
 import os
 import pathlib
 from collections import Counter
+from dataclasses import replace
 from typing import Self
 
 import pydantic
@@ -43,6 +44,9 @@ class TableModel(ModelSettings, extra="forbid"):
         for alias in value:
             engine.check_alias(alias)
         return value
+
+    def to_config(self) -> engine.ModelConfig:
+        return _without_copies(super().to_config())
 
     def served(self) -> engine.Served:
         """The model for the engine. Raises engine.ModelError, which names the model."""
@@ -86,6 +90,10 @@ class TableSettings(EngineSettings):
         " `[model_aliases]`. A `*` at the end stands for any rest. A served name goes first, then"
         " an alias without `*`, then the longest with `*`. Lists of models omit aliases.",
     )
+
+    def to_config(self) -> engine.ModelConfig:
+        config = super().to_config()
+        return _without_copies(config) if self.models_dir else config
 
     @pydantic.field_validator("model_aliases")
     @classmethod
@@ -166,3 +174,10 @@ class TableSettings(EngineSettings):
             for path in sorted(root.iterdir())
             if path.is_dir() and os.path.isfile(path / "config.json")
         }
+
+
+def _without_copies(config: engine.ModelConfig) -> engine.ModelConfig:
+    """For one of several models: copies of weights would take the memory of the others."""
+    if config.unpacked_weights != "auto":
+        return config
+    return replace(config, unpacked_weights="off")

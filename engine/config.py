@@ -102,6 +102,12 @@ class ModelConfig:
         "GiB of weights and work space on each GPU, in their order. Empty: each is"
         " filled before the next.",
     )
+    unpacked_weights: float | Literal["auto", "off"] = _option(
+        "auto",
+        "GiB for float16 copies of an EXL2 model's weights, which speed up passes of many tokens:"
+        " `auto`, all that is free after the cache; a number, at most so much; or `off`. With"
+        " `[[models]]` or a `models_dir`, `auto` is `off`.",
+    )
     tensor_parallel: bool = _option(
         False, "Split each layer over all GPUs, instead of giving each GPU whole layers."
     )
@@ -181,6 +187,7 @@ class ModelConfig:
                 f"cache_tokens must be a multiple of {PAGE_SIZE}, or auto", "cache_tokens"
             )
         self._check_gpus()
+        self._check_memory()
         if self.max_chunk_size is not None and self.max_chunk_size < 16:
             raise ModelError("max_chunk_size must be at least 16 tokens", "max_chunk_size")
         if self.max_seq_len is not None and self.max_seq_len < PAGE_SIZE:
@@ -247,8 +254,16 @@ class ModelConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ModelError(f"{name} must be above 0", name)
+
+    def _check_memory(self) -> None:
         if not MIN_GPU_RESERVE <= self.gpu_reserve < math.inf:
             raise ModelError(f"gpu_reserve must be at least {MIN_GPU_RESERVE} GiB", "gpu_reserve")
+        if isinstance(self.unpacked_weights, int | float) and not (
+            0 < self.unpacked_weights < math.inf
+        ):
+            raise ModelError(
+                "unpacked_weights must be auto, off, or GiB above 0", "unpacked_weights"
+            )
         if not all(0 <= size < math.inf for size in self.gpu_split) or (
             self.gpu_split and not any(self.gpu_split)
         ):

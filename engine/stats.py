@@ -138,12 +138,21 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptWeights:
+    """Float16 copies of quantized weights on a GPU. All 0 without any."""
+
+    num_bytes: int = 0
+    min_tokens: int = 0  # of a pass that uses them
+
+
+@dataclass(frozen=True, slots=True)
 class Occupancy:
     """Memory and pages that a backend holds now."""
 
     referenced_pages: int = 0  # in use by jobs
     cached_pages: int = 0  # unused, with content that a prompt may reuse
     memory: tuple[DeviceMemory, ...] = ()
+    kept: KeptWeights = KeptWeights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,5 +214,9 @@ def together(time: float, several: Sequence[Stats], num_pending: int, began: flo
             sum(one.occupancy.referenced_pages for one in several),
             sum(one.occupancy.cached_pages for one in several),
             tuple(memory for one in several for memory in one.occupancy.memory),
+            KeptWeights(
+                sum(one.occupancy.kept.num_bytes for one in several),
+                max((one.occupancy.kept.min_tokens for one in several), default=0),
+            ),
         ),
     )

@@ -32,6 +32,13 @@ class StatusGpu(TypedDict):
     total: int
 
 
+class StatusCopies(TypedDict):
+    """Float16 copies of weights."""
+
+    bytes: int
+    min_tokens: int  # of a pass that uses them
+
+
 class StatusModel(TypedDict, total=False):
     id: str
     state: engine.ModelState
@@ -48,6 +55,7 @@ class StatusModel(TypedDict, total=False):
     iteration_ms: float | None
     last_iteration_age: float
     gpus: list[StatusGpu]
+    unpacked_weights: StatusCopies
     recoveries: int
     draft_acceptance: float | None
 
@@ -141,6 +149,10 @@ def _whole(here: Services, model: engine.Engine) -> StatusModel:
             }
             for gpu in held.memory
         ]
+        told["unpacked_weights"] = {
+            "bytes": held.kept.num_bytes,
+            "min_tokens": held.kept.min_tokens,
+        }
         if info is not None:
             told["pages"] = {
                 "all": info.num_pages,

@@ -13,7 +13,7 @@ from switchyard.engine.memory.gpus import gpus, has_gpu, is_for_cpu
 
 GPU_SETTINGS = (
     *("cache_mode", "gpu_reserve", "gpu_split", "tensor_parallel"),
-    *("loras", "rope_alpha", "rope_scale"),
+    *("loras", "rope_alpha", "rope_scale", "unpacked_weights"),
 )
 
 

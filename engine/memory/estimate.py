@@ -2,6 +2,7 @@
 arithmetic: the bytes that ExLlamaV2 0.3.2 allocates.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ class Footprint:
     fixed: int  # on each GPU in use: work space, rotary embeddings, activations
     num_kv_heads: int
     head_dim: int
+    unpacked: tuple[int, ...] = ()  # of float16 copies of the modules' weights, where possible
+    unpacked_fixed: int = 0  # work space with such copies
 
     @property
     def kv_size(self) -> int:
@@ -100,6 +103,25 @@ class Memory:
                 return []
         fits = all(size <= room for size, room in zip(used, self._room, strict=True))
         return used if fits else []
+
+    def unpacked(self, mode: CacheMode, tokens: int) -> list[int]:
+        """Bytes of the float16 copies that have room beside a cache, in the order of the modules
+        that can have one. Empty unless one GPU holds all.
+        """
+        config, most = self._config, self._config.unpacked_weights
+        used = self.place(mode, tokens)
+        if most == "off" or sum(map(bool, used)) != 1:
+            return []
+        if config.has_draft or config.loras or config.tensor_parallel:
+            return []
+        [footprint] = self._footprints
+        gpu = next(i for i, size in enumerate(used) if size)
+        left = self._room[gpu] - used[gpu] - footprint.unpacked_fixed
+        if most != "auto":
+            left = min(left, int(most * GIB))
+        sizes = [size for size in footprint.unpacked if size]
+        sums = itertools.accumulate(sizes)
+        return sizes[: sum(size <= left for size in sums)]
 
     def _fill(
         self,

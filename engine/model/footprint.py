@@ -9,6 +9,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
 from switchyard.engine.memory.lengths import Lengths, lengths
+from switchyard.engine.memory.unpacked import unpacked_sizes, work_space
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.shape import Shape, read_shape
 from switchyard.engine.model.tensors import read_sizes
@@ -33,20 +34,28 @@ def measure(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
     model_dir = ModelDir.read(config.path)
     shape = read_shape(model_dir.config)
     found = lengths(config, shape.max_seq_len, shape.vocab_size)
-    footprints = [_footprint(model_dir.path, shape, found)]
+    footprints = [_footprint(model_dir, shape, found)]
     if config.draft_model is not None:
         draft = ModelDir.read(config.draft_model)
-        footprints.insert(0, _footprint(draft.path, read_shape(draft.config), found))
+        footprints.insert(0, _footprint(draft, read_shape(draft.config), found))
     return footprints, found
 
 
-def _footprint(root: Path, shape: Shape, found: Lengths) -> Footprint:
+def _footprint(model_dir: ModelDir, shape: Shape, found: Lengths) -> Footprint:
+    sizes = read_sizes(model_dir.path)
     return Footprint(
-        modules=_modules(root, shape, read_sizes(root)),
+        modules=_modules(model_dir.path, shape, sizes),
         fixed=_fixed(shape, found),
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
+        unpacked=unpacked_sizes(shape, model_dir.config, sizes, found.max_seq_len),
+        unpacked_fixed=work_space(shape, _rows(found), found.max_seq_len),
     )
+
+
+def _rows(found: Lengths) -> int:
+    """Most tokens in a pass."""
+    return found.max_input_len * found.max_batch_size
 
 
 def _modules(root: Path, shape: Shape, sizes: Mapping[str, int]) -> tuple[tuple[int, bool], ...]:
@@ -83,7 +92,7 @@ def _fixed(shape: Shape, found: Lengths) -> int:
     """Bytes of work space, as exllamav2 and torch allocate it: sine and cosine tables, activations,
     logits.
     """
-    rows = found.max_input_len * found.max_batch_size
+    rows = _rows(found)
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     hidden, inner = shape.hidden_size, shape.inner_size
 

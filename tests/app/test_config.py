@@ -210,6 +210,7 @@ def test_a_file_that_cannot_be_read_is_named(monkeypatch):
         {"rope_scale": 0.0},
         {"rope_scale": float("nan")},
         {"gpu_reserve": float("inf")},
+        {"unpacked_weights": 0.0},
         {"gpu_split": [0.0]},
         {"gpu_split": [-1.0, 4.0]},
         {"gpu_split": [float("inf")]},

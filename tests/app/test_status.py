@@ -9,7 +9,7 @@ from switchyard.app.http.places import Places
 from switchyard.app.routes import status
 from switchyard.app.routes.status import status_of
 from switchyard.engine.messages import ModelInfo
-from switchyard.engine.stats import DeviceMemory, Occupancy, Rates, Totals
+from switchyard.engine.stats import DeviceMemory, KeptWeights, Occupancy, Rates, Totals
 
 TOTALS = Totals(draft_tokens=300, accepted_tokens=100, resets=1, rebuilds=10, reloads=100)
 MEMORY = DeviceMemory("NVIDIA Test", allocated=1, reserved=2, free=3, total=4)
@@ -22,7 +22,9 @@ def here(monkeypatch):
     monkeypatch.setattr(status, "BEGIN", 100.0)
     monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: 612.34))
     monkeypatch.setattr(status, "last_iteration_age", lambda _: 0.25049)
-    occupancy = Occupancy(referenced_pages=33, cached_pages=22, memory=(MEMORY,))
+    occupancy = Occupancy(
+        referenced_pages=33, cached_pages=22, memory=(MEMORY,), kept=KeptWeights(5, 8)
+    )
     standing = SimpleNamespace(
         stats=engine.Stats(0.0, TOTALS, num_active=3, occupancy=occupancy),
         info=INFO,
@@ -71,6 +73,7 @@ def test_the_status_tells_each_number_of_a_model_at_work(here):
         "recoveries": 1111,
         "draft_acceptance": 0.333,
         "gpus": [{"name": "NVIDIA Test", "allocated": 1, "reserved": 2, "free": 3, "total": 4}],
+        "unpacked_weights": {"bytes": 5, "min_tokens": 8},
         "pages": {"all": 77, "referenced": 33, "cached": 22},
     }
 

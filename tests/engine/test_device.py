@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from switchyard.engine.backends.exl2.load.faults import explain
+from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.occupancy import occupancy
 from switchyard.engine.errors import DeviceLost, OutOfMemory
 from switchyard.engine.stats import DeviceMemory, Occupancy
@@ -118,5 +119,5 @@ def test_pages_count_as_cached_once_they_are_full():
     generator = SimpleNamespace(
         page_size=256, unreferenced_pages=free, referenced_pages={"a": None, "b": None, "c": None}
     )
-    found = occupancy(generator)
+    found = occupancy(generator, LoadedModel(None, None, "float16"))
     assert (found.referenced_pages, found.cached_pages) == (3, 2)

@@ -1,7 +1,6 @@
 """Which batches have CUDA graphs."""
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -61,6 +60,23 @@ def test_rows_that_fill_up_cost_what_their_context_does(sizes):
 
 
 @pytest.mark.parametrize(
+    ("other", "least"),
+    [
+        ({1: 1.0, 8: 1.9, 32: 2.0, 64: 2.1}, 8),
+        ({1: 0.9, 8: 1.9, 32: 2.0, 64: 2.1}, 1),
+        ({1: 0.9, 8: 2.6, 32: 2.0, 64: 2.1}, 32),  # slower once, so not for fewer rows either
+        ({1: 1.0, 8: 1.9, 32: 2.0, 64: 3.6}, None),
+        ({1: 1.0, 8: 2.4, 32: 4.95, 64: 3.49}, None),  # faster by less than the noise
+    ],
+)
+def test_another_way_is_taken_from_the_size_on_where_it_stays_faster(sizes, other, least):
+    from switchyard.engine.backends.exl2.cuda.sizes import least_faster
+
+    usual = {rows: STEPS[rows] for rows in other} | {1: 1.0}
+    assert least_faster(usual, other) == least
+
+
+@pytest.mark.parametrize(
     ("name", "is_plain"),
     [
         *(("llama", True), ("gemma2", True), ("glm4", True), ("starcoder2", True)),
@@ -78,10 +94,12 @@ def test_models_without_graphs_of_ours_are_told_by_their_layers(build, name, is_
 @pytest.mark.parametrize("token_id", [-1, 10])
 def test_a_token_without_an_embedding_is_not_sent_to_the_device(token_id):
     cpu.install()
+    from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings
     from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
 
     passes = object.__new__(CapturedPasses)
-    passes._embeddings = SimpleNamespace(size=10)
+    passes._embeddings = Embeddings.__new__(Embeddings)
+    passes._embeddings._table = range(10)
     with pytest.raises(IndexError, match="beyond 10 embeddings"):
         passes.run(torch.tensor([3, token_id]), [0, 0], np.zeros((2, 1), dtype=np.int32))
     assert not passes.compute(torch.tensor([[3, token_id]]), [0], np.zeros((1, 1), dtype=np.int32))

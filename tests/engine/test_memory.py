@@ -183,7 +183,7 @@ def test_a_draft_model_takes_its_part():
 def test_the_next_mode_is_tried_where_memory_runs_out_after_all(loader, model_path, monkeypatch):
     tried = []
 
-    def run_out(config, configs, mode, tokens, progress, is_on_one):
+    def run_out(config, configs, mode, tokens, *_):
         tried.append((mode, tokens))
         if mode != "Q4":
             raise RuntimeError("Insufficient VRAM for model and cache")

@@ -68,6 +68,7 @@ class Exl2Backend:
         self._newline_ids: list[int] = []
         self._jobs: dict[str, Exl2Job] = {}
         self._num_failures = 0
+        self._lacks_memory = False  # in the last failed iteration
         self.work = Work()
         self._chunk_size = config.max_chunk_size or CHUNK_SIZES[device]
 
@@ -134,6 +135,7 @@ class Exl2Backend:
             self._generator.repair()
             self._num_failures += 1
             if self._num_failures > MAX_RETRIES:
+                self._lacks_memory = isinstance(fault, OutOfMemory)
                 raise fault from error
             self.work.retries += 1
             logger.warning("iteration failed, trying again", exc_info=True)
@@ -157,7 +159,8 @@ class Exl2Backend:
         return len(self._generator.active_jobs) + len(self._generator.pending_jobs)
 
     def occupancy(self) -> Occupancy:
-        return occupancy(self._generator)
+        assert self._loaded is not None
+        return occupancy(self._generator, self._loaded)
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
         held = [*self._generator.active_jobs, *self._generator.pending_jobs]
@@ -170,6 +173,10 @@ class Exl2Backend:
         return len(strays), lost
 
     def reset(self) -> None:
+        assert self._loaded is not None
+        if self._lacks_memory and self._loaded.shed():
+            logger.warning("memory ran out: the float16 copies of the weights are given up")
+            return self.rebuild()
         self._begin_recovery()
         self._generator.clear_queue()
         self._generator.reset_page_table()  # no cached page is reused
@@ -198,6 +205,7 @@ class Exl2Backend:
         torch.cuda.empty_cache()
 
     def _begin_recovery(self) -> None:
+        self._lacks_memory = False
         self._jobs.clear()
         self._num_failures = MAX_RETRIES  # no retries until a step succeeds
 

@@ -27,6 +27,11 @@ class Embeddings:
             found = found.float()
         return found if self._scale is None else found.mul_(self._scale)
 
+    def have(self, token_ids: torch.Tensor) -> bool:
+        """Whether there is an embedding for each of the tokens, which are on the host."""
+        least, most = token_ids.aminmax()
+        return int(least) >= 0 and int(most) < self.size
+
     @property
     def size(self) -> int:
         """Number of embeddings."""

@@ -18,6 +18,7 @@ from exllamav2 import (
 )
 
 from switchyard.engine.backends.exl2.cuda import experts, tensor_parallel
+from switchyard.engine.backends.exl2.cuda.kept import Kept, keepable
 from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses, can_capture, is_plain
 from switchyard.engine.backends.exl2.load.attention import (
     check_windows,
@@ -63,7 +64,8 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
     for mode, tokens in memory.caches():
         has_room = sum(map(bool, memory.place(mode, tokens))) == 1
         try:
-            loaded = _load(config, configs, mode, tokens, progress, has_room)
+            num_kept = len(memory.unpacked(mode, tokens))
+            loaded = _load(config, configs, mode, tokens, progress, has_room, num_kept)
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
@@ -131,17 +133,18 @@ def _load(
     tokens: int,
     progress: Callback,
     has_room: bool,
+    num_kept: int,
 ) -> LoadedModel:
-    """`configs`: a draft model's, if there is one, and the model's. `has_room`: whether one GPU has
-    room for all.
+    """`configs`: a draft model's, if there is one, and the model's. `has_room`: whether all fit one
+    GPU. `num_kept`: modules whose weights have room for a copy.
     """
     if not has_pages(configs[-1]):
         configs[-1].no_sdpa = True  # with SDPA, exllamav2 lets a prompt see later tokens
-    has_passes = has_pages(configs[-1]) and not (config.has_draft or config.loras)
     models = [ExLlamaV2(one) for one in configs]
     # exllamav2's graphs of single layers can't be part of our graphs. A model without ours keeps
     # them.
-    has_passes = has_passes and has_room and is_plain(models[-1])
+    has_passes = has_room and has_pages(configs[-1]) and is_plain(models[-1])
+    has_passes = has_passes and not (config.has_draft or config.loras)
     configs[-1].no_graphs = has_passes
     for model in models:
         set_windows(model)
@@ -154,8 +157,7 @@ def _load(
         cache = tensor_parallel.load(models[0], split, CACHES[mode], tokens, progress)
         set_tables(models[0])
         return LoadedModel(models[0], cache, mode)
-    callbacks = parts(progress, [len(model.modules) for model in models])
-    caches = []
+    callbacks, caches = parts(progress, [len(model.modules) for model in models]), []
     for model, callback in zip(models, callbacks, strict=True):
         if model is models[-1] and config.gpu_split:
             model.load(list(config.gpu_split), callback=callback)
@@ -169,10 +171,26 @@ def _load(
     model, cache = models[-1], caches[-1]
     loaded = LoadedModel(model, cache, mode, is_paged=has_pages(configs[-1]))
     if has_passes and can_capture(model):
-        loaded.passes = CapturedPasses(model, cache, PAGE_SIZE, config.max_batch_size)
+        kept = _keep(model, cache, num_kept)
+        loaded.passes = CapturedPasses(model, cache, PAGE_SIZE, config.max_batch_size, kept)
     if len(models) > 1:
         loaded.draft_model, loaded.draft_cache = models[0], caches[0]
     return loaded
+
+
+def _keep(model: ExLlamaV2, cache: Any, most: int) -> Kept | None:
+    """Float16 copies of the weights of the first `most` modules, or as many as have room."""
+    if not most:
+        return None
+    found, kept = keepable(model), Kept(model, cache)
+    number = kept.add(found[:most])
+    logger.info(
+        "float16 copies of the weights of %d of %d modules, %.1f GiB",
+        number,
+        len(found),
+        kept.num_bytes / GIB,
+    )
+    return kept if number else None
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -6,7 +6,6 @@ layer. A graph is launched as a whole. Engine thread.
 
 import functools
 import logging
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,16 +24,17 @@ from exllamav2.rmsnorm import ExLlamaV2RMSNorm
 
 from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings, learned
 from switchyard.engine.backends.exl2.cuda.experts import MAX_DENSE_TOKENS, is_dense
-from switchyard.engine.backends.exl2.cuda.graphs import record
+from switchyard.engine.backends.exl2.cuda.graphs import NUM_TIMED, capturing, record, seconds
+from switchyard.engine.backends.exl2.cuda.inputs import Inputs
+from switchyard.engine.backends.exl2.cuda.kept import NEVER, Kept
 from switchyard.engine.backends.exl2.cuda.prompts import PromptPasses
-from switchyard.engine.backends.exl2.cuda.sizes import Sizes
+from switchyard.engine.backends.exl2.cuda.sizes import Sizes, least_faster
 from switchyard.engine.memory.lengths import SHORT_CONTEXTS, graph_rows
+from switchyard.engine.stats import KeptWeights
 
 logger = logging.getLogger(__name__)
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
-
-NUM_TIMES, NUM_TIMED = 3, 5  # runs, and passes in a run, of a measurement of sizes
 
 MAX_TUNED = 4  # rows up to which exllamav2 tunes its kernels
 NUM_TUNED = 200
@@ -66,24 +66,14 @@ def is_plain(model: Any) -> bool:
     )
 
 
-def _have_rows(token_ids: torch.Tensor, size: int) -> bool:
-    least, most = token_ids.aminmax()
-    return int(least) >= 0 and int(most) < size
-
-
-@functools.cache
-def _capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
-    """The one stream and lock of all captures on a GPU: torch keeps 32 MiB forever for each stream
-    that multiplies matrices. It is not exllamav2's stream, on which other models may run.
-    """
-    return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
-
-
 class CapturedPasses:
     """The graphs of a model for which `can_capture` holds."""
 
-    def __init__(self, model: Any, cache: Any, page_size: int, max_rows: int) -> None:
-        """`max_rows`: most sequences in a pass."""
+    def __init__(
+        self, model: Any, cache: Any, page_size: int, max_rows: int, kept: Kept | None = None
+    ) -> None:
+        """`max_rows`: most sequences in a pass. `kept`: closed with these passes."""
+        self._kept = kept
         self._model = model
         self._cache = cache
         self._page_size = page_size
@@ -93,17 +83,10 @@ class CapturedPasses:
         self._max_rows = max_rows
         self.num_rows = 0
         most = graph_rows(max_rows)[-1]
-        self._token_ids = torch.zeros(most, dtype=torch.long, device=self._device)
-        self._positions = torch.zeros(most, dtype=torch.int32, device=self._device)
         self._widths = sorted(
             {num_pages, *(min(n // page_size, num_pages) for n in SHORT_CONTEXTS)}
         )
-        self._pages = {
-            width: torch.zeros((most, width), dtype=torch.int32, device=self._device)
-            for width in self._widths
-        }
-        self._known_positions: list[int] = []  # as the device holds them
-        self._known_pages: dict[int, np.ndarray] = {}  # likewise, by width
+        self._inputs = Inputs(most, self._widths, self._device)
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._sizes = Sizes({most: 0.0}, max_rows)  # until measured
         max_tokens = model.config.max_input_len
@@ -117,21 +100,23 @@ class CapturedPasses:
 
     def capture(self) -> None:
         """Capture and measure the graphs. The cache must be unused: page 0 is overwritten."""
-        stream, lock = _capturing(self._index)
-        self._known_positions = []
-        self._known_pages.clear()
+        stream, lock = capturing(self._index)
+        self._inputs.forget()
         pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self._device)
         self._graphs.clear()
+        if self._kept is not None:
+            self._kept.min_tokens = NEVER
         with lock, torch.inference_mode(), torch.cuda.stream(stream):
             tried = graph_rows(self._max_rows)
             for rows in tried:
                 self._tune(rows)
             stream.synchronize()
             first, *others = self._widths
-            self._record(pool, first, tried)
-            seconds = {rows: self._seconds(first, rows, 0) for rows in tried}
-            self._sizes = Sizes(seconds, self._max_rows)
+            times = self._try(pool, first, tried)
+            if self._kept is not None:
+                times = self._try_kept(self._kept, pool, first, times)
+            self._sizes = Sizes(times, self._max_rows)
             for rows in {*tried} - {*self._sizes.used}:
                 del self._graphs[first, rows]
             for width in others:
@@ -139,36 +124,66 @@ class CapturedPasses:
             self._sizes.seconds_a_token = self._seconds_a_token()
             num_prompts = self._prompts.capture(pool)
         torch.cuda.synchronize(self._device)
-        self._known_positions = []
+        self._inputs.forget()
         logger.info(
             "%d graphs of decode steps, %d of prompts; milliseconds by rows: %s",
             len(self._graphs),
             num_prompts,
-            ", ".join(f"{rows}: {1000 * time:.2f}" for rows, time in seconds.items()),
+            ", ".join(f"{rows}: {1000 * time:.2f}" for rows, time in times.items()),
         )
+
+    def _try(self, pool: Any, width: int, sizes: Sequence[int]) -> dict[int, float]:
+        """Records graphs of these sizes. Returns seconds of a pass by size."""
+        self._record(pool, width, sizes)
+        return {rows: self._seconds(width, rows, 0) for rows in sizes}
+
+    def _try_kept(
+        self, kept: Kept, pool: Any, width: int, usual: dict[int, float]
+    ) -> dict[int, float]:
+        """Records graphs that use kept weights, where they are faster than `usual`. Returns the
+        seconds of the graphs that remain, by size.
+        """
+        others, kept.min_tokens = dict(self._graphs), 1
+        for rows in usual:  # a first use loads kernels, which can't be captured
+            self._decode(rows, self._inputs.pages[width][:rows])
+        times = self._try(pool, width, [*usual])
+        kept.min_tokens = least_faster(usual, times) or NEVER
+        slower = [rows for rows in usual if rows < kept.min_tokens]
+        self._graphs |= {(width, rows): others[width, rows] for rows in slower}
+        if len(slower) == len(usual):
+            self._give_up_kept()
+        logger.info("float16 copies serve passes of %d tokens or more", kept.min_tokens)
+        return times | {rows: usual[rows] for rows in slower}
+
+    def _give_up_kept(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
+    def shed(self) -> bool:
+        """Give up kept weights, if there are any, and all graphs; then `capture` must follow.
+        Returns whether there were any.
+        """
+        there_are_any = self._kept is not None
+        if there_are_any:
+            self._release()
+            torch.cuda.empty_cache()
+        return there_are_any
+
+    @property
+    def kept(self) -> KeptWeights:
+        kept = self._kept
+        return KeptWeights() if kept is None else KeptWeights(kept.num_bytes, kept.min_tokens)
 
     def _record(self, pool: Any, width: int, sizes: Sequence[int]) -> None:
         for rows in reversed(sizes):  # the largest first: smaller graphs fit in its memory
-            decode = functools.partial(self._decode, rows, self._pages[width][:rows])
+            decode = functools.partial(self._decode, rows, self._inputs.pages[width][:rows])
             self._graphs[width, rows] = record(pool, decode)
 
     def _seconds(self, width: int, rows: int, position: int) -> float:
-        """Seconds of a pass, the best of NUM_TIMES. Overwrites page 0."""
+        """Seconds of a pass. Overwrites page 0."""
         graph, _ = self._graphs[width, rows]
-        times: list[float] = []
-        for _ in range(NUM_TIMES):
-            self._positions.fill_(position)
-            begin, end = (
-                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-                for _ in range(2)
-            )
-            begin.record()
-            for _ in range(NUM_TIMED):
-                graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(float(begin.elapsed_time(end)) / 1000 / NUM_TIMED)
-        return min(times)
+        return seconds(graph, lambda: self._inputs.positions.fill_(position))
 
     def _seconds_a_token(self) -> float:
         """Seconds of attention for each token of a row's context."""
@@ -186,8 +201,8 @@ class CapturedPasses:
         hidden = torch.zeros((rows, 1, hidden_size), dtype=torch.half, device=self._device)
         num_passes = 1 if rows > MAX_TUNED else NUM_TUNED // self._model.config.num_hidden_layers
         for _ in range(num_passes + 1):
-            self._positions.zero_()
-            self._decode(rows, self._pages[self._widths[0]][:rows])
+            self._inputs.positions.zero_()
+            self._decode(rows, self._inputs.pages[self._widths[0]][:rows])
         for _ in range(NUM_TUNED if rows <= MAX_TUNED else 0):
             head.forward(hidden)
 
@@ -200,20 +215,14 @@ class CapturedPasses:
         the cache, (rows, pages), int32. Raises IndexError for tokens on the host without an
         embedding; tokens on the device were drawn there.
         """
-        if token_ids.device.type == "cpu" and not _have_rows(token_ids, self._embeddings.size):
+        if token_ids.device.type == "cpu" and not self._embeddings.have(token_ids):
             raise IndexError(f"a token id is beyond {self._embeddings.size} embeddings")
         set_device_streams()
         rows = len(token_ids)
         width = next(w for w in self._widths if w >= pages.shape[1])
-        shortest = positions.index(min(positions))
-        size = self._sizes.fit(rows, positions[shortest])
+        size = self._sizes.fit(rows, min(positions))
         self.num_rows = size
-        fill = size - rows  # padding rows repeat the row with the shortest context
-        self._token_ids[:rows].copy_(token_ids, non_blocking=True)
-        if fill:
-            self._token_ids[rows:size] = self._token_ids[shortest]
-        self._send_positions([*positions, *[positions[shortest]] * fill])
-        self._send_pages(np.vstack((pages, pages[shortest : shortest + 1].repeat(fill, 0))), width)
+        self._inputs.send(token_ids, positions, pages, width, size - rows)
         graph, logits = self._graphs[width, size]
         graph.replay()
         return logits[:rows]
@@ -227,44 +236,33 @@ class CapturedPasses:
         did. `starts`: position of each row's first token; `pages`: of the cache, (rows, pages),
         int32.
         """
-        if not _have_rows(token_ids, self._embeddings.size):
+        if not self._embeddings.have(token_ids):
             return False  # an error on the host; a lost device on the GPU
         set_device_streams()
         return self._prompts.run(token_ids, starts, pages)
 
     def close(self) -> None:
         """Release the graphs; then the model can be unloaded."""
-        self._graphs.clear()
-        self._prompts.close()
+        self._release()
         self._embeddings.close()
 
-    def _send_positions(self, positions: list[int]) -> None:
-        """Send positions, unless the last pass has left exactly these."""
-        if positions != self._known_positions:
-            sent = torch.tensor(positions, dtype=torch.int32)
-            self._positions[: len(positions)].copy_(sent, non_blocking=True)
-        self._known_positions = [position + 1 for position in positions]
-
-    def _send_pages(self, pages: np.ndarray, width: int) -> None:
-        known = self._known_pages.get(width)
-        rows, used = pages.shape
-        if known is not None and len(known) >= rows and np.array_equal(known[:rows, :used], pages):
-            return
-        table = np.zeros((rows, width), dtype=np.int32)
-        table[:, :used] = pages
-        self._known_pages[width] = table
-        self._pages[width][:rows].copy_(torch.from_numpy(table), non_blocking=True)
+    def _release(self) -> None:
+        self._graphs.clear()
+        self._prompts.close()
+        self._give_up_kept()
 
     def _decode(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
         """Logits of `rows`, all inputs on the device."""
-        x = self._compute(self._token_ids[:rows], self._positions[:rows], pages, is_last=True)
+        x = self._compute(
+            self._inputs.token_ids[:rows], self._inputs.positions[:rows], pages, is_last=True
+        )
         config = self._model.config
         if config.final_logit_softcapping:
             ext_c.softcap_(x, config.final_logit_softcapping)
         padding = self._model.modules[-1].padding
         if padding > 0:
             x[:, :, -padding:] = PADDING_LOGIT
-        self._positions[:rows] += 1  # usually right for the next pass
+        self._inputs.positions[:rows] += 1  # usually right for the next pass
         return x
 
     def _compute(

@@ -5,6 +5,18 @@ from collections.abc import Mapping
 NOISE = 0.02  # relative: a larger size must be faster by this much
 
 
+def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int | None:
+    """The least size from which on a pass of each size takes less time by `other` than by `usual`;
+    None without one. Both: seconds by size.
+    """
+    found = None
+    for size in sorted(usual, reverse=True):
+        if other[size] >= usual[size] * (1 - NOISE):
+            break
+        found = size
+    return found
+
+
 class Sizes:
     """Batch sizes and the time of a pass of each. A smaller batch is padded. A larger size may be
     faster: beyond some number of rows exllamav2 computes in another way.

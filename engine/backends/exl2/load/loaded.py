@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from switchyard.engine.stats import KeptWeights
+
 logger = logging.getLogger(__name__)
 
 
@@ -36,6 +38,15 @@ class Passes(Protocol):
         int32.
         """
 
+    def shed(self) -> bool:
+        """Give up memory that only makes passes faster. Returns whether there was any; then
+        `capture` must follow.
+        """
+
+    @property
+    def kept(self) -> KeptWeights:
+        """What `shed` gives up."""
+
     def close(self) -> None:
         """Release all that is not the model's."""
 
@@ -59,6 +70,17 @@ class LoadedModel:
                 max_seq_len,
                 self.cache.max_seq_len,
             )
+
+    def shed(self) -> bool:
+        """Give up memory that only makes passes faster. Returns whether there was any; then the
+        generator must be made anew.
+        """
+        return self.passes is not None and self.passes.shed()
+
+    @property
+    def kept(self) -> KeptWeights:
+        """What `shed` gives up."""
+        return KeptWeights() if self.passes is None else self.passes.kept
 
     def unload(self) -> None:
         """Release everything. The memory is free once no other reference is left."""

@@ -4,14 +4,15 @@ from typing import Any
 
 import torch
 
+from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.stats import DeviceMemory, Occupancy
 
 
-def occupancy(generator: Any) -> Occupancy:
-    """Of the library's generator, or of one derived from it."""
+def occupancy(generator: Any, loaded: LoadedModel) -> Occupancy:
+    """Of the library's generator, or of one derived from it, over `loaded`."""
     free = generator.unreferenced_pages.values()
     cached = sum(page.kv_position == generator.page_size for page in free)
-    return Occupancy(len(generator.referenced_pages), cached, _memory())
+    return Occupancy(len(generator.referenced_pages), cached, _memory(), loaded.kept)
 
 
 def _memory() -> tuple[DeviceMemory, ...]:

@@ -1,0 +1,60 @@
+"""The inputs of decode steps on a GPU, at addresses that graphs know. Engine thread."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+
+class Inputs:
+    """A row is a sequence. What the device holds already is not sent again."""
+
+    def __init__(self, most: int, widths: Sequence[int], device: torch.device) -> None:
+        """`most`: rows; `widths`: numbers of pages in a row that have graphs."""
+        self.token_ids = torch.zeros(most, dtype=torch.long, device=device)
+        self.positions = torch.zeros(most, dtype=torch.int32, device=device)
+        self.pages = {
+            width: torch.zeros((most, width), dtype=torch.int32, device=device) for width in widths
+        }
+        self._known_positions: list[int] = []  # as the device holds them
+        self._known_pages: dict[int, np.ndarray] = {}  # likewise, by width
+
+    def forget(self) -> None:
+        """After the device's copies were changed."""
+        self._known_positions = []
+        self._known_pages.clear()
+
+    def send(
+        self,
+        token_ids: torch.Tensor,
+        positions: Sequence[int],
+        pages: np.ndarray,
+        width: int,
+        fill: int,
+    ) -> None:
+        """For a graph of this width that adds 1 to the positions. `fill` padding rows repeat the
+        row with the shortest context.
+        """
+        rows, shortest = len(token_ids), positions.index(min(positions))
+        self.token_ids[:rows].copy_(token_ids, non_blocking=True)
+        if fill:
+            self.token_ids[rows : rows + fill] = self.token_ids[shortest]
+        self._send_positions([*positions, *[positions[shortest]] * fill])
+        self._send_pages(np.vstack((pages, pages[shortest : shortest + 1].repeat(fill, 0))), width)
+
+    def _send_positions(self, positions: list[int]) -> None:
+        """Send positions, unless the last pass has left exactly these."""
+        if positions != self._known_positions:
+            sent = torch.tensor(positions, dtype=torch.int32)
+            self.positions[: len(positions)].copy_(sent, non_blocking=True)
+        self._known_positions = [position + 1 for position in positions]
+
+    def _send_pages(self, pages: np.ndarray, width: int) -> None:
+        known = self._known_pages.get(width)
+        rows, used = pages.shape
+        if known is not None and len(known) >= rows and np.array_equal(known[:rows, :used], pages):
+            return
+        table = np.zeros((rows, width), dtype=np.int32)
+        table[:, :used] = pages
+        self._known_pages[width] = table
+        self.pages[width][:rows].copy_(torch.from_numpy(table), non_blocking=True)

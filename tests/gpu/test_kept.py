@@ -1,0 +1,144 @@
+"""Float16 copies of an EXL2 model's weights, on a GPU."""
+
+import gc
+
+import pytest
+import torch
+
+from switchyard.engine.memory.estimate import Memory
+from switchyard.engine.model.footprint import measure
+from switchyard.engine.sampling import Sampling
+from tests.engine.exl2.drive import GREEDY, prompt
+from tests.engine.forced import ending, run
+from tests.scripted import job
+
+pytestmark = pytest.mark.gpu
+
+ALWAYS, MANY = 1, 48  # tokens
+
+
+@pytest.fixture(scope="module")
+def quantized(make_larger):
+    return make_larger(12, "--exl2")
+
+
+def texts(backend, number=MANY, length=24):
+    jobs = [
+        job(f"job{i}", length, prompt=prompt(i, 20 + 17 * i), sampling=GREEDY, ignore_eos=True)
+        for i in range(number)
+    ]
+    events = run(backend, *jobs)
+    return [ending(events[one.identifier]).text for one in jobs]
+
+
+def num_same(some, others, length=12):
+    same = sum(a[:length] == b[:length] for a, b in zip(some, others, strict=True))
+    print(f"{same} of {len(some)} texts begin alike")
+    return same
+
+
+def float32(model):
+    """transformers' model with the weights that exllamav2 unpacks."""
+    import transformers
+
+    config = transformers.LlamaConfig.from_pretrained(model.config.model_dir)
+    del config.quantization_config
+    exact = transformers.LlamaForCausalLM(config).cuda().float()
+    found = {}
+    for name, parameter in exact.named_parameters():
+        module = model.modules_dict[name.removesuffix(".weight")]
+        if hasattr(module, "get_weight_tensor_dq"):
+            found[name] = module.get_weight_tensor_dq().T[: len(parameter)]
+        elif hasattr(module, "embedding"):
+            found[name] = module.embedding.weight
+        else:
+            found[name] = module.weight
+    exact.load_state_dict({name: tensor.float() for name, tensor in found.items()}, strict=False)
+    return exact
+
+
+def logits(backend, token_ids):
+    """The last logits of each prompt, (prompts, vocabulary), in one pass of the model's."""
+    generator = backend._generator
+    rows, length = token_ids.shape
+    params = generator.get_paged_params(
+        rows,
+        torch.arange(rows, dtype=torch.int32)[:, None],
+        torch.zeros(rows, dtype=torch.int32),
+        q_len=length,
+    )
+    with torch.inference_mode():
+        found = backend._loaded.model.forward_chunk(
+            input_ids=token_ids, attn_params=params, cache=generator.cache, loras=None
+        )["logits"]
+    return found[:, -1].float()
+
+
+@pytest.mark.parametrize("cache_mode", ["float16", "Q8", "Q4"])
+def test_texts_are_nearly_those_without_copies(serve, quantized, cache_mode):
+    config = {"max_batch_size": MANY, "cache_mode": (cache_mode,), "cache_tokens": MANY * 1280}
+    usual = texts(serve(quantized, unpacked_weights="off", **config))
+    backend = serve(quantized, **config)
+    found = backend.occupancy().kept
+    assert found.num_bytes and found.min_tokens <= MANY
+    least = {"float16": 40, "Q8": 36, "Q4": 24}[cache_mode]
+    assert num_same(usual, texts(backend)) >= least
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 64])
+def test_logits_are_nearer_to_float32s_than_without_copies(serve, quantized, rows):
+    backend = serve(quantized, max_batch_size=64, cache_tokens=64 * 256)
+    kept = backend._loaded.passes._kept
+    token_ids = torch.tensor([prompt(i, 8) for i in range(rows)])
+    with torch.inference_mode():
+        exact = float32(backend._loaded.model)(token_ids.cuda()).logits[:, -1]
+    errors = {}
+    for least in (ALWAYS, 10**9):
+        kept.min_tokens = least
+        found = logits(backend, token_ids).cuda()[:, : exact.shape[1]]
+        assert torch.isfinite(found).all()
+        errors[least] = float((found - exact).norm() / exact.norm())
+    print(
+        f"{rows} rows: relative error {errors[ALWAYS]:.2e} with copies, {errors[10**9]:.2e} without"
+    )
+    assert errors[ALWAYS] <= errors[10**9]
+
+
+@pytest.mark.parametrize("unpacked_weights", ["auto", 0.1])
+def test_memory_is_as_estimated(serve, quantized, unpacked_weights):
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    backend = serve(quantized, unpacked_weights=unpacked_weights)
+    config = backend._config
+    [footprint], lengths = measure(config)
+    memory = Memory(config, [footprint], [10**11], lengths.max_seq_len)
+    sizes = memory.unpacked("float16", config.cache_tokens)
+    assert backend.occupancy().kept.num_bytes == sum(sizes)
+    [used] = memory.place("float16", config.cache_tokens)
+    taken = torch.cuda.memory_allocated() - before
+    print(f"{taken} bytes of {used + sum(sizes)} estimated, {sum(sizes)} of them copies")
+    assert taken <= used + sum(sizes)
+
+
+def test_copies_are_given_up_where_memory_runs_out(serve, quantized):
+    backend = serve(quantized)
+    usual, kept = texts(backend, 8), backend.occupancy().kept.num_bytes
+    before = torch.cuda.memory_allocated()
+    backend._lacks_memory = True
+    backend.reset()
+    assert backend.occupancy().kept.num_bytes == 0
+    assert torch.cuda.memory_allocated() <= before - kept
+    assert num_same(usual, texts(backend, 8)) >= 6
+    backend._lacks_memory = True
+    backend.reset()  # nothing more to give up
+    assert num_same(usual, texts(backend, 8)) >= 6
+
+
+def test_seeded_texts_are_sampled_with_copies(serve, quantized):
+    backend = serve(quantized, max_batch_size=MANY)
+    some = [
+        job(f"job{i}", 16, prompt=prompt(i, 20), sampling=Sampling(seed=i), ignore_eos=True)
+        for i in range(MANY)
+    ]
+    assert len({ending(events).text for events in run(backend, *some).values()}) > MANY // 2
