@@ -193,20 +193,25 @@ def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
 def quantized(
     outputs: int, inputs: int, scale: float, bits: int, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """A matrix in EXL2's format, with uniform random codes. Each code means its own value less 2 **
-    (bits - 1). Its weights have the standard deviation of the float16 ones.
+    """A matrix in EXL2's format, with random codes. Each code means its own value less 2 **
+    (bits - 1). Its weights have the standard deviation of the float16 ones. The mean of the layers'
+    weights is 0: else a constant direction would grow in each layer.
     """
     num_groups = inputs // GROUP_SIZE
-    deviation = ((4**bits - 1) / 12) ** 0.5
+    values = torch.arange(2**bits, dtype=torch.float64) - 2 ** (bits - 1)
+    codes = torch.randint(
+        *(-(2**31), 2**31, (inputs * bits // 32, outputs)), dtype=torch.int32, generator=generator
+    )
+    if bits == BITS:  # code 0, whose opposite there is not, becomes the code of 0
+        is_zero = ~(codes | codes >> 1 | codes >> 2 | codes >> 3) & 0x11111111
+        codes |= is_zero << 3
+        values[0] = 0
+    deviation = float(values.std(correction=0))
     scale_max = scale / inputs**0.5 / deviation * 256 / (SCALE + 1) ** 2
     starts = [i * GROUP_SIZE * bits // 32 for i in range(num_groups)]
     eight_scales = int.from_bytes(bytes([SCALE * 0x11] * 4), "little", signed=True)
     return {
-        "q_weight": torch.randint(
-            *(-(2**31), 2**31, (inputs * bits // 32, outputs)),
-            dtype=torch.int32,
-            generator=generator,
-        ),
+        "q_weight": codes,
         "q_groups": torch.tensor([n for start in starts for n in (bits, start)]).short(),
         "q_invperm": torch.randperm(inputs, generator=generator).int(),
         "q_scale": torch.full((num_groups, outputs // 8), eight_scales, dtype=torch.int32),
