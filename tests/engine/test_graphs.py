@@ -86,9 +86,9 @@ def test_another_way_is_taken_from_the_size_on_where_it_stays_faster(sizes, othe
 )
 def test_models_without_graphs_of_ours_are_told_by_their_layers(build, name, is_plain):
     """They keep the library's."""
-    from switchyard.engine.backends.exl2.cuda import passes
+    from switchyard.engine.backends.exl2.cuda import plain
 
-    assert passes.is_plain(build(SPECS[name], 1024)) == is_plain
+    assert plain.is_plain(build(SPECS[name], 1024)) == is_plain
 
 
 @pytest.mark.parametrize("token_id", [-1, 10])

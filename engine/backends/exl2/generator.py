@@ -41,11 +41,14 @@ class Generator(HeldGenerator):
     ) -> None:
         """`vocab_size`: of the tokenizer; `work`: counters to add to; `settings`: the library's."""
         super().__init__(device, passes, **settings)
+        if passes is not None:
+            passes.capture(vocab_size)
         self._work = work
         self._is_plain = self.paged and not self.num_draft_tokens
         # The library's own step returns logits on the host.
         draws_on = device if self._is_plain else torch.device("cpu")
-        self.draw = Draw(vocab_size, draws_on, self.model.config.vocab_size)
+        few = None if passes is None else passes.draw
+        self.draw = Draw(vocab_size, draws_on, self.model.config.vocab_size, few)
         self._step: Step | None = None  # launched; its tokens are not drawn yet
         max_pages = -(-self.max_seq_len // self.page_size)
         num_rows = self.max_batch_size

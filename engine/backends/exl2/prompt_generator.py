@@ -23,8 +23,6 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         self.is_overlapping = device.type != "cpu"  # the device works asynchronously
         self._device = device
         self._passes = passes
-        if passes is not None:
-            passes.capture()
 
     def reset_page_table(self) -> None:
         super().reset_page_table()

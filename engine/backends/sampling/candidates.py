@@ -13,7 +13,9 @@ NUM_CANDIDATES = 128  # more than MAX_FEW, for ties with the last kept one. Sort
 LEAST_TOP_P = 1e-9  # a top_p of 0 keeps the most probable token
 
 
-class _Settings(NamedTuple):
+class RowSettings(NamedTuple):
+    """The numbers of a row's draw."""
+
     temperature: float
     top_k: float
     top_p: float
@@ -22,13 +24,16 @@ class _Settings(NamedTuple):
 
 
 def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and each row's highest logit, (rows,), for samplers that are `is_few`. As the filters
-    of the same names and `filters.draw` do. Ties with the last kept token stay, as far as
-    NUM_CANDIDATES goes.
-    """
-    size = min(NUM_CANDIDATES, logits.shape[-1])
-    settings = [
-        _Settings(
+    """Tokens and each row's highest logit, (rows,), for samplers that are `is_few`."""
+    settings = read(samplers, logits.shape[-1])
+    return choose(upload(settings, torch.float64, logits.device), logits)
+
+
+def read(samplers: Sequence[Sampler], vocab_size: int) -> list[RowSettings]:
+    """The settings of the next draw, with its random numbers."""
+    size = min(NUM_CANDIDATES, vocab_size)
+    return [
+        RowSettings(
             one.temperature,
             min(one.sampling.top_k, size),
             max(one.sampling.top_p, LEAST_TOP_P),
@@ -37,7 +42,14 @@ def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tenso
         )
         for one in samplers
     ]
-    columns = upload(settings, torch.float64, logits.device)
+
+
+def choose(columns: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the filters of the same names and `filters.draw` do. Ties with the last kept token stay,
+    as far as NUM_CANDIDATES goes. `columns`: the `RowSettings`, (rows, 5), float64. It waits for
+    nothing, so it can be captured.
+    """
+    size = min(NUM_CANDIDATES, logits.shape[-1])
     temperature, top_k, top_p, min_p, points = columns[:, :, None].unbind(1)
     best = logits.topk(size)
     values = best.values.double() / temperature

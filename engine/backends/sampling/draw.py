@@ -26,6 +26,9 @@ NONE_LEFT = -1
 NOT_NUMBERS = -2
 
 
+# Draws rows that are `is_few` by a graph over these logits: `coded` tokens; None without one.
+Few = Callable[[Sequence[candidates.RowSettings], torch.Tensor], torch.Tensor | None]
+
 # Returns the tokens of some rows, and their highest logits
 _Way = Callable[[Sequence[Sampler], torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
@@ -77,13 +80,24 @@ def check(token_id: int) -> None:
         raise JobFailed("the model's logits are not numbers")
 
 
+def coded(token_ids: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
+    """Tokens, or codes in place of them. `tops`: the highest logit of each row."""
+    token_ids = token_ids.masked_fill(tops == -math.inf, NONE_LEFT)
+    return token_ids.masked_fill_(~(tops < math.inf), NOT_NUMBERS)
+
+
 class Draw:
     def __init__(
-        self, vocab_size: int, device: torch.device, model_vocab_size: int | None = None
+        self,
+        vocab_size: int,
+        device: torch.device,
+        model_vocab_size: int | None = None,
+        few: Few | None = None,
     ) -> None:
         """`vocab_size`: of the tokenizer; logits beyond it belong to no token. `model_vocab_size`:
         of the model, if it differs; logprobs are over all of it.
         """
+        self._few = few
         self._vocab_size = vocab_size
         self._model_vocab_size = model_vocab_size or vocab_size
         self._device = device
@@ -102,6 +116,13 @@ class Draw:
         negative prompts of the pairs among them, in order.
         """
         told, raw = _raw(samplers, logits, self._model_vocab_size)
+        if self._few is not None and all(map(_is_usual, samplers)):
+            settings = candidates.read(samplers, self._vocab_size)
+            token_ids = self._few(settings, logits)
+            if token_ids is None:
+                columns = upload(settings, torch.float64, self._device)
+                token_ids = coded(*candidates.choose(columns, logits[:, : self._vocab_size]))
+            return Drawing(token_ids, samplers, told, raw)
         if not all(_is_taken_as_it_is(sampler) for sampler in samplers):
             logits = logits.float()
         if negative is not None:
@@ -112,9 +133,7 @@ class Draw:
         self._penalize([(i, s) for i, s in enumerate(samplers) if s.is_penalized], logits)
         self._mask([(i, s) for i, s in enumerate(samplers) if s.is_masked], logits)
         token_ids, tops = self._choose(samplers, logits)
-        token_ids = token_ids.masked_fill(tops == -math.inf, NONE_LEFT)
-        token_ids.masked_fill_(~(tops < math.inf), NOT_NUMBERS)
-        return Drawing(token_ids, samplers, told, raw)
+        return Drawing(coded(token_ids, tops), samplers, told, raw)
 
     def _limit(self, samplers: Sequence[Sampler], logits: torch.Tensor) -> None:
         """Apply the rules. A failed rule leaves its error in its sampler."""
@@ -237,6 +256,11 @@ def _is_taken_as_it_is(sampler: Sampler) -> bool:
     """Whether no computation uses the sampler's whole row of logits."""
     is_changed = sampler.is_penalized or sampler.is_masked or sampler.is_pair
     return not is_changed and (sampler.is_few or not sampler.is_filtered)
+
+
+def _is_usual(sampler: Sampler) -> bool:
+    """Whether the draw is among few tokens, by logits that nothing changes."""
+    return sampler.is_few and not sampler.rules and _is_taken_as_it_is(sampler)
 
 
 def _way(sampler: Sampler) -> _Way:

@@ -19,7 +19,8 @@ from exllamav2 import (
 
 from switchyard.engine.backends.exl2.cuda import experts, tensor_parallel
 from switchyard.engine.backends.exl2.cuda.kept import Kept, keepable
-from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses, can_capture, is_plain
+from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
+from switchyard.engine.backends.exl2.cuda.plain import can_capture, is_plain
 from switchyard.engine.backends.exl2.load.attention import (
     check_windows,
     set_tables,

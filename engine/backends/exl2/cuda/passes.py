@@ -13,15 +13,10 @@ import numpy as np
 import torch
 from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.device import set_device_streams
-from exllamav2.embedding import ExLlamaV2Embedding
 from exllamav2.ext import exllamav2_ext as ext_c
-from exllamav2.layernorm import ExLlamaV2LayerNorm
-from exllamav2.linear import ExLlamaV2Linear
-from exllamav2.mlp import ExLlamaV2MLP
-from exllamav2.parallel_decoder import ExLlamaV2ParallelDecoder
 from exllamav2.pos_embedding import ExLlamaV2PosEmbedding
-from exllamav2.rmsnorm import ExLlamaV2RMSNorm
 
+from switchyard.engine.backends.exl2.cuda.draws import CapturedDraws
 from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings, learned
 from switchyard.engine.backends.exl2.cuda.experts import MAX_DENSE_TOKENS, is_dense
 from switchyard.engine.backends.exl2.cuda.graphs import NUM_TIMED, capturing, record, seconds
@@ -29,6 +24,7 @@ from switchyard.engine.backends.exl2.cuda.inputs import Inputs
 from switchyard.engine.backends.exl2.cuda.kept import NEVER, Kept
 from switchyard.engine.backends.exl2.cuda.prompts import PromptPasses
 from switchyard.engine.backends.exl2.cuda.sizes import Sizes, least_faster
+from switchyard.engine.backends.sampling.candidates import RowSettings
 from switchyard.engine.memory.lengths import SHORT_CONTEXTS, graph_rows
 from switchyard.engine.stats import KeptWeights
 
@@ -38,32 +34,6 @@ PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 
 MAX_TUNED = 4  # rows up to which exllamav2 tunes its kernels
 NUM_TUNED = 200
-
-PLAIN = (
-    ExLlamaV2Attention,
-    ExLlamaV2MLP,
-    ExLlamaV2LayerNorm,
-    ExLlamaV2Linear,
-    ExLlamaV2ParallelDecoder,
-    ExLlamaV2PosEmbedding,
-    ExLlamaV2RMSNorm,
-)
-
-
-def can_capture(model: Any) -> bool:
-    """Whether each pass is the same: one device, and only plain layers."""
-    devices = {module.device_idx for module in model.modules[1:]}
-    return is_plain(model) and len(devices) == 1 and not model.tp_context
-
-
-def is_plain(model: Any) -> bool:
-    """Whether the model has only plain layers. With many experts, the host has to know the chosen
-    ones. The model need not be loaded.
-    """
-    embedding, *modules = model.modules
-    return isinstance(embedding, ExLlamaV2Embedding) and all(
-        isinstance(module, PLAIN) or is_dense(module) for module in modules
-    )
 
 
 class CapturedPasses:
@@ -88,6 +58,8 @@ class CapturedPasses:
         )
         self._inputs = Inputs(most, self._widths, self._device)
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._draws = CapturedDraws(most, self._device)
+        self._last: tuple[int, int] | None = None  # the graph of the last run
         self._sizes = Sizes({most: 0.0}, max_rows)  # until measured
         max_tokens = model.config.max_input_len
         if any(is_dense(module) for module in model.modules):
@@ -98,12 +70,14 @@ class CapturedPasses:
         # Last: from here on the object must be closed.
         self._embeddings = Embeddings(model.modules[0], self._device)
 
-    def capture(self) -> None:
+    def capture(self, vocab_size: int) -> None:
         """Capture and measure the graphs. The cache must be unused: page 0 is overwritten."""
         stream, lock = capturing(self._index)
         self._inputs.forget()
         pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self._device)
+        self._last = None
+        self._draws.close()
         self._graphs.clear()
         if self._kept is not None:
             self._kept.min_tokens = NEVER
@@ -122,6 +96,8 @@ class CapturedPasses:
             for width in others:
                 self._record(pool, width, self._sizes.used)
             self._sizes.seconds_a_token = self._seconds_a_token()
+            for key, (_, logits) in self._graphs.items():
+                self._draws.capture(pool, key, logits[:, 0, :vocab_size])
             num_prompts = self._prompts.capture(pool)
         torch.cuda.synchronize(self._device)
         self._inputs.forget()
@@ -223,9 +199,18 @@ class CapturedPasses:
         size = self._sizes.fit(rows, min(positions))
         self.num_rows = size
         self._inputs.send(token_ids, positions, pages, width, size - rows)
-        graph, logits = self._graphs[width, size]
+        self._last = width, size
+        graph, logits = self._graphs[self._last]
         graph.replay()
         return logits[:rows]
+
+    def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
+        """Draws from the logits of the last `run`; None for others. Coded tokens, (rows,), valid
+        until the next draw.
+        """
+        if self._last is None or logits.data_ptr() != self._graphs[self._last][1].data_ptr():
+            return None
+        return self._draws.run(self._last, settings)
 
     def fit(self, length: int) -> int:
         """Tokens in each row of the prompt pass for at least `length` tokens."""
@@ -247,6 +232,8 @@ class CapturedPasses:
         self._embeddings.close()
 
     def _release(self) -> None:
+        self._last = None
+        self._draws.close()
         self._graphs.clear()
         self._prompts.close()
         self._give_up_kept()

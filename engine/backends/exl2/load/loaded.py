@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from switchyard.engine.backends.sampling.candidates import RowSettings
 from switchyard.engine.stats import KeptWeights
 
 logger = logging.getLogger(__name__)
@@ -18,8 +19,8 @@ class Passes(Protocol):
 
     num_rows: int  # rows of the last `run`, padding included
 
-    def capture(self) -> None:
-        """Prepare, while the cache is unused."""
+    def capture(self, vocab_size: int) -> None:
+        """Prepare, while the cache is unused. `vocab_size`: of the tokenizer."""
 
     def run(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
@@ -27,6 +28,11 @@ class Passes(Protocol):
         """Logits, (rows, 1, padded vocabulary), valid until the next run. `token_ids`: (rows,), on
         the host or the device; `positions`: of these tokens; `pages`: of the cache, (rows, pages),
         int32.
+        """
+
+    def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
+        """Draws from the logits of the last `run`; None for others. Coded tokens, (rows,), valid
+        until the next draw.
         """
 
     def fit(self, length: int) -> int:
