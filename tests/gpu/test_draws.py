@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from switchyard.engine.backends.sampling import candidates
+from switchyard.engine.backends.sampling import candidates, filters
 from switchyard.engine.backends.sampling.draw import coded
 from switchyard.engine.sampling import Sampling
 from tests.engine.exl2.drive import prompt
@@ -46,3 +46,19 @@ def test_a_graph_draws_what_its_operations_draw(serve, larger, number, monkeypat
     num_draws = sum(len(plain) for plain, _ in steps)
     print(f"{num_draws} draws by graphs, of {len(drawn)} steps {len(steps)}")
     assert num_draws >= 150 * number
+
+
+@pytest.mark.parametrize("rows", [1, 32, 200])
+def test_top_p_keeps_what_it_keeps_on_the_host(rows):
+    """Few rows are sorted as a whole, so that the host need not wait."""
+    generator = torch.Generator().manual_seed(rows)
+    spread = torch.linspace(0.01, 12, rows)[:, None]  # from flat rows to peaked ones
+    logits = torch.randn((rows, 32768), generator=generator) * spread
+    limits = torch.linspace(0.05, 0.999, rows)[:, None]
+    on_gpu = logits.cuda()
+    assert (on_gpu.numel() <= filters.MAX_SORTED) == (rows < 200)
+    filters.top_p(logits, limits)
+    filters.top_p(on_gpu, limits.cuda())
+    kept, expected = (~found.isinf().cpu() for found in (on_gpu, logits))
+    differing = (kept ^ expected).sum(-1)
+    assert kept.sum() > rows and int(differing.max()) <= 1  # a sum's last bit at the border
