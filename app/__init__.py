@@ -1,11 +1,14 @@
 """HTTP: Flask, JSON, server-sent events, status codes. Runs on request threads."""
 
-from switchyard.app.config import Settings, read_settings
-from switchyard.app.create import create_app
-from switchyard.app.exceptions import BadRequest, ClientGone, TimedOut
-from switchyard.app.extension import Switchyard
-from switchyard.app.host.text_stream import Result, TextStream
-from switchyard.app.sources import SettingsError
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from switchyard.app.config import Settings, read_settings
+    from switchyard.app.create import create_app
+    from switchyard.app.exceptions import BadRequest, ClientGone, TimedOut
+    from switchyard.app.extension import Switchyard
+    from switchyard.app.host.text_stream import Result, TextStream
+    from switchyard.settings import SettingsError
 
 __all__ = [
     "BadRequest",
@@ -19,3 +22,12 @@ __all__ = [
     "create_app",
     "read_settings",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: commands that need one module of this package import no Flask."""
+    if name in __all__:
+        import switchyard
+
+        return getattr(switchyard, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,17 +12,17 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.operation_settings import OperationSettings
 from switchyard.app.request.sampling import Sampled
 from switchyard.app.request.validation import validate
-from switchyard.app.sources import (
+from switchyard.app.sources import Environment, TomlFile, check_environment
+from switchyard.app.table_settings import TableModel, TableSettings
+from switchyard.settings import (
+    DEFAULT_BIND,
     FILE,
     PREFIX,
-    Environment,
     SettingsError,
-    TomlFile,
-    check_environment,
+    check_bind,
     file,
     refusal,
 )
-from switchyard.app.table_settings import TableModel, TableSettings
 
 WireFormat = Literal[
     "openai",
@@ -46,7 +46,7 @@ class Settings(OperationSettings, TableSettings):
         env_prefix=PREFIX, toml_file=FILE, extra="forbid", frozen=True
     )
 
-    bind: str = Field("127.0.0.1:8000", description="Address and port to listen on.")
+    bind: str = Field(DEFAULT_BIND, description="Address and port to listen on.")
     bind_wait: float = Field(
         0.0,
         ge=0,
@@ -186,10 +186,7 @@ class Settings(OperationSettings, TableSettings):
     @pydantic.field_validator("bind")
     @classmethod
     def _is_address(cls, value: str) -> str:
-        port = re.fullmatch(r"(?:\[.+\]|[^\[\]]+):(\d+)", value, re.ASCII)
-        if not value.startswith(("unix:", "fd://")) and (not port or int(port[1]) > 65535):
-            raise ValueError("must be HOST:PORT, [HOST]:PORT, unix:PATH or fd://NUMBER")
-        return value
+        return check_bind(value)
 
     @pydantic.field_validator("log_level", mode="before")
     @classmethod

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from switchyard import engine
 from switchyard.app.parts.call_formats import FORMATS
-from switchyard.app.sources import place
+from switchyard.settings import place
 
 DEFAULT_MODEL = str(pathlib.Path(__file__).parent.parent / "models" / "demo")
 

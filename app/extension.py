@@ -20,8 +20,8 @@ from switchyard.app.host.remote import CONCERNING, Remote
 from switchyard.app.host.text_stream import Result, TextStream
 from switchyard.app.http import origins
 from switchyard.app.services import KEY
-from switchyard.app.sources import KEY as KEY_VARIABLE
-from switchyard.app.sources import PREFIX, URL, SettingsError
+from switchyard.settings import KEY as KEY_VARIABLE
+from switchyard.settings import PREFIX, URL, SettingsError
 
 HOST = f"{KEY}_host"  # in an application's extensions: its `Local` or `Remote`
 

@@ -27,7 +27,6 @@ from switchyard.engine.errors import (
     Stalled,
     Unloaded,
 )
-from switchyard.engine.files import read_file, signature
 from switchyard.engine.grammar import constraints
 from switchyard.engine.job import Constraint, Forced, Healing, Job, Span
 from switchyard.engine.memory.gpus import check_gpus
@@ -144,6 +143,4 @@ __all__ = [
     "keep_memory_small",
     "open_engine",
     "panics_as",
-    "read_file",
-    "signature",
 ]

@@ -4,15 +4,41 @@ Its code lies beside this folder, in `app/` and `engine/`. The import names are 
 `switchyard.engine`, which can't collide with a host application's.
 """
 
+import importlib
 import pathlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from switchyard.app import Result, Switchyard, TextStream, create_app, read_settings
+    from switchyard.app.config import Settings, read_settings
+    from switchyard.app.create import create_app
+    from switchyard.app.exceptions import BadRequest, ClientGone, TimedOut
+    from switchyard.app.extension import Switchyard
+    from switchyard.app.host.text_stream import Result, TextStream
+    from switchyard.settings import SettingsError
 
 __version__ = "0.1.0"  # the same as in pyproject.toml
 
-__all__ = ["Result", "Switchyard", "TextStream", "create_app", "read_settings"]
+__all__ = [
+    "BadRequest",
+    "ClientGone",
+    "Result",
+    "Settings",
+    "SettingsError",
+    "Switchyard",
+    "TextStream",
+    "TimedOut",
+    "create_app",
+    "read_settings",
+]
+
+_MODULES = {
+    "app.config": ("Settings", "read_settings"),
+    "app.create": ("create_app",),
+    "app.exceptions": ("BadRequest", "ClientGone", "TimedOut"),
+    "app.extension": ("Switchyard",),
+    "app.host.text_stream": ("Result", "TextStream"),
+    "settings": ("SettingsError",),
+}
 
 if pathlib.Path(__file__).with_name("app").is_file():  # git on Windows checks links out as files
     raise ImportError(
@@ -23,8 +49,7 @@ if pathlib.Path(__file__).with_name("app").is_file():  # git on Windows checks l
 
 def __getattr__(name: str) -> Any:
     """Import on first use: an engine's process imports no Flask."""
-    if name in __all__:
-        from switchyard import app
-
-        return getattr(app, name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

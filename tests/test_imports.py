@@ -47,7 +47,7 @@ HOMES = {
 # set may import each other.
 LAYERS = {
     "engine": [
-        {"errors", "config", "files", "job", "panics", "sampling", "stats"},
+        {"errors", "config", "job", "panics", "sampling", "stats"},
         {"messages"},
         {"memory", "model"},
         {"stream", "held", "grammar", "schedule", "standing"},

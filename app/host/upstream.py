@@ -23,7 +23,7 @@ from switchyard.app.host.patient import (
     PatientTLSPool,
 )
 from switchyard.app.host.worker import hint
-from switchyard.app.sources import SettingsError
+from switchyard.settings import SettingsError
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sqlite3
 
-from switchyard.app.sources import SettingsError
+from switchyard.settings import SettingsError
 
 VERSION = 1  # of the tables: SQLite's user_version
 BUSY = 1.0  # seconds to wait for another program's lock on the file

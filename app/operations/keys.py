@@ -12,8 +12,8 @@ from typing import Any, Literal
 import pydantic
 from pydantic import Field
 
-from switchyard import engine
-from switchyard.app.sources import SettingsError
+from switchyard.files import read_file, signature
+from switchyard.settings import SettingsError
 
 Role = Literal["user", "metrics", "admin"]
 BudgetPeriod = Literal["day", "month", "total"]
@@ -112,7 +112,7 @@ def digest_of(key: bytes) -> str:
 
 def signature_of(path: str) -> Signature:
     """The signature of a file. Raises OSError."""
-    return engine.signature(os.stat(path))
+    return signature(os.stat(path))
 
 
 def read_keys(
@@ -129,7 +129,7 @@ def read_keys(
     file without keys is an error, since an editor or a full disk may have emptied it.
     """
     try:
-        data, status = engine.read_file(path, MAX_BYTES)
+        data, status = read_file(path, MAX_BYTES)
         text = data.decode()
     except (OSError, UnicodeDecodeError) as reason:
         raise KeysError(f"keys_file {path}: {reason}") from None
@@ -137,7 +137,7 @@ def read_keys(
         mode = f"{status.st_mode & 0o777:04o}"
         raise KeysError(f"keys_file {path} is open to others, by its mode {mode}: chmod o= {path}")
     try:
-        table = parse_keys(text, max_priority, has_ledger, engine.signature(status), before)
+        table = parse_keys(text, max_priority, has_ledger, signature(status), before)
         if not (table.by_name or may_be_empty):
             raise KeysError("it has no [[keys]]")
         return table

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from switchyard.app.http.request_id import request_id
 from switchyard.app.operations.access import AccessLine
-from switchyard.app.sources import SettingsError
+from switchyard.settings import SettingsError
 
 ACCESS = "switchyard.access"
 AUDIT = "switchyard.audit"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.engine.errors import ModelError
-from switchyard.engine.files import read_file
+from switchyard.files import read_file
 
 SUFFIXES = (".json", ".jinja", ".model", ".safetensors")  # of the files that a model is read from
 TEMPLATES = "additional_chat_templates"

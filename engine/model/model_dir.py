@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.engine.errors import ModelError
-from switchyard.engine.files import read_file
 from switchyard.engine.model.architectures import check_architecture
 from switchyard.engine.model.contents import (
     MAX_JSON,
@@ -21,6 +20,7 @@ from switchyard.engine.model.contents import (
 )
 from switchyard.engine.model.rope import read_rope
 from switchyard.engine.model.weights import check_files, check_format
+from switchyard.files import read_file
 
 MOST_LAYERS = 1024
 LAYERS = ("num_hidden_layers", "n_layers", "n_layer")

@@ -2,38 +2,48 @@
 can't be loaded.
 """
 
+import importlib
+
 import click
 
 from switchyard import __version__
-from switchyard.cli.bench import bench
-from switchyard.cli.check import check
-from switchyard.cli.doctor import doctor
-from switchyard.cli.estimate import estimate
-from switchyard.cli.keys import keys
-from switchyard.cli.models import models
-from switchyard.cli.serve import serve, shared_engine
-from switchyard.cli.server import drain
-from switchyard.cli.status import status
-from switchyard.cli.usage import usage
+
+# Of each command: its module, its name there, and its help in one sentence.
+COMMANDS = {
+    "serve": ("serve", "serve", "Serve the model in MODEL_DIR, or the demo, under gunicorn."),
+    "engine": ("serve", "shared_engine", "Run the engine of a model for several servers."),
+    "check": ("check", "check", "Check settings, keys, models, memory and address; start nothing."),
+    "doctor": ("doctor", "doctor", "Show what this machine has for a server, and what it lacks."),
+    "estimate": ("estimate", "estimate", "Estimate the GPU memory of a model without loading it."),
+    "keys": ("keys", "keys", "Create, list and revoke API keys."),
+    "models": ("models", "models", "List, load, swap and unload the models of a running server."),
+    "bench": ("bench", "bench", "Measure a running server: tokens a second, waits, gaps, errors."),
+    "status": ("status", "status", "Show each model's state, queue, batch and rates."),
+    "usage": ("usage", "usage", "Show the usage of API keys, by day and model."),
+    "drain": ("server", "drain", "Make the server of this machine finish its requests, and end."),
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Imports a command when it is called: some import the whole server, and others nothing."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f"switchyard.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="switchyard")
 def main() -> None:
     """Serve ExLlamaV2 models, and look after the server."""
-
-
-for command in (
-    serve,
-    shared_engine,
-    check,
-    doctor,
-    estimate,
-    keys,
-    models,
-    bench,
-    status,
-    usage,
-    drain,
-):
-    main.add_command(command)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import click
 
-from switchyard.app.sources import KEY
 from switchyard.cli.server import connect, url_of_settings
+from switchyard.settings import KEY
 
 PROMPT = "Once upon a time there was a lighthouse, and the keeper of it said:"
 PATIENCE = 300.0  # seconds without a byte
@@ -35,7 +35,7 @@ class Measured:
 @click.option("--tokens", default=128, show_default=True, help="New tokens of each stream.")
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def bench(url: str | None, key: str | None, streams: str, tokens: int, as_json: bool) -> None:
-    """Measure a running server: tokens a second, the wait for the first, gaps, errors."""
+    """Measure a running server: tokens a second, waits, gaps, errors."""
     try:
         numbers = [int(number) for number in streams.split(",")]
     except ValueError:

@@ -38,8 +38,9 @@ class Finding(NamedTuple):
 @with_settings
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def check(as_json: bool, **given: Any) -> None:
-    """Say what would keep a server from starting, or a model from serving: settings, keys, access
-    log, model, chat template, memory, address.
+    """Check settings, keys, models, memory and address; start nothing.
+
+    Says what would keep a server from starting, or a model from serving.
     """
     findings = list(_find(**given))
     if as_json:

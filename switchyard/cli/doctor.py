@@ -40,7 +40,7 @@ class Line(NamedTuple):
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def doctor(as_json: bool) -> None:
-    """Say what this machine has for a server, and what follows from it."""
+    """Show what this machine has for a server, and what it lacks."""
     lines = list(look())
     if as_json:
         click.echo(json.dumps([line._asdict() for line in lines]))

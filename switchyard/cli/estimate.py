@@ -56,7 +56,7 @@ class Row(NamedTuple):
 def estimate(
     model_dir: str, context: int | None, jobs: int, sizes: tuple[float, ...], as_json: bool
 ) -> None:
-    """Estimate the GPU memory of the model in MODEL_DIR, and what fits, without loading it.
+    """Estimate the GPU memory of a model without loading it.
 
     Exit status: 1 if nothing fits, 3 if the model can't be loaded at all.
     """

@@ -13,10 +13,10 @@ from typing import Any, Concatenate, ParamSpec
 
 import click
 
-from switchyard.app.config import read_settings
+from switchyard import settings
 from switchyard.app.operations.keys import blocks, read_keys
-from switchyard.app.sources import CONFIG, SettingsError
 from switchyard.cli.keys_file import Failed, block, edit, place, read
+from switchyard.settings import CONFIG, SettingsError
 
 P = ParamSpec("P")
 
@@ -45,7 +45,7 @@ def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]
     @functools.wraps(command)
     def run(file: str | None, /, *args: P.args, **options: P.kwargs) -> None:
         try:
-            path = file or read_settings().keys_file
+            path = file or settings.text("keys_file", "")
         except SettingsError as error:
             raise Failed(str(error)) from None
         if not path:
@@ -151,8 +151,8 @@ def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
 def check(path: str, as_json: bool) -> None:
     """Check whether a server could read the file."""
     try:
-        settings = read_settings()
-        table = read_keys(path, settings.max_priority, bool(settings.ledger))
+        has_ledger = bool(settings.text("ledger", ""))
+        table = read_keys(path, settings.whole_number("max_priority", 0), has_ledger)
         message, is_good = f"{len(table.by_name)} keys", True
     except SettingsError as error:
         message, is_good = str(error), False
@@ -166,7 +166,7 @@ def check(path: str, as_json: bool) -> None:
 def _max_priority() -> int:
     """The server's own limit, which bounds the keys' limits."""
     try:
-        return read_settings().max_priority
+        return settings.whole_number("max_priority", 0)
     except SettingsError as error:
         raise Failed(str(error)) from None
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from switchyard import engine
 from switchyard.app.operations.keys import (
     MAX_BYTES,
     ApiKey,
@@ -24,6 +23,7 @@ from switchyard.app.operations.keys import (
     parse_keys,
     read_keys,
 )
+from switchyard.files import read_file
 
 MAX_PRIORITY = 2**31 - 1  # upper limit of the setting max_priority
 
@@ -80,7 +80,7 @@ def edit(
     """
     with _locked(os.path.dirname(path)):
         before = read(path) if os.path.exists(path) else None
-        text = engine.read_file(path, MAX_BYTES)[0].decode() if before is not None else ""
+        text = read_file(path, MAX_BYTES)[0].decode() if before is not None else ""
         changed = change(text)
         try:
             after = parse_keys(changed, max_priority, has_ledger=True)

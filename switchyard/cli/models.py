@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from switchyard.app.sources import KEY
 from switchyard.cli.server import ask, url_of_settings
+from switchyard.settings import KEY
 
 PATIENCE = 3600.0  # seconds without news of a load
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from switchyard.app.config import Settings, read_settings
-from switchyard.app.sources import CONFIG, PREFIX, SettingsError
+from switchyard.settings import CONFIG, PREFIX, SettingsError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -33,7 +33,10 @@ def serve(**given: Any) -> None:
 @click.option("--at", help="Where to listen: unix:PATH, or HOST:PORT. Default: the setting at.")
 @click.option("--name", help="Name of the model, if the settings have several.")
 def shared_engine(at: str | None, name: str | None, **given: Any) -> None:
-    """Run the engine of a model for several servers, which set link = "socket"."""
+    """Run the engine of a model for several servers.
+
+    The servers set link = "socket".
+    """
     try:
         settings = read(**given)
         config = _chosen([one.config for one in settings.served()], name)

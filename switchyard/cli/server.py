@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 import click
 
-from switchyard.app.config import read_settings
-from switchyard.app.sources import KEY, SettingsError
+from switchyard import settings
+from switchyard.settings import KEY, SettingsError
 
 ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # address of all networks -> of this machine
 
@@ -30,7 +30,7 @@ class _UnixConnection(http.client.HTTPConnection):
 def url_of_settings() -> str:
     """URL of the server's address in the settings. Raises click.UsageError."""
     try:
-        bind = read_settings().bind
+        bind = settings.bind()
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     if bind.startswith("fd://"):

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from switchyard.app.sources import KEY
 from switchyard.cli.server import ask, url_of_settings
+from switchyard.settings import KEY
 
 
 @click.command()
@@ -15,7 +15,10 @@ from switchyard.cli.server import ask, url_of_settings
 @click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
 @click.option("--json", "as_json", is_flag=True, help="The server's own JSON.")
 def status(url: str | None, key: str | None, as_json: bool) -> None:
-    """Show each model's state, queue, batch and rates; with a user's key, only states and sums."""
+    """Show each model's state, queue, batch and rates.
+
+    With a user's key, only states and sums.
+    """
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     answer = ask(url or url_of_settings(), "GET", "/v1/status", headers)
     if as_json:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from switchyard.app.sources import KEY
 from switchyard.cli.server import ask, url_of_settings
+from switchyard.settings import KEY
 
 TEXTS = ("day", "key", "model")  # columns of text; the others are numbers
 
@@ -29,7 +29,10 @@ def usage(
     group_by: str | None,
     form: str | None,
 ) -> None:
-    """Show the usage of your API key, by day and model; with an admin's key, of all keys."""
+    """Show the usage of API keys, by day and model.
+
+    With a user's key, its own usage; with an admin's key, that of all keys.
+    """
     query = {"from": first, "to": last, "group_by": group_by, "format": form}
     given = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None})
     headers = {"Authorization": f"Bearer {key}"} if key else {}

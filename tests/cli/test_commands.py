@@ -14,35 +14,25 @@ import threading
 import click
 import gunicorn
 import pytest
-from click.testing import CliRunner
 
 from switchyard import engine
 from switchyard.app.chat.template import ChatTemplate, Conversation
-from switchyard.cli import main
+from switchyard.cli import COMMANDS, main
+from switchyard.cli import check as CHECK
 from switchyard.cli.serve import _chosen
 from switchyard.cli.server import url_of_settings
-from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu
 from tests.conftest import ROOT, run_code
-
-CHECK = sys.modules["switchyard.cli.check"]  # the commands have these names in the package
-DOCTOR = sys.modules["switchyard.cli.doctor"]
-
-
-@pytest.fixture
-def switchyard(tmp_path, monkeypatch):
-    """Run it in an empty directory, with no settings of this one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWITCHYARD_BIND", "127.0.0.1:0")
-    return lambda *arguments: CliRunner().invoke(main, arguments)
 
 
 def test_help_names_each_command(switchyard):
     for arguments in (["--help"], ["-h"], ["check", "--help"], ["doctor", "-h"]):
         done = switchyard(*arguments)
         assert done.exit_code == 0 and "Usage" in done.output
-    assert {"serve", "check", "doctor", "estimate", "bench", "drain"} <= set(
-        switchyard("--help").output.split()
-    )
+    context = click.Context(main, terminal_width=200)
+    for name, (_, _, text) in COMMANDS.items():
+        command = main.get_command(context, name)
+        assert command.name == name and command.get_short_help_str(200) == text
+        assert f"  {name} " in main.get_help(context) and text in main.get_help(context)
     assert "0.1.0" in switchyard("--version").output
 
 
@@ -210,10 +200,39 @@ def test_check_imports_no_torch(model_path, tmp_path):
     code = f"""
 import sys
 from click.testing import CliRunner
-from switchyard.cli import main
+from switchyard.cli import COMMANDS, main
+from switchyard.cli import check as CHECK
 done = CliRunner().invoke(main, ["check", {model_path!r}, "--bind", "127.0.0.1:0"])
 assert done.exit_code == 0, done.output
 assert not {{"torch", "exllamav2"}} & sys.modules.keys()
+"""
+    run_code(code)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["status", "--url", "http://127.0.0.1:9"],
+        ["usage", "--url", "http://127.0.0.1:9"],
+        ["drain", "--url", "http://127.0.0.1:9"],
+        ["keys", "--file", "keys.toml", "list"],
+        ["keys", "--file", "keys.toml", "add", "ann"],
+    ],
+)
+def test_quick_commands_import_neither_torch_nor_the_application(tmp_path, arguments):
+    (tmp_path / "keys.toml").write_text("")
+    (tmp_path / "keys.toml").chmod(0o600)
+    code = f"""
+import os, sys
+from click.testing import CliRunner
+from switchyard.cli import main
+os.chdir({str(tmp_path)!r})
+done = CliRunner().invoke(main, {arguments!r})
+assert "Usage: " in done.output or "can't be reached" in done.output or done.exit_code == 0
+heavy = {{"torch", "flask", "pydantic_settings", "switchyard.engine"}} & sys.modules.keys()
+assert not heavy, heavy
+assert "keys" in {arguments!r} or not {{"pydantic", "switchyard.app"}} & sys.modules.keys()
 """
     run_code(code)
 
@@ -264,61 +283,6 @@ def test_a_server_that_is_not_there_is_told(switchyard):
     assert done.exit_code == 1
     [line] = done.output.splitlines()
     assert "http://127.0.0.1:9 can't be reached: " in line and "start it, or give --url" in line
-
-
-GOOD = Gpu("A GPU", (9, 0), 24 << 30, 20 << 30, "570.1")
-
-
-@pytest.mark.parametrize(
-    ("gpu", "probe", "says", "status"),
-    [
-        (GOOD, {"cuda": "12.8", "sees": 1, "extension": True}, "torch for CUDA 12.8 sees 1", 0),
-        (GOOD, {"cuda": None, "sees": 0, "extension": True}, "build with CUDA", 1),
-        (GOOD, {"cuda": "12.8", "sees": 0, "extension": True}, "sees no GPU", 1),
-        (GOOD, {"cuda": "12.8", "sees": 1, "extension": "no compiler"}, "no compiler", 1),
-        (
-            Gpu("An old one", (7, 5), 8 << 30, 8 << 30, "470.2"),
-            {"cuda": "12.8", "sees": 1, "extension": True},
-            "It takes a driver from 525 on.",
-            1,
-        ),
-        (
-            Gpu("An older one", (7, 5), 8 << 30, 8 << 30, "570.2"),
-            {"cuda": "12.8", "sees": 1, "extension": True},
-            "flash-attn needs 8.0",
-            0,
-        ),
-    ],
-)
-def test_doctor_says_what_follows(switchyard, monkeypatch, gpu, probe, says, status):
-    monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
-    monkeypatch.setattr(DOCTOR, "probe", lambda: probe)
-    done = switchyard("doctor")
-    assert says in done.output and done.exit_code == status
-    assert gpu.name in done.output
-    assert json.loads(switchyard("doctor", "--json").output)
-
-
-def test_doctor_takes_the_first_gpu_driver_and_limit_that_will_do(switchyard, monkeypatch):
-    gpu = Gpu("The first", AMPERE, 8 << 30, 8 << 30, f"{NEEDED_DRIVER}.1")
-    monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
-    monkeypatch.setattr(DOCTOR, "probe", lambda: {"cuda": "12.8", "sees": 1, "extension": True})
-    monkeypatch.setattr(DOCTOR.resource, "getrlimit", lambda _: (1023, 1024))
-    done = switchyard("doctor")
-    assert done.exit_code == 0 and "flash-attn needs" not in done.output
-    monkeypatch.setattr(DOCTOR.resource, "getrlimit", lambda _: (1023, 1023))
-    assert switchyard("doctor").exit_code == 1
-
-
-def test_doctor_asks_torch_itself(switchyard):
-    told = DOCTOR.probe()
-    assert told["sees"] == 0 and told["cuda"] is None
-    assert "none that NVIDIA's driver knows" in switchyard("doctor").output
-
-
-def test_doctor_says_that_torch_gave_no_answer(monkeypatch):
-    monkeypatch.setattr(DOCTOR, "PROBE", "")
-    assert DOCTOR.probe()["extension"].startswith("torch can't be asked: ")
 
 
 def test_an_engine_is_chosen_by_its_name():

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,8 @@ from click.testing import CliRunner
 
 from scripts import model_table
 from switchyard import engine
+from switchyard.cli import check as CHECK
+from switchyard.cli import estimate as ESTIMATE
 from switchyard.cli import main
 from switchyard.cli.estimate import CONTEXT
 from switchyard.engine.config import ModelConfig
@@ -22,8 +23,6 @@ from switchyard.engine.memory.together import Together
 from switchyard.engine.model.footprint import measure
 from tests.conftest import DEMO, run_code
 
-ESTIMATE = sys.modules["switchyard.cli.estimate"]  # the commands have these names in the package
-CHECK = sys.modules["switchyard.cli.check"]
 DEMO_EXL2 = f"{DEMO}-exl2"
 
 

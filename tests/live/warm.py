@@ -20,7 +20,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-IMPORTS = ("torch", "gunicorn.app.wsgiapp", "switchyard.cli", "switchyard.server.worker")
+IMPORTS = ("torch", "gunicorn.app.wsgiapp", "switchyard.cli.serve", "switchyard.server.worker")
 MAX_BYTES = 1 << 17  # of a command with its environment
 
 

@@ -1,7 +1,7 @@
 """The key of shared engines. Its holder may run code there."""
 
 from switchyard.engine.errors import ModelError
-from switchyard.engine.files import read_file
+from switchyard.files import read_file
 
 MIN_KEY, MAX_KEY = 32, 4096  # bytes
 OTHERS = 0o007  # permission bits that must be off

@@ -6,10 +6,10 @@ import tokenizers
 from tokenizers.models import BPE
 
 from switchyard.engine.errors import ModelError
-from switchyard.engine.files import read_file
 from switchyard.engine.model.contents import MAX_TOKENIZER
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokens.growth import check_growth
+from switchyard.files import read_file
 
 
 def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:

@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from switchyard import engine
+from switchyard import engine, files
 from switchyard.app import SettingsError, read_settings
-from switchyard.engine import files
 from switchyard.engine.links.hosts.key import read_key
 
 
