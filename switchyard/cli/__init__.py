@@ -3,10 +3,12 @@ can't be loaded.
 """
 
 import importlib
+import os
 
 import click
 
 from switchyard import __version__
+from switchyard.settings import CONFIG, FILE
 
 # Of each command: its module, its name there, and its help in one sentence.
 COMMANDS = {
@@ -24,8 +26,28 @@ COMMANDS = {
 }
 
 
+def _use(context: click.Context, option: click.Parameter, path: str | None) -> None:
+    if path is None:
+        return
+    if not os.path.isfile(path):
+        raise click.UsageError(f"--config {path}: there is no such file")
+    os.environ[CONFIG] = os.path.abspath(path)
+
+
+CONFIG_OPTION = click.Option(
+    ["--config"],
+    metavar="FILE",
+    help=f"File of settings, in place of ./{FILE}.",
+    expose_value=False,
+    is_eager=True,
+    callback=_use,
+)
+
+
 class Commands(click.Group):
-    """Imports a command when it is called: some import the whole server, and others nothing."""
+    """Imports a command when it is called: some import the whole server, and others nothing. Each
+    command takes --config, as this group does.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -36,6 +58,8 @@ class Commands(click.Group):
         module, name, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(f"switchyard.cli.{module}"), name)
         assert isinstance(command, click.Command)
+        if CONFIG_OPTION not in command.params:
+            command.params.append(CONFIG_OPTION)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -47,3 +71,6 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="switchyard")
 def main() -> None:
     """Serve ExLlamaV2 models, and look after the server."""
+
+
+main.params.append(CONFIG_OPTION)

@@ -16,7 +16,7 @@ import click
 from switchyard import settings
 from switchyard.app.operations.keys import blocks, read_keys
 from switchyard.cli.keys_file import Failed, block, edit, place, read
-from switchyard.settings import CONFIG, SettingsError
+from switchyard.settings import SettingsError
 
 P = ParamSpec("P")
 
@@ -29,12 +29,9 @@ HEAD = "# API keys of Switchyard: docs/operations.md. Never the keys themselves,
 
 @click.group()
 @click.option("--file", help="File of the keys. Default: the setting keys_file.")
-@click.option("--config", help="File of settings, in place of ./switchyard.toml.")
 @click.pass_context
-def keys(context: click.Context, file: str | None, config: str | None) -> None:
+def keys(context: click.Context, file: str | None) -> None:
     """Create, list and revoke API keys."""
-    if config is not None:
-        os.environ[CONFIG] = os.path.abspath(config)
     context.obj = file
 
 

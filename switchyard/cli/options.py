@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import click
 
 from switchyard.app.config import Settings, read_settings
-from switchyard.settings import CONFIG, PREFIX, SettingsError
+from switchyard.settings import PREFIX, SettingsError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_settings(command: Command) -> Command:
-    """Adds MODEL_DIR, --bind, --set and --config, the arguments of `read`."""
+    """Adds MODEL_DIR, --bind and --set, the arguments of `read`."""
     bind = click.option("--bind", help="Where to listen: HOST:PORT, or unix:PATH.")
     return bind(with_model_settings(command))
 
@@ -29,7 +29,6 @@ def with_model_settings(command: Command) -> Command:
             metavar="NAME=VALUE",
             help="A setting, as SWITCHYARD_NAME; repeatable.",
         ),
-        click.option("--config", help="File of settings, in place of ./switchyard.toml."),
     ):
         command = option(command)
     return command
@@ -38,7 +37,6 @@ def with_model_settings(command: Command) -> Command:
 def read(
     model_dir: str | None,
     assigned: tuple[str, ...],
-    config: str | None,
     bind: str | None = None,
 ) -> Settings:
     """The settings. Options also go into the environment, which takes precedence over the file.
@@ -51,10 +49,6 @@ def read(
             raise click.UsageError(f"--set {item}: must be NAME=VALUE, NAME one of the settings")
         os.environ[f"{PREFIX}{name.upper()}"] = value
         options[name] = f"--set {name}"
-    if config is not None:
-        if not os.path.isfile(config):
-            raise click.UsageError(f"--config {config}: there is no such file")
-        os.environ[CONFIG] = os.path.abspath(config)
     for name, option, given in (("model", "MODEL_DIR", model_dir), ("bind", "--bind", bind)):
         if given is not None:
             os.environ[f"{PREFIX}{name.upper()}"] = given

@@ -237,6 +237,28 @@ assert "keys" in {arguments!r} or not {{"pydantic", "switchyard.app"}} & sys.mod
     run_code(code)
 
 
+@pytest.mark.parametrize(
+    "command", [["status"], ["usage"], ["drain"], ["bench"], ["models", "list"]]
+)
+def test_each_command_reads_the_file_of_settings_that_is_given(
+    switchyard, monkeypatch, tmp_path, command
+):
+    monkeypatch.delenv("SWITCHYARD_BIND")
+    (tmp_path / "mine.toml").write_text('bind = "127.0.0.1:9"\n')
+    for arguments in (
+        ["--config", "mine.toml", *command],
+        [command[0], "--config", "mine.toml", *command[1:]],
+    ):
+        assert "http://127.0.0.1:9 can't be reached" in switchyard(*arguments).output
+        monkeypatch.delenv("SWITCHYARD_CONFIG")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_file_of_settings_that_is_not_there_is_wrong_usage(switchyard, name):
+    done = switchyard(name, "--config", "no.toml")
+    assert done.exit_code == 2 and "--config no.toml: there is no such file" in done.output
+
+
 def test_serve_becomes_gunicorn_with_the_settings(switchyard, monkeypatch, model_path):
     called = []
     monkeypatch.setattr(os, "execv", lambda *arguments: called.append(arguments))

@@ -33,16 +33,11 @@ class Clone:
         files = ["requirements.txt", "requirements-dev.txt"]
         run([str(self.root / "scripts" / "bootstrap"), *files], self.root)
         self.python = self.root / ".venv" / "bin" / "python"
-        bin = place / "bin"
-        bin.mkdir()
-        command = bin / "switchyard"
-        command.write_text(f'#!/bin/sh\nexec "{self.python}" -m switchyard "$@"\n')
-        command.chmod(0o755)
         (place / "home").mkdir()
         self.environment = {
             **os.environ,
             "HOME": str(place / "home"),
-            "PATH": f"{bin}:{self.python.parent}:{os.environ['PATH']}",
+            "PATH": f"{self.python.parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(self.root),
         }
 

@@ -19,8 +19,9 @@ def test_help_comes_before_anything_is_installed(checkout):
     for name in ("serve", "bootstrap"):
         done = run_script(checkout, "--help", script=name)
         assert done.returncode == 0 and f"Usage: {name}" in done.stdout
-    assert run_script(checkout, "--port", "1").returncode == 2
-    assert run_script(checkout, "a", "b").returncode == 2
+    for wrong in (["--port", "1"], ["a", "b"], ["--bind"], ["--set", "name"], ["--config", "no"]):
+        done = run_script(checkout, *wrong)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert not (checkout / ".venv").exists()
 
 
@@ -96,6 +97,7 @@ def installed(checkout):
         f'exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
+    shutil.copy(python, python.with_name("switchyard"))
     (checkout / ".venv" / "requirements.txt.installed").write_text("")
     (checkout / ".venv" / ".place").write_text(f"{checkout}\n")
     return checkout
@@ -111,6 +113,21 @@ def test_where_all_is_installed_nothing_is_written(installed):
     done = run_script(installed, SWITCHYARD_BIND="127.0.0.1:0")
     assert (done.returncode, done.stdout, done.stderr) == (0, SERVED, "")
     assert seen() == before
+
+
+def test_serve_passes_its_options_on_as_settings(installed):
+    python = installed / ".venv" / "bin" / "python"
+    python.write_text(python.read_text().replace("served $GLIBC_TUNABLES", "$(env)"))
+    (installed / "mine.toml").write_text("")
+    options = ["--config", "mine.toml", "--bind=127.0.0.1:0", "--set", "name=a b=c", "models/demo"]
+    done = run_script(installed, *options)
+    given = {line for line in done.stdout.splitlines() if line.startswith("SWITCHYARD_")}
+    assert given == {
+        "SWITCHYARD_CONFIG=mine.toml",
+        "SWITCHYARD_BIND=127.0.0.1:0",
+        "SWITCHYARD_NAME=a b=c",
+        "SWITCHYARD_MODEL=models/demo",
+    }
 
 
 def test_a_checkout_that_can_not_be_written_to_and_lacks_packages_is_told_in_one_line(checkout):
@@ -147,6 +164,16 @@ def test_packages_are_installed_once_and_again_when_the_file_changes(checkout):
     for line, name in zip(others, files, strict=True):
         assert line.startswith(f"switchyard: installing {name}")
     assert bootstrap().stderr == ""
+    package = checkout / "switchyard"
+    (package / "__init__.py").write_text("print(__file__)\n")
+    (package / "cli.py").write_text("import sys\nmain = lambda prog_name: print(sys.argv[1:])\n")
+    moved = checkout.rename(checkout.with_name("moved"))
+    (moved.parent / "switchyard").symlink_to(moved / ".venv" / "bin" / "switchyard")
+    says = subprocess.check_output(
+        ["./switchyard", "status", "a b"], cwd=moved.parent, env={"PATH": os.defpath}, text=True
+    )
+    assert says == f"{moved / 'switchyard' / '__init__.py'}\n['status', 'a b']\n"
+    moved.rename(checkout)
     (checkout / "requirements-dev.txt").write_text("# another\n")
     assert bootstrap().stderr == "switchyard: installing requirements-dev.txt\n"
     requirements.write_text("no-such-package-of-switchyard==9\n")
