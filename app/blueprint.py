@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 import flask
+import werkzeug.exceptions
+import werkzeug.routing
 
 from switchyard import engine
 from switchyard.app import errors
@@ -23,6 +25,7 @@ from switchyard.app.leases import release
 from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.metrics.metrics import Metrics
 from switchyard.app.openapi import page
+from switchyard.app.openapi.contract import needs
 from switchyard.app.operations.access import AccessLog
 from switchyard.app.operations.account import Recorder, account_of
 from switchyard.app.operations.guard import Guard, open_checks
@@ -121,6 +124,29 @@ def _make_unprefixed() -> flask.Blueprint:
 
     blueprint.record(add)
     return blueprint
+
+
+def refuse_other_methods(app: flask.Flask) -> None:
+    """Adds a rule for all other methods to each path of the API. Without it they would be an error
+    of the host application, outside of the blueprint.
+    """
+    allowed: dict[str, set[str]] = {}
+    for rule in app.url_map.iter_rules():
+        if rule.endpoint.startswith(f"{BLUEPRINT}."):
+            allowed.setdefault(rule.rule, set()).update(rule.methods or ())
+
+    @needs("public")
+    def other_method(**_: str) -> flask.Response:
+        rule = flask.request.url_rule
+        assert rule is not None
+        if flask.request.method in allowed[rule.rule]:
+            raise werkzeug.routing.WebsocketMismatch
+        raise werkzeug.exceptions.MethodNotAllowed(sorted(allowed[rule.rule]))
+
+    endpoint = f"{BLUEPRINT}.other_method"
+    app.view_functions[endpoint] = other_method
+    for path in allowed:  # Flask's own way to add a rule knows no rule for any method
+        app.url_map.add(app.url_rule_class(path, methods=None, endpoint=endpoint))
 
 
 def open_models(

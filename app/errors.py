@@ -180,4 +180,8 @@ def respond(describe: Describe, error: Exception) -> flask.Response:
 
 def register(target: flask.Flask | flask.Blueprint, describe: Describe) -> None:
     """Lets `describe` make the response to each error of an application or blueprint."""
-    target.register_error_handler(Exception, functools.partial(respond, describe))
+    handler = functools.partial(respond, describe)
+    # An application's handler of a code comes before a blueprint's handler of Exception.
+    for code in werkzeug.exceptions.default_exceptions:
+        target.register_error_handler(code, handler)
+    target.register_error_handler(Exception, handler)

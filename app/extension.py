@@ -9,7 +9,7 @@ from typing import Any, Self
 import flask
 
 from switchyard import engine
-from switchyard.app.blueprint import install
+from switchyard.app.blueprint import install, refuse_other_methods
 from switchyard.app.config import Settings, read_settings
 from switchyard.app.errors import PLAIN_KINDS
 from switchyard.app.exceptions import ClientGone
@@ -157,6 +157,7 @@ class Switchyard:
             before_request.insert(0, self._before_request)
         check_host = _check_host(settings)
         install(app, host.services, self._url_prefix, before_request, check_host=check_host)
+        refuse_other_methods(app)
         return host
 
     def _open_remote(
