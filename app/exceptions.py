@@ -1,6 +1,6 @@
 """Errors of a request outside the engine.
 
-    Exception
+    SwitchyardError
     ├── BadRequest       a parameter, or the body, can't be understood or honoured
     ├── Unauthorized     the request has no valid API key
     ├── NotPermitted     the role of its API key does not allow the route
@@ -16,8 +16,10 @@ app/errors.py has their status codes.
 import errno
 from typing import Any
 
+from switchyard.errors import SwitchyardError
 
-class BadRequest(Exception):
+
+class BadRequest(SwitchyardError):
     """The request can't be understood or honoured.
 
     `param`: the parameter at fault. `details`: what a wire format adds to the message.
@@ -36,25 +38,25 @@ class BadRequest(Exception):
         self.details = details
 
 
-class ClientGone(ConnectionResetError):
+class ClientGone(SwitchyardError, ConnectionResetError):
     """The client has left. A WSGI server raises the same base class when a write fails."""
 
     def __init__(self) -> None:
         super().__init__(errno.ECONNRESET, "the client has left")
 
 
-class Unauthorized(Exception):
+class Unauthorized(SwitchyardError):
     """The API key is missing or not valid. One text for all reasons: others would reveal keys."""
 
     def __init__(self) -> None:
         super().__init__("the API key is missing or not valid")
 
 
-class NotPermitted(Exception):
+class NotPermitted(SwitchyardError):
     """The role of the request's API key does not allow the route."""
 
 
-class LimitReached(Exception):
+class LimitReached(SwitchyardError):
     """A limit of the API key or the address is reached. `retry_after`: seconds."""
 
     def __init__(self, message: str, retry_after: float, code: str = "rate_limit_exceeded") -> None:
@@ -63,15 +65,15 @@ class LimitReached(Exception):
         self.code = code
 
 
-class BudgetSpent(Exception):
+class BudgetSpent(SwitchyardError):
     """The budget of the request's API key is used up. Waiting for a minute does not help."""
 
 
-class BodyTimeout(Exception):
+class BodyTimeout(SwitchyardError):
     """The request's body took too long to arrive."""
 
 
-class TimedOut(Exception):
+class TimedOut(SwitchyardError):
     """A deadline has passed. `code`: its setting."""
 
     def __init__(self, message: str, code: str) -> None:

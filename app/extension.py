@@ -18,6 +18,7 @@ from switchyard.app.host.local import Local
 from switchyard.app.host.passing import make_passing
 from switchyard.app.host.remote import CONCERNING, Remote
 from switchyard.app.host.text_stream import Result, TextStream
+from switchyard.app.host.worker import hint
 from switchyard.app.http import origins
 from switchyard.app.services import KEY
 from switchyard.settings import KEY as KEY_VARIABLE
@@ -76,6 +77,7 @@ class Switchyard:
         url = self._url or url or os.environ.get(URL)
         key = self._key or key or os.environ.get(KEY_VARIABLE)
         given = _settings_of(config) | self._settings
+        hint(has_models=not url)
         app.extensions[HOST] = (
             self._open_remote(app, url, key, given) if url else self._open_local(app, given)
         )

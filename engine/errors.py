@@ -27,9 +27,13 @@ EngineError
 
 from typing import TypeVar
 
+from switchyard.errors import SwitchyardError
 
-class EngineError(Exception):
-    """The root. `param` names the parameter at fault, in the engine's words, if there is one."""
+
+class EngineError(SwitchyardError):
+    """The root of the engine's errors. `param` names the parameter at fault, in the engine's words,
+    if there is one.
+    """
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from switchyard.errors import SwitchyardError
 from switchyard.files import read_file
 
 PREFIX = "SWITCHYARD_"
@@ -21,7 +22,7 @@ URL = f"{PREFIX}URL"  # a variable, no setting: the server of a host application
 DEFAULT_BIND = "127.0.0.1:8000"
 
 
-class SettingsError(Exception):
+class SettingsError(SwitchyardError):
     """A setting is unknown, or its value can't be honoured.
 
     The message names the setting and its source. `name`: the setting, if it is known. `reason`: the

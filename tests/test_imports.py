@@ -1,6 +1,7 @@
 """The import rules of docs/architecture.md."""
 
 import ast
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import typing
 
 import pytest
 
+import switchyard.app
 from switchyard.app.config import WireFormat
 from tests.conftest import run_code
 
@@ -229,6 +231,21 @@ def test_importing_app_and_engine_starts_and_loads_nothing():
         "assert not {'torch', 'exllamav2', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_all_public_names_stand_at_the_top():
+    """Those of errors, too, which have one root."""
+    for module in ("app.exceptions", "engine.errors", "settings", "errors"):
+        found = importlib.import_module(f"switchyard.{module}")
+        for name, value in vars(found).items():
+            if isinstance(value, type) and value.__module__ == found.__name__:
+                assert issubclass(value, switchyard.SwitchyardError), name
+                assert getattr(switchyard, name) is value
+    for name in switchyard.__all__:
+        assert getattr(switchyard, name).__name__ == name
+    assert {*switchyard.app.__all__} <= {*switchyard.__all__}
+    with pytest.raises(AttributeError, match="no attribute 'Swichyard'"):
+        switchyard.Swichyard  # noqa: B018
 
 
 def test_importing_the_package_loads_no_flask():

@@ -1,6 +1,7 @@
 """The models of this process. Applications with equal settings share theirs."""
 
 import atexit
+import importlib.util
 import os
 import threading
 import weakref
@@ -58,7 +59,7 @@ class Tables:
         """Starts models for a user. Returns `shared`, or new ones if `shared` was closed.
 
         `ledger`: closed after them at the process's end. Raises RuntimeError in a fork, and
-        engine.ModelError.
+        engine.ModelError, also without torch.
         """
         with self._lock:
             self.check_process()
@@ -69,6 +70,7 @@ class Tables:
                 shared.ledgers.append(ledger)
             if shared in self._started:
                 return shared
+            self._check_packages(shared)
             if self._process is None:
                 atexit.register(self._close_all)
                 self._process = os.getpid()
@@ -99,6 +101,16 @@ class Tables:
             raise RuntimeError(
                 "the model was loaded before this process was forked, and threads and CUDA do not"
                 " survive that: call Switchyard.start after the fork, or not at all"
+            )
+
+    def _check_packages(self, shared: SharedModels) -> None:
+        """Raises engine.ModelError where models can't be loaded in this process."""
+        own = [name for name in shared.models.names if not shared.models.served(name).config.at]
+        missing = [name for name in ("torch", "exllamav2") if not importlib.util.find_spec(name)]
+        if own and missing and self.open is engine.open_engine:
+            raise engine.ModelError(
+                f"{missing[0]} is not installed: set `url` for client mode, or install"
+                " switchyard[server], which loads models in this process"
             )
 
     def _find(self, settings: Settings) -> SharedModels:

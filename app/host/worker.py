@@ -24,9 +24,8 @@ def is_ending() -> bool:
     return getattr(_gunicorn(), "alive", True) is False
 
 
-@functools.cache
 def hint(has_models: bool) -> None:
-    """Logs a warning, once, if the kind of worker doesn't suit long requests.
+    """Logs a warning if the kind of worker doesn't suit long requests, once each.
 
     `has_models`: whether this process loads models itself.
     """
@@ -46,7 +45,12 @@ def hint(has_models: bool) -> None:
             " is enough, or a server that all ask, by url"
         )
     if found:
-        logger.warning("%s (docs/flask.md)", "; ".join(found))
+        _warn("; ".join(found))
+
+
+@functools.cache
+def _warn(remark: str) -> None:
+    logger.warning("%s (docs/flask.md)", remark)
 
 
 def _gunicorn() -> Any:

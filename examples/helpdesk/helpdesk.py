@@ -7,8 +7,7 @@ import secrets
 
 import flask
 
-from switchyard.app import BadRequest, Switchyard, TimedOut
-from switchyard.engine import EngineError, Rejected
+from switchyard import BadRequest, Rejected, Switchyard, SwitchyardError
 
 app = flask.Flask(__name__)
 app.config.update(
@@ -78,13 +77,14 @@ def chat(question):
 @app.errorhandler(BadRequest)
 @app.errorhandler(Rejected)
 def bad_request(error):
-    return problem(str(error)), 400
+    app.logger.warning("a question was refused: %s", error)
+    return problem("This question can't be answered. It may be too long."), 400
 
 
-@app.errorhandler(TimedOut)
-@app.errorhandler(EngineError)
+@app.errorhandler(SwitchyardError)
 def no_answer(error):
-    return problem(f"No answer now: {error}"), 503
+    app.logger.error("no answer: %r", error)
+    return problem("There is no answer now. Please try again in a minute."), 503
 
 
 def problem(message):

@@ -1,5 +1,6 @@
 """`switchyard serve`, and `switchyard engine`, which runs an engine for several servers."""
 
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -24,6 +25,11 @@ def serve(**given: Any) -> None:
     except (SettingsError, engine.ModelError) as error:
         click.echo(f"switchyard: {error}", err=True)
         sys.exit(1)
+    for package in ("gunicorn", "torch", "exllamav2"):
+        if importlib.util.find_spec(package) is None:
+            cure = f"{package} is not installed: a server needs switchyard[server]"
+            click.echo(f"switchyard: {cure}", err=True)
+            sys.exit(1)
     os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)
     os.execv(sys.executable, [sys.executable, "-m", "switchyard"])
 

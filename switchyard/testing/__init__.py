@@ -39,6 +39,8 @@ class Fake:
     """
 
     def __init__(self, app: Any, answers: Mapping[str, Answer] | None = None) -> None:
+        if HOST not in app.extensions:
+            raise RuntimeError(f"the application {app.name} has no Switchyard: call init_app first")
         self._host = app.extensions[HOST]
         self._script = Script(dict(answers or {}))
         is_remote = isinstance(self._host, Remote)

@@ -333,3 +333,8 @@ def test_a_fixture_s_fakes_end_with_it(model_path):
         del made.answers["color"]
         assert "color" in ANSWERS  # which is copied
     assert switchyard.models is own and TABLES.open is open_before
+
+
+def test_an_application_without_the_extension_says_so():
+    with pytest.raises(RuntimeError, match="the application plain has no Switchyard: call init"):
+        fake(flask.Flask("plain"), {})

@@ -12,6 +12,7 @@ from gunicorn.workers.sync import SyncWorker
 
 from switchyard import engine
 from switchyard.app import Switchyard
+from switchyard.app.host import worker
 from switchyard.app.host.worker import hint
 from tests.conftest import run_code
 
@@ -21,9 +22,9 @@ SYNC = "one request at a time"
 
 @pytest.fixture(autouse=True)
 def nothing_was_said():
-    hint.cache_clear()
+    worker._warn.cache_clear()
     yield
-    hint.cache_clear()
+    worker._warn.cache_clear()
 
 
 @pytest.fixture
@@ -80,8 +81,7 @@ def test_models_of_its_own_are_several_with_several_workers(
     run_by, caplog, model_path, kind, num_workers, said
 ):
     run_by(kind, num_workers)
-    with Switchyard(flask.Flask("host"), model=model_path) as switchyard:
-        switchyard.start()
+    Switchyard(flask.Flask("host"), model=model_path)
     found = warnings_of(caplog)
     assert len(found) == bool(said)
     assert all(part in found[0] for part in said)

@@ -119,7 +119,8 @@ def checkout(tmp_path):
     for part in ("scripts", "engine", "models/demo"):
         shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "switchyard" / "server", path / "switchyard" / "server")
-    shutil.copy(ROOT / "switchyard" / "files.py", path / "switchyard")
+    for name in ("errors.py", "files.py"):
+        shutil.copy(ROOT / "switchyard" / name, path / "switchyard")
     for part in ("engine", "models"):
         (path / "switchyard" / part).symlink_to(f"../{part}")
     (path / "requirements.txt").write_text("")

@@ -4,13 +4,13 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import re
 import shutil
 import socket
 import subprocess
 import sys
 import sysconfig
 import time
+import tomllib
 import zipfile
 
 import pytest
@@ -88,6 +88,13 @@ def test_answers(client):
 def test_errors(client):
     with pytest.raises(engine.Full):
         client.post("/summary", data={"text": "the long one"})
+
+
+def test_a_model_of_its_own_says_what_it_needs():
+    app = shop.create_app()
+    app.testing = True
+    with pytest.raises(engine.ModelError, match="set `url` for client mode, or install"):
+        app.test_client().post("/summary", data={"text": "the report"})
 """
 
 CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}
@@ -226,12 +233,12 @@ def distributions(names):
 
 @pytest.fixture
 def without_torch(wheel, tmp_path):
-    """A Python that has the wheel, what docs/flask.md says for client mode, and pytest."""
-    text = (ROOT / "docs" / "flask.md").read_text()
-    listed = re.search(r"`pip install --no-deps` of it, then `pip install ([^`]+)`", text)
+    """A Python that has the wheel, what switchyard[client] needs, and pytest."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = project["dependencies"] + project["optional-dependencies"]["client"]
     packages = tmp_path / "packages"
     packages.mkdir()
-    for one in distributions([*listed[1].split(), "pytest"]):
+    for one in distributions([*listed, "pytest"]):
         for name in {file.parts[0] for file in one.files} - {".."}:
             (packages / name).symlink_to(one.locate_file(name))
     return install(tmp_path / "environment", wheel, behind=packages)
@@ -246,7 +253,15 @@ def test_a_shops_suite_runs_without_torch_by_the_fixture_of_the_wheel(without_to
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0 and "5 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_server_without_torch_says_what_it_needs(without_torch, tmp_path):
+    done = subprocess.run(
+        [without_torch, "-m", "switchyard", "serve"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("is not installed: a server needs switchyard[server]\n")
 
 
 def test_an_installed_package_beside_a_checkout_is_no_clash(python, host):

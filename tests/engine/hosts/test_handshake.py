@@ -217,7 +217,8 @@ def test_another_shape_of_what_crosses_is_another_protocol():
         for name, one in sorted(vars(module).items())
         if dataclasses.is_dataclass(one) and one.__module__ == module.__name__
     ]
-    found += sorted(name for name, one in vars(errors).items() if isinstance(one, type))
+    kinds = [one for one in vars(errors).values() if isinstance(one, type)]
+    found += sorted(one.__name__ for one in kinds if one is not errors.SwitchyardError)
     digest = hashlib.sha256(repr(sorted(found)).encode()).hexdigest()[:12]
     assert (handshake.PROTOCOL, digest) == (3, DIGEST)
 
