@@ -1,0 +1,105 @@
+"""What the images of deploy/container get of a checkout, by its ignore files and COPY lines."""
+
+import fnmatch
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+# Where the documentation, or habit, puts an owner's own files.
+OWN = [
+    *("keys.toml", "switchyard.toml", "usage.db", "usage.db-wal", "access.log", ".env"),
+    *("models/mine/model.safetensors", "deploy/container/metrics.key", "switchyard/metrics.key"),
+    *("deploy/container/keys/keys.toml", "app/keys.toml", "scripts/tls.pem"),
+]
+DOCKERFILES = ["Dockerfile", "Dockerfile.cuda"]
+
+
+def is_sent(path, rules):
+    """Docker's rules: the last that fits a path or a directory above it counts."""
+    sent = True
+    above = [str(part) for part in (path, *pathlib.PurePath(path).parents)]
+    for rule in rules:
+        pattern = re.sub(r"^\*\*/", "", rule.lstrip("!"))
+        names = [pathlib.PurePath(one).name for one in above] if "**/" in rule else above
+        if any(
+            fnmatch.fnmatchcase(name, pattern) and name.count("/") == pattern.count("/")
+            for name in names
+        ):
+            sent = rule.startswith("!")
+    return sent
+
+
+@pytest.fixture(scope="module")
+def tracked():
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    return subprocess.check_output(listed, cwd=ROOT, text=True).rstrip("\0").split("\0")
+
+
+@pytest.fixture(scope="module")
+def context(tracked):
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    return {path for path in [*tracked, *OWN] if is_sent(path, rules)}
+
+
+@pytest.mark.parametrize("path", OWN)
+def test_an_owners_files_reach_neither_an_image_nor_a_commit(context, path):
+    assert path not in context
+    assert not subprocess.run(
+        ["git", "check-ignore", "-q", "--no-index", path], cwd=ROOT
+    ).returncode
+
+
+def test_no_file_of_the_project_is_ignored_by_git(tracked):
+    done = subprocess.run(
+        ["git", "check-ignore", "--no-index", "--stdin"],
+        **{"cwd": ROOT, "input": "\n".join(tracked), "capture_output": True, "text": True},
+    )
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_what_an_image_gets_is_enough_for_a_server(context, tmp_path, name):
+    text = (ROOT / "deploy" / "container" / name).read_text()
+    for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE):
+        *sources, target = line.split()
+        for source in sources:
+            found = {path for path in context if path == source or path.startswith(f"{source}/")}
+            assert found, f"{source} is not in the context"
+            for path in found:
+                to = tmp_path / (path if target == "./" else target + path.removeprefix(source))
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / path, to, follow_symlinks=False)
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "SWITCHYARD_BIND": "127.0.0.1:0"}
+    environment.pop("PYTHONPATH", None)
+    for command in (
+        ["-m", "switchyard", "check"],
+        ["-m", "gunicorn", "--check-config", "-c", "gunicorn.conf.py"],
+        ["scripts/preflight.py"],
+        ["-m", "py_compile", "deploy/container/healthy.py"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+    for script in ("bootstrap", "serve"):
+        assert not subprocess.run([tmp_path / "scripts" / script, "--help"]).returncode
+
+
+def test_the_cluster_takes_the_image_that_the_page_builds():
+    folder = ROOT / "deploy"
+    text = (folder / "kubernetes" / "kustomization.yaml").read_text()
+    image, tag = (re.search(rf'{key}: "?([^"\n]+)', text)[1] for key in ("newName", "newTag"))
+    page = (folder / "README.md").read_text()
+    assert f"-t {image}:{tag} ." in page and f"docker push {image}:{tag}\n" in page
