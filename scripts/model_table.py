@@ -14,15 +14,14 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from switchyard import engine  # noqa: E402
-from switchyard.cli.estimate import CONTEXT, each_mode  # noqa: E402
-from switchyard.engine.memory.estimate import GIB, Footprint  # noqa: E402
+from switchyard.engine.memory.estimate import CONTEXT, GIB, Footprint  # noqa: E402
+from switchyard.engine.memory.plan import each_mode  # noqa: E402
 from switchyard.engine.model.footprint import measure  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- what fits -->\n", "<!-- end of what fits -->\n"
 GPUS = (8, 12, 16, 24, 48, 80)
 BITS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5)
-HEAD_BITS = 6.0  # of the output matrix
 TOKENS = 16384
 
 # Each by its config.json: hidden and inner size, layers, heads, key/value heads, numbers of a head,
@@ -52,44 +51,19 @@ NAMES = (
 )
 
 
-def matrices(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yields EXL2 tensors with their numbers of weights; the parts of a layer as one."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    queries = config["num_attention_heads"] * config["head_dim"]
-    keys = config["num_key_value_heads"] * config["head_dim"]
-    inner = config.get("num_experts", 1) * config.get("moe_intermediate_size", inner)
-    for i in range(config["num_hidden_layers"]):
-        yield f"model.layers.{i}.self_attn.q_proj", 2 * hidden * (queries + keys)
-        yield f"model.layers.{i}.mlp.up_proj", 3 * hidden * inner
-    yield "lm_head", hidden * config["vocab_size"]
-
-
-def make(root: pathlib.Path, config: dict[str, Any], bits: float) -> None:
-    """Makes a model directory whose weights are a hole in a sparse file."""
-    told = {**config, "quantization_config": {"quant_method": "exl2", "bits": bits}}
-    (root / "config.json").write_text(json.dumps(told))
-    (root / "tokenizer.json").write_text("{}")
-    header, end = {}, 0
-    for name, number in matrices(config):
-        size = int(number * (HEAD_BITS if name == "lm_head" else bits) / 8)
-        offsets = [end, end + size]
-        header[f"{name}.q_weight"] = {"dtype": "I32", "shape": [size // 4], "data_offsets": offsets}
-        end += size
-    data = json.dumps(header).encode()
-    with (root / "output.safetensors").open("wb") as file:
-        file.write(len(data).to_bytes(8, "little") + data)
-        file.truncate(8 + len(data) + end)
+def config_of(name: str) -> dict[str, Any]:
+    architecture, numbers, more = SHAPES[name]
+    return {"architectures": [architecture], **dict(zip(NAMES, numbers, strict=True)), **more}
 
 
 def footprints(name: str) -> Iterator[tuple[float, engine.ModelConfig, Footprint]]:
-    architecture, numbers, more = SHAPES[name]
-    config = {"architectures": [architecture], **dict(zip(NAMES, numbers, strict=True)), **more}
-    for bits in BITS:
-        with tempfile.TemporaryDirectory() as root:
-            make(pathlib.Path(root), config, bits)
-            tokens = min(TOKENS, config["max_position_embeddings"])
+    config = config_of(name)
+    tokens = min(TOKENS, config["max_position_embeddings"])
+    with tempfile.TemporaryDirectory() as root:
+        (pathlib.Path(root) / "config.json").write_text(json.dumps(config))
+        for bits in BITS:
             model_config = engine.ModelConfig(root, name, max_seq_len=tokens)
-            [footprint], _ = measure(model_config)
+            [footprint], _ = measure(model_config, bits)
             yield bits, model_config, footprint
 
 
@@ -98,7 +72,7 @@ def best(name: str, models: list[tuple[float, engine.ModelConfig, Footprint]], g
     free = [gpu * GIB - CONTEXT]
     for bits, config, footprint in models:
         assert config.max_seq_len is not None
-        for row in each_mode(config, footprint, config.max_seq_len, 1, free):
+        for row in each_mode(config, [footprint], config.max_seq_len, 1, free, TOKENS):
             if row.fits:
                 mode = "" if row.cache_mode == "float16" else f", {row.cache_mode}"
                 return f"{bits:g}{mode}"

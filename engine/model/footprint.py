@@ -4,15 +4,16 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
 from switchyard.engine.memory.lengths import Lengths, lengths
 from switchyard.engine.memory.unpacked import unpacked_sizes, work_space
-from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.model_dir import ModelDir, read_config
 from switchyard.engine.model.shape import Shape, read_shape
-from switchyard.engine.model.tensors import read_sizes
+from switchyard.engine.model.tensors import MOST_BITS, planned_sizes, read_sizes
 
 # Names of the families' tensors.
 VISION = re.compile(r"(?:^|\.)(?:vision_\w+|visual|multi_modal_\w+)\.")
@@ -27,28 +28,42 @@ BUFFER = 128  # bytes that exllamav2 adds to each of its buffers
 WORKSPACE = 32 * 2**20
 
 
-def measure(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
+def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footprint], Lengths]:
     """The footprints in the order of loading: a draft model's, if there is one, and the model's.
-    Raises ModelError.
+    `bits`: plan the weights at that width, from config.json alone. A draft model with weights keeps
+    its own. Raises ModelError.
     """
-    model_dir = ModelDir.read(config.path)
-    shape = read_shape(model_dir.config)
+    model_config, sizes = _read(config.path, bits)
+    shape = read_shape(model_config)
     found = lengths(config, shape.max_seq_len, shape.vocab_size)
-    footprints = [_footprint(model_dir, shape, found)]
+    footprints = [_footprint(Path(config.path), model_config, sizes, found)]
     if config.draft_model is not None:
-        draft = ModelDir.read(config.draft_model)
-        footprints.insert(0, _footprint(draft, read_shape(draft.config), found))
+        root = Path(config.draft_model)
+        own_bits = None if any(root.glob("*.safetensors")) else bits
+        footprints.insert(0, _footprint(root, *_read(config.draft_model, own_bits), found))
     return footprints, found
 
 
-def _footprint(model_dir: ModelDir, shape: Shape, found: Lengths) -> Footprint:
-    sizes = read_sizes(model_dir.path)
+def _read(path: str, bits: float | None) -> tuple[dict[str, Any], dict[str, int]]:
+    """config.json, and the sizes of all tensors by name."""
+    if bits is not None:
+        planned = {"quant_method": "exl2"} if bits <= MOST_BITS else None
+        model_config = {**read_config(path), "quantization_config": planned}
+        return model_config, planned_sizes(read_shape(model_config), bits)
+    model_dir = ModelDir.read(path)
+    return model_dir.config, read_sizes(model_dir.path)
+
+
+def _footprint(
+    root: Path, model_config: dict[str, Any], sizes: Mapping[str, int], found: Lengths
+) -> Footprint:
+    shape = read_shape(model_config)
     return Footprint(
-        modules=_modules(model_dir.path, shape, sizes),
+        modules=_modules(root, shape, sizes),
         fixed=_fixed(shape, found),
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
-        unpacked=unpacked_sizes(shape, model_dir.config, sizes, found.max_seq_len),
+        unpacked=unpacked_sizes(shape, model_config, sizes, found.max_seq_len),
         unpacked_fixed=work_space(shape, _rows(found), found.max_seq_len),
     )
 

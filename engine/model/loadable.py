@@ -24,7 +24,7 @@ def check_loadable(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
     if is_for_cpu(config.device):
         for path in (config.path, config.draft_model):
             if path is not None:
-                _check_for_cpu(ModelDir.read(path), config.device)
+                check_for_cpu(ModelDir.read(path), config.device)
     else:
         check_loras(config)
     return measured
@@ -49,7 +49,8 @@ def adapter_files(lora: Lora) -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
-def _check_for_cpu(model_dir: ModelDir, device: str) -> None:
+def check_for_cpu(model_dir: ModelDir, device: str) -> None:
+    """Raises ModelError for a model that the CPU backend can't serve."""
     try:
         check_kind(model_dir.config)
         check_tensors(read_sizes(model_dir.path))

@@ -81,13 +81,7 @@ class ModelDir:
                 )
         if not any(root.glob("*.safetensors")):
             raise ModelError(f"model directory {path} has no .safetensors file")
-        config = read_json(root / "config.json")
-        if not config.get("architectures"):
-            raise ModelError(f"{root / 'config.json'} names no architecture")
-        check_format(root, config)
-        check_architecture(config)
-        _check_numbers(root / "config.json", config)
-        read_rope(config)
+        config = read_config(path)
         generation_config = read_json(root / "generation_config.json", optional=True)
         tokenizer_config = read_json(root / "tokenizer_config.json", optional=True)
         eos = _token_ids(config) + _token_ids(generation_config)
@@ -146,6 +140,24 @@ class ModelDir:
         if isinstance(token, dict):  # a serialized AddedToken
             token = token.get("content")
         return token if isinstance(token, str) else None
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """config.json of a model directory, which may lack all other files. Raises ModelError."""
+    root = Path(path)
+    file = root / "config.json"
+    if not root.is_dir():
+        check_files(root)  # raises
+    if not file.is_file():
+        raise ModelError(f"model directory {path} has no config.json")
+    config = read_json(file)
+    if not config.get("architectures"):
+        raise ModelError(f"{file} names no architecture")
+    check_format(root, config)
+    check_architecture(config)
+    _check_numbers(file, config)
+    read_rope(config)
+    return config
 
 
 def _check_numbers(path: Path, config: dict[str, Any]) -> None:

@@ -16,6 +16,8 @@ MIXTURES = (
 )
 PARALLEL = ("CohereForCausalLM", "Cohere2ForCausalLM")
 MULTI_QUERY = ("GPTBigCodeForCausalLM",)
+# Families whose feed-forward layers have no gate: two matrices, not three.
+UNGATED = ("GPT2LMHeadModel", "GPTBigCodeForCausalLM", "Starcoder2ForCausalLM")
 # Optional entries of config.json, and how they follow from others.
 DEFAULTS = {
     "Gemma3ForConditionalGeneration": {
@@ -46,6 +48,7 @@ class Shape:
     num_experts: int = 0
     is_parallel: bool = False  # attention and feed-forward are one module
     num_tables: int = 1  # sine and cosine tables
+    num_matrices: int = 3  # of a feed-forward layer, or of each expert
 
 
 def read_shape(model_config: dict[str, Any]) -> Shape:
@@ -72,6 +75,7 @@ def read_shape(model_config: dict[str, Any]) -> Shape:
         max_seq_len=_context(model_config, text),
         num_experts=_count(text, *experts) if is_mixture else 0,
         is_parallel=name in PARALLEL,
+        num_matrices=2 if name in UNGATED else 3,
         num_tables=1 + (name == "Gemma3ForConditionalGeneration") + is_any_plain,
     )
 

@@ -1,12 +1,36 @@
-"""Reads names and sizes of a model's tensors from the headers of its .safetensors files."""
+"""Names and sizes of a model's tensors: from the headers of its .safetensors files, or planned by
+its shape.
+"""
 
 import json
 from pathlib import Path
 
 from switchyard.engine.errors import ModelError
+from switchyard.engine.model.shape import Shape
 
 LONGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of a number that is loaded as float16
+
+HEAD_BITS = 6.0  # of the last matrix of an EXL2 model, by the converter's default
+MOST_BITS = 8.0  # of an EXL2 model; beyond, it is float16
+
+
+def planned_sizes(shape: Shape, bits: float) -> dict[str, int]:
+    """Bytes of the tensors of a model of this shape, with matrices of `bits` a number."""
+    hidden, width = shape.hidden_size, bits / 8
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    inner = max(shape.num_experts, 1) * shape.inner_size * shape.num_matrices
+    others = int(hidden * inner * width) + 2 * hidden * (2 + shape.num_experts)  # norms, router
+    sizes = {}
+    for i in range(shape.num_layers):
+        sizes[f"layers.{i}.attention.weights"] = int(2 * hidden * (queries + keys) * width)
+        sizes[f"layers.{i}.others"] = others
+    table = hidden * shape.vocab_size
+    sizes["embed_tokens.weight"] = 2 * table
+    is_exl2 = bits <= MOST_BITS
+    head = "lm_head.q_weight" if is_exl2 else "lm_head.weight"
+    sizes[head] = int(table * (HEAD_BITS if is_exl2 else bits) / 8)
+    return sizes
 
 
 def read_sizes(root: Path) -> dict[str, int]:

@@ -2,39 +2,45 @@
 
 import dataclasses
 import json
+import pathlib
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import click
 
 from switchyard import engine
-from switchyard.engine.config import PAGE_SIZE
-from switchyard.engine.memory.estimate import CONTEXT, GIB, MODES, Footprint, Memory
-from switchyard.engine.memory.gpus import Gpu, gpus
-from switchyard.engine.model.footprint import measure
+from switchyard.engine.config import PAGE_SIZE, Lora, ModelConfig
+from switchyard.engine.memory.estimate import CONTEXT, GIB
+from switchyard.engine.memory.gpus import gpus
+from switchyard.engine.memory.plan import Plan, Row, plan
+from switchyard.engine.memory.residency import LIBRARIES, host_need
+from switchyard.engine.model.loadable import adapter_files, check_for_cpu, check_loras
+from switchyard.engine.model.model_dir import read_config
+from switchyard.engine.model.weights import check_files
 
 CANNOT_LOAD = 3
 
 
-class Row(NamedTuple):
-    """The estimate for one cache mode. Sizes in bytes."""
-
-    cache_mode: str
-    weights: int
-    cache: int
-    work_space: int
-    total: int
-    fits: bool | None  # None without a known GPU
-    most_tokens: int | None  # tokens of the largest cache that fits
+def _size(value: str) -> float:
+    """Memory of a GPU, in GiB: cards are named so, whatever the unit."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(?:G|GB|GiB)?", value, re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value!r} must be a size such as 24 or 24GB")
+    return float(found[1])
 
 
 @click.command()
 @click.argument("model_dir")
 @click.option(
+    "--bits",
+    type=click.FloatRange(2, 16),
+    help="Bits a weight, such as 4.0, before the download: config.json alone is read.",
+)
+@click.option(
     "--context",
     type=click.IntRange(PAGE_SIZE),
-    help="Tokens of one prompt and completion. Default: the model's own context.",
+    help="Tokens of one prompt and completion. Default: the model's own, or as many as fit.",
 )
 @click.option(
     "--jobs",
@@ -46,26 +52,49 @@ class Row(NamedTuple):
 @click.option(
     "--gpu",
     "sizes",
-    type=click.FloatRange(0, min_open=True),
+    type=_size,
     multiple=True,
-    metavar="GIB",
-    help="Memory of a GPU; once for each of several. Default: what is free on those of this"
-    " machine, if there are any.",
+    metavar="SIZE",
+    help="Memory of a GPU, such as 24GB; once for each of several. Default: what is free on those"
+    " of this machine, if there are any.",
 )
+@click.option("--draft", metavar="DIR", help="Directory of a draft model.")
+@click.option("--lora", "loras", metavar="DIR", multiple=True, help="A LoRA; repeatable.")
+@click.option("--tensor-parallel", is_flag=True, help="Each layer is split over all GPUs.")
 @click.option("--json", "as_json", is_flag=True, help="As an object; sizes in bytes.")
 def estimate(
-    model_dir: str, context: int | None, jobs: int, sizes: tuple[float, ...], as_json: bool
+    model_dir: str,
+    bits: float | None,
+    context: int | None,
+    jobs: int,
+    sizes: tuple[float, ...],
+    draft: str | None,
+    loras: tuple[str, ...],
+    tensor_parallel: bool,
+    as_json: bool,
 ) -> None:
     """Estimate the GPU memory of a model without loading it.
 
     Exit status: 1 if nothing fits, 3 if the model can't be loaded at all.
     """
-    free = [max(int(size * GIB) - CONTEXT, 0) for size in sizes] or usable(gpus())
+    whole = [int(size * GIB) for size in sizes] or [gpu.free for gpu in gpus()]
     try:
-        found = engine.ModelDir.read(model_dir)
-        config = engine.ModelConfig(model_dir, found.path.name, max_seq_len=context)
+        config = ModelConfig(
+            model_dir,
+            pathlib.Path(model_dir).name,
+            max_seq_len=context,
+            draft_model=draft,
+            loras=tuple(Lora(path, path) for path in loras),
+            tensor_parallel=tensor_parallel,
+        )
         config = dataclasses.replace(config, max_batch_size=max(jobs, config.max_batch_size))
-        [footprint], lengths = measure(config)
+        _check_whole(model_dir, bits)
+        check_loras(config)
+        adapters = sum(file.stat().st_size for lora in config.loras for file in adapter_files(lora))
+        free = [max(size - CONTEXT - adapters, 0) for size in whole]
+        found = plan(config, jobs, free, bits)
+        weights = _format(model_dir, bits)
+        ram = None if bits is not None else _ram(config, jobs * found.context)
     except engine.ModelError as error:
         message = str(error)
         if error.param == "max_seq_len":
@@ -74,43 +103,63 @@ def estimate(
             click.echo(json.dumps({"error": message}))
         click.echo(f"switchyard: {message}", err=True)
         sys.exit(CANNOT_LOAD)
-    tokens = lengths.max_seq_len
-    rows = list(each_mode(config, footprint, tokens, jobs, free))
     if as_json:
-        told = {"model": model_dir, "format": found.format, "context": tokens, "jobs": jobs}
-        modes = [row._asdict() for row in rows]
-        click.echo(json.dumps(told | {"gpus": free, "cache_modes": modes}))
+        told = {"model": model_dir, "format": weights, "context": found.context, "jobs": jobs}
+        modes = [dataclasses.asdict(row) for row in found.rows]
+        told |= {
+            "gpus": free,
+            "ram": ram and ram[0],
+            "settings": found.settings,
+            "cache_modes": modes,
+        }
+        click.echo(json.dumps(told))
     else:
-        [architecture] = found.config["architectures"]
-        click.echo(f"{architecture}, {found.format}; {jobs} x {tokens} tokens of cache")
-        for line in (*_table(rows), *_conclusion(config, rows, tokens, jobs, free)):
+        [architecture] = read_config(model_dir)["architectures"]
+        click.echo(f"{architecture}, {weights}; {jobs} x {found.context} tokens of cache")
+        for line in _table(found.rows):
             click.echo(line)
-    sys.exit(bool(free) and not any(row.fits for row in rows))
+        for i, size in enumerate(whole):
+            click.echo(_of_gpu(i, size, adapters, config.gpu_reserve))
+        for line in _conclusion(found, context is not None):
+            click.echo(line)
+        if ram is not None:
+            size, tokens = ram
+            click.echo(
+                f"Without a GPU, in float32: {size / GIB:.1f} GiB of RAM,"
+                f" with {tokens} tokens of cache"
+            )
+    fits = found.settings is not None and context in (None, found.settings["max_seq_len"])
+    sys.exit(bool(free) and not (fits or any(row.fits for row in found.rows)))
 
 
-def usable(found: Sequence[Gpu]) -> list[int]:
-    """Bytes of each GPU that the loader will find free."""
-    return [max(gpu.free - CONTEXT, 0) for gpu in found]
-
-
-def each_mode(
-    config: engine.ModelConfig, footprint: Footprint, context: int, jobs: int, free: Sequence[int]
-) -> Iterator[Row]:
-    tokens = jobs * context
-    memory = Memory(config, [footprint], free, context)
-    for mode in MODES:
-        used = memory.place(mode, tokens) if free else []
-        num_gpus = sum(map(bool, used)) or len(free) or 1
-        cache, beside = footprint.cache(mode, tokens), footprint.beside(mode, tokens) * num_gpus
-        yield Row(
-            cache_mode=mode,
-            weights=footprint.weights,
-            cache=cache,
-            work_space=beside,
-            total=footprint.weights + cache + beside,
-            fits=bool(used) if free else None,
-            most_tokens=memory.largest(mode) if free else None,
+def _check_whole(model_dir: str, bits: float | None) -> None:
+    """Raises ModelError for a directory without weights, unless `bits` replaces them."""
+    root = pathlib.Path(model_dir)
+    if bits is None and (root / "config.json").is_file() and not any(root.glob("*.safetensors")):
+        check_files(root)
+        read_config(model_dir)
+        raise engine.ModelError(
+            f"{model_dir} has no .safetensors file: --bits 4.0 estimates by config.json alone"
         )
+
+
+def _format(model_dir: str, bits: float | None) -> str:
+    if bits is None:
+        return engine.ModelDir.read(model_dir).format
+    return f"with {bits:g} bits a weight, by config.json"
+
+
+def _ram(config: ModelConfig, tokens: int) -> tuple[int, int] | None:
+    """Bytes that a server takes without a GPU, and the tokens of its cache, at least the default.
+    None if it can't serve the model so.
+    """
+    assert isinstance(config.cache_tokens, int)  # the default
+    tokens = max(tokens, config.cache_tokens)
+    try:
+        check_for_cpu(engine.ModelDir.read(config.path), "cpu")
+        return LIBRARIES + host_need(config).total(tokens), tokens
+    except engine.ModelError:
+        return None
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
@@ -123,7 +172,7 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
             most = (
                 f"up to {row.most_tokens} tokens of cache" if row.most_tokens else "no room for any"
             )
-            line += f"  {'✓ fits' if row.fits else '✗ too large'}: {most}"
+            line += f"  {'✓' if row.fits else '!' if row.most_tokens else '✗'} {most}"
         yield line
 
 
@@ -131,24 +180,29 @@ def _gib(size: int) -> str:
     return f"{size / GIB:.2f}" if size >= GIB / 10 else f"{size / GIB:.3f}"
 
 
-def _conclusion(
-    config: engine.ModelConfig, rows: Sequence[Row], context: int, jobs: int, free: Sequence[int]
-) -> Iterator[str]:
-    if not free:
-        yield "--gpu 24 says what fits on a GPU of 24 GiB."
-        return
-    sizes = " + ".join(f"{size / GIB:.1f}" for size in free)
-    yield (
-        f"GPU: {sizes} GiB free behind what CUDA takes, {CONTEXT / GIB}, less a gpu_reserve of"
-        f" {config.gpu_reserve}"
+def _of_gpu(number: int, size: int, adapters: int, reserve: float) -> str:
+    left = max(size - CONTEXT - adapters - int(reserve * GIB), 0)
+    loras = f", {adapters / GIB:.2f} for LoRAs" if adapters else ""
+    return (
+        f"GPU {number}: {size / GIB:.1f} GiB, minus {CONTEXT / GIB:.1f} for CUDA{loras} and"
+        f" {reserve} reserved = {left / GIB:.1f} GiB for the model"
     )
-    first = next((row for row in rows if row.fits), None)
-    if first is not None:
-        yield (
-            f"Settings: max_seq_len = {context}, cache_tokens = {context * jobs}, cache_mode ="
-            f' ["{first.cache_mode}"]'
-        )
-    elif most := max(row.most_tokens or 0 for row in rows):
-        yield f"A cache of up to {most} tokens fits: a smaller --context, or fewer --jobs"
+
+
+def _conclusion(found: Plan, is_asked: bool) -> Iterator[str]:
+    """`is_asked`: the context was given."""
+    settings = found.settings
+    if found.rows[0].fits is None:
+        yield "--gpu 24GB says what fits on a GPU of 24 GiB."
+    elif settings is None and (most := max(row.most_tokens or 0 for row in found.rows)):
+        yield f"✗ At most {most:,} tokens of cache fit: fewer --jobs"
+    elif settings is None:
+        yield "✗ Not even the weights fit: fewer bits, or more GPUs"
     else:
-        yield "Not even the weights fit: fewer bits, or more GPUs"
+        context = settings["max_seq_len"]
+        if context < found.context:
+            mark, cure = ("✗", ": a smaller --context, or fewer --jobs") if is_asked else ("!", "")
+            yield f"{mark} {found.context:,} tokens don't fit; at most {context:,} do{cure}"
+        mode = json.dumps(settings["cache_mode"])
+        tokens = settings["cache_tokens"]
+        yield f"Settings: max_seq_len = {context}, cache_tokens = {tokens}, cache_mode = {mode}"

@@ -1,26 +1,21 @@
-"""`switchyard estimate`, and what `check` says of memory: as the loader would."""
+"""`switchyard estimate`: what a model takes, and what fits, as the loader would say it."""
 
 import json
 import re
-import shutil
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from scripts import model_table
-from switchyard import engine
-from switchyard.cli import check as CHECK
 from switchyard.cli import estimate as ESTIMATE
 from switchyard.cli import main
-from switchyard.cli.estimate import CONTEXT
 from switchyard.engine.config import ModelConfig
-from switchyard.engine.memory import gpus, host
-from switchyard.engine.memory.estimate import GIB, Memory
+from switchyard.engine.memory.estimate import CONTEXT, GIB, Memory
 from switchyard.engine.memory.gpus import Gpu
-from switchyard.engine.memory.residency import check_host, needed
-from switchyard.engine.memory.together import Together
+from switchyard.engine.memory.residency import LIBRARIES, host_need
 from switchyard.engine.model.footprint import measure
+from switchyard.engine.model.shape import read_shape
+from switchyard.engine.model.tensors import planned_sizes
 from tests.conftest import DEMO, run_code
 
 DEMO_EXL2 = f"{DEMO}-exl2"
@@ -78,15 +73,135 @@ def test_what_fits_is_what_the_loader_takes(switchyard):
 
 
 def test_the_conclusion_says_what_to_do(switchyard):
-    assert "--gpu 24 says what fits" in switchyard("estimate", DEMO_EXL2).output
+    assert "--gpu 24GB says what fits" in switchyard("estimate", DEMO_EXL2).output
     fits = switchyard("estimate", DEMO_EXL2, "--gpu", 24, "--context", 1024, "--jobs", 3).output
     setting = 'max_seq_len = 1024, cache_tokens = 3072, cache_mode = ["float16"]'
     assert "LlamaForCausalLM, EXL2 of 4.0 bits; 3 x 1024 tokens" in fits and setting in fits
-    assert "✓ fits: up to 32768 tokens of cache" in fits and " 0.003 " in fits  # of weights
-    less = switchyard("estimate", DEMO_EXL2, "--gpu", 1.3, "--jobs", 300).output
-    assert "✗ too large: up to" in less and "a smaller --context, or fewer --jobs" in less
+    assert "✓ up to 6144 tokens of cache" in fits and " 0.003 " in fits  # of weights
+    sums = "GPU 0: 24.0 GiB, minus 0.6 for CUDA and 0.5 reserved = 22.9 GiB for the model\n"
+    assert sums in fits
+    few = switchyard("estimate", DEMO_EXL2, "--gpu", 1.3, "--jobs", 300)
+    assert "! up to" in few.output and "tokens of cache fit: fewer --jobs" in few.output
     none = switchyard("estimate", DEMO_EXL2, "--gpu", 1).output
     assert "no room for any" in none and "Not even the weights fit" in none
+
+
+@pytest.fixture
+def config_alone(tmp_path):
+    """A directory with the config.json of a published model, and no other file."""
+
+    def make(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        config = PUBLISHED[name][1] if name in PUBLISHED else model_table.config_of(name)
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        return tmp_path / name
+
+    return make
+
+
+def test_the_largest_context_that_fits_is_told_with_its_settings(switchyard, config_alone):
+    arguments = ("estimate", config_alone("Llama 3.1 70B"), "--bits", 2.4, "--gpu", "24GB")
+    done = switchyard(*arguments)
+    [most] = re.findall(r"! 131,072 tokens don't fit; at most ([\d,]+) do\n", done.output)
+    most = int(most.replace(",", ""))
+    assert done.exit_code == 0 and 16_000 < most < 24_000
+    assert f'max_seq_len = {most}, cache_tokens = {most}, cache_mode = ["Q4"]' in done.output
+    for context, status in ((most, 0), (most + 256, 1)):
+        done = switchyard(*arguments, "--context", context)
+        assert (done.exit_code, "✗" in done.output) == (status, bool(status)), done.output
+    assert f"at most {most:,} do: a smaller --context" in done.output
+    settings = json.loads(switchyard(*arguments, "--json").output)["settings"]
+    assert settings == {"max_seq_len": most, "cache_tokens": most, "cache_mode": ["Q4"]}
+
+
+def test_config_json_alone_needs_bits(switchyard, config_alone):
+    path = config_alone("Llama 3.1 70B")
+    done = switchyard("estimate", path)
+    assert done.exit_code == 3 and "--bits 4.0 estimates by config.json alone" in done.output
+    assert switchyard("estimate", path.parent, "--bits", 4).exit_code == 3  # models in it
+    (path / "config.json").unlink()
+    done = switchyard("estimate", path, "--bits", 4)
+    assert done.exit_code == 3 and "has no config.json" in done.output
+
+
+def test_bits_are_those_of_the_files(switchyard, config_alone):
+    """Of a model that is there, planned sizes are nearly those of its files."""
+    there = told(switchyard)[0]["cache_modes"][0]["weights"]
+    planned = told(switchyard, "--bits", 4)[0]["cache_modes"][0]["weights"]
+    assert planned == pytest.approx(there, rel=0.1)  # of a few kilobytes each
+
+
+# Published numbers of parameters; the shape, unless the script of the table has it.
+MIXTURE = (4096, 14336, 32, 32, 8, 128, 32000, 32768), {"num_local_experts": 8}
+SMALL_GEMMA = (3584, 14336, 42, 16, 8, 256, 256000, 8192), model_table.GEMMA
+PUBLISHED = {
+    name: (
+        number,
+        {"architectures": [kind], **dict(zip(model_table.NAMES, numbers, strict=True))} | more,
+    )
+    for name, number, kind, (numbers, more) in (
+        ("mixtral-8x7b", 46_702_792_704, "MixtralForCausalLM", MIXTURE),
+        ("gemma-2-9b", 9_241_705_984, "Gemma2ForCausalLM", SMALL_GEMMA),
+    )
+}
+PARAMETERS = {
+    **{"Llama 3.1 8B": 8_030_261_248, "Llama 3.1 70B": 70_553_706_496},
+    **{"Qwen 2.5 32B": 32_763_876_352, "Mistral 7B v0.3": 7_248_023_552},
+    **{"Mistral Nemo 12B": 12_247_782_400, "mixtral-8x7b": 46_702_792_704},
+    **{"gemma-2-9b": 9_241_705_984},
+}
+
+
+@pytest.mark.parametrize("bits", [2.5, 4, 8])
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_weights_are_the_published_parameters_times_bits(switchyard, config_alone, name, bits):
+    """But the first matrix stays in the host's memory, and the last has 6 bits."""
+    path = config_alone(name)
+    config = json.loads((path / "config.json").read_text())
+    table = config["vocab_size"] * config["hidden_size"]
+    inner = PARAMETERS[name] - table * (1 if "gemma" in name else 2)
+    done = switchyard("estimate", path, "--bits", bits, "--json")
+    weights = json.loads(done.output)["cache_modes"][0]["weights"]
+    assert weights == pytest.approx((inner * bits + table * 6) / 8, rel=0.03)
+
+
+def test_a_draft_model_and_loras_take_their_part(switchyard, config_alone, tmp_path):
+    large, small = config_alone("Llama 3.1 70B"), config_alone("Llama 3.2 3B")
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora" / "adapter_config.json").write_text("{}")
+    with (tmp_path / "lora" / "adapter_model.safetensors").open("wb") as file:
+        file.truncate(GIB // 4 - 2)
+
+    def sizes(*arguments):
+        done = switchyard("estimate", large, "--bits", 4, "--gpu", 48, "--json", *arguments)
+        found = json.loads(done.output)
+        return found["cache_modes"][0]["weights"], found["gpus"][0]
+
+    weights, room = sizes()
+    alone = json.loads(switchyard("estimate", small, "--bits", 4, "--json").output)
+    both = weights + alone["cache_modes"][0]["weights"]
+    assert sizes("--draft", small) == (both, room)
+    assert sizes("--lora", tmp_path / "lora") == (weights, room - GIB // 4)
+    done = switchyard("estimate", large, "--bits", 4, "--lora", tmp_path)
+    assert done.exit_code == 3 and "has no adapter_config.json" in done.output
+    two = ("--gpu", 24, "--gpu", 24, "--context", 2048)
+    assert sizes(*two, "--tensor-parallel")[0] == weights
+    done = switchyard("estimate", large, "--bits", 4, *two, "--tensor-parallel", "--lora", "x")
+    assert done.exit_code == 3 and "tensor_parallel has no LoRAs" in done.output
+
+
+def test_what_a_server_without_a_gpu_takes_is_told(switchyard):
+    need = host_need(ModelConfig(DEMO, "demo")).total(16384)
+    said = (
+        f"Without a GPU, in float32: {(LIBRARIES + need) / GIB:.1f} GiB of RAM, with 16384 tokens"
+    )
+    assert said in switchyard("estimate", DEMO).output
+    assert "RAM" not in switchyard("estimate", DEMO_EXL2).output  # which the CPU can't serve
+
+
+@pytest.mark.parametrize("size", ["24", "24GB", "24 GiB", "24g"])
+def test_gpus_are_named_as_cards_are(switchyard, size):
+    assert told(switchyard, "--gpu", size)[0]["gpus"] == [24 * GIB - CONTEXT]
 
 
 def test_gpus_of_this_machine_count_where_none_is_given(switchyard, monkeypatch):
@@ -105,6 +220,8 @@ def test_gpus_of_this_machine_count_where_none_is_given(switchyard, monkeypatch)
         ([DEMO_EXL2, "--context", "100"], "--context"),
         ([DEMO_EXL2, "--jobs", "0"], "--jobs"),
         ([DEMO_EXL2, "--gpu", "0"], "--gpu"),
+        ([DEMO_EXL2, "--gpu", "24TB"], "'24TB' must be a size such as 24 or 24GB"),
+        ([DEMO_EXL2, "--bits", "1"], "--bits"),
         ([], "MODEL_DIR"),
     ],
 )
@@ -134,146 +251,6 @@ assert not {{"torch", "exllamav2", "numpy"}} & sys.modules.keys()
 """)
 
 
-@pytest.fixture
-def check(switchyard, monkeypatch):
-    """On a machine with a GPU that has so many GiB free."""
-
-    def check(free, *arguments):
-        for module in (CHECK, gpus):
-            monkeypatch.setattr(module, "has_gpu", lambda: True)
-        gpu = Gpu("A GPU", (9, 0), 24 * GIB, int(free * GIB), "570.1")
-        for name in ("gpus", "visible"):
-            monkeypatch.setattr(gpus, name, lambda: [gpu])
-        done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
-        return done.exit_code, done.output
-
-    return check
-
-
-def test_check_says_whether_there_is_room_in_the_loaders_words(check):
-    status, output = check(20, DEMO_EXL2, "--set", "cache_tokens=4096")
-    assert status == 0 and "demo-exl2: there is room for 4096 tokens of float16 cache" in output
-    status, output = check(1, DEMO_EXL2, "--set", "cache_tokens=4096")
-    with pytest.raises(engine.ModelError) as refusal:
-        config = ModelConfig(DEMO_EXL2, "name", cache_tokens=4096)
-        Memory(config, measure(config)[0], [GIB - CONTEXT], 2048).caches()
-    assert status == 1 and f"✗ memory: demo-exl2: {refusal.value}" in output
-    status, output = check(1, DEMO, "--set", "device=cpu")
-    assert status == 0 and "memory" not in output
-
-
-def test_check_names_the_first_cache_that_fits(check):
-    several = ("--set", "cache_tokens=4096", "--set", "cache_mode=Q8,Q4")
-    assert "4096 tokens of Q8 cache" in check(20, DEMO_EXL2, *several)[1]
-
-
-def test_check_says_which_model_the_hosts_memory_lacks_room_for(switchyard, monkeypatch, tmp_path):
-    monkeypatch.setattr(host, "free_memory", lambda: GIB)
-    table = '[[models]]\nname = "{0}"\nmodel = "{1}"\nload = "demand"\ncache_tokens = {2}\n'
-    (tmp_path / "switchyard.toml").write_text(
-        table.format("one", DEMO, 512) + table.format("two", DEMO, 256_000_000)
-    )
-    done = switchyard("check", "--bind", "127.0.0.1:0", "--json")
-    [finding] = [one for one in json.loads(done.output) if not one["is_good"]]
-    with pytest.raises(engine.NoRoom) as refusal:
-        check_host(ModelConfig(DEMO, "two", cache_tokens=256_000_000))
-    assert done.exit_code == 1
-    assert (finding["what"], finding["message"]) == ("memory", f"two: {refusal.value}")
-
-
-TABLE = '[[models]]\nname = "{}"\nmodel = "{}"\nload = "{}"\ncache_tokens = 2048\n'
-
-
-@pytest.mark.parametrize(
-    ("loads", "without"),
-    [
-        (("start", "start"), "two"),
-        (("start", "demand"), "two"),
-        (("demand", "start"), "one"),
-        (("demand", "manual"), None),
-    ],
-)
-def test_check_adds_up_the_models_that_stay(check, tmp_path, loads, without):
-    tables = [
-        TABLE.format(*one) for one in zip(("one", "two"), [DEMO_EXL2] * 2, loads, strict=True)
-    ]
-    (tmp_path / "switchyard.toml").write_text("".join(tables))
-    config = ModelConfig(DEMO_EXL2, "name", cache_tokens=2048)
-    footprints, _ = measure(config)
-    [size] = Memory(config, footprints, [24 * GIB], 2048).place("float16", 2048)
-    reserve = int(config.gpu_reserve * GIB)
-    both = 2 * (CONTEXT + size) + reserve
-    assert check(both / GIB)[0] == 0
-    status, output = check((both - 1) / GIB)
-    other = {"one": "two", "two": "one", None: None}[without]
-    assert status == (without is not None)
-    assert (f"✗ memory: {without}: no room for the model" in output) == (without is not None)
-    assert (f", beside {other}\n" in output) == (without is not None)
-
-
-def test_check_adds_up_the_models_that_stay_in_the_hosts_memory(switchyard, monkeypatch, tmp_path):
-    tables = [TABLE.format(name, DEMO, "start") + 'link = "thread"\n' for name in ("one", "two")]
-    (tmp_path / "switchyard.toml").write_text("".join(tables))
-    whole = needed(ModelConfig(DEMO, "one", link="thread", cache_tokens=2048))["host"]
-    monkeypatch.setattr(host, "free_memory", lambda: 2 * whole)
-    arguments = ("check", "--bind", "127.0.0.1:0")
-    assert switchyard(*arguments).exit_code == 0
-    monkeypatch.setattr(host, "free_memory", lambda: 2 * whole - 1)
-    done = switchyard(*arguments)
-    assert done.exit_code == 1
-    assert "✗ memory: two: no room" in done.output and ", beside one\n" in done.output
-
-
-def test_check_says_that_replicas_lack_gpus(check):
-    status, output = check(20, DEMO_EXL2, "--set", "replicas=2")
-    assert status == 1 and "1 GPUs can't be shared out to 2 replicas" in output
-
-
-def test_the_cache_of_different_replicas_is_that_of_the_smallest(monkeypatch):
-    there = [Gpu("A GPU", (9, 0), 80 * GIB, int(free * GIB), "570.1") for free in (1.3, 20)]
-    monkeypatch.setattr(gpus, "visible", lambda: there)
-    config = ModelConfig(DEMO_EXL2, "demo", "cuda", cache_tokens="auto", replicas=2)
-    footprints, _ = measure(config)
-    caches = [
-        Together().on_gpus(replace(config, replicas=1, gpus=(i,)), footprints, 2048, False)
-        for i in range(2)
-    ]
-    assert 0 < caches[0][1] < caches[1][1]
-    assert Together().on_gpus(config, footprints, 2048, False) == caches[0]
-
-
-def test_check_names_a_gpu_that_is_not_there(check):
-    status, output = check(20, DEMO_EXL2, "--set", "gpus=0")
-    assert status == 0 and "✓ memory" in output
-    status, output = check(20, DEMO_EXL2, "--set", "gpus=0,1")
-    assert status == 1 and "✗ model: demo-exl2: gpus has 1, and this process sees 1" in output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            [DEMO_EXL2],
-            "✗ model: demo-exl2: the weights are quantized: only a CUDA device can serve them",
-        ),
-        ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: demo: the weights are quantized"),
-        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: demo: cache_mode is for GPUs"),
-    ],
-)
-def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):
-    done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
-    assert done.exit_code == 1 and says in done.output
-    assert "✗" not in check(20, *arguments)[1]
-
-
-def test_check_finds_a_download_that_was_cut_off(check, tmp_path):
-    path = shutil.copytree(DEMO_EXL2, tmp_path / "model")
-    file = path / "output.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-    status, output = check(20, str(path))
-    assert status == 1 and "✗ model" in output and "it is cut off" in output
-
-
 def test_the_table_of_the_documentation_is_what_is_estimated():
     page = model_table.PAGE.read_text()
     assert page == model_table.write(page, model_table.text()), (
@@ -283,8 +260,7 @@ def test_the_table_of_the_documentation_is_what_is_estimated():
 
 @pytest.mark.parametrize("name", model_table.SHAPES)
 def test_a_shape_has_as_many_weights_as_its_name_says(name):
-    _, numbers, more = model_table.SHAPES[name]
-    config = dict(zip(model_table.NAMES, numbers, strict=True)) | more
-    number = sum(number for _, number in model_table.matrices(config)) / 1e9
+    sizes = planned_sizes(read_shape(model_table.config_of(name)), 16)
+    number = (sum(sizes.values()) - sizes["embed_tokens.weight"]) / 2e9
     said = float(re.search(r"(\d+)B", name)[1])
     assert number == pytest.approx(said, rel=0.08)

@@ -1,0 +1,169 @@
+"""What `switchyard check` says of memory: as the loader would."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from switchyard import engine
+from switchyard.cli import check as CHECK
+from switchyard.cli import main
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.memory import gpus, host
+from switchyard.engine.memory.estimate import CONTEXT, GIB, Memory
+from switchyard.engine.memory.gpus import Gpu
+from switchyard.engine.memory.residency import check_host, needed
+from switchyard.engine.memory.together import Together
+from switchyard.engine.model.footprint import measure
+from tests.conftest import DEMO
+
+DEMO_EXL2 = f"{DEMO}-exl2"
+
+
+@pytest.fixture
+def switchyard(tmp_path, monkeypatch):
+    """Run in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(main, [*map(str, arguments)])
+
+
+@pytest.fixture
+def check(switchyard, monkeypatch):
+    """On a machine with a GPU that has so many GiB free."""
+
+    def check(free, *arguments):
+        for module in (CHECK, gpus):
+            monkeypatch.setattr(module, "has_gpu", lambda: True)
+        gpu = Gpu("A GPU", (9, 0), 24 * GIB, int(free * GIB), "570.1")
+        for name in ("gpus", "visible"):
+            monkeypatch.setattr(gpus, name, lambda: [gpu])
+        done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
+        return done.exit_code, done.output
+
+    return check
+
+
+def test_check_says_whether_there_is_room_in_the_loaders_words(check):
+    status, output = check(20, DEMO_EXL2, "--set", "cache_tokens=4096")
+    assert status == 0 and "demo-exl2: there is room for 4096 tokens of float16 cache" in output
+    status, output = check(1, DEMO_EXL2, "--set", "cache_tokens=4096")
+    with pytest.raises(engine.ModelError) as refusal:
+        config = ModelConfig(DEMO_EXL2, "name", cache_tokens=4096)
+        Memory(config, measure(config)[0], [GIB - CONTEXT], 2048).caches()
+    assert status == 1 and f"✗ memory: demo-exl2: {refusal.value}" in output
+    status, output = check(1, DEMO, "--set", "device=cpu")
+    assert status == 0 and "memory" not in output
+
+
+def test_check_names_the_first_cache_that_fits(check):
+    several = ("--set", "cache_tokens=4096", "--set", "cache_mode=Q8,Q4")
+    assert "4096 tokens of Q8 cache" in check(20, DEMO_EXL2, *several)[1]
+
+
+def test_check_says_which_model_the_hosts_memory_lacks_room_for(switchyard, monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "free_memory", lambda: GIB)
+    table = '[[models]]\nname = "{0}"\nmodel = "{1}"\nload = "demand"\ncache_tokens = {2}\n'
+    (tmp_path / "switchyard.toml").write_text(
+        table.format("one", DEMO, 512) + table.format("two", DEMO, 256_000_000)
+    )
+    done = switchyard("check", "--bind", "127.0.0.1:0", "--json")
+    [finding] = [one for one in json.loads(done.output) if not one["is_good"]]
+    with pytest.raises(engine.NoRoom) as refusal:
+        check_host(ModelConfig(DEMO, "two", cache_tokens=256_000_000))
+    assert done.exit_code == 1
+    assert (finding["what"], finding["message"]) == ("memory", f"two: {refusal.value}")
+
+
+TABLE = '[[models]]\nname = "{}"\nmodel = "{}"\nload = "{}"\ncache_tokens = 2048\n'
+
+
+@pytest.mark.parametrize(
+    ("loads", "without"),
+    [
+        (("start", "start"), "two"),
+        (("start", "demand"), "two"),
+        (("demand", "start"), "one"),
+        (("demand", "manual"), None),
+    ],
+)
+def test_check_adds_up_the_models_that_stay(check, tmp_path, loads, without):
+    tables = [
+        TABLE.format(*one) for one in zip(("one", "two"), [DEMO_EXL2] * 2, loads, strict=True)
+    ]
+    (tmp_path / "switchyard.toml").write_text("".join(tables))
+    config = ModelConfig(DEMO_EXL2, "name", cache_tokens=2048)
+    footprints, _ = measure(config)
+    [size] = Memory(config, footprints, [24 * GIB], 2048).place("float16", 2048)
+    reserve = int(config.gpu_reserve * GIB)
+    both = 2 * (CONTEXT + size) + reserve
+    assert check(both / GIB)[0] == 0
+    status, output = check((both - 1) / GIB)
+    other = {"one": "two", "two": "one", None: None}[without]
+    assert status == (without is not None)
+    assert (f"✗ memory: {without}: no room for the model" in output) == (without is not None)
+    assert (f", beside {other}\n" in output) == (without is not None)
+
+
+def test_check_adds_up_the_models_that_stay_in_the_hosts_memory(switchyard, monkeypatch, tmp_path):
+    tables = [TABLE.format(name, DEMO, "start") + 'link = "thread"\n' for name in ("one", "two")]
+    (tmp_path / "switchyard.toml").write_text("".join(tables))
+    whole = needed(ModelConfig(DEMO, "one", link="thread", cache_tokens=2048))["host"]
+    monkeypatch.setattr(host, "free_memory", lambda: 2 * whole)
+    arguments = ("check", "--bind", "127.0.0.1:0")
+    assert switchyard(*arguments).exit_code == 0
+    monkeypatch.setattr(host, "free_memory", lambda: 2 * whole - 1)
+    done = switchyard(*arguments)
+    assert done.exit_code == 1
+    assert "✗ memory: two: no room" in done.output and ", beside one\n" in done.output
+
+
+def test_check_says_that_replicas_lack_gpus(check):
+    status, output = check(20, DEMO_EXL2, "--set", "replicas=2")
+    assert status == 1 and "1 GPUs can't be shared out to 2 replicas" in output
+
+
+def test_the_cache_of_different_replicas_is_that_of_the_smallest(monkeypatch):
+    there = [Gpu("A GPU", (9, 0), 80 * GIB, int(free * GIB), "570.1") for free in (1.3, 20)]
+    monkeypatch.setattr(gpus, "visible", lambda: there)
+    config = ModelConfig(DEMO_EXL2, "demo", "cuda", cache_tokens="auto", replicas=2)
+    footprints, _ = measure(config)
+    caches = [
+        Together().on_gpus(replace(config, replicas=1, gpus=(i,)), footprints, 2048, False)
+        for i in range(2)
+    ]
+    assert 0 < caches[0][1] < caches[1][1]
+    assert Together().on_gpus(config, footprints, 2048, False) == caches[0]
+
+
+def test_check_names_a_gpu_that_is_not_there(check):
+    status, output = check(20, DEMO_EXL2, "--set", "gpus=0")
+    assert status == 0 and "✓ memory" in output
+    status, output = check(20, DEMO_EXL2, "--set", "gpus=0,1")
+    assert status == 1 and "✗ model: demo-exl2: gpus has 1, and this process sees 1" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            [DEMO_EXL2],
+            "✗ model: demo-exl2: the weights are quantized: only a CUDA device can serve them",
+        ),
+        ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: demo: the weights are quantized"),
+        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: demo: cache_mode is for GPUs"),
+    ],
+)
+def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):
+    done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
+    assert done.exit_code == 1 and says in done.output
+    assert "✗" not in check(20, *arguments)[1]
+
+
+def test_check_finds_a_download_that_was_cut_off(check, tmp_path):
+    path = shutil.copytree(DEMO_EXL2, tmp_path / "model")
+    file = path / "output.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    status, output = check(20, str(path))
+    assert status == 1 and "✗ model" in output and "it is cut off" in output
