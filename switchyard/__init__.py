@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from switchyard.errors import SwitchyardError
     from switchyard.settings import SettingsError
 
-__version__ = "0.1.0"  # the same as in pyproject.toml
+__version__ = "0.2.0"  # the one place: pyproject.toml reads it
 
 __all__ = [
     "BadRequest",

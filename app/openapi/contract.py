@@ -12,6 +12,7 @@ import werkzeug.routing
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from switchyard import __version__
 from switchyard.app.errors import ErrorBody
 from switchyard.app.openapi.meanings import IGNORED, MEANINGS, REQUEST_ID, RETRY_AFTER
 
@@ -149,7 +150,7 @@ def document(app: flask.Flask) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Switchyard",
-            "version": "1",
+            "version": __version__,
             "description": "Parameters that are `null` count as not given.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },

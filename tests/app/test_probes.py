@@ -1,6 +1,6 @@
 """Health and version under other servers' names, and what lies at the root."""
 
-import tomllib
+import re
 
 import flask
 import pytest
@@ -105,12 +105,13 @@ def test_other_servers_words_for_live_and_ready(loading, make_client):
     assert ready.get("/v2/health/ready").json == {"ready": True}
 
 
-def test_the_version_is_that_of_the_package(make_client):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == __version__
+def test_the_version_is_that_of_the_package_and_the_newest_of_the_changelog(make_client):
+    [newest, *_] = re.findall(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest == __version__
     client = make_client(ScriptedBackend())
     assert client.get("/version").json == {"version": __version__}
     assert client.get("/").json == {"name": "switchyard", "version": __version__}
+    assert client.get("/openapi.json").json["info"]["version"] == __version__
 
 
 def test_the_root_answers_head_and_has_no_icon(loading):

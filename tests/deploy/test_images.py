@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from switchyard import __version__
 from tests.conftest import ROOT
 
 # Where the documentation, or habit, puts an owner's own files.
@@ -101,5 +102,6 @@ def test_the_cluster_takes_the_image_that_the_page_builds():
     folder = ROOT / "deploy"
     text = (folder / "kubernetes" / "kustomization.yaml").read_text()
     image, tag = (re.search(rf'{key}: "?([^"\n]+)', text)[1] for key in ("newName", "newTag"))
+    assert tag == f"{__version__}-cuda"
     page = (folder / "README.md").read_text()
     assert f"-t {image}:{tag} ." in page and f"docker push {image}:{tag}\n" in page

@@ -18,6 +18,7 @@ import requests
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import switchyard
 from tests.conftest import ROOT
 
 HOST = """
@@ -169,6 +170,10 @@ def serve(python, host):
     for process in processes:
         process.terminate()
         assert process.wait(60) == 0
+
+
+def test_the_wheel_has_the_packages_version(wheel):
+    assert wheel.name.startswith(f"switchyard-{switchyard.__version__}-")
 
 
 def test_the_wheel_takes_no_name_but_its_own(wheel):
