@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from switchyard.app.exceptions import BudgetSpent
@@ -106,6 +106,12 @@ class Budgets:
         day = day_of(ended)
         with self._lock:
             self._spent.setdefault(name, _Spent(day)).add(day, tokens)
+
+    def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
+        """Each key with a budget, and the tokens of its ended requests in its period."""
+        now = self._clock()
+        with self._lock:
+            return [(key, self._used(key, now)[0]) for key in keys if key.budget_tokens is not None]
 
     # Under the lock
 

@@ -78,6 +78,33 @@ def open_to_read(path: str) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{name}?mode=ro", timeout=BUSY, isolation_level=None, uri=True)
 
 
+def back_up(path: str, target: str) -> None:
+    """Writes a whole copy to `target`, in one step, also while a server writes the file. Raises
+    LedgerError.
+    """
+    if not os.path.isfile(path):
+        raise LedgerError(f"ledger {path}: there is no such file")
+    if os.path.exists(target) and os.path.samefile(path, target):
+        raise LedgerError(f"ledger {path} can't be its own backup: name another file")
+    fresh = f"{target}-new"
+    try:
+        os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
+        with (
+            contextlib.closing(open_to_read(path)) as source,
+            contextlib.closing(sqlite3.connect(fresh)) as copy,
+        ):
+            _check(source, path)
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")  # a single file
+        os.replace(fresh, target)
+    except (OSError, sqlite3.Error, LedgerError) as reason:
+        with contextlib.suppress(OSError):
+            os.remove(fresh)
+        if isinstance(reason, LedgerError):
+            raise
+        raise LedgerError(f"ledger {path} can't be copied to {target}: {reason}") from None
+
+
 def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
     """Makes a removed file anew, with all that its open connection still has.
 

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
@@ -123,6 +123,11 @@ class Ledger:
         if self._writer is not None:
             self._writer.flush(FLUSH)
         return read_usage(self._path, first, last, groups, key, most)
+
+    def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
+        """As `Budgets.spent`, once the file has been read."""
+        self._open()
+        return self._budgets.spent(keys)
 
     # Link's thread
 

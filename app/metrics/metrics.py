@@ -1,8 +1,9 @@
 """All metrics of one application, in a registry apart from a host application's."""
 
+import heapq
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,8 +22,9 @@ from switchyard.app.http.places import Places
 from switchyard.app.http.threads import Threads
 from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.metrics.engines import EngineCollector
-from switchyard.app.metrics.requests import RequestMetrics
+from switchyard.app.metrics.requests import MAX_KEYS, RequestMetrics
 from switchyard.app.operations.guard import Checks
+from switchyard.app.operations.keys import ApiKey
 
 # Always this format, whatever a client accepts: OpenMetrics would turn `vllm:` into `vllm_`.
 MIMETYPE, PARAMETERS = "text/plain", "; version=0.0.4; charset=utf-8"
@@ -111,6 +113,22 @@ class ServerCollector(Collector):
             reloads.add_metric(["done"], keyring.num_reloads)
             reloads.add_metric(["failed"], keyring.num_failed)
             yield reloads
+            if self._ledger is not None:
+                yield _budgets(self._ledger.spent(keyring.entries))
+
+
+def _budgets(spent: Iterable[tuple[ApiKey, int]]) -> Metric:
+    """Those of MAX_KEYS keys, the ones that have spent the largest shares."""
+    found = GaugeMetricFamily(
+        "switchyard_budget_tokens",
+        "Budget of an API key in its present period, and what is spent of it.",
+        labels=["key", "state"],
+    )
+    shown = heapq.nlargest(MAX_KEYS, spent, key=lambda one: one[1] / (one[0].budget_tokens or 1))
+    for key, tokens in shown:
+        found.add_metric([key.name, "spent"], tokens)
+        found.add_metric([key.name, "all"], key.budget_tokens or 0)
+    return found
 
 
 def _version(name: str) -> str:

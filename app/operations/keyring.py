@@ -59,6 +59,11 @@ class Keyring:
         on_change(self._table)
         logger.info("%d API keys in %s", len(self._table.by_name), self._path)
 
+    @property
+    def entries(self) -> Collection[ApiKey]:
+        """All entries of the file, also those that are not valid."""
+        return self._table.by_name.values()
+
     def find(self, key: bytes) -> ApiKey | None:
         """The entry of a valid key, or None. An invalid key takes as long as a valid one."""
         if self._clock() >= self._next_look:

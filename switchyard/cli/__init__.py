@@ -22,6 +22,7 @@ COMMANDS = {
     "bench": ("bench", "bench", "Measure a running server: tokens a second, waits, gaps, errors."),
     "status": ("status", "status", "Show each model's state, queue, batch and rates."),
     "usage": ("usage", "usage", "Show the usage of API keys, by day and model."),
+    "ledger": ("usage", "ledger", "Back up the ledger, also while its server runs."),
     "drain": ("server", "drain", "Make the server of this machine finish its requests, and end."),
 }
 

@@ -1,12 +1,14 @@
-"""`switchyard usage`: shows the usage of API keys, by a running server's ledger."""
+"""`switchyard usage`: shows the usage of API keys; `switchyard ledger`: backs up its file."""
 
 import json
+import sys
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from switchyard import settings
 from switchyard.cli.server import ask, url_of_settings
 from switchyard.settings import KEY
 
@@ -42,6 +44,32 @@ def usage(
         return
     for line in _table(json.loads(answer)["data"]):
         click.echo(line)
+
+
+@click.group()
+@click.option("--file", help="File of the ledger. Default: the setting ledger.")
+@click.pass_context
+def ledger(context: click.Context, file: str | None) -> None:
+    """Back up the ledger, also while its server runs."""
+    context.obj = file
+
+
+@ledger.command()
+@click.argument("target")
+@click.pass_obj
+def backup(file: str | None, target: str) -> None:
+    """Write a whole copy to the file TARGET, in the place of an older one."""
+    from switchyard.app.ledger.file import back_up
+
+    try:
+        path = file or settings.text("ledger", "")
+        if not path:
+            raise click.UsageError("no ledger: give --file, or the setting ledger")
+        back_up(path, target)
+    except settings.SettingsError as error:
+        click.echo(f"switchyard: {error}", err=True)
+        sys.exit(1)
+    click.echo(f"{path} is copied to {target}")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:

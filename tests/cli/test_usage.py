@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from switchyard.cli import main
 from tests.app.conftest import make_client, way
 from tests.operations.conftest import KEYS, clock, keys_file, make_keyed
-from tests.operations.ledgers import fill, follow, make_counted, path, wall
+from tests.operations.ledgers import fill, follow, make_counted, path, read, wall
 from tests.scripted import ScriptedBackend
 
 __all__ = [
@@ -102,3 +102,35 @@ def test_the_variable_of_the_key_is_no_wrong_setting(usage, url, monkeypatch):
 def test_wrong_usage_has_its_own_status(usage):
     assert usage("--group", "key").exit_code == 2
     assert usage("--url", "nowhere").exit_code == 2
+
+
+def test_a_backup_is_whole_while_the_server_writes(url, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    target = tmp_path / "backup.db"
+    target.write_text("older")
+    (tmp_path / "switchyard.toml").write_text(f'ledger = "{path}"\n')
+    done = CliRunner().invoke(main, ["ledger", "backup", str(target)])
+    assert (done.exit_code, done.output) == (0, f"{path} is copied to {target}\n")
+    assert target.stat().st_mode & 0o777 == 0o600
+    for one in (path, target):
+        assert sum(n for (n,) in read(one, "SELECT completion_tokens FROM days")) == 36
+    assert {one.name for one in tmp_path.glob("backup*")} == {"backup.db"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        ((), 2, "no ledger: give --file, or the setting ledger"),
+        (("--file", "no.db"), 1, "switchyard: ledger no.db: there is no such file"),
+        (("--file", "notes.db"), 1, "ledger notes.db can't be copied to to.db: file is not a"),
+        (("--file", "to.db"), 1, "ledger to.db can't be its own backup"),
+    ],
+)
+def test_what_can_not_be_backed_up_is_told(monkeypatch, tmp_path, arguments, status, says):
+    monkeypatch.chdir(tmp_path)
+    for name in ("notes.db", "to.db"):
+        (tmp_path / name).write_text("no database" * 100)
+    done = CliRunner().invoke(main, ["ledger", *arguments, "backup", "to.db"])
+    assert done.exit_code == status and says in done.output
+    assert (tmp_path / "to.db").read_text().startswith("no database")
+    assert not (tmp_path / "to.db-new").exists()

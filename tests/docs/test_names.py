@@ -7,7 +7,7 @@ import pytest
 
 from switchyard.app.delivery.reader import MEANINGS
 from switchyard.app.errors import INTERNAL, KINDS, PLAIN_KINDS
-from switchyard.cli import COMMANDS, keys, models
+from switchyard.cli import COMMANDS, keys, models, usage
 from tests.docs.pages import CODE, ROOT, blocks, outside_of_code, pages, read
 from tests.scripted import ScriptedBackend
 
@@ -25,6 +25,7 @@ OURS = (
     "/props",
 )
 ELSEWHERE = {  # there with a file of keys, with a ledger, and under gunicorn
+    "switchyard_budget_tokens",
     "switchyard_keys_reloads_total",
     "switchyard_ledger_errors_total",
     "switchyard_request_threads",
@@ -97,9 +98,9 @@ def test_each_command_that_is_shown_exists(page):
     shown = [*told(page), *(line for b in blocks(page) for line in b.text.splitlines())]
     names = {n for code in shown for n in re.findall(r"(?:^|& |-m )switchyard (\w+)", code)}
     assert names <= {*COMMANDS}
-    groups = {"keys": keys.keys, "models": models.models}
+    groups = {"keys": keys.keys, "models": models.models, "ledger": usage.ledger}
     for code in shown:
-        for group, name in re.findall(r"(?:^|-m )switchyard (keys|models) (\w+)", code):
+        for group, name in re.findall(r"(?:^|-m )switchyard (keys|models|ledger) (\w+)", code):
             assert name in groups[group].commands, code
 
 

@@ -200,3 +200,16 @@ def test_a_refused_request_is_a_failure_and_costs_no_tokens(make, path):
     assert read(path, DAYS) == [
         *(("2026-11-30", "ann", 1, 1, 0, 0), ("2026-11-30", "ann", 1, 0, 2, 3))
     ]
+
+
+def test_what_is_spent_of_each_budget_is_a_number(make, fill):
+    fill(("2020-01-01", "ann", "demo", 1, 0, 1000, 0, 0))  # of another month
+    client = make(20, "month", settings={"metrics": "open"})
+    assert ask(client) == 200
+    client.wait()
+    lines = {line for line in client.get("/metrics").text.splitlines() if "budget_tokens{" in line}
+    name = "switchyard_budget_tokens"
+    assert lines == {
+        f'{name}{{key="ann",state="spent"}} 5.0',
+        f'{name}{{key="ann",state="all"}} 20.0',
+    }

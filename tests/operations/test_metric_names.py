@@ -13,8 +13,10 @@ from switchyard.app.http.threads import Threads
 from switchyard.app.metrics.metrics import ServerCollector
 from switchyard.app.metrics.requests import RequestMetrics
 from switchyard.app.operations.account import Account
+from switchyard.app.operations.keys import parse_keys
 from switchyard.engine.stats import DeviceMemory, Occupancy, Totals, Work
 from switchyard.engine.stream import Used
+from tests.operations.conftest import entry
 from tests.operations.test_metrics import series, value
 from tests.scripted import ScriptedBackend, job
 
@@ -116,8 +118,11 @@ def test_what_the_server_holds_has_its_own_name():
     places = Places(8)
     places.take("a")
     registry = CollectorRegistry()
-    ledger = SimpleNamespace(num_errors=9)
-    keyring = SimpleNamespace(num_reloads=4, num_failed=5)
+    [ann] = parse_keys(
+        entry("ann", budget_tokens=100, budget_period="day"), 0, True
+    ).by_name.values()
+    ledger = SimpleNamespace(num_errors=9, spent=lambda keys: [(key, 70) for key in keys])
+    keyring = SimpleNamespace(num_reloads=4, num_failed=5, entries=[ann])
     checks = SimpleNamespace(keyring=keyring)
     answers = SimpleNamespace(streams=streams)
     registry.register(ServerCollector(answers, places, threads, checks, ledger))
@@ -137,6 +142,8 @@ def test_what_the_server_holds_has_its_own_name():
         ("switchyard_ledger_errors_total",): 9,
         ("switchyard_keys_reloads_total", "done"): 4,
         ("switchyard_keys_reloads_total", "failed"): 5,
+        ("switchyard_budget_tokens", "ann", "spent"): 70,
+        ("switchyard_budget_tokens", "ann", "all"): 100,
     }
 
 
