@@ -30,9 +30,12 @@ print(json.dumps(told))
 """
 
 
+MARKS = {True: "✓", None: "-", False: "✗"}
+
+
 class Line(NamedTuple):
     what: str
-    is_good: bool
+    is_good: bool | None  # None: it lacks what a server can do without
     told: str
     follows: str = ""
 
@@ -46,24 +49,24 @@ def doctor(as_json: bool) -> None:
         click.echo(json.dumps([line._asdict() for line in lines]))
     else:
         for what, is_good, told, follows in lines:
-            click.echo(f"{'✓' if is_good else '✗'} {what}: {told}")
+            click.echo(f"{MARKS[is_good]} {what}: {told}")
             if follows:
                 click.echo(f"    {follows}")
-    sys.exit(not all(line.is_good for line in lines))
+    sys.exit(any(line.is_good is False for line in lines))
 
 
 def look() -> Iterator[Line]:
     yield Line("Python", True, platform.python_version())
     versions = {name: _version(name) for name in PACKAGES}
     for name, version in versions.items():
-        is_needed = name != "flash-attn"
+        lacks = None if name == "flash-attn" else False
         told = version or "is not installed"
-        yield Line(name, bool(version) or not is_needed, told, "" if version else _cure(name))
+        yield Line(name, True if version else lacks, told, "" if version else _cure(name))
     found = gpus()
     if not found:
         yield Line(
             "GPU",
-            True,
+            None,
             "none that NVIDIA's driver knows",
             "Models run on the CPU, for development: Llama architecture, float16 or float32.",
         )
@@ -83,7 +86,7 @@ def _of_gpus(
         yield Line("GPU", is_new, told, follows)
         if gpu.capability < AMPERE:
             needed = f"flash-attn needs {_dotted(AMPERE)}, and paged attention flash-attn."
-            yield Line("capability", True, _dotted(gpu.capability), needed)
+            yield Line("capability", None, _dotted(gpu.capability), needed)
     if probe["cuda"] is None:
         yield Line("CUDA", False, "torch has none", "Install torch's build with CUDA.")
     elif not probe["sees"]:

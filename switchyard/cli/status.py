@@ -1,6 +1,8 @@
 """`switchyard status`: shows the state of a running server."""
 
+import contextlib
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,23 +11,33 @@ import click
 from switchyard.cli.server import ask, url_of_settings
 from switchyard.settings import KEY
 
+PAUSE = 2.0  # seconds between two looks
+
 
 @click.command()
 @click.option("--url", help="URL of the server. Default: the address in the settings.")
 @click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
+@click.option("--watch", is_flag=True, help="Show it anew every two seconds, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="The server's own JSON.")
-def status(url: str | None, key: str | None, as_json: bool) -> None:
+def status(url: str | None, key: str | None, watch: bool, as_json: bool) -> None:
     """Show each model's state, queue, batch and rates.
 
     With a user's key, only states and sums.
     """
+    base = url or url_of_settings()
+    click.echo(_text(base, key, as_json))
+    with contextlib.suppress(KeyboardInterrupt):
+        while watch:
+            time.sleep(PAUSE)
+            text = _text(base, key, as_json)
+            click.clear()  # does nothing where the output is no terminal
+            click.echo(text)
+
+
+def _text(base: str, key: str | None, as_json: bool) -> str:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    answer = ask(url or url_of_settings(), "GET", "/v1/status", headers)
-    if as_json:
-        click.echo(answer.decode().rstrip())
-        return
-    for line in _lines(json.loads(answer)):
-        click.echo(line)
+    answer = ask(base, "GET", "/v1/status", headers)
+    return answer.decode().rstrip() if as_json else "\n".join(_lines(json.loads(answer)))
 
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from switchyard.app.formats.tabby import bodies
 from switchyard.app.http import origins
 from switchyard.app.services import KEY
 from tests.app.refused import error_of
-from tests.app.test_lifecycle import LOCAL, events, make
+from tests.app.test_lifecycle import LOCAL, events, make, rows
 from tests.scripted import ScriptedBackend
 
 __all__ = ["make"]
@@ -346,3 +346,12 @@ def test_what_a_change_may_set():
         "tool_format",
         "way",
     }
+
+
+def test_a_directory_that_is_served_by_another_name_is_listed_once(make):
+    client = make()
+    listed = client.get("/v1/model/list").json["data"]
+    assert [card["id"] for card in listed] == [*rows(client), "third"]
+    assert client.post("/admin/models/mine", json={"model": "third"}).status_code == 200
+    listed = client.get("/v1/model/list").json["data"]
+    assert [card["id"] for card in listed] == [*rows(client)] and "mine" in rows(client)

@@ -60,3 +60,17 @@ def test_doctor_asks_torch_itself(switchyard):
 def test_doctor_says_that_torch_gave_no_answer(monkeypatch):
     monkeypatch.setattr(DOCTOR, "PROBE", "")
     assert DOCTOR.probe()["extension"].startswith("torch can't be asked: ")
+
+
+def test_what_a_server_can_do_without_has_a_mark_of_its_own(switchyard, monkeypatch):
+    monkeypatch.setattr(DOCTOR, "gpus", list)
+    monkeypatch.setattr(DOCTOR, "_version", lambda name: None if name == "flash-attn" else "1")
+    done = switchyard("doctor")
+    assert done.exit_code == 0
+    assert "- flash-attn: is not installed\n" in done.output
+    assert (
+        "- GPU: none that NVIDIA's driver knows\n" in done.output and "✓ torch: 1\n" in done.output
+    )
+    monkeypatch.setattr(DOCTOR, "_version", lambda name: None)
+    done = switchyard("doctor")
+    assert done.exit_code == 1 and "✗ torch: is not installed\n" in done.output

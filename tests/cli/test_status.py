@@ -4,12 +4,14 @@ import http.client
 import json
 import socket
 import threading
+import types
 
 import pytest
 import werkzeug.serving
 from click.testing import CliRunner
 
 from switchyard.cli import main
+from switchyard.cli import status as STATUS
 from switchyard.cli.server import connect
 from switchyard.cli.status import _lines
 from tests.app.conftest import make_client, way
@@ -120,3 +122,17 @@ def test_a_server_at_a_socket_is_asked_in_time(tmp_path):
         connection.connect()
         assert (connection.sock.gettimeout(), prefix) == (7, "")
         connection.close()
+
+
+def test_a_watch_shows_it_anew_until_ctrl_c(status, monkeypatch):
+    waited = []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        if len(waited) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(STATUS, "time", types.SimpleNamespace(sleep=sleep))
+    done = status("--key", KEYS["prom"], "--watch")
+    assert done.exit_code == 0 and waited == [2.0] * 3
+    assert done.output.count("scripted: ready, 0 running, 0 waiting") == 3

@@ -125,8 +125,11 @@ def install(directory, *what, behind=PACKAGES):
 def wheel(tmp_path_factory):
     directory = tmp_path_factory.mktemp("wheel")
     source = copy_checkout(directory)
+    (source / "build" / "lib" / "switchyard").mkdir(parents=True)
+    (source / "build" / "lib" / "switchyard" / "deleted.py").write_text("")  # of an older build
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--wheel-dir", directory, source], check=True)
+    assert not (source / "build").exists() and not list(source.glob("*.egg-info"))
     [path] = directory.glob("*.whl")
     return path
 
@@ -179,6 +182,7 @@ def test_the_wheel_has_the_packages_version(wheel):
 def test_the_wheel_takes_no_name_but_its_own(wheel):
     names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name.partition("-")[0] for name in names} == {"switchyard"}
+    assert "switchyard/deleted.py" not in zipfile.ZipFile(wheel).namelist()
 
 
 def test_the_wheel_has_the_demo_model_and_the_server(wheel):

@@ -1,6 +1,7 @@
 """TabbyAPI's routes."""
 
 import logging
+import os
 from typing import Any, NoReturn
 
 import flask
@@ -33,12 +34,14 @@ def current_model() -> flask.Response:
 @blueprint.get("/model/list")
 @declares({200: bodies.TabbyModelList})
 def list_served_models() -> flask.Response:
-    """The served models; for an operator also the directories of `models_dir`."""
+    """The served models; for an operator also the other directories of `models_dir`."""
     models = services().models
     cards = [bodies.model_card(models.get(name)) for name in models.names]
     if is_operator(flask.request):
-        paths = services().settings.directories()
-        cards += [bodies.card_of(n, path) for n, path in paths.items() if n not in models.names]
+        served = {os.path.realpath(models.served(name).config.path) for name in models.names}
+        for name, path in services().settings.directories().items():
+            if name not in models.names and os.path.realpath(path) not in served:
+                cards.append(bodies.card_of(name, path))
     return json_response(bodies.listed(cards))
 
 
