@@ -3,10 +3,13 @@
 import importlib.metadata
 import json
 import os
+import pathlib
 import platform
+import re
 import resource
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,6 +33,13 @@ print(json.dumps(told))
 """
 
 
+PINS = pathlib.Path(__file__).parents[2] / "requirements-cuda.txt"  # in a checkout
+# A line with a wheel: of what, for which CUDA, torch, Python and platform it was built.
+PIN = re.compile(
+    r"^(?P<name>[\w-]+) @ \S*/[^/-]+-(?P<version>[\d.]+)\+cu(?P<cuda>\d+)\.?torch(?P<torch>[\d.]+)"
+    r"[^-]*-(?P<tag>\w+)-\w+-(?P<platform>\w+)\.whl\S* ; python_version == \"(?P<python>[\d.]+)\"$",
+    re.MULTILINE,
+)
 MARKS = {True: "✓", None: "-", False: "✗"}
 
 
@@ -72,6 +82,8 @@ def look() -> Iterator[Line]:
         )
     else:
         yield from _of_gpus(found, versions, probe())
+    if PINS.is_file():
+        yield of_pins(PINS.read_text(), platform.python_version(), has_gpu=bool(found))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Line("open files", soft >= 1024 or hard >= 1024, f"{soft}, may be raised to {hard}")
 
@@ -99,6 +111,36 @@ def _of_gpus(
         yield Line("extension", False, str(probe["extension"]), cure)
 
 
+def of_pins(text: str, python: str, has_gpu: bool) -> Line:
+    """Whether the wheels for GPUs fit each other, and a machine with this Python."""
+    torch = re.search(r"^torch==(\S+)", text, re.MULTILINE)
+    wheels = [found.groupdict() for found in PIN.finditer(text)]
+    faults = [fault for wheel in wheels for fault in _disagreements(wheel, torch and torch[1])]
+    cudas = {wheel["cuda"][:2] for wheel in wheels}
+    if len(cudas) > 1:
+        faults.append(f"wheels are for CUDA {' and '.join(sorted(cudas))}")
+    if faults or torch is None:
+        return Line(PINS.name, False, "; ".join(faults) or "it pins no torch")
+    own = [wheel for wheel in wheels if python.startswith(f"{wheel['python']}.")]
+    this = sysconfig.get_platform().replace("-", "_")
+    if own and all(wheel["platform"] == this for wheel in own):
+        names = ", ".join(f"{wheel['name']} {wheel['version']}" for wheel in own)
+        told = f"{names} are for torch {torch[1]}, CUDA {cudas.pop()} and this Python"
+        return Line(PINS.name, True, told, "" if has_gpu else "Needed on a GPU alone.")
+    pythons = sorted({wheel["python"] for wheel in wheels})
+    told = f"for Python {', '.join(pythons)} on {wheels[0]['platform']}, this is {python} on {this}"
+    cure = "They would not install here: docs/deployment.md has other ways."
+    return Line(PINS.name, False if has_gpu else None, told, cure)
+
+
+def _disagreements(wheel: dict[str, str], torch: str | None) -> Iterator[str]:
+    name = f"{wheel['name']} for Python {wheel['python']}"
+    if wheel["tag"] != f"cp{wheel['python'].replace('.', '')}":
+        yield f"{name} is a wheel for {wheel['tag']}"
+    if torch is None or not f"{torch}.".startswith(f"{wheel['torch']}."):
+        yield f"{name} is built for torch {wheel['torch']}, and torch is {torch}"
+
+
 def _dotted(capability: tuple[int, int]) -> str:
     return ".".join(map(str, capability))
 
@@ -113,7 +155,7 @@ def _version(name: str) -> str | None:
 def _cure(name: str) -> str:
     if name == "flash-attn":
         return "Needed on a GPU alone."
-    return "Install it: `pip install switchyard`, or scripts/bootstrap in a checkout."
+    return "Install it: `pip install 'switchyard[server]'`, or scripts/bootstrap in a checkout."
 
 
 def probe() -> dict[str, Any]:

@@ -74,3 +74,33 @@ def test_what_a_server_can_do_without_has_a_mark_of_its_own(switchyard, monkeypa
     monkeypatch.setattr(DOCTOR, "_version", lambda name: None)
     done = switchyard("doctor")
     assert done.exit_code == 1 and "✗ torch: is not installed\n" in done.output
+
+
+@pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.9"])
+def test_pinned_wheels_fit_each_other_and_each_python(monkeypatch, python):
+    monkeypatch.setattr(DOCTOR.sysconfig, "get_platform", lambda: "linux-x86_64")
+    line = DOCTOR.of_pins(DOCTOR.PINS.read_text(), python, has_gpu=True)
+    assert line.is_good, line
+    assert line.told.startswith("exllamav2 0.3.2, flash-attn 2.8.3 are for torch 2.8.0, CUDA 12")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "python", "says"),
+    [
+        ("torch==2.8.0", "torch==2.9.0", "3.11.2", "built for torch 2.8.0, and torch is 2.9.0"),
+        ("torch==2.8.0", "", "3.11.2", "and torch is None"),
+        ("cp312-cp312", "cp311-cp311", "3.11.2", "exllamav2 for Python 3.12 is a wheel for cp311"),
+        ("+cu128", "+cu118", "3.11.2", "wheels are for CUDA 11 and 12"),
+        ("", "", "3.14.0", "for Python 3.11, 3.12, 3.13 on linux_x86_64, this is 3.14.0 on "),
+        ("linux_x86_64", "win_amd64", "3.11.2", "on win_amd64, this is 3.11.2 on linux_x86_64"),
+    ],
+)
+def test_pinned_wheels_that_do_not_fit_are_named(monkeypatch, before, after, python, says):
+    monkeypatch.setattr(DOCTOR.sysconfig, "get_platform", lambda: "linux-x86_64")
+    text = DOCTOR.PINS.read_text().replace(before, after)
+    line = DOCTOR.of_pins(text, python, has_gpu=True)
+    assert line.is_good is False and says in line.told
+
+
+def test_wheels_for_gpus_that_do_not_fit_are_no_fault_without_one():
+    assert DOCTOR.of_pins(DOCTOR.PINS.read_text(), "3.14.0", has_gpu=False).is_good is None
