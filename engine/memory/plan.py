@@ -20,6 +20,7 @@ class Row:
     total: int
     fits: bool | None  # None without a known GPU
     most_tokens: int | None  # of the largest cache that fits, and that the jobs can use
+    copies: int | None  # float16 copies of weights, beside what fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ def each_mode(
             total=weights + cache + beside,
             fits=bool(used) if free else None,
             most_tokens=min(memory.largest(mode), jobs * native) if free else None,
+            copies=sum(memory.unpacked(mode, tokens)) if free else None,
         )
 
 

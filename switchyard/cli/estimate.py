@@ -206,3 +206,5 @@ def _conclusion(found: Plan, is_asked: bool) -> Iterator[str]:
         mode = json.dumps(settings["cache_mode"])
         tokens = settings["cache_tokens"]
         yield f"Settings: max_seq_len = {context}, cache_tokens = {tokens}, cache_mode = {mode}"
+        if copies := next((row.copies for row in found.rows if row.fits), None):
+            yield f"Beside that, unpacked_weights: {copies / GIB:.1f} GiB, for speed"

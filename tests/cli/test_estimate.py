@@ -47,6 +47,16 @@ def test_each_size_is_the_loaders(switchyard):
         assert row["fits"] is None and row["most_tokens"] is None
 
 
+@pytest.mark.parametrize("arguments", [[DEMO_EXL2], [DEMO, "--bits", "4"]])
+def test_copies_of_weights_are_told_where_they_have_room(switchyard, arguments):
+    found = json.loads(switchyard("estimate", *arguments, "--json", "--gpu", 24).output)
+    [footprint], _ = measure(ModelConfig(DEMO_EXL2, "name"))
+    assert {row["copies"] for row in found["cache_modes"]} == {sum(footprint.unpacked)}
+    lines = switchyard("estimate", *arguments, "--gpu", 24).output
+    assert "Beside that, unpacked_weights: 0.0 GiB, for speed" in lines
+    assert "unpacked_weights" not in switchyard("estimate", DEMO, "--gpu", 24).output  # in float16
+
+
 def test_context_and_jobs_make_the_cache(switchyard):
     small, _ = told(switchyard, "--context", 512)
     large, _ = told(switchyard, "--context", 512, "--jobs", 100)
