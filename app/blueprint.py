@@ -12,6 +12,7 @@ import werkzeug.routing
 
 from switchyard import engine
 from switchyard.app import errors
+from switchyard.app.chat.trial import open_tried, try_all
 from switchyard.app.config import Settings
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.answers import Answers
@@ -153,8 +154,11 @@ def open_models(
     settings: Settings, kind: type[engine.Models] = engine.Models, **more: Any
 ) -> engine.Models:
     """The models of the settings, not yet started. Raises engine.ModelError."""
+    served = settings.served()
+    if more.setdefault("open", open_tried) is open_tried:
+        try_all(served)  # those that fail fail again when they are opened
     return kind(
-        settings.served(),
+        served,
         settings.aliases(),
         default=settings.default_model,
         max_loaded=settings.max_loaded,

@@ -61,6 +61,7 @@ from switchyard.engine.schedule.admission import State
 from switchyard.engine.schedule.alarms import ALARMS
 from switchyard.engine.stats import BOUNDS, Histogram, Stats
 from switchyard.engine.stream import Stream, Used
+from switchyard.engine.trial.trial import try_directories
 
 __all__ = [
     "ALARMS",
@@ -143,4 +144,5 @@ __all__ = [
     "keep_memory_small",
     "open_engine",
     "panics_as",
+    "try_directories",
 ]

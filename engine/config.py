@@ -275,6 +275,11 @@ class ModelConfig:
         return self.ngram_draft or self.draft_model is not None
 
     @property
+    def directories(self) -> tuple[str, ...]:
+        """Those of the model, and of its draft model."""
+        return (self.path,) if self.draft_model is None else (self.path, self.draft_model)
+
+    @property
     def max_jobs(self) -> int:
         """Most jobs that the engine holds at once, active and pending."""
         return self.num_engines * self.max_batch_size + self.max_pending

@@ -55,7 +55,7 @@ LAYERS = {
         {"stream", "held", "grammar", "schedule", "standing"},
         {"backends"},
         {"links"},
-        {"engine"},
+        {"engine", "trial"},
         {"models"},
     ],
     "app": [

@@ -10,6 +10,7 @@ from typing import Any
 
 from switchyard import engine
 from switchyard.app.blueprint import open_models
+from switchyard.app.chat.trial import open_tried
 from switchyard.app.config import Settings
 from switchyard.app.host.claims import ModelClaim
 from switchyard.app.ledger.ledger import Ledger
@@ -42,7 +43,7 @@ class Tables:
     """The shared models of one process. Its lock guards all; no load or close runs under it."""
 
     def __init__(self) -> None:
-        self.open: Opener = engine.open_engine
+        self.open: Opener = open_tried
         self._lock = threading.Lock()
         self._tables: weakref.WeakSet[SharedModels] = weakref.WeakSet()
         self._started: set[SharedModels] = set()

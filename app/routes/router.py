@@ -28,6 +28,7 @@ audit = logging.getLogger("switchyard.audit")
 blueprint = flask.Blueprint("switchyard_admin_router", __name__, url_prefix="/models")
 
 
+SOON = 5.0  # seconds; the trial of a directory takes one or two
 MAX_WATCHERS = 4  # each holds a request thread
 _watchers = threading.BoundedSemaphore(MAX_WATCHERS)
 
@@ -53,7 +54,7 @@ def load_model_by_router() -> flask.Response:
     audit.warning("%s: load of %s", author_of(flask.request), name)
     load = services().models.load(name)
     if load is not None:
-        begun(load, 0.5)
+        begun(load, SOON)
     return json_response({"success": True})
 
 

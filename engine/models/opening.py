@@ -22,13 +22,17 @@ from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory.gpus import check_gpus, has_gpu, shares
 from switchyard.engine.messages import LoadProgress
 from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.trial.trial import check_tried
 
 
-def open_engine(config: ModelConfig) -> Engine:
-    """An engine, not started, over the link that `config` names. Raises ModelError."""
+def open_engine(config: ModelConfig, readers: Sequence[str] = ()) -> Engine:
+    """An engine, not started, over the link that `config` names. Its directory is tried first, see
+    `try_directories`. Raises ModelError.
+    """
     if config.at:
-        return _open_shared(config)
+        return _open_shared(config, readers)
     check_gpus(config)
+    check_tried(config.directories, readers)
 
     def make_link(deliver: Deliver) -> Link:
         if has_own_process(config):  # the process has grammars of its own
@@ -54,6 +58,7 @@ def open_host(config: ModelConfig, at: str) -> Host:
     """
     check_gpus(config)
     key = _key_of(config, [at])
+    check_tried(config.directories)
     fingerprint = ModelDir.read(config.path).fingerprint
 
     def make_link(deliver: Deliver) -> Link:
@@ -74,8 +79,9 @@ def look_at(config: ModelConfig, at: str) -> int:
     return pid
 
 
-def _open_shared(config: ModelConfig) -> Engine:
+def _open_shared(config: ModelConfig, readers: Sequence[str]) -> Engine:
     key = _key_of(config, config.at)
+    check_tried([config.path], readers)
     fingerprint = ModelDir.read(config.path).fingerprint
     makers: list[tuple[tuple[int, ...], MakeLink]] = [
         ((), partial(SocketLink, config, at, key, fingerprint)) for at in config.at

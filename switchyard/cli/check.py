@@ -14,6 +14,7 @@ from switchyard import engine
 from switchyard.app import SettingsError
 from switchyard.app.chat.closing import closing_ids
 from switchyard.app.chat.template import ChatTemplate
+from switchyard.app.chat.trial import try_all
 from switchyard.app.config import Settings
 from switchyard.app.ledger.file import open_file
 from switchyard.app.operations.keys import read_keys
@@ -126,6 +127,8 @@ def _of_model(served: engine.Served, together: Together) -> Iterator[Finding]:
         yield from _of_shared(config)
         return
     try:
+        for error in try_all([served]).values():
+            raise error
         model_dir = engine.ModelDir.read(config.path)
         footprints, lengths = check_loadable(config)
         if is_for_cpu(config.device):

@@ -9,13 +9,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from gunicorn.glogging import Logger
 
 from switchyard import app, engine
+from switchyard.app.chat.trial import try_all
 from switchyard.app.operations import logs
 from switchyard.app.operations.keys import read_keys
 from switchyard.server import address, limits
@@ -35,12 +36,23 @@ PAUSE = 5.0  # seconds between turns of the master, usually one; more is a pause
 LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 
-def _stop(message: str) -> NoReturn:
+def _stop(message: str, status: int = 1) -> NoReturn:
     """Ends at once: with --preload, torch is half imported, and would print errors at an orderly
     end.
     """
     logs.say(message, log_format, is_error=True)
-    os._exit(1)
+    os._exit(status)
+
+
+def _try(served: Sequence[engine.Served]) -> None:
+    """In the master, which each worker is a fork of: none has to try these directories again.
+    Raises ModelError.
+    """
+    if served:
+        names = ", ".join(one.config.name for one in served)
+        logs.say(f"Trying the files of {names}, in a process of their own", log_format)
+    for error in try_all(served).values():
+        raise error
 
 
 log_format: logs.LogFormat = "text"  # until the settings are read
@@ -53,13 +65,13 @@ except OSError as error:
 try:
     settings = app.read_settings()
     log_format = settings.log_format
-    for one in settings.served():
-        if one.load == "start":  # any other model fails alone
-            engine.ModelDir.read(one.config.path)
+    _try([one for one in settings.served() if one.load == "start"])  # any other fails alone
     if settings.keys_file:
         read_keys(settings.keys_file, settings.max_priority, bool(settings.ledger))
-except (app.SettingsError, engine.ModelError) as error:
+except app.SettingsError as error:
     _stop(f"switchyard: {error}")
+except engine.ModelError as error:
+    _stop(f"switchyard: {error}", BOOT_ERROR)
 
 wsgi_app = "switchyard.server.wsgi:app"
 bind = settings.bind

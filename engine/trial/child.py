@@ -1,0 +1,132 @@
+"""The process that reads unknown model directories: a fork for each, within limits."""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import re
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from switchyard.engine.errors import EngineError, ModelError
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.model.tensors import read_sizes
+from switchyard.engine.model.tokenizer import Tokenizer
+from switchyard.engine.model.tokens.growth import MAX_GROWTH
+
+MAX_MEMORY = 1 << 30  # bytes; a vocabulary of 262,000 takes some 500 MB
+MAX_WORK = 10  # seconds of CPU time; a vocabulary of 262,000 takes some 3 s
+MAX_SECONDS = 60  # seconds, most of them for a slow disk
+MAX_TOLD = 2000  # characters of a reason
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+RUN = 64  # times that a character follows itself: expressions that double their work are caught
+LONG_RUN = 1 << 14  # those whose work grows with the square of the length
+MAX_CHARACTERS = 256
+
+Reader = Callable[[ModelDir, Tokenizer], None]
+
+
+def main() -> None:
+    """`python -c … ORDER`. Prints a line of JSON for what happens."""
+    paths, names = json.loads(sys.argv[1])
+    _end_with_parent()
+    parts = [name.partition(":") for name in names]
+    readers = [getattr(importlib.import_module(module), name) for module, _, name in parts]
+    for path in paths:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _read(path, readers)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(pid, 0)
+        _tell(1, "ends", path, os.waitstatus_to_exitcode(status))
+
+
+def _read(path: str, readers: list[Reader]) -> None:
+    """In the fork. Does not return."""
+    out = os.dup(1)
+    with open(os.devnull, "w") as nothing:
+        for descriptor in (1, 2):  # libraries print what they like
+            os.dup2(nothing.fileno(), descriptor)
+    _set_limits()
+    stage = "files"
+
+    def tell(now: str) -> None:
+        nonlocal stage
+        stage = now
+        _tell(out, "reads", path, stage)
+
+    try:
+        _try(path, readers, tell)
+    except MemoryError:
+        reason = f"{path}: reading its {stage} takes more than {MAX_MEMORY >> 30} GiB of memory"
+        _tell(out, "fails", path, reason, None)
+    except ModelError as error:
+        text = str(error) if path in str(error) else f"{path}: {error}"
+        _tell(out, "fails", path, _line(text), error.param)
+    except BaseException as error:  # also a panic of a Rust library
+        name = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
+        _tell(out, "fails", path, _line(f"{path}: reading its {stage} fails: {name}{error}"), None)
+    os._exit(0)
+
+
+def _try(path: str, readers: list[Reader], tell: Callable[[str], None]) -> None:
+    """Does what a server does with a stranger's files."""
+    tell("JSON files")
+    model_dir = ModelDir.read(path)
+    tell("weights' headers")
+    read_sizes(model_dir.path)
+    tell("tokenizer.json")
+    tokenizer = Tokenizer(model_dir)
+    for text in _texts(Path(path, "tokenizer.json").read_text()):
+        token_ids = tokenizer.encode(text, MAX_GROWTH * len(text))
+        tokenizer.decode(token_ids)
+    tell("vocabulary")
+    with contextlib.suppress(EngineError):  # completions need no grammars
+        Grammars(tokenizer)
+    for reader in readers:
+        tell("chat template")
+        reader(model_dir, tokenizer)
+
+
+def _texts(source: str) -> Iterator[str]:
+    """Texts at which a hostile expression of tokenizer.json may take for ever."""
+    yield "".join(map(chr, range(32, 127))) + " é漢字😀\r\n\n"
+    patterns = "".join(re.findall(r'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"', source))
+    characters = dict.fromkeys("a0 \n.é漢" + patterns)
+    yield "\ue000".join(c * RUN for c in list(characters)[:MAX_CHARACTERS])
+    for character in "a ":
+        yield character * LONG_RUN + "\ue000"
+
+
+def _set_limits() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Not RLIMIT_AS, which counts what a library has only reserved.
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_WORK, MAX_WORK + 1))
+    _end_with_parent()
+    for number in (signal.SIGALRM, signal.SIGXCPU):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
+
+
+def _end_with_parent() -> None:
+    with contextlib.suppress(AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _tell(out: int, *told: Any) -> None:
+    os.write(out, json.dumps(told).encode() + b"\n")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:MAX_TOLD]

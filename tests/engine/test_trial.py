@@ -1,0 +1,119 @@
+"""Unknown model directories are read in a process of their own before this one opens them."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from switchyard import engine
+from switchyard.app.chat.trial import READERS
+from switchyard.engine import ModelConfig
+from switchyard.engine.trial import child, trial
+from tests.hostile import KINDS, backtrack, spoiled
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The directories that are tried, in order."""
+    tried = []
+
+    def run(paths, readers):
+        tried.extend(paths)
+        return {}
+
+    monkeypatch.setattr(trial, "_run", run)
+    return tried
+
+
+def test_each_hostile_kind_ends_with_one_line_in_bounded_time_and_memory(model_path, tmp_path):
+    paths = {str(spoiled(spoil, model_path, tmp_path)): told for spoil, told in KINDS.items()}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.thread_time()
+    errors = engine.try_directories(paths, READERS)
+    assert time.thread_time() - begin < 1  # of this thread: the work was another process's
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1_300_000
+    assert errors.keys() == paths.keys()
+    for path, told in paths.items():
+        with pytest.raises(engine.ModelError, match=told) as failed:
+            raise errors[path]
+        assert "\n" not in str(failed.value) and len(str(failed.value)) < 2100
+        assert path in str(failed.value)
+
+
+def test_no_engine_is_opened_over_a_directory_that_fails(model_path, tmp_path):
+    path = str(spoiled(backtrack, model_path, tmp_path))
+    with pytest.raises(engine.ModelError, match="retry-limit"):
+        engine.open_engine(ModelConfig(path, "m"))
+    with pytest.raises(engine.ModelError, match="retry-limit"):
+        engine.open_engine(ModelConfig(model_path, "m", draft_model=path))
+
+
+def test_a_directory_is_tried_once_until_its_files_change(model_path, tmp_path, runs):
+    path = shutil.copytree(model_path, tmp_path / "model")
+    for _ in range(2):
+        assert engine.try_directories([str(path)]) == {}
+    assert runs == [str(path)]
+    status = (path / "config.json").stat()
+    (path / "config.json").write_text((path / "config.json").read_text()[::-1])
+    os.utime(path / "config.json", ns=(status.st_atime_ns, status.st_mtime_ns))
+    engine.try_directories([str(path)])
+    (path / "chat_template.jinja").write_text("x")
+    engine.try_directories([str(path)])
+    engine.try_directories([str(path)], READERS)  # which have not read it yet
+    assert len(runs) == 4
+
+
+def test_a_directory_that_changes_during_its_trial_fails(model_path, tmp_path, monkeypatch):
+    path = shutil.copytree(model_path, tmp_path / "model")
+
+    def change(paths, readers):
+        (path / "chat_template.jinja").write_text("x")
+        return {}
+
+    monkeypatch.setattr(trial, "_run", change)
+    with pytest.raises(engine.ModelError, match="changed while it was tried"):
+        engine.open_engine(ModelConfig(str(path), "m"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "does", "told"),
+    [
+        ("SECONDS", "__import__('time').sleep(600)", "takes more than 3 s"),
+        ("WORK", "any(iter(int, 1))", "takes more than 3 s of computing"),
+        ("WORK", "bytearray(1 << 31)", "takes more than 1 GiB of memory"),
+        ("WORK", "__import__('os').abort()", "1 GiB of memory, or crashes a library"),
+        ("WORK", "__import__('ctypes').string_at(0)", "crashes a library: status -11"),
+        ("SECONDS", "[]['one\\ntwo']", "fails: TypeError: list indices must be integers"),
+    ],
+)
+def test_whatever_a_library_does_is_one_line(model_path, tmp_path, monkeypatch, limit, does, told):
+    (tmp_path / "library.py").write_text(f"def read(*_): {does}")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(child, f"MAX_{limit}", 3)
+    code = f"from {child.__name__} import main; main.__globals__['MAX_{limit}'] = 3; main()"
+    monkeypatch.setattr(trial, "CODE", code)
+    errors = engine.try_directories([model_path, str(tmp_path)], ["library:read"])
+    assert told in str(errors[model_path])
+    assert "config.json" in str(errors[str(tmp_path)])  # the next one is tried all the same
+
+
+def test_a_trial_that_cannot_begin_is_one_line(model_path, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    errors = engine.try_directories([model_path], ["switchyard.nothing:read"])
+    assert "can't be tried: the process for that can't be started" in str(errors[model_path])
+    monkeypatch.undo()
+    errors = engine.try_directories([model_path], ["switchyard.nothing:read"])
+    assert str(errors[model_path]).endswith("No module named 'switchyard.nothing'")
+
+
+def test_the_process_of_a_trial_imports_no_torch():
+    code = (
+        f"import sys, {child.__name__}, switchyard.app.chat.trial;"
+        "assert not {'torch', 'exllamav2', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
