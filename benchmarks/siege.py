@@ -11,7 +11,10 @@ A row shows an attack: the good client's rate relative to the seconds before; th
 the gaps between its events; the slowest probe; the memory of all the server's processes after it,
 relative to before. Ratios are from one run; the attacker's own CPU counts. The first rows are no
 attacks: equal numbers of honest clients, each with an equal share. With the link `socket` the
-server shares an engine, which is a process of its own.
+server shares an engine, which is a process of its own. The last rows have a file of keys, a trusted
+proxy, or directories of models, and their attackers change or use these.
+
+All rows take about half an hour a link; on a busy machine the numbers mean little.
 
 Exit status 1 if a row misses a target: half the rate, or half of that beside as many honest
 clients; gaps of 250 ms, probes of 1 s, 5 % of memory.
@@ -39,6 +42,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.client import percentile  # noqa: E402
+from benchmarks.intruders import (  # noqa: E402
+    Keyed,
+    KeysFile,
+    Loads,
+    authorized,
+    become_half,
+    become_huge,
+    become_pipe,
+)
 from benchmarks.report import header  # noqa: E402
 
 CONNECTIONS, MAX_BYTES = 50, 64_000_000  # limits of an attack
@@ -62,7 +74,10 @@ class Flood:
         self.connections = connections
         self.headers = {"Content-Type": "application/json", **dict(headers)}
 
-    def run(self, port, deadline):
+    def headers_of(self, number):
+        return self.headers
+
+    def run(self, port, deadline, directory):
         self.left, self.number, self.lock = MAX_BYTES, 0, threading.Lock()
         threads = [
             threading.Thread(target=self._send, args=(port, deadline))
@@ -76,14 +91,14 @@ class Flood:
     def _send(self, port, deadline):
         while (left := deadline - time.monotonic()) > 0:
             with self.lock:
-                body = self.make_body(self.number)
+                body, headers = self.make_body(self.number), self.headers_of(self.number)
                 self.number += 1
                 self.left -= len(body)
                 if self.left < 0:
                     return
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=max(left, 0.1))
             with contextlib.suppress(OSError, http.client.HTTPException):
-                connection.request("POST", self.path, body, self.headers)
+                connection.request("POST", self.path, body, headers)
                 connection.getresponse().read()
             connection.close()
 
@@ -97,7 +112,7 @@ class Hold:
         self.drip = drip
         self.reads = reads
 
-    def run(self, port, deadline):
+    def run(self, port, deadline, directory):
         held = []
         while time.monotonic() < deadline:
             while len(held) < self.connections:  # reopens connections that the server has closed
@@ -133,12 +148,29 @@ class Hold:
 class Leave:
     """Requests whose client resets the connection at once."""
 
-    def run(self, port, deadline):
+    def run(self, port, deadline, directory):
         data = json_of(prompt="Once upon a time", max_tokens=1000, stream=True)
         while time.monotonic() < deadline:
             with socket.create_connection(("127.0.0.1", port)) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                 sock.sendall(head(COMPLETIONS, len(data)) + data)
+
+
+class WrongKeys(Keyed, Flood):
+    """Keys that there are not, from the good client's address."""
+
+    def headers_of(self, number):
+        return self.headers | authorized(f"a-wrong-key-{number}")
+
+
+class ManyAddresses(Flood):
+    """Addresses of one network of IPv6, as a proxy names them."""
+
+    def prepare(self, directory):
+        return {"trusted_proxies": "127.0.0.1"}
+
+    def headers_of(self, number):
+        return self.headers | {"X-Forwarded-For": f"2001:db8::{number % 40 + 1:x}"}
 
 
 def json_of(**body):
@@ -250,6 +282,12 @@ ATTACKS = {
         lambda n: json_of(prompt="a a a a a a a a", max_tokens=64, stop_on_loop=True),
         8,
     ),
+    "wrong keys": WrongKeys(COMPLETIONS, lambda n: completion()),
+    "addresses of a /64": ManyAddresses(COMPLETIONS, lambda n: completion(), 40),
+    "keys_file: a pipe": KeysFile(become_pipe),
+    "keys_file: many keys": KeysFile(become_huge),
+    "keys_file: half written": KeysFile(become_half),
+    "strangers' directories": Loads(),
 }
 
 
@@ -259,8 +297,9 @@ ATTACKS = {
 class Good:
     """Reads streams one after the other, and notes the times of their events."""
 
-    def __init__(self, port):
+    def __init__(self, port, headers=()):
         self.port = port
+        self.headers = {"Content-Type": "application/json", **dict(headers)}
         self.arrivals = []
         self.faults = []
         self.probes = []  # (begin, seconds)
@@ -298,7 +337,7 @@ class Good:
         while not self._is_over.is_set():
             try:
                 connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-                connection.request("POST", COMPLETIONS, body, {"Content-Type": "application/json"})
+                connection.request("POST", COMPLETIONS, body, self.headers)
                 response = connection.getresponse()
                 if response.status != 200:
                     raise OSError(f"status {response.status}: {response.read()[:200]!r}")
@@ -358,8 +397,8 @@ def running(command, directory, environment):
 
 
 @contextlib.contextmanager
-def serving(link):
-    """The server's port, and the ids of its processes."""
+def serving(link, attack):
+    """The server's port, the ids of its processes, and its directory."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     environment = os.environ | {
@@ -373,6 +412,8 @@ def serving(link):
     server = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
     with contextlib.ExitStack() as stack:
         directory, pids = stack.enter_context(tempfile.TemporaryDirectory()), []
+        settings = attack.prepare(directory) if hasattr(attack, "prepare") else {}
+        environment |= {f"SWITCHYARD_{name.upper()}": value for name, value in settings.items()}
         if link == "socket":
             at = f"unix:{directory}/engine.sock"
             engine = [sys.executable, "-m", "switchyard", "engine", "--at", at]
@@ -385,7 +426,7 @@ def serving(link):
             if process.poll() is not None or time.monotonic() > deadline:
                 sys.exit(log.read_text())
             time.sleep(0.2)
-        yield port, [*pids, process.pid]
+        yield port, [*pids, process.pid], directory
 
 
 def is_ready(port):
@@ -411,12 +452,17 @@ def besiege(link, names, seconds):
     is_good, rates = True, {}
     print(f"{'link':8} {'attack':24} {'rate':>6} {'gap p99':>9} {'probe':>8} {'memory':>7}")
     for name in names:
-        with serving(link) as (port, pids), Good(port) as good:
+        headers = getattr(ATTACKS[name], "good", ())
+        with (
+            serving(link, ATTACKS[name]) as (port, pids, directory),
+            Good(port, headers) as good,
+        ):
             time.sleep(QUIET / 2)  # the first stream has begun
             begin = time.monotonic()
             time.sleep(QUIET)
             before = memory(pids)
             attack = [sys.executable, __file__, "--port", str(port), "--attacks", name]
+            attack += ["--directory", directory]
             start = time.monotonic()
             process = subprocess.Popen([*attack, "--seconds", str(seconds)])
             process.wait(seconds + 60)
@@ -448,12 +494,13 @@ def main():
     parser.add_argument("--attacks", default=",".join(ATTACKS), help="names, with commas")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)  # be the attacker
+    parser.add_argument("--directory", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     names = [name for name in ATTACKS if name in args.attacks.split(",")]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if args.port:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        ATTACKS[names[0]].run(args.port, time.monotonic() + args.seconds)
+        ATTACKS[names[0]].run(args.port, time.monotonic() + args.seconds, args.directory)
         return
     header()
     results = [besiege(link, names, args.seconds) for link in args.links.split(",")]
