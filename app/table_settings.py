@@ -120,7 +120,9 @@ class TableSettings(EngineSettings):
             if self.models and number > 1:
                 raise ValueError(f"models: {name!r} is the name or alias of more than one")
         if self.models and self.default_model is not None and self.default_model not in names:
-            raise ValueError(f"default_model: {self.default_model!r} is none of {', '.join(names)}")
+            raise ValueError(
+                f"default_model: {self.default_model!r} is none of {engine.listed(names)}"
+            )
         try:
             engine.check_aliases(self.aliases(), names or [self.model_name])
         except engine.ModelError as error:

@@ -52,7 +52,7 @@ from switchyard.engine.model.tokenizer import ESCAPE, Tokenizer
 from switchyard.engine.model.tokens.decoder import TextDecoder
 from switchyard.engine.models.entry import Lease, ModelState, ModelStatus, Policy, Served
 from switchyard.engine.models.load import Load, Way
-from switchyard.engine.models.names import check_alias, check_aliases
+from switchyard.engine.models.names import check_alias, check_aliases, listed
 from switchyard.engine.models.opening import open_engine
 from switchyard.engine.models.table import Models
 from switchyard.engine.panics import panics_as
@@ -142,6 +142,7 @@ __all__ = [
     "constraints",
     "give_memory_back",
     "keep_memory_small",
+    "listed",
     "open_engine",
     "panics_as",
     "try_directories",

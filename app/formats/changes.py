@@ -93,7 +93,7 @@ def change_of(name: str, request: Any) -> engine.Served:
     known = _known(name)
     if known is None and name not in paths and "model" not in given:
         _check_alias(name)
-        there = ", ".join(dict.fromkeys([*here.models.names, *paths]))
+        there = engine.listed(dict.fromkeys([*here.models.names, *paths]))
         raise engine.ModelNotFound(
             f"model {name[:100]!r} does not exist; there is: {there}", "model"
         )
@@ -160,7 +160,7 @@ def _path_of(model: str, param: str) -> str:
     if model not in paths and model not in {p for c in configs for p in (c.path, c.draft_model)}:
         raise BadRequest(
             f"{param}: {model[:100]!r} is no directory of models_dir; there is:"
-            f" {', '.join(paths) or 'none'}",
+            f" {engine.listed(paths)}",
             param,
         )
     return paths.get(model, model)

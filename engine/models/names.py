@@ -2,9 +2,19 @@
 
 import threading
 from collections.abc import Collection, Mapping
+from itertools import islice
 
 from switchyard.engine.errors import ModelError, ModelNotFound
 from switchyard.engine.models.entry import Entry
+
+MOST_LISTED = 10  # names in an error
+
+
+def listed(names: Collection[str]) -> str:
+    """Some of the names, for an error, which stays short."""
+    few = ", ".join(islice(names, MOST_LISTED))
+    more = len(names) - MOST_LISTED
+    return f"{few} and {more} more" if more > 0 else few or "none"
 
 
 def check_alias(alias: str) -> None:
@@ -19,7 +29,7 @@ def check_aliases(aliases: Mapping[str, str], names: Collection[str]) -> None:
         if name not in names:
             raise ModelError(
                 f"model_aliases: {alias!r} stands for {name!r}, which is no model that is"
-                f" served; there is: {', '.join(names)}",
+                f" served; there is: {listed(names)}",
                 "model_aliases",
             )
 
@@ -51,8 +61,8 @@ class Names:
             return self._entries.get(self.default or "") or next(iter(self._entries.values()))
         entry = self._entries.get(name) or self._entries.get(self._aliased(name))
         if entry is None:
-            there = ", ".join(self._entries)
-            raise ModelNotFound(f"model {name[:100]!r} does not exist; there is: {there}", "model")
+            there = f"there is: {listed(self._entries)}"
+            raise ModelNotFound(f"model {name[:100]!r} does not exist; {there}", "model")
         return entry
 
     def point(self, alias: str, name: str) -> str | None:

@@ -224,6 +224,28 @@ def test_an_unknown_model_is_told_each_name_once(make):
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/admin/models/unknown", {}, 404),
+        ("/admin/models/first", {"model": "unknown"}, 400),
+        ("/admin/models/first", {"draft_model": "unknown"}, 400),
+        ("/v1/model/load", {"name": "unknown"}, 404),
+        ("/models/load", {"model": "unknown"}, 404),
+        ("/admin/aliases/a", {"model": "unknown"}, 404),
+    ],
+)
+def test_an_error_names_a_few_of_many_directories(make, tmp_path, path, body, status):
+    client = make()
+    for i in range(500):
+        (tmp_path / "models" / f"m{i}").mkdir()
+        (tmp_path / "models" / f"m{i}" / "config.json").touch()
+    send = client.put if "aliases" in path else client.post
+    response = send(path, json=body, environ_base=LOCAL)
+    message = error_of(response, status)["message"]
+    assert len(message) < 250 and ("more" in message or "second" in message), message
+
+
 def test_without_models_dir_a_path_is_refused_with_no_names(make):
     client = make()
     object.__setattr__(client.application.extensions[KEY].settings, "models_dir", "")
