@@ -125,6 +125,20 @@ def random_request(rng):
         body["stop_on_loop"] = True
     if rng.random() < 0.2:
         body["best_of"] = body["n"] + 1
+    if rng.random() < 0.2:
+        body["min_tokens"] = body["max_tokens"] // 2
+    if rng.random() < 0.2:
+        body |= {
+            "ignore_eos": True,
+            "min_p": 0.1,
+            "repetition_penalty": 1.2,
+            "xtc_probability": 0.5,
+        }
+    if rng.random() < 0.3 and not body.keys() & {"banned_strings", "ignore_eos", "min_tokens"}:
+        body["regex"] = rng.choice(["[a-z]{3,20}", "(ab|ac)*", "[0-9]+"])
+    elif rng.random() < 0.3 and not body.keys() & {"echo", "negative_prompt", "best_of"}:
+        healed = "".join(rng.choices(WORDS, k=rng.choice([1, 9, 300]))) + "def main(se"
+        body |= {"token_healing": True, "prompt": [healed] * len(body["prompt"])}
     return body
 
 

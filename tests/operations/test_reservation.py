@@ -115,6 +115,31 @@ def test_a_key_of_a_small_minute_runs_several_chats_at_once(make_keyed, keys_fil
         stream.close()
 
 
+def test_chats_at_once_overspend_a_small_minute_by_an_extension_each_at_most():
+    """Chats that may have 30,000 tokens each, and take as many as they get."""
+    house, running = House(tpm=60_000), []
+    with pytest.raises(LimitReached):
+        for number in range(100):
+            one, account = job(f"{number}", 30_000, prompt=tuple(range(20))), house.account()
+            account.reserve([one], 1, "chat", PAGE)
+            account.expect("m", [one], 1, True)
+            running.append((account, one))
+    assert len(running) >= 4
+    new, limits = dict.fromkeys(running, 0), dict.fromkeys(running, 0)
+    while new:
+        for each in list(new):  # in turns, a token each, and two more until the end is known
+            account, one = each
+            new[each] += 1
+            if new[each] >= limits[each]:
+                limits[each] = account.note(used(one, new[each]))
+            if new[each] >= limits[each]:
+                account.note(used(one, new.pop(each) + 2, "length"))
+                account.answered()
+    owed = sum(u.computed_tokens + u.new_tokens for a, _ in running for u in a.used.values())
+    assert 60_000 <= owed <= 60_000 + EXTENSION * len(running)
+    assert owed - 60_000 <= 3 * len(running)  # in fact
+
+
 @pytest.mark.parametrize("limits", [{"tpm": 100}, {"budget_tokens": 100, "budget_period": "day"}])
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_an_answer_ends_when_no_token_is_left(make_counted, keys_file, limits, is_streamed):
