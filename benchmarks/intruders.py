@@ -16,8 +16,9 @@ from tests.hostile import KINDS, spoiled
 
 DEMO = pathlib.Path(__file__).resolve().parent.parent / "models" / "demo"
 GOOD, ADMIN = "the-key-of-the-good-client", "the-key-of-the-operator"
+SPENDER, OTHER = "the-key-with-a-budget", "the-key-of-an-attacker"
 HUGE = 100_000  # keys
-KEYS, MODELS = "keys.toml", "models"
+KEYS, MODELS, LEDGER = "keys.toml", "models", "usage.db"
 
 
 def entry(name, key, **more):
@@ -31,7 +32,11 @@ def write_keys(path, *more):
     """As an editor does: whole, and then in the place of the old one."""
     beside = path.with_suffix(".new")
     beside.touch(0o600)
-    beside.write_text("\n".join([entry("good", GOOD), entry("op", ADMIN, role="admin"), *more]))
+    own = [
+        *(entry("good", GOOD), entry("attacker", OTHER), entry("op", ADMIN, role="admin")),
+        entry("spender", SPENDER, budget_tokens=500, budget_period="day", tpm=60_000),
+    ]
+    beside.write_text("\n".join([*own, *more]))
     beside.replace(path)
 
 
@@ -46,18 +51,19 @@ class Keyed:
 
     def prepare(self, directory):
         write_keys(pathlib.Path(directory, KEYS))
-        return {"keys_file": f"{directory}/{KEYS}"}
+        return {"keys_file": f"{directory}/{KEYS}", "ledger": f"{directory}/{LEDGER}"}
 
 
 class KeysFile(Keyed):
     """The file of keys becomes another thing, and itself again, in turns of a second."""
 
-    def __init__(self, spoil):
-        self.spoil = spoil
+    def __init__(self, *spoils):
+        self.spoils = spoils
 
     def run(self, port, deadline, directory):
         path = pathlib.Path(directory, KEYS)
-        for change in itertools.cycle([self.spoil, write_keys]):
+        turns = [turn for spoil in self.spoils for turn in (spoil, write_keys)]
+        for change in itertools.cycle(turns):
             if time.monotonic() > deadline:
                 return write_keys(path)
             change(path)
@@ -93,11 +99,28 @@ class Loads(Keyed):
 
     def run(self, port, deadline, directory):
         for name in itertools.cycle(sorted(os.listdir(f"{directory}/{MODELS}"))):
-            if (left := deadline - time.monotonic()) <= 0:
+            if time.monotonic() > deadline:
                 return
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=left)
-            headers = {"Content-Type": "application/json", **authorized(ADMIN)}
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                connection.request("POST", f"/admin/models/{name}", b"{}", headers)
-                connection.getresponse().read()
-            connection.close()
+            command(port, deadline, "POST", f"/admin/models/{name}")
+
+
+class Removal(Keyed):
+    """The ledger's file is removed, and its sums are asked for."""
+
+    def run(self, port, deadline, directory):
+        while time.monotonic() < deadline:
+            for file in pathlib.Path(directory).glob(f"{LEDGER}*"):
+                file.unlink(missing_ok=True)
+            command(port, deadline, "GET", "/v1/usage")
+            time.sleep(1.0)
+
+
+def command(port, deadline, method, path):
+    """An operator's."""
+    left = max(deadline - time.monotonic(), 0.1)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=left)
+    headers = {"Content-Type": "application/json", **authorized(ADMIN)}
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        connection.request(method, path, b"{}" if method == "POST" else None, headers)
+        connection.getresponse().read()
+    connection.close()

@@ -25,6 +25,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import math
 import os
 import pathlib
 import resource
@@ -43,9 +44,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.client import percentile  # noqa: E402
 from benchmarks.intruders import (  # noqa: E402
+    SPENDER,
     Keyed,
     KeysFile,
     Loads,
+    Removal,
     authorized,
     become_half,
     become_huge,
@@ -73,12 +76,13 @@ class Flood:
         self.make_body = make_body  # called with the request's number
         self.connections = connections
         self.headers = {"Content-Type": "application/json", **dict(headers)}
+        self.max_bytes = MAX_BYTES
 
     def headers_of(self, number):
         return self.headers
 
     def run(self, port, deadline, directory):
-        self.left, self.number, self.lock = MAX_BYTES, 0, threading.Lock()
+        self.left, self.number, self.lock = self.max_bytes, 0, threading.Lock()
         threads = [
             threading.Thread(target=self._send, args=(port, deadline))
             for _ in range(self.connections)
@@ -161,6 +165,13 @@ class WrongKeys(Keyed, Flood):
 
     def headers_of(self, number):
         return self.headers | authorized(f"a-wrong-key-{number}")
+
+
+class Spender(Keyed, Flood):
+    """Requests at once that each take what is left of a budget."""
+
+    def headers_of(self, number):
+        return self.headers | authorized(SPENDER)
 
 
 class ManyAddresses(Flood):
@@ -284,6 +295,12 @@ ATTACKS = {
     ),
     "wrong keys": WrongKeys(COMPLETIONS, lambda n: completion()),
     "addresses of a /64": ManyAddresses(COMPLETIONS, lambda n: completion(), 40),
+    "negative prompts": Flood(
+        COMPLETIONS, lambda n: completion(negative_prompt=f"{n} never " * 300, cfg_scale=1.5), 8
+    ),
+    "a budget at once": Spender(COMPLETIONS, lambda n: completion(n=1)),
+    "the ledger removed": Removal(),
+    "keys_file: all": KeysFile(become_pipe, become_half, become_huge),
     "keys_file: a pipe": KeysFile(become_pipe),
     "keys_file: many keys": KeysFile(become_huge),
     "keys_file: half written": KeysFile(become_half),
@@ -495,12 +512,19 @@ def main():
     parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)  # be the attacker
     parser.add_argument("--directory", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--key", help=argparse.SUPPRESS)
+    parser.add_argument("--connections", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     names = [name for name in ATTACKS if name in args.attacks.split(",")]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if args.port:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        ATTACKS[names[0]].run(args.port, time.monotonic() + args.seconds, args.directory)
+        attack = ATTACKS[names[0]]
+        if isinstance(attack, Flood):
+            attack.connections = min(attack.connections, args.connections or CONNECTIONS)
+            attack.max_bytes = math.inf if args.connections else MAX_BYTES
+            attack.headers |= authorized(args.key) if args.key else {}
+        attack.run(args.port, time.monotonic() + args.seconds, args.directory)
         return
     header()
     results = [besiege(link, names, args.seconds) for link in args.links.split(",")]

@@ -11,12 +11,19 @@ server's text. The server's memory, threads and files are sampled meanwhile.
 With `--models N` there are N models, loaded on demand, and room for all but one. All but the first
 have random weights and the first one's shape, so that memory doesn't depend on which are loaded.
 
+With `--attackers` the rows of `siege.py` that go by keys, addresses, files and model directories
+run all the while, each from a process of its own, and clients have a key. It takes half an hour on
+a quiet machine; in a few minutes memory still grows to its level, and the exit status is 1:
+
+    python benchmarks/soak.py --minutes 30 --attackers
+
 Exit status 1 if a request got no clear end or a wrong text. Also if memory, threads or files of the
 last tenth are more than 3 % above those of the second tenth.
 """
 
 import argparse
 import collections
+import contextlib
 import http.client
 import itertools
 import json
@@ -38,6 +45,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import siege  # noqa: E402
+from benchmarks.intruders import ADMIN, GOOD, OTHER, authorized  # noqa: E402
 from benchmarks.kinds import KINDS, read  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 from switchyard.cli.serve import TUNABLES  # noqa: E402
@@ -68,6 +76,10 @@ QUESTIONS = (
     "What is the capital of France? {w} {w} {w}",
 )
 WORDS = ("fox", "river", "lantern", "king", "window", "robot", "apple", "storm", "bridge", "piano")
+ATTACKERS = (  # with `--attackers`
+    *("wrong keys", "addresses of a /64", "negative prompts", "a budget at once"),
+    *("keys_file: all", "strangers' directories", "the ledger removed", "identical keys"),
+)
 LIMITS = (4, 16, 48, 96)
 NAMELESS = ("kobold, streamed",)  # kinds of requests without a model name: the first model answers
 SHAPE = {
@@ -79,6 +91,9 @@ SHAPE = {
     "--vocab-size": "vocab_size",
     "--max-positions": "max_position_embeddings",
 }
+
+
+CLIENT, OPERATOR, ATTACKER = {}, {}, {}  # headers; filled with `--attackers`
 
 
 # For the faults of all models: else each load would repeat the faults of the last one.
@@ -139,9 +154,8 @@ def post(port, model, name, question, limit, temperature, leaves=None):
     body = {**kind.body(question, limit), **named, "temperature": temperature}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
-        connection.request(
-            "POST", kind.path, json.dumps(body), {"Content-Type": "application/json"}
-        )
+        headers = {"Content-Type": "application/json", **CLIENT}
+        connection.request("POST", kind.path, json.dumps(body), headers)
         if leaves is not None:
             leave(connection, leaves)
             return None
@@ -195,13 +209,15 @@ def attack(port, rng):
     name = rng.choice([*ATTACKS, *HELD])
     if name in HELD:
         with socket.create_connection(("127.0.0.1", port)) as sock:
-            sock.sendall(HELD[name])
+            with contextlib.suppress(ConnectionError):  # closed, as the oldest of too many
+                sock.sendall(HELD[name])
             time.sleep(rng.random() * 2)
         return f"attack: {name}"
     flood = siege.ATTACKS[name]
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
-        connection.request("POST", flood.path, flood.make_body(rng.randrange(10**6)), flood.headers)
+        body, headers = flood.make_body(rng.randrange(10**6)), flood.headers | ATTACKER
+        connection.request("POST", flood.path, body, headers)
         response = connection.getresponse()
         status, data = response.status, response.read()
     except (OSError, http.client.HTTPException):
@@ -271,7 +287,8 @@ class Soak:
 
 
 def get(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=OPERATOR)
+    with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
 
 
@@ -301,7 +318,7 @@ def all_pages_are_free(port, model):
             "POST",
             "/v1/completions",
             json.dumps({**value, "ignore_eos": True}),
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json", **CLIENT},
         )
 
         def decoding():
@@ -354,6 +371,14 @@ def start_server(args, directory):
         "GLIBC_TUNABLES": TUNABLES,  # as in `switchyard serve`
         "PYTHONPATH": str(ROOT),
     }
+    if args.attackers:
+        CLIENT.update(authorized(GOOD))
+        OPERATOR.update(authorized(ADMIN))
+        ATTACKER.update(authorized(OTHER))
+        for name in ATTACKERS:
+            prepare = getattr(siege.ATTACKS[name], "prepare", lambda _: {})
+            settings = prepare(directory)
+            environment |= {f"SWITCHYARD_{k.upper()}": v for k, v in settings.items()}
     if args.models > 1:
         environment["SWITCHYARD_CONFIG"] = configure(args, directory)
     else:
@@ -379,6 +404,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--model", default=str(ROOT / "models" / "demo"))
     parser.add_argument("--models", type=int, default=1)
+    parser.add_argument("--attackers", action="store_true", help="all the while, all at once")
     args = parser.parse_args()
     header()
     with tempfile.TemporaryDirectory() as directory:
@@ -386,7 +412,8 @@ def main():
         try:
             models = names_of(args)
             soak = Soak(port, known_answers(port, models), time.monotonic() + args.minutes * 60)
-            soak.run(args.minutes * 60)
+            with attacking(args, port, directory):
+                soak.run(args.minutes * 60)
             sys.exit(0 if report(soak, settled(port, models), args.minutes) else 1)
         except Exception:
             print(pathlib.Path(directory, "server.log").read_text()[-10_000:])
@@ -394,6 +421,19 @@ def main():
         finally:
             process.send_signal(signal.SIGTERM)
             print(f"server's exit status {process.wait(120)}")
+
+
+@contextlib.contextmanager
+def attacking(args, port, directory):
+    """All attackers at work, if they are asked for."""
+    command = [sys.executable, siege.__file__, "--port", str(port), "--directory", directory]
+    command += ["--key", OTHER, "--connections", "2", "--seconds", str(args.minutes * 60)]
+    names = ATTACKERS if args.attackers else ()
+    processes = [subprocess.Popen([*command, "--attacks", name]) for name in names]
+    yield
+    for name, process in zip(names, processes, strict=True):
+        if status := process.wait(120):
+            print(f"the attacker {name!r} ends with status {status}")
 
 
 def known_answers(port, models):

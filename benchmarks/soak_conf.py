@@ -23,7 +23,7 @@ def post_worker_init(worker):
 def _state(engines):
     gc.collect()  # garbage does not count
     tasks = pathlib.Path("/proc/self/task").glob("*/children")
-    others = [pid for task in tasks for pid in task.read_text().split()]  # the engine's process
+    others = [pid for task in tasks for pid in task.read_text().split() if _is_engine(pid)]
     # gunicorn's pool has as many threads as were ever busy at once.
     own_threads = sum(not t.name.startswith("ThreadPool") for t in threading.enumerate())
     return {
@@ -33,6 +33,14 @@ def _state(engines):
         "files": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in ("self", *others)),
         "rss_mb": sum(map(_rss_mb, ("self", *others))),
     }
+
+
+def _is_engine(pid):
+    """Not one that tries the files of a directory."""
+    try:
+        return b"links.pipe" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _rss_mb(pid):
