@@ -2,37 +2,45 @@
 written. Any thread.
 """
 
-import contextlib
 import errno
 import logging
 import os
 import stat
 import threading
-from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
 SLOW = 10.0  # seconds of a read, after which a line says so
+MOST = 60.0  # seconds of a read, after which it fails
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.stat_result]:
     """The bytes of a file, and its status. Raises OSError, also for a pipe or a device, for more
-    than `max_bytes`, and for a file that changes meanwhile.
+    than `max_bytes`, for a file that changes meanwhile, and after MOST seconds.
     """
-    with _watched(path):
-        # Without O_NONBLOCK, opening a pipe waits for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
-            if status.st_size > max_bytes:
-                raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", os.fspath(path))
-            data = file.read(status.st_size + 1)
-            after = os.fstat(descriptor)
-    if len(data) != status.st_size or signature(after) != signature(status):
-        raise OSError(errno.EAGAIN, "it changed while it was read", os.fspath(path))
-    return data, status
+    found: list[tuple[bytes, os.stat_result] | BaseException] = []
+
+    def read() -> None:
+        try:
+            found.append(_read(path, max_bytes))
+        except BaseException as reason:
+            found.append(reason)
+
+    thread = threading.Thread(target=read, name="read", daemon=True)  # a dead disk may hold it
+    try:
+        thread.start()
+    except RuntimeError:  # no thread more
+        return _read(path, max_bytes)
+    thread.join(SLOW)
+    if thread.is_alive():
+        logger.error("reading %s takes more than %.0f s", os.fspath(path), SLOW)
+        thread.join(MOST - SLOW)
+    if not found:
+        raise OSError(errno.ETIMEDOUT, f"it can't be read in {MOST:.0f} s", os.fspath(path))
+    [answer] = found
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def signature(status: os.stat_result) -> tuple[int, int, int]:
@@ -40,20 +48,17 @@ def signature(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-@contextlib.contextmanager
-def _watched(path: str | os.PathLike[str]) -> Iterator[None]:
-    """A disk or a network that doesn't answer is named in the log."""
-    alarm = threading.Timer(
-        SLOW, logger.error, ("reading %s takes more than %.0f s", os.fspath(path), SLOW)
-    )
-    alarm.daemon = True
-    try:
-        alarm.start()
-    except RuntimeError:  # no thread more
-        yield
-        return
-    try:
-        yield
-    finally:
-        alarm.cancel()
-        alarm.join()
+def _read(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.stat_result]:
+    # Without O_NONBLOCK, opening a pipe waits for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+        if status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", os.fspath(path))
+        data = file.read(status.st_size + 1)
+        after = os.fstat(descriptor)
+    if len(data) != status.st_size or signature(after) != signature(status):
+        raise OSError(errno.EAGAIN, "it changed while it was read", os.fspath(path))
+    return data, status

@@ -7,6 +7,7 @@ import pytest
 
 from switchyard import engine, files
 from switchyard.app import SettingsError, read_settings
+from switchyard.app.operations.keys import read_keys
 from switchyard.engine.links.hosts.key import read_key
 
 
@@ -66,3 +67,18 @@ def test_a_slow_read_is_named_and_a_file_that_changes_meanwhile_refused(
 
     monkeypatch.setattr(os, "fstat", slow)
     assert "it changed while it was read" in str(ended(files.read_file, path, 10))
+
+
+def test_a_read_that_never_ends_fails_after_its_time(tmp_path, monkeypatch, caplog):
+    (tmp_path / "keys").write_text("12")
+    is_over, fstat = threading.Event(), os.fstat
+    monkeypatch.setattr(files, "SLOW", 0.1)
+    monkeypatch.setattr(files, "MOST", 0.2)
+    monkeypatch.setattr(os, "fstat", lambda descriptor: is_over.wait(20) and fstat(descriptor))
+    error = ended(read_keys, str(tmp_path / "keys"), 0, False)
+    assert isinstance(error, SettingsError) and "it can't be read in 0 s" in str(error)
+    assert "reading" in caplog.text and "takes more than 0 s" in caplog.text
+    is_over.set()
+    for thread in threading.enumerate():
+        if thread.name == "read":
+            thread.join(20)
