@@ -10,10 +10,12 @@ from typing import Any
 from llguidance import LLMatcher, regex_to_lark
 
 from switchyard.engine.errors import InvalidJob
+from switchyard.engine.grammar.gbnf import to_lark
 from switchyard.engine.grammar.json_schema import check_schema
-from switchyard.engine.grammar.lark import check_lark, from_gbnf, is_lark
+from switchyard.engine.grammar.lark import check_lark, is_lark
 from switchyard.engine.grammar.limits import MAX_SECONDS as MAX_SECONDS
 from switchyard.engine.grammar.limits import check_seconds, seconds_of_regex
+from switchyard.engine.grammar.spelling import literal
 from switchyard.engine.job import Constraint
 
 MAX_LENGTH = 64 * 1024  # characters of a regular expression or a grammar
@@ -67,14 +69,14 @@ def choice(texts: Sequence[str]) -> Constraint:
     if not texts or "" in texts:
         raise InvalidJob("there must be choices, none of them empty", "constraint")
     # In capitals, it is one regular expression: thousands of texts cost one state a step.
-    alternatives = " | ".join(map(_literal, dict.fromkeys(texts)))
+    alternatives = " | ".join(map(literal, dict.fromkeys(texts)))
     return _lark(f"start: CHOICE\nCHOICE: {alternatives}")
 
 
 def grammar(text: str) -> Constraint:
     """Text of a grammar, in GBNF (llama.cpp) or Lark (llguidance). Raises InvalidJob."""
     check_length(text)
-    lark = text if is_lark(text) else from_gbnf(text)
+    lark = text if is_lark(text) else to_lark(text)
     check_lark(lark)
     return _lark(lark)
 
@@ -139,7 +141,7 @@ def template_in_text(
     if special_ids and trigger in special_ids:
         head = f"head: TEXT <[{special_ids[trigger]}]>"
     else:  # lazy: the first trigger ends the text
-        head = f"head[lazy]: TEXT {_literal(trigger)}"
+        head = f"head[lazy]: TEXT {literal(trigger)}"
     start = ["start: block* TEXT", "block: head frame", head, "TEXT: /(?s:.)*/"]
     return _lark("\n".join([*start, *rest]))
 
@@ -192,16 +194,11 @@ def _text(text: str, special_ids: Mapping[str, int] | None) -> list[str]:
     at, token = min(
         ((text.find(t), t) for t in special_ids or () if t in text), default=(len(text), "")
     )
-    parts = [_literal(text[:at])] if at else []
+    parts = [literal(text[:at])] if at else []
     if not token:
         return parts
     assert special_ids is not None
     return [*parts, f"<[{special_ids[token]}]>", *_text(text[at + len(token) :], special_ids)]
-
-
-def _literal(text: str) -> str:
-    # The compiler's lexer takes no bare U+007F.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def check_length(text: str, limit: int = MAX_LENGTH) -> None:

@@ -1,4 +1,4 @@
-"""Translates clients' GBNF to Lark, and refuses parts of Lark.
+"""Tells Lark from GBNF, and refuses parts of Lark.
 
 Each pass takes linear time: patterns are possessive, and a pattern for a part with an end also
 matches the part without its end.
@@ -6,9 +6,6 @@ matches the part without its end.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-
-from llguidance.gbnf_to_lark import ASTNode, GrammarParser, RuleNode, RuleRefNode, resolve
 
 from switchyard.engine.errors import InvalidJob
 from switchyard.engine.grammar.json_schema import check_schema
@@ -29,61 +26,14 @@ _TEXT = re.compile(
     re.VERBOSE,
 )
 _ATTRIBUTE = re.compile(r"\b(temperature|max_tokens|stop|stop_capture)\s*+=")
-_IS_LARK = re.compile(r"(?m)^[^\S\n]*+(?:%llguidance\b|start\s*+:)")
-# Literals and character classes, in which `#` begins no comment; and comments.
-_GBNF = re.compile(
-    r"""("(?:[^"\\]++|\\.)*+"?+ | \[(?:[^\]\\]++|\\.)*+\]?+) | \#[^\r\n]*+""",
-    re.VERBOSE | re.DOTALL,
+_IS_LARK = re.compile(
+    r"(?m)^[^\S\n]*+(?:%llguidance\b|[?!]?start(?:\[[^]\n]*\]|\.\d++)?\s*+:(?!:=))"
 )
 
 
 def is_lark(text: str) -> bool:
     """Whether the text has Lark's first rule, or llguidance's options; else it is GBNF."""
     return _IS_LARK.search(text) is not None
-
-
-def from_gbnf(text: str) -> str:
-    """Raises InvalidJob."""
-    try:
-        # For each comment, the parser would copy all comments so far.
-        rules = GrammarParser().parse(_GBNF.sub(r"\1", text))
-        in_order = list(rules.values())
-        resolve({rule.name: rule for rule in _used_first(rules)})
-        return "\n".join(["%llguidance {}", *map(str, in_order)])
-    except RecursionError:
-        raise InvalidJob("the grammar is nested too deeply", "constraint") from None
-    except Exception as reason:  # the library raises plain Exception
-        raise InvalidJob(f"the grammar is no GBNF: {str(reason)[:1000]}", "constraint") from None
-
-
-def _used_first(rules: Mapping[str, RuleNode]) -> list[RuleNode]:
-    """Orders rules behind the rules that they refer to, where possible. `resolve` takes a whole
-    pass for each terminal that comes before one that it refers to.
-    """
-    found: dict[str, RuleNode] = {}
-    begun: set[str] = set()
-    for name in rules:
-        path = [(name, _references(rules[name]))] if name not in begun else []
-        begun.add(name)
-        while path:
-            last, references = path[-1]
-            following = next((n for n in references if n in rules and n not in begun), None)
-            if following is None:
-                found[last] = rules[last]
-                path.pop()
-            else:
-                begun.add(following)
-                path.append((following, _references(rules[following])))
-    return list(found.values())
-
-
-def _references(rule: RuleNode) -> Iterator[str]:
-    nodes: list[ASTNode] = [rule]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, RuleRefNode):
-            yield node.name
-        nodes += node.children()
 
 
 def check_lark(text: str) -> None:
