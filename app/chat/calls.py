@@ -33,15 +33,14 @@ def constraint(
     else:
         return None
     must_be_valid = offer.must_call or form is not None
-    # An answer of the form begins with a brace, as a call without trigger does. Behind `{"name": `
-    # as plain text, the grammar couldn't get back to the form.
-    is_text = offer.must_call or form is None or format.trigger
-    write = format.as_text if is_text else format.as_json
     tag_ids = model.tokenizer.tag_ids
     try:
         schemas = _schemas(functions, must_be_valid, model)
         constraint = make(
-            [write(shown_name(f.name), s) for f, s in zip(functions, schemas, strict=True)],
+            [
+                format.for_grammar(shown_name(function.name), schema)
+                for function, schema in zip(functions, schemas, strict=True)
+            ],
             opening=format.opening,
             separator=format.separator if offer.max_calls is None else None,
             closing=format.closing,

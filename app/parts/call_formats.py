@@ -5,7 +5,6 @@ complete a match. A pattern must therefore match no text that is the beginning o
 """
 
 import functools
-import json
 import re
 import secrets
 import string
@@ -117,18 +116,9 @@ class CallFormat:
         """One call, without the texts around all calls."""
         return self.before.replace("NAME", name) + arguments + self.behind
 
-    # A call for a grammar: text, the schema of the JSON behind it, the text behind the JSON.
-
-    def as_text(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
+    def for_grammar(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
+        """One call: the text before its arguments, their schema, the text behind them."""
         return self.before.replace("NAME", name), schema, self.behind
-
-    def as_json(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
-        """The whole call as one schema, for a format whose calls are JSON."""
-        call = json.loads(self.call(name, "null"))
-        within = {"$id": "arguments", **schema}  # `$ref`s inside resolve within the arguments
-        properties = {k: within if value is None else {"const": value} for k, value in call.items()}
-        whole = {"type": "object", "properties": properties, "required": list(call)}
-        return "", {**whole, "additionalProperties": False}, ""
 
 
 def of_json(

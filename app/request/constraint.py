@@ -56,7 +56,9 @@ class Constrained(Parameters):
         " which is always strict.",
     )
     json_schema: Schema | None = Field(
-        None, description="The output is JSON that is valid by this schema."
+        None,
+        description="The output is JSON that is valid by this schema, its properties in the order"
+        " in which the model writes them.",
     )
     regex: Text | None = Field(
         None,

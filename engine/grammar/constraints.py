@@ -4,31 +4,26 @@ request threads. `Grammars` compiles a constraint, and may still refuse it.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from llguidance import LLMatcher, regex_to_lark
 
 from switchyard.engine.errors import InvalidJob
+from switchyard.engine.grammar import frames
 from switchyard.engine.grammar.gbnf import to_lark
-from switchyard.engine.grammar.json_schema import check_schema
 from switchyard.engine.grammar.lark import check_lark, is_lark
 from switchyard.engine.grammar.limits import MAX_SECONDS as MAX_SECONDS
-from switchyard.engine.grammar.limits import check_seconds, seconds_of_regex
-from switchyard.engine.grammar.spelling import literal
+from switchyard.engine.grammar.limits import Estimate, check_seconds, seconds_of_regex
+from switchyard.engine.grammar.schema.checks import checked
+from switchyard.engine.grammar.schema.rules import Rules
+from switchyard.engine.grammar.spelling import ANY_WHITESPACE, WHITESPACE, literal
 from switchyard.engine.job import Constraint
 
 MAX_LENGTH = 64 * 1024  # characters of a regular expression or a grammar
 MAX_SCHEMA_LENGTH = 128 * 1024  # characters of a schema
-
-# Between the tokens of JSON. Bounded: a model in doubt would write spaces up to its limit.
-WHITESPACE = r"( |\n[ \t]{0,20})"
-OPTIONS = {
-    "whitespace_pattern": WHITESPACE,
-    "lenient": False,
-    "coerce_one_of": False,
-}
-
+_JSON = "json"  # name of a grammar of JSON alone
 
 # The text before some JSON, the JSON's schema, the text after it.
 Alternative = tuple[str, Mapping[str, Any] | bool, str]
@@ -40,16 +35,16 @@ def json_object() -> Constraint:
 
 
 def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
-    """JSON that is valid by `schema`, draft 2020-12 or older. Its properties come in the schema's
-    order, with spaces as in `WHITESPACE`. Raises InvalidJob.
+    """JSON that is valid by `schema`, draft 2020-12 or older. Its properties come in any order,
+    with spaces as in `spelling.WHITESPACE`. Raises InvalidJob.
     """
-    seconds_to_compile(schema)
-    return Constraint(json.dumps({"grammars": [{"json_schema": _with_options(schema)}]}))
+    text, _ = _compiled(schema)
+    return _grammars({"name": _JSON, "lark_grammar": text})
 
 
 def is_json(constraint: Constraint) -> bool:
     """Whether the constraint is a JSON schema alone."""
-    return json.loads(constraint.grammar)["grammars"][0].get("json_schema") is not None
+    return bool(json.loads(constraint.grammar)["grammars"][0].get("name") == _JSON)
 
 
 def regex(pattern: str) -> Constraint:
@@ -76,9 +71,12 @@ def choice(texts: Sequence[str]) -> Constraint:
 def grammar(text: str) -> Constraint:
     """Text of a grammar, in GBNF (llama.cpp) or Lark (llguidance). Raises InvalidJob."""
     check_length(text)
-    lark = text if is_lark(text) else to_lark(text)
-    check_lark(lark)
-    return _lark(lark)
+    if not is_lark(text):
+        text = to_lark(text)
+    text, schemas, seconds = check_lark(text)
+    compiled = {name: _compiled(schema, ANY_WHITESPACE) for name, schema in schemas.items()}
+    check_seconds(seconds + sum(more for _, more in compiled.values()))
+    return _lark(text, {name: part for name, (part, _) in compiled.items()})
 
 
 def template(
@@ -92,8 +90,8 @@ def template(
     `separator`, any number of further alternatives may follow, each behind a separator. A text of
     `special_ids` stands for that token. Raises InvalidJob.
     """
-    frame = _frame(alternatives, opening, separator, closing, special_ids)
-    return _lark("\n".join(["start: frame", *frame]))
+    frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
+    return _lark("\n".join(["start: frame", *frame]), parts)
 
 
 def template_or(
@@ -105,13 +103,17 @@ def template_or(
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
     """Either a `template`, or JSON of `form`. Only JSON: of other forms the lexer may not know
-    whether they have begun. Raises InvalidJob.
+    whether they have begun. Without an `opening`, the alternatives may be JSON themselves: their
+    keys keep their order and spelling. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)
-    frame = _frame(alternatives, opening, separator, closing, special_ids)
-    calls = {"lark_grammar": "\n".join(["start: frame | @form", *frame])}
-    return Constraint(json.dumps({"grammars": [calls, {**other, "name": "form"}]}))
+    is_json_too = not opening and all(before.startswith("{") for before, _, _ in alternatives)
+    write = frames.tokens if is_json_too else None
+    frame, parts = _frame(alternatives, opening, separator, closing, special_ids, write)
+    more = frames.TERMINALS if is_json_too else []
+    text = "\n".join([f"start: frame | @{_JSON}", *frame, *more])
+    return _lark(text, {**parts, _JSON: other["lark_grammar"]})
 
 
 def template_in_text(
@@ -129,21 +131,21 @@ def template_in_text(
     space. Raises InvalidJob.
     """
     if not trigger:
-        frame = _frame(alternatives, opening, separator, closing, special_ids)
+        frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
         text = rf"TEXT: /([^{{{re.escape(opening[:1])}\s](?s:.)*)?/"
-        return _lark("\n".join(["start: frame | TEXT", text, *frame]))
+        return _lark("\n".join(["start: frame | TEXT", text, *frame]), parts)
     if opening:
         opening = opening.removeprefix(trigger)
-        rest = _frame(alternatives, opening, separator, closing, special_ids)
+        rest, parts = _frame(alternatives, opening, separator, closing, special_ids)
     else:
         first = [(before.removeprefix(trigger), s, behind) for before, s, behind in alternatives]
-        rest = _frame(first, "", None, closing, special_ids)
+        rest, parts = _frame(first, "", None, closing, special_ids)
     if special_ids and trigger in special_ids:
         head = f"head: TEXT <[{special_ids[trigger]}]>"
     else:  # lazy: the first trigger ends the text
         head = f"head[lazy]: TEXT {literal(trigger)}"
     start = ["start: block* TEXT", "block: head frame", head, "TEXT: /(?s:.)*/"]
-    return _lark("\n".join([*start, *rest]))
+    return _lark("\n".join([*start, *rest]), parts)
 
 
 def _frame(
@@ -152,25 +154,33 @@ def _frame(
     separator: str | None,
     closing: str,
     special_ids: Mapping[str, int] | None,
-) -> list[str]:
-    """The rules of a template. The first is named `frame`."""
-    check_seconds(sum(seconds_to_compile(schema) for _, schema, _ in alternatives))
+    write: Callable[[str], list[str]] | None = None,
+) -> tuple[list[str], dict[str, str]]:
+    """The rules of a template, which begin with `frame`, and the grammars that they
+    refer to, by name. `write` makes parts of a rule of the texts around an alternative's JSON.
+    """
+    write = write or partial(_text, special_ids=special_ids)
+    compiled = [_compiled(schema) for _, schema, _ in alternatives]
+    check_seconds(sum(seconds for _, seconds in compiled))
+    parts = {f"{_JSON}_{i}": text for i, (text, _) in enumerate(compiled)}
     rules, names = [], []
-    for i, (before, schema, behind) in enumerate(alternatives):
-        value = json.dumps(_with_options(schema))
-        parts = [*_text(before, special_ids), f"json_{i}", *_text(behind, special_ids)]
-        rules += [f"item_{i}: {' '.join(parts)}", f"json_{i}: %json {value}"]
+    for i, (before, _, behind) in enumerate(alternatives):
+        item = [*write(before), f"@{_JSON}_{i}", *write(behind)]
+        rules.append(f"item_{i}: {' '.join(item)}")
         names.append(f"item_{i}")
     more = "" if separator is None else f"({' '.join([*_text(separator, special_ids), 'item'])})*"
     frame = [*_text(opening, special_ids), "item", more, *_text(closing, special_ids)]
-    return [f"frame: {' '.join(frame)}", f"item: {' | '.join(names)}", *rules]
+    return [f"frame: {' '.join(frame)}", f"item: {' | '.join(names)}", *rules], parts
 
 
 def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
     """Estimated seconds of compilation. Raises InvalidJob for a schema that can't be honoured."""
-    if schema is True:
-        return 0.0
-    if not isinstance(schema, Mapping):
+    return _compiled(schema)[1]
+
+
+def _compiled(schema: Mapping[str, Any] | bool, whitespace: str = WHITESPACE) -> tuple[str, float]:
+    """A grammar of the schema's JSON, and the estimated seconds to compile it."""
+    if schema is not True and not isinstance(schema, Mapping):
         raise InvalidJob("the schema must be an object", "constraint")
     try:
         check_length(json.dumps(schema, allow_nan=False), MAX_SCHEMA_LENGTH)
@@ -178,15 +188,19 @@ def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
         raise InvalidJob("the schema is nested too deeply", "constraint") from None
     except ValueError as reason:
         raise InvalidJob(f"the schema is no JSON: {reason}", "constraint") from None
-    return check_schema(schema)
+    estimate = Estimate()
+    document = checked(schema, estimate)
+    return Rules(document, estimate, whitespace).text(schema), estimate.seconds
 
 
-def _with_options(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
-    return {**({} if isinstance(schema, bool) else schema), "x-guidance": OPTIONS}
+def _lark(text: str, parts: Mapping[str, str] | None = None) -> Constraint:
+    """A grammar, with those that it refers to by name."""
+    named = [{"name": name, "lark_grammar": part} for name, part in (parts or {}).items()]
+    return _grammars({"lark_grammar": text}, *named)
 
 
-def _lark(text: str) -> Constraint:
-    return Constraint(json.dumps({"grammars": [{"lark_grammar": text}]}))
+def _grammars(*grammars: Mapping[str, str]) -> Constraint:
+    return Constraint(json.dumps({"grammars": grammars}))
 
 
 def _text(text: str, special_ids: Mapping[str, int] | None) -> list[str]:

@@ -165,12 +165,17 @@ def _size(seconds: float) -> int:
     return int(seconds * BYTES_PER_SECOND)
 
 
-# llguidance's messages about its own settings and states, reworded for a grammar's author.
+# llguidance's messages about its own settings and states, by a part of each, reworded for a
+# grammar's author.
 _SAID = {
-    "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with"
-    " anyOf": "of oneOf, no two may admit the same value as far as can be told; use anyOf",
-    "NoExtensionBias": "no text is allowed by it",
     "NoExtension": "no text is allowed by it",
+    "panic: ": "it is too large",  # and a place in the compiler
+    "(limit for this grammar": "it is too large",
+    "fuel exhausted": "it is too large",
+    "limits.initial_lexer_fuel": "it is too large",
+    "too many expressions constructed": "it is too large",
+    "Too many items (limit": "too many parts of it may come at one place",
+    "Current row has": "too many parts of it may come at one place",
 }
 
 
@@ -178,7 +183,5 @@ def check_matcher(matcher: LLMatcher) -> None:
     """Raises InvalidJob if a step, or many tokens together, exceeded the matcher's limits."""
     if matcher.is_error():
         message = matcher.get_error().removesuffix("<non-verbose/>").strip()
-        if message.startswith("panic: "):  # and a place in the compiler
-            message = "it is too large"
-        message = _SAID.get(message, message)
+        message = next((said for part, said in _SAID.items() if part in message), message)
         raise InvalidJob(f"the constraint can't be honoured: {message[:1000]}", "constraint")

@@ -6,10 +6,10 @@ matches the part without its end.
 
 import json
 import re
+from typing import Any
 
 from switchyard.engine.errors import InvalidJob
-from switchyard.engine.grammar.json_schema import check_schema
-from switchyard.engine.grammar.limits import MAX_CONJUNCTIONS, check_seconds, seconds_of_regex
+from switchyard.engine.grammar.limits import MAX_CONJUNCTIONS, seconds_of_regex
 
 # Rules and open brackets: the compiler's recursion must fit its stack.
 MAX_NESTING = 1500
@@ -36,38 +36,52 @@ def is_lark(text: str) -> bool:
     return _IS_LARK.search(text) is not None
 
 
-def check_lark(text: str) -> None:
-    """Raises InvalidJob for parts of Lark that llguidance takes and that are not honoured here."""
-    code, patterns, seconds = _parts(text)
-    if "<" in code:
-        raise InvalidJob("special tokens can't be in a grammar", "constraint")
-    if attribute := _ATTRIBUTE.search(code):
-        raise InvalidJob(f"{attribute[1]} is not supported in a grammar", "constraint")
-    if sum(code.count(c) for c in "([{:") > MAX_NESTING:
-        raise InvalidJob(f"it has more than {MAX_NESTING} rules and brackets", "constraint")
-    if code.count("&") > MAX_CONJUNCTIONS:
-        raise InvalidJob(f"it has more than {MAX_CONJUNCTIONS} &", "constraint")
-    check_seconds(seconds + seconds_of_regex(code, *patterns))
-
-
-def _parts(text: str) -> tuple[str, list[str], float]:
-    """Returns `text` without strings, regular expressions, comments and schemas; the regular
-    expressions; and the estimated seconds of compilation of the schemas. Raises InvalidJob.
+def check_lark(text: str) -> tuple[str, dict[str, Any], float]:
+    """The grammar with a name in place of each schema, the schemas by these names, and the
+    estimated seconds to compile it without them. Raises InvalidJob for parts of Lark that
+    llguidance takes and that are not honoured here.
     """
-    code, patterns, seconds, start = [], [], 0.0, 0
+    code, patterns, schemas = _parts(text)
+    plain = " ".join(one for one, is_code in code if is_code)
+    if "<" in plain:
+        raise InvalidJob("special tokens can't be in a grammar", "constraint")
+    if "@" in plain:
+        raise InvalidJob("other grammars can't be in a grammar", "constraint")
+    if attribute := _ATTRIBUTE.search(plain):
+        raise InvalidJob(f"{attribute[1]} is not supported in a grammar", "constraint")
+    if sum(plain.count(c) for c in "([{:") > MAX_NESTING:
+        raise InvalidJob(f"it has more than {MAX_NESTING} rules and brackets", "constraint")
+    if plain.count("&") > MAX_CONJUNCTIONS:
+        raise InvalidJob(f"it has more than {MAX_CONJUNCTIONS} &", "constraint")
+    whole = "".join(one for one, _ in code)
+    return whole, schemas, seconds_of_regex(plain, *patterns)
+
+
+def _parts(text: str) -> tuple[list[tuple[str, bool]], list[str], dict[str, Any]]:
+    """Returns `text` in pieces, with names in place of its schemas, and whether each piece is code:
+    no string, regular expression, comment or schema; the regular expressions; and the schemas.
+    Raises InvalidJob.
+    """
+    code: list[tuple[str, bool]] = []
+    patterns: list[str] = []
+    schemas: dict[str, Any] = {}
+    start = 0
     while match := _TEXT.search(text, start):
-        code.append(text[start : match.start()])
+        code.append((text[start : match.start()], True))
         start = match.end()
+        piece = match[0]
         if match["json"]:
             try:
                 schema, start = json.JSONDecoder().raw_decode(text, start)
             except (ValueError, RecursionError):
                 raise InvalidJob("what follows a %json is no JSON", "constraint") from None
-            seconds += check_schema(schema)
+            piece = f"@schema_{len(schemas)}"
+            schemas[piece[1:]] = schema
         elif match["regex"]:
-            patterns.append(match[0])
+            patterns.append(piece)
         elif match.lastgroup is None:
             line = text.count("\n", 0, match.start()) + 1
-            what = "string" if match[0][0] == '"' else "regular expression"
+            what = "string" if piece[0] == '"' else "regular expression"
             raise InvalidJob(f"the {what} of line {line} has no end", "constraint")
-    return " ".join([*code, text[start:]]), patterns, seconds
+        code.append((piece, False))
+    return [*code, (text[start:], True)], patterns, schemas

@@ -32,3 +32,29 @@ def check_seconds(seconds: float) -> None:
             " left out",
             "constraint",
         )
+
+
+class Estimate:
+    """Estimated seconds of a core for one schema, added before the work that takes them. One
+    thread.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._known: set[str] = set()
+
+    def add(self, seconds: float, where: str) -> None:
+        """Raises InvalidJob, with the place of what is too much."""
+        self.seconds += seconds
+        if self.seconds > MAX_SECONDS:
+            raise InvalidJob(
+                f"the schema at #{where} is not supported: with what comes before it, it would take"
+                " too long to compile",
+                "constraint",
+            )
+
+    def add_once(self, what: str, seconds: float, where: str) -> None:
+        """Adds for each `what` once."""
+        if what not in self._known:
+            self._known.add(what)
+            self.add(seconds, where)

@@ -132,3 +132,19 @@ def test_a_tool_that_must_be_called_is_called(demo):
         [call] = answer["message"]["tool_calls"]
         arguments = json.loads(call["function"]["arguments"])
         assert arguments["city"] in ("Rome", "Oslo") and arguments["days"] in (1, 2, 3)
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}, "age": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_leaves_the_models_order_of_properties(demo, stream):
+    """Which is not the schema's here."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
+    more = {"temperature": 0, "max_tokens": 90, "response_format": form}
+    text = "Give JSON with age 30 and city Rome."
+    if stream:
+        content = streamed(demo, text, **more)
+    else:
+        content = say(demo, text, **more)["message"]["content"]
+    assert content == '{"age": 30, "city": "Rome"}'

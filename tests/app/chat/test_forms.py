@@ -56,6 +56,14 @@ def test_an_answer_is_calls_or_has_the_form(job_of, format):
     assert verdict('{"name": "snow"') == verdict("It rains") == "refused"
 
 
+def test_a_call_that_is_json_alone_keeps_its_frame_and_the_form_its_freedom(job_of):
+    verdict = job_of("llama3")
+    assert verdict('{"parameters": {"city": "Rome"}') == "refused"
+    assert verdict('{"n\\u0061me": "get_w') == "refused"
+    assert verdict('{ "name":"get_weather","parameters":\n{"c\\u0069ty" : "Rome"}}') == "end"
+    assert verdict('{\n"points": 2, "n\\u0061me": "rain"}') == "end"
+
+
 def test_arguments_keep_the_references_of_their_schema(job_of):
     city = {"properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"]}
     schema = {"type": "object", **city, "$defs": {"city": {"enum": ["Rome"]}}}
@@ -113,14 +121,19 @@ def test_what_looks_like_a_call_in_the_form_is_none(make_client, with_template):
         assert "".join(delta.get("content") or "" for delta in deltas) == text
 
 
-@pytest.mark.parametrize("format", ["hermes", "llama3"])
+# First characters of what the form has where a call has others.
+OF_FORM = {"hermes": b"{", "llama3": b"\n\\prs"}
+
+
+@pytest.mark.parametrize("format", OF_FORM)
 def test_a_model_that_writes_anything_answers_either_way(make_client, with_template, format):
     path = with_template(TEMPLATE.replace("MARKS", MARKS[format]))
     client = make_client(exl2_backend(path), path=path)
-    brace = client.models.get().tokenizer.encode("{", 2)[-1]
+    pieces = [piece.strip(b'" ')[:1] or b"-" for piece in client.models.get().tokenizer.pieces]
+    biased = [str(i) for i, first in enumerate(pieces) if first in OF_FORM[format]]
     reasons = set()
     for seed in range(8):
-        bias = {str(brace): 100 if seed % 2 else -100}
+        bias = dict.fromkeys(biased, 100 if seed % 2 else -100)
         request = {**BOTH, "seed": seed, "parallel_tool_calls": False, "logit_bias": bias}
         [choice] = client.post(URL, json=request).json["choices"]
         reasons.add(choice["finish_reason"])

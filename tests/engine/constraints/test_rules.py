@@ -154,7 +154,7 @@ def test_a_constraint_that_gets_too_large_on_the_way_is_the_jobs_own_fault(
     constraint = constraints.grammar("start: s\ns: s s | /[a-z]/")
     told = run(backend, job("a", 100, prompt=(1,), constraint=constraint))["a"]
     assert len(told) > 5 and isinstance(told[-1], Failed)
-    assert isinstance(told[-1].error, engine.InvalidJob) and "Too many items" in str(told[-1].error)
+    assert isinstance(told[-1].error, engine.InvalidJob) and "at one place" in str(told[-1].error)
 
 
 def test_a_constraint_that_compiles_for_long_holds_up_nobody(backend, monkeypatch):
@@ -325,7 +325,3 @@ def test_a_forced_token_outside_the_vocabulary_is_refused(make_engine):
 def test_a_constraint_and_forced_tokens_can_go_to_another_process():
     one = job("a", constraint=PATTERN, forced=Forced(1, "x", (5,)))
     assert pickle.loads(pickle.dumps(one)) == one
-
-
-def test_a_boolean_is_no_number_of_a_schema():
-    assert constraints.seconds_to_compile({"multipleOf": True, "maximum": True}) < 1

@@ -1,0 +1,23 @@
+"""The JSON around another JSON, such as a call around its arguments, as parts of a rule. Pure."""
+
+import re
+
+from switchyard.engine.grammar.spelling import WHITESPACE, literal
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+_NAMES = {"{": "OPEN", "}": "CLOSE", "[": "BEGIN", "]": "END", ":": "COLON", ",": "COMMA"}
+
+# As those of any JSON: until the two differ, the lexer doesn't know which of them it reads.
+TERMINALS = [
+    r"OPEN: /\{ ?/",  # parsers of calls look for the first key here
+    rf"BEGIN: /\[{WHITESPACE}/",
+    rf"CLOSE: /{WHITESPACE}\}}/",
+    rf"END: /{WHITESPACE}\]/",
+    rf"COLON: /{WHITESPACE}:{WHITESPACE}/",
+    rf"COMMA: /{WHITESPACE},{WHITESPACE}/",
+]
+
+
+def tokens(text: str) -> list[str]:
+    """The tokens of a part of some JSON, with white space as between any."""
+    return [_NAMES.get(token) or literal(token) for token in _TOKEN.findall(text)]

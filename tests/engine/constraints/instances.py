@@ -1,0 +1,82 @@
+"""Random values of random schemas, for hypothesis. Some of them are not valid."""
+
+import re
+
+from hypothesis import strategies as st
+
+_FORMATS = {
+    "date": "2024-02-29",
+    "time": "12:30:00Z",
+    "date-time": "2024-02-29T12:30:00Z",
+    "duration": "P1DT2H",
+    "email": "a.b@example.org",
+    "hostname": "example.org",
+    "ipv4": "192.168.0.1",
+    "ipv6": "2001:db8::1",
+    "uuid": "123e4567-e89b-12d3-a456-426614174000",
+}
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+
+
+def instance(draw, schema, root):
+    """A value that might be valid by `schema`."""
+    if schema is True or not schema.keys() - {"$defs"}:
+        return draw(_ANY)
+    if "$ref" in schema:
+        return instance(draw, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return draw(st.sampled_from(schema["enum"]))
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        if keyword in schema:
+            return instance(draw, draw(st.sampled_from(schema[keyword])), root)
+    kind = schema.get("type", "null")
+    match kind if isinstance(kind, str) else draw(st.sampled_from(kind)):
+        case "boolean":
+            return draw(st.booleans())
+        case "integer" | "number":
+            multiple = schema.get("multipleOf", 1)
+            return multiple * draw(st.integers(-400, 2000)) if multiple else 0
+        case "string":
+            return _string(draw, schema)
+        case "array":
+            return _array(draw, schema, root)
+        case "object":
+            return _object(draw, schema, root)
+    return None
+
+
+def _string(draw, schema):
+    if "pattern" in schema:
+        return draw(st.from_regex(re.compile(schema["pattern"], re.ASCII)))
+    if "format" in schema:
+        return _FORMATS[schema["format"]]
+    least = schema.get("minLength", 0)
+    return draw(st.text(min_size=least, max_size=max(schema.get("maxLength", 10), least)))
+
+
+def _array(draw, schema, root):
+    first, items = schema.get("prefixItems", []), schema.get("items", True)
+    number = draw(st.integers(schema.get("minItems", 0), max(schema.get("maxItems", 3), 0)))
+    return [instance(draw, first[i] if i < len(first) else items, root) for i in range(number)]
+
+
+def _object(draw, schema, root):
+    found = {}
+    for name, value in schema.get("properties", {}).items():
+        if value is not False and (name in schema.get("required", ()) or draw(st.booleans())):
+            found[name] = instance(draw, value, root)
+    others = schema.get("additionalProperties", True)
+    names = [n for n in schema.get("required", ()) if n not in found]
+    if others is not False:
+        names += draw(st.lists(st.text(max_size=5), max_size=2))
+        found |= {n: instance(draw, others, root) for n in names if n not in found}
+    for pattern, value in schema.get("patternProperties", {}).items():
+        if draw(st.booleans()):
+            found[draw(st.from_regex(re.compile(pattern, re.ASCII)))] = instance(draw, value, root)
+    return found
