@@ -41,7 +41,8 @@ def instance(draw, schema, root):
             return draw(st.booleans())
         case "integer" | "number":
             multiple = schema.get("multipleOf", 1)
-            return multiple * draw(st.integers(-400, 2000)) if multiple else 0
+            value = multiple * draw(st.integers(-400, 2000))
+            return int(value) if value == int(value) else value
         case "string":
             return _string(draw, schema)
         case "array":
@@ -53,11 +54,16 @@ def instance(draw, schema, root):
 
 def _string(draw, schema):
     if "pattern" in schema:
-        return draw(st.from_regex(re.compile(schema["pattern"], re.ASCII)))
+        return draw(_of_pattern(schema["pattern"]))
     if "format" in schema:
         return _FORMATS[schema["format"]]
     least = schema.get("minLength", 0)
     return draw(st.text(min_size=least, max_size=max(schema.get("maxLength", 10), least)))
+
+
+def _of_pattern(pattern):
+    """Python's `$` comes before a line break, too; JSON Schema's doesn't."""
+    return st.from_regex(re.compile(pattern.replace("$", r"\Z"), re.ASCII))
 
 
 def _array(draw, schema, root):
@@ -78,5 +84,5 @@ def _object(draw, schema, root):
         found |= {n: instance(draw, others, root) for n in names if n not in found}
     for pattern, value in schema.get("patternProperties", {}).items():
         if draw(st.booleans()):
-            found[draw(st.from_regex(re.compile(pattern, re.ASCII)))] = instance(draw, value, root)
+            found[draw(_of_pattern(pattern))] = instance(draw, value, root)
     return found

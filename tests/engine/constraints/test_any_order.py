@@ -1,22 +1,31 @@
 """A text that a schema admits comes out as the model would have written it."""
 
 import json
+import re
 
 import hypothesis
-import jsonschema
 import pytest
 from hypothesis import strategies as st
 
 from switchyard import engine
+from switchyard.app.chat import calls
+from switchyard.app.chat.tools import Offer, Tool
+from switchyard.app.parts.call_formats import FORMATS
 from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from tests.conftest import DEMO
-from tests.engine.constraints.instances import instance
-from tests.engine.constraints.spelled import spelled
-from tests.engine.layouts import LAYOUTS, copy_with_tags
-from tests.engine.random_forms import NAMES, schemas
+from tests.engine.constraints.unspoiled import arguments_and_texts, left_at, schemas_and_texts
+from tests.engine.random_forms import NAMES
+from tests.layouts import LAYOUTS, lay_out
+
+SETTINGS = hypothesis.settings(
+    phases=[hypothesis.Phase.generate],
+    max_examples=150,
+    suppress_health_check=list(hypothesis.HealthCheck),
+    derandomize=True,
+)
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "age": {"type": "integer"}}}
 NODE = {
@@ -70,35 +79,16 @@ ARRAY = {"type": "array", "prefixItems": [{}, CITY, {"const": 1}], "minItems": 1
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def layout(request, tmp_path_factory):
-    path = copy_with_tags(DEMO, tmp_path_factory.mktemp("models") / request.param, request.param)
-    return Grammars(Tokenizer(ModelDir.read(str(path))))
+    path = lay_out(request.param, DEMO, tmp_path_factory.mktemp("models") / request.param)
+    return Grammars(Tokenizer(ModelDir.read(path)))
 
 
 def check(grammars, schema, text):
-    """Where the text leaves what the schema admits; None if it doesn't and may end there."""
-    matcher = grammars.matcher(constraints.json_schema(schema).grammar)
-    done = b""
-    for token_id in grammars.tokenizer.tokenize_str(text):
-        is_allowed = matcher.compute_logit_bias()[token_id]
-        if not is_allowed or not matcher.consume_token(token_id):
-            return done.decode(errors="replace")
-        done += grammars.pieces[token_id]
-    return None if matcher.is_accepting() else f"{text} …"
+    constraint = constraints.json_schema(schema)
+    return left_at(grammars, constraint, grammars.tokenizer.tokenize_str(text))
 
 
-@st.composite
-def schemas_and_texts(draw):
-    schema = draw(schemas())
-    value = instance(draw, schema, schema)
-    hypothesis.assume(jsonschema.Draft202012Validator(schema).is_valid(value))
-    words = ("pattern", "format", "patternProperties")  # of plain spellings
-    is_free = not any(f'"{word}"' in json.dumps(schema) for word in words)
-    return schema, draw(spelled(value, is_free))
-
-
-@hypothesis.settings(
-    max_examples=150, suppress_health_check=list(hypothesis.HealthCheck), derandomize=True
-)
+@SETTINGS
 @hypothesis.given(schemas_and_texts())
 def test_what_a_schema_admits_is_never_spoiled(layout, pair):
     schema, text = pair
@@ -107,6 +97,44 @@ def test_what_a_schema_admits_is_never_spoiled(layout, pair):
     except engine.InvalidJob:
         hypothesis.assume(False)
     assert check(layout, schema, text) is None
+
+
+def with_tags(grammars, text):
+    """The tokens of a text as a model writes it: with the tags that are tokens."""
+    ids = grammars.model_tokenizer.tag_ids
+    parts = re.split(f"({'|'.join(map(re.escape, ids))})", text) if ids else [text]
+    for part in parts:
+        yield from [ids[part]] if part in ids else grammars.tokenizer.tokenize_str(part)
+
+
+@SETTINGS
+@hypothesis.given(
+    arguments_and_texts(), st.sampled_from([*FORMATS]), st.sampled_from(["must", "may", "form"])
+)
+def test_what_a_tool_admits_is_never_spoiled(layout, pair, name, kind):
+    schema, text = pair
+    tool = {"name": "get_weather", "parameters": schema, "strict": kind == "may"}
+    offer = Offer((Tool.model_validate({"type": "function", "function": tool}),), kind == "must")
+    form = constraints.json_schema({"properties": {"name": {}}, "type": "object"})
+    format = FORMATS[name]
+    try:
+        constraint = calls.constraint(
+            offer, format, Model(layout), form if kind == "form" else None
+        )
+    except engine.InvalidJob:
+        hypothesis.assume(False)
+    call = f"{format.opening}{format.call('get_weather', text)}{format.closing}"
+    assert left_at(layout, constraint, with_tags(layout, call)) is None
+
+
+class Model:
+    """What constraints of calls ask of a model."""
+
+    def __init__(self, grammars):
+        self.tokenizer, self._grammars = grammars.model_tokenizer, grammars
+
+    def check_constraint(self, constraint):
+        self._grammars.matcher(constraint.grammar)
 
 
 ADMITTED = [
