@@ -53,37 +53,6 @@ def hold(monkeypatch):
     return Hold
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (URL, ASKED),
-        (URL, STREAMED),
-        (CHAT, MESSAGES),
-        (CHAT, {**MESSAGES, "stream": True}),
-        ("/v1/messages", MESSAGES),
-        ("/v1/messages", {**MESSAGES, "stream": True}),
-        ("/v1/responses", {"input": "x", "max_output_tokens": 4}),
-        ("/v1/responses", {"input": "x", "max_output_tokens": 4, "stream": True}),
-        ("/generate", ASKED),
-        ("/generate", STREAMED),
-        ("/api/v1/generate", {"prompt": "x", "max_length": 4}),
-        ("/api/extra/generate/stream", {"prompt": "x", "max_length": 4}),
-        ("/completion", {"prompt": "x", "n_predict": 4}),
-        ("/completion", {"prompt": "x", "n_predict": 4, "stream": True}),
-    ],
-)
-def test_a_repetition_gets_the_same_answer_from_the_same_job(make_client, path, body):
-    backend = ScriptedBackend()
-    client = make_client(backend)
-    first, second = (client.post(path, json=body, headers=KEY) for _ in range(2))
-    assert first.status_code == second.status_code == 200
-    assert first.data == second.data
-    assert first.content_type == second.content_type
-    assert len(backend.enqueued) == 1
-    other = client.post(path, json=body, headers={"Idempotency-Key": "k-2"})
-    assert other.status_code == 200 and len(backend.enqueued) == 2
-
-
 @pytest.mark.parametrize("accept", ["application/x-ndjson", "text/plain"])
 def test_every_framing_can_be_repeated(make_client, accept):
     client = make_client(ScriptedBackend())

@@ -356,20 +356,3 @@ def test_an_event_source_goes_on_by_itself(make_client, gate, drop, num_events):
     texts = [json.loads(data).get("text") for _, data in [*streamed.events, *rest.events]]
     assert texts == [*WHOLE[:-1], None]
     assert client.get(url, headers={"Last-Event-ID": rest.last_id}).status_code == 204
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/generate", {"prompt": "x"}),
-        ("/completion", {"prompt": "x"}),
-        ("/api/v1/generate", {"prompt": "x", "max_length": 3}),
-        ("/api/extra/generate/stream", {"prompt": "x", "max_length": 3}),
-    ],
-)
-def test_every_endpoint_takes_keys(make_client, path, body):
-    backend = ScriptedBackend()
-    client = make_client(backend)
-    first, second = (client.post(path, json=body, headers={"Idempotency-Key": "k"}) for _ in "12")
-    assert first.status_code == 200 and first.data == second.data
-    assert len(backend.enqueued) == 1

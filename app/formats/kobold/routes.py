@@ -78,7 +78,7 @@ def generate() -> flask.Response:
 
 @blueprint.post("/api/extra/generate/stream")
 @declares(
-    {200: render.KoboldBody},
+    {200: None},
     body=parse.KoboldStream,
     streams={render.EVENTS.mimetype: render.KoboldChunk},
     errors=GENERATION,

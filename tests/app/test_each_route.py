@@ -1,0 +1,167 @@
+"""What each route that generates does, by its contract: a new format's join by themselves."""
+
+import typing
+
+import pytest
+
+from switchyard import engine
+from switchyard.app.openapi import contract
+from switchyard.engine.messages import Chunk, Failed, Started
+from tests.scripted import Gate, ScriptedBackend
+
+ANY_NAME = ("/completion",)  # whose clients call the model what they like
+LIMITS = {"max_tokens", "max_output_tokens", "max_length", "n_predict"}
+CHANGING = ("admin", "operator")  # roles of routes that load and end things
+GAPS = "/infill"  # needs a model with tokens for a gap
+
+
+def declared(client):
+    """Method, path, example and contract of routes that take input, and whether they say that they
+    submit jobs.
+    """
+    app = client.application
+    for rule, own in contract.declared(app):
+        if own.example is not None and own.who not in CHANGING and rule.rule != GAPS:
+            [method] = rule.methods - {"HEAD", "OPTIONS"}
+            view = app.view_functions[rule.endpoint]
+            says_so = getattr(view, contract.GENERATES) and 204 in own.answers
+            yield method, rule.rule, dict(own.example), own, says_so
+
+
+def fields(own):
+    """The names of its parameters."""
+    kind = own.body or own.query
+    return {name for one in typing.get_args(kind) or [kind] for name in one.model_fields}
+
+
+def generating(client):
+    """Method, path, body, and the media type of a stream: None for a whole answer."""
+    for method, path, example, own, says_so in declared(client):
+        if not says_so:
+            continue
+        may_stream = "stream" in fields(own)
+        if own.answers.get(200) is not None:
+            yield method, path, example, None
+        more = {"stream": True} if may_stream else {}
+        for media_type in own.streams:
+            yield method, path, {**example, **more}, media_type
+
+
+def ask(client, method, path, body, media_type=None, **headers):
+    if media_type is not None:
+        headers["Accept"] = media_type
+    if method == "GET":
+        query = {
+            name: str(value).lower() if value is True else value for name, value in body.items()
+        }
+        return client.get(path, query_string=query, headers=headers)
+    return client.open(path, method=method, json=body, headers=headers)
+
+
+def test_a_route_that_submits_jobs_says_so(make_client):
+    """Else keys' limits and the ledger miss its refusals, and it can't be repeated or resumed."""
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    for method, path, example, _, says_so in declared(client):
+        before = len(backend.enqueued)
+        assert ask(client, method, path, example).status_code == 200, path
+        assert (len(backend.enqueued) > before) == says_so, path
+
+
+def test_a_repetition_gets_the_same_answer_from_the_same_job(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    for i, (method, path, body, media_type) in enumerate(generating(client)):
+        before = len(backend.enqueued)
+        key = {"Idempotency-Key": f"k-{i}"}
+        first, second = (ask(client, method, path, body, media_type, **key) for _ in range(2))
+        assert first.status_code == second.status_code == 200, (path, first.text)
+        assert (first.data, first.content_type) == (second.data, second.content_type), path
+        assert len(backend.enqueued) == before + 1, path
+        assert ask(client, method, path, body, media_type, **{"Idempotency-Key": f"l-{i}"}).data
+        assert len(backend.enqueued) == before + 2, path
+
+
+def test_streams_come_as_the_media_type_that_is_asked_for(make_client):
+    client = make_client(ScriptedBackend())
+    for method, path, body, media_type in generating(client):
+        response = ask(client, method, path, body, media_type)
+        assert response.mimetype == (media_type or "application/json"), path
+
+
+def failing(job):
+    yield Started(job.identifier)
+    yield Failed(job.identifier, engine.JobFailed("no luck"))
+
+
+def breaking(job):
+    yield Started(job.identifier)
+    yield Chunk(job.identifier, "Once", (5,))
+    yield Failed(job.identifier, engine.BatchFailed("no luck"))
+
+
+def test_a_job_that_fails_at_once_is_a_500_streamed_or_not(make_client):
+    client = make_client(ScriptedBackend(failing))
+    for method, path, body, media_type in generating(client):
+        response = ask(client, method, path, body, media_type)
+        assert response.status_code == 500 and "no luck" in response.text, path
+
+
+def test_a_failure_behind_text_is_told_in_the_stream(make_client):
+    client = make_client(ScriptedBackend(breaking))
+    for method, path, body, media_type in generating(client):
+        response = ask(client, method, path, body, media_type)
+        if media_type is None:
+            assert response.status_code == 500, path
+        elif media_type != "text/plain":  # which breaks off
+            assert response.status_code == 200 and "Once" in response.text, path
+            assert "no luck" in response.text, path
+
+
+@pytest.mark.parametrize("setting", ["queue_timeout", "first_token_timeout"])
+def test_what_only_waited_has_the_status_of_its_deadline(make_client, setting):
+    gate = Gate()
+    client = make_client(ScriptedBackend(gate=gate), **{setting: 0.05})
+    for method, path, body, media_type in generating(client):
+        gate.step(setting == "first_token_timeout")
+        assert ask(client, method, path, body, media_type).status_code == 408, path
+    gate.open()
+
+
+@pytest.mark.parametrize("unknown", ["refuse", "ignore"])
+def test_no_parameter_is_dropped_silently(make_client, unknown):
+    client = make_client(ScriptedBackend(), unknown_parameters=unknown)
+    for method, path, example, _, _ in declared(client):
+        response = ask(client, method, path, {**example, "no_such_parameter": 1})
+        if unknown == "ignore":
+            assert response.status_code == 200, path
+            assert response.headers["X-Switchyard-Ignored"] == "no_such_parameter", path
+        else:
+            assert response.status_code == 400 and "no_such_parameter" in response.text, path
+
+
+def test_each_route_with_a_model_takes_an_alias(make_client):
+    client = make_client(ScriptedBackend(), model_aliases={"claude-*": "scripted"})
+    asked = 0
+    for method, path, example, own, _ in declared(client):
+        if "model" in fields(own):
+            response = ask(client, method, path, {**example, "model": "claude-opus-5"})
+            assert response.status_code == 200, (path, response.text)
+            told = response.get_json(silent=True) or {}  # a stream is none
+            assert told.get("model", "scripted") == "scripted", path
+            status = 200 if path in ANY_NAME else 404
+            assert ask(client, method, path, {**example, "model": "other"}).status_code == status
+            asked += 1
+    assert asked > 10
+
+
+def test_a_limit_of_tokens_beyond_the_context_is_cut_and_told(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    for method, path, body, media_type in generating(client):
+        [name] = LIMITS & body.keys()  # the example has its format's word
+        response = ask(client, method, path, {**body, name: 32_000}, media_type)
+        assert response.status_code == 200, (path, response.text)
+        assert response.headers["X-Switchyard-Ignored"] == name, path
+        job = backend.enqueued[-1]
+        assert len(job.prompt) + job.max_new_tokens == 2048, path
