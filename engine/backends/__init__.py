@@ -70,7 +70,8 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
 def refuse_gpu_settings(config: ModelConfig) -> None:
     """Raises ModelError for settings that the CPU backend would ignore."""
     for field in fields(config):
-        if field.name in GPU_SETTINGS and getattr(config, field.name) != field.default:
+        # "off" asks for nothing. Each of several models has it, without being asked.
+        if field.name in GPU_SETTINGS and getattr(config, field.name) not in (field.default, "off"):
             raise ModelError(f"{field.name} is for GPUs, and the device is cpu", field.name)
     if config.cache_tokens == "auto":
         raise ModelError("cache_tokens auto is for GPUs, and the device is cpu", "cache_tokens")
