@@ -165,3 +165,16 @@ def test_a_limit_of_tokens_beyond_the_context_is_cut_and_told(make_client):
         assert response.headers["X-Switchyard-Ignored"] == name, path
         job = backend.enqueued[-1]
         assert len(job.prompt) + job.max_new_tokens == 2048, path
+
+
+def test_timings_are_told_or_refused(make_client):
+    client = make_client(ScriptedBackend())
+    paths = set()
+    for method, path, body, media_type in generating(client):
+        response = ask(client, method, path, {**body, "timings": True}, media_type)
+        if response.status_code == 400:
+            assert response.json["error"]["message"].count("timings") == 1, path
+        elif media_type != "text/plain":
+            assert response.status_code == 200 and '"timings"' in response.text, path
+            paths.add(path)
+    assert len(paths) > 3
