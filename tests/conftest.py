@@ -16,6 +16,10 @@ import hypothesis
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+# Before torch is imported: one thread for each operation, here and in servers. Threads of several
+# processes on few cores wait for each other in busy loops.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A slow machine is no fault.
 hypothesis.settings.register_profile(
     "switchyard",
