@@ -195,11 +195,11 @@ def test_no_page_is_kept_without_the_page_before_it(opened):
     """Chats that go on, some with a common beginning, two at a time, in a cache that is too small
     for all. Each page that is served has its whole prefix.
     """
-    backend = opened(cache_tokens=10 * SIZE)
+    backend = opened(cache_tokens=7 * SIZE)
     chance = random.Random(1)
     system = prompt(9, 300)
     chats = [(system if i % 2 else ()) + prompt(i, 200) for i in range(6)]
-    for turn in range(30):
+    for turn in range(12):
         two = chance.sample(range(6), 2)
         for i in two:
             more = prompt(100 + turn, chance.randrange(20, 300))

@@ -21,7 +21,7 @@ from tests.scripted import job
 
 SIZE = 40  # of the vocabulary
 PADDED = 64
-NUM_ROWS = 500
+NUM_ROWS = 100
 PROMPT = (1, 2, 3, 3, 7, 9)
 COMPLETION = (5, 5, 2, 11, 30)
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

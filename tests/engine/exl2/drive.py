@@ -51,7 +51,7 @@ class Faults:
         return wrapped
 
 
-def draws(backend, sampling, times=200, max_batch=20):
+def draws(backend, sampling, times=100, max_batch=20):
     jobs = [
         job(f"job{i}", 1, prompt=(1,), sampling=Sampling(**{**sampling, "seed": i}))
         for i in range(times)
