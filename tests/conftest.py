@@ -89,7 +89,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--draws", type=int, default=1500, help="of tokens, for each combination of settings"
     )
-    parser.addoption("--histories", type=int, default=100, help="random answers that are sent back")
+    parser.addoption("--histories", type=int, default=40, help="random answers that are sent back")
     parser.addoption(
         "--prompts", type=int, default=40, help="for which ExLlamaV2's generator is compared"
     )
@@ -100,7 +100,7 @@ def pytest_addoption(parser):
         "--every-tokenizer", action="store_true", help="those of scripts/test-tokenizers, too"
     )
     parser.addoption(
-        "--names", type=int, default=240, help="texts that each tokenizer decodes; 0: all"
+        "--names", type=int, default=80, help="texts that each tokenizer decodes; 0: all"
     )
 
 

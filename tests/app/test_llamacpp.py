@@ -323,20 +323,17 @@ def test_what_can_not_be_honoured_is_named(make_client, more, param):
     assert response.status_code == 400 and response.json["error"]["param"] == param
 
 
-@pytest.mark.parametrize(
-    ("name", "good", "bad"),
-    [
-        *(("prompt", [1, "x"], bad) for bad in ([], [[]], [""], "", [1, ""])),
-        *(("logit_bias", {"x": False}, {"x": bad}) for bad in (True, "1", None)),
-        *(("logit_bias", [[5, False]], [[5, *bad]]) for bad in ((), (True,), ("1",))),
-    ],
-    ids=str,
-)
-def test_the_document_has_what_is_honoured(make_client, name, good, bad):
+def test_the_document_has_what_is_honoured(make_client):
     schemas = make_client(ScriptedBackend()).get("/openapi.json").json["components"]["schemas"]
-    schema = {**schemas["LlamaCpp"]["properties"][name], "components": {"schemas": schemas}}
-    validator = jsonschema_rs.validator_for(schema)
-    assert validator.is_valid(good) and not validator.is_valid(bad)
+    for name, good, bad in (
+        ("prompt", [1, "x"], ([], [[]], [""], "", [1, ""])),
+        ("logit_bias", {"x": False}, ({"x": True}, {"x": "1"}, {"x": None})),
+        ("logit_bias", [[5, False]], ([[5]], [[5, True]], [[5, "1"]])),
+    ):
+        schema = {**schemas["LlamaCpp"]["properties"][name], "components": {"schemas": schemas}}
+        validator = jsonschema_rs.validator_for(schema)
+        assert validator.is_valid(good)
+        assert not any(validator.is_valid(one) for one in bad), name
 
 
 def test_a_failure_ends_the_stream(make_client):

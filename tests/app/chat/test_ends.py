@@ -29,10 +29,14 @@ def with_ends(target, ends):
     return str(path)
 
 
+ENDS = [*itertools.product((None, 2, 4), (None, 2), (None, "</s>", "<|im_end|>"))]
+
+
 @pytest.mark.parametrize(
-    "ends", [*itertools.product((None, 2, 4), (None, 2), (None, "</s>", "<|im_end|>"))]
+    ("ends", "more"),
+    [*((ends, {}) for ends in ENDS), *((ends, {"tools": [STRICT]}) for ends in ENDS[::5])],
+    ids=str,
 )
-@pytest.mark.parametrize("more", [{}, {"tools": [STRICT]}], ids=["plain", "strict"])
 def test_no_marker_of_a_turn_is_told(make_client, tmp_path, ends, more):
     path = with_ends(tmp_path / "model", ends)
     letter, newline = (open_vocabulary(path)[word] for word in ("H", "Ċ"))
