@@ -140,8 +140,7 @@ def test_a_system_that_has_no_more_threads_costs_no_stream(start):
     assert server.stop() == 0
 
 
-@pytest.mark.parametrize("link", ["thread", "process"])
-@pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("closed", "link"), [(">&- 2>&-", "thread"), ("<&- >&- 2>&-", "process")])
 def test_a_server_starts_without_standard_streams(start, closed, link):
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", *GUNICORN]
     server = start(command, link=link).wait_until_ready()

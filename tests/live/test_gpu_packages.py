@@ -5,12 +5,10 @@ wheels with the right names, and next to nothing in them, come from a directory 
 import functools
 import http.server
 import importlib.metadata
-import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import threading
 import zipfile
 
@@ -127,17 +125,6 @@ def machine(tmp_path, checkout, wheels, nvml):
     return run
 
 
-@pytest.fixture
-def environment(checkout):
-    """As bootstrap makes it, but in less time: pip is a link."""
-    venv = checkout / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    [site] = venv.glob("lib/python*/site-packages")
-    # Not by an import, behind which setuptools leaves distutils to Python, and its warning to us.
-    (site / "pip").symlink_to(pathlib.Path(sysconfig.get_path("purelib"), "pip"))
-    (venv / ".place").write_text(f"{checkout}\n")
-
-
 def installed(checkout):
     sites = map(str, checkout.glob(".venv/lib/python*/site-packages"))
     found = importlib.metadata.distributions(path=list(sites))
@@ -162,6 +149,7 @@ def test_a_server_starts_with_the_wheels_for_its_gpu(checkout, machine):
     assert (again.returncode, again.stdout, again.stderr) == (0, "served\n", "")
 
 
+@pytest.mark.hardship
 def test_an_older_gpu_goes_without_flash_attn_until_there_is_another(
     checkout, machine, environment
 ):
@@ -264,6 +252,7 @@ def test_what_was_compiled_stays(checkout, machine, environment):
     assert installed(checkout)["torch"] == "2.13.0"
 
 
+@pytest.mark.hardship
 @pytest.mark.parametrize(
     ("wheel", "code", "says"),
     [
@@ -316,6 +305,7 @@ def index(wheels):
         thread.join()
 
 
+@pytest.mark.hardship
 def test_wheels_that_an_index_lacks_come_from_their_addresses(
     checkout, machine, environment, index
 ):

@@ -199,6 +199,7 @@ def test_python_m_switchyard_serves_a_chat(serve):
     assert answer.json()["choices"][0]["message"]["content"]
 
 
+@pytest.mark.hardship
 def test_the_command_measures_and_drains_the_server_that_it_serves(serve, python, host):
     url = serve("switchyard", "serve", "--set", "name=mine", ready="/health/ready")
     assert requests.get(f"{url}/v1/models", timeout=60).json()["data"][0]["id"] == "mine"

@@ -126,6 +126,7 @@ def test_json_answers_are_json():
     assert set(found) == {dict, list}
 
 
+@pytest.mark.hardship
 def test_a_small_training_run_makes_a_model_that_can_be_scored(tmp_path):
     """A smoke test of the programs: what it has learned is next to nothing."""
 
