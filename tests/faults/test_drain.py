@@ -156,6 +156,7 @@ def test_an_idle_server_ends_soon(start):
     assert time.monotonic() - begin < 30  # of 60
 
 
+@pytest.mark.hardship
 def test_a_reader_may_take_the_grace_for_what_has_been_generated(start):
     server = start(SCRIPTED, grace=60).wait_until_ready()
     body = {"prompt": "x", "max_tokens": 150, "seed": FLOOD, "stream": True}  # 10 MB, 1.5 seconds

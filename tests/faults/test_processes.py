@@ -130,6 +130,7 @@ def test_a_worker_is_given_more_time_than_a_step_that_hangs(model_path, tmp_path
     assert int(result.stdout) > 300, result.stderr
 
 
+@pytest.mark.hardship
 def test_a_pause_of_the_whole_server_costs_no_worker(start):
     """As of a container: longer than the master waits for a sign of the worker."""
     server = start([*SCRIPTED, "--timeout", "5"]).wait_until_ready()

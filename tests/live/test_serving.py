@@ -252,10 +252,9 @@ def test_an_idle_server_uses_no_cpu(server):
         return ticks / 100
 
     server.post("/v1/completions", greedy("x", 1))
-    time.sleep(1)  # not to win a race: the time over which the CPU is measured
     before = cpu_seconds()
-    time.sleep(4)
-    used = (cpu_seconds() - before) / 4
+    time.sleep(1)  # not to win a race: the time over which the CPU is measured
+    used = cpu_seconds() - before
     print(f"idle: {used:.1%} of a core")
     assert used < 0.1  # a loop that asks a thousand times a second is more
 
