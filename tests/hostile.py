@@ -47,10 +47,11 @@ def think_long(path):
 
 
 def widen(path):
-    """A vocabulary that fits into the bound of the file, and takes some gigabytes."""
+    """Merges that fit into the bound of the file, and take more than a gigabyte."""
     whole = json.loads((path / "tokenizer.json").read_text())
-    whole["model"] |= {"vocab": {f"{i:x}": i for i in range(4_000_000)}, "merges": []}
-    (path / "tokenizer.json").write_text(json.dumps(whole))
+    merges = whole["model"]["merges"]
+    whole["model"]["merges"] = merges * (3_000_000 // len(merges))
+    (path / "tokenizer.json").write_text(json.dumps(whole, separators=(",", ":")))
 
 
 def pipe(path):

@@ -11,7 +11,7 @@ from switchyard.files import read_file
 SUFFIXES = (".json", ".jinja", ".model", ".safetensors")  # of the files that a model is read from
 TEMPLATES = "additional_chat_templates"
 MAX_FILES = 10_000
-MAX_TOKENIZER = 128 << 20  # bytes of tokenizer.json
+MAX_TOKENIZER = 64 << 20  # bytes of tokenizer.json; Gemma 3 has 33 MB
 MAX_JSON = 16 << 20  # bytes of any other JSON
 MAX_TEMPLATE = 1 << 17  # characters; the longest ones in use have some 30,000
 

@@ -9,6 +9,7 @@ import re
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from switchyard.engine.model.tensors import read_sizes
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.model.tokens.growth import MAX_GROWTH
 
-MAX_MEMORY = 1 << 30  # bytes; a vocabulary of 262,000 takes some 500 MB
-MAX_WORK = 10  # seconds of CPU time; a vocabulary of 262,000 takes some 3 s
+MAX_MEMORY = 1 << 30  # bytes; a vocabulary of 262,000 takes some 430 MB
+MAX_WORK = 10  # seconds of CPU time; a vocabulary of 262,000 takes 1.5
+MAX_READING = 4  # seconds of these for the tokenizer: no other thread of a server runs then
 MAX_SECONDS = 60  # seconds, most of them for a slow disk
 MAX_TOLD = 2000  # characters of a reason
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -36,6 +38,7 @@ Reader = Callable[[ModelDir, Tokenizer], None]
 def main() -> None:
     """`python -c … ORDER`. Prints a line of JSON for what happens."""
     paths, names = json.loads(sys.argv[1])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a host may ignore it
     _end_with_parent()
     parts = [name.partition(":") for name in names]
     readers = [getattr(importlib.import_module(module), name) for module, _, name in parts]
@@ -85,7 +88,10 @@ def _try(path: str, readers: list[Reader], tell: Callable[[str], None]) -> None:
     tell("weights' headers")
     read_sizes(model_dir.path)
     tell("tokenizer.json")
+    begin = time.process_time()
     tokenizer = Tokenizer(model_dir)
+    if time.process_time() - begin > MAX_READING:
+        raise ModelError(f"{path}: tokenizer.json takes more than {MAX_READING} s to be read")
     for text in _texts(Path(path, "tokenizer.json").read_text()):
         token_ids = tokenizer.encode(text, MAX_GROWTH * len(text))
         tokenizer.decode(token_ids)
@@ -108,10 +114,18 @@ def _texts(source: str) -> Iterator[str]:
 
 
 def _set_limits() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Not RLIMIT_AS, which counts what a library has only reserved.
-    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_WORK, MAX_WORK + 1))
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_DATA: MAX_MEMORY,  # not RLIMIT_AS, which counts what is only reserved
+        resource.RLIMIT_CPU: MAX_WORK,
+    }
+    for kind, most in limits.items():
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(
+            kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+        )
+    with contextlib.suppress(OSError):  # where memory runs out, this process goes first
+        Path("/proc/self/oom_score_adj").write_text("1000")
     _end_with_parent()
     for number in (signal.SIGALRM, signal.SIGXCPU):
         signal.signal(number, signal.SIG_DFL)

@@ -114,6 +114,7 @@ def test_extras_that_are_not_installed_are_no_warning():
         "class Handler(logging.Handler):\n"
         "    def emit(self, record):\n"
         "        told.append((record.levelname, record.getMessage()))\n"
+        "logging.getLogger('switchyard.engine').propagate = False\n"
         "logging.basicConfig(level='INFO', handlers=[Handler()])\n"
         "from switchyard import Switchyard\n"
         "Switchyard(flask.Flask('host'))\n"

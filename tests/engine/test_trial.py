@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -109,6 +110,19 @@ def test_a_trial_that_cannot_begin_is_one_line(model_path, tmp_path, monkeypatch
     monkeypatch.undo()
     errors = engine.try_directories([model_path], ["switchyard.nothing:read"])
     assert str(errors[model_path]).endswith("No module named 'switchyard.nothing'")
+
+
+def test_a_host_may_embed_python_and_ignore_the_end_of_its_children(
+    model_path, tmp_path, monkeypatch
+):
+    """As uWSGI does."""
+    path = shutil.copytree(model_path, tmp_path / "model")
+    monkeypatch.setattr(sys, "executable", "/usr/sbin/uwsgi")
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert engine.try_directories([str(path)], READERS) == {}
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_the_process_of_a_trial_imports_no_torch():

@@ -8,7 +8,7 @@ import tokenizers
 
 from switchyard.engine.errors import ModelError
 
-MAX_ID = 2**22  # of a token; the largest vocabularies have some 262,000
+MAX_ID = 2**19  # of a token; the largest vocabularies have some 262,000
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in vocabularies with byte fallback
 
