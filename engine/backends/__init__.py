@@ -68,10 +68,12 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
 
 
 def refuse_gpu_settings(config: ModelConfig) -> None:
-    """Raises ModelError for settings that the CPU backend would ignore."""
+    """Raises ModelError for settings that the CPU backend would ignore. It has no copies of
+    weights, so `off` is true there.
+    """
     for field in fields(config):
-        # "off" asks for nothing. Each of several models has it, without being asked.
-        if field.name in GPU_SETTINGS and getattr(config, field.name) not in (field.default, "off"):
+        given = getattr(config, field.name)
+        if field.name in GPU_SETTINGS and given not in (field.default, "off"):
             raise ModelError(f"{field.name} is for GPUs, and the device is cpu", field.name)
     if config.cache_tokens == "auto":
         raise ModelError("cache_tokens auto is for GPUs, and the device is cpu", "cache_tokens")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from switchyard.app.config import read_settings
+from switchyard.engine.backends import refuse_gpu_settings
 from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import Lora, ModelConfig
 from switchyard.engine.memory.unpacked import unpacked_sizes
@@ -75,4 +76,5 @@ def test_one_of_several_models_has_copies_only_where_it_asks_for_them(tmp_path):
     assert kept() == "auto"
     for several in ({"models": [{"model": "x"}]}, {"models_dir": str(tmp_path)}):
         assert kept(**several) == "off"
+        refuse_gpu_settings(read_settings(**several).served()[0].config)  # on a CPU it serves, too
         assert kept(**several, unpacked_weights=2.5) == 2.5
