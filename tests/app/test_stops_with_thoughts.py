@@ -1,0 +1,65 @@
+"""A client's stops end an answer, never its thoughts, on each route, streamed and whole."""
+
+import json
+import pathlib
+
+import pytest
+
+from tests.app.taught import CHATS, ROUTES, Teacher, form_of
+from tests.conftest import DEMO
+from tests.layouts import LAYOUTS, lay_out
+
+OPENED = "{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
+THOUGHTS = "It is a. So b.\n</think>"
+FORM = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+
+each_way = pytest.mark.parametrize("streams", [False, True])
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def paths(request, tmp_path_factory):
+    """Of a model that opens its thoughts itself, and of one whose template opens them."""
+    folder = tmp_path_factory.mktemp("models")
+    paths = [lay_out(request.param, DEMO, folder / name) for name in ("own", "opened")]
+    file = pathlib.Path(paths[1]) / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    config["chat_template"] += OPENED
+    file.write_text(json.dumps(config))
+    return paths
+
+
+def stops_of(teacher, route):
+    """Each way in which a client of the route ends an answer before the first full stop."""
+    [token_id] = teacher.model.tokenizer._ordinary(".")
+    yield {"stop_token_ids": [token_id]}
+    yield {"stop_sequences" if route == "/v1/messages" else "stop": ["."]}
+
+
+@each_way
+@pytest.mark.parametrize("route", CHATS)
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_a_stop_ends_the_answer_and_not_its_thoughts(make_client, paths, is_opened, route, streams):
+    teacher = Teacher(make_client, paths[is_opened])
+    cases = [("\n\nYes", ". No.", {})]
+    if is_opened:  # a form begins after thoughts that the template has opened
+        cases.append(('{"b": "c', '. d", "a": ""}', form_of(route, FORM)))
+    thoughts = THOUGHTS if is_opened else f"<think>\n{THOUGHTS}"
+    options = [{}, {"include_reasoning": False}] if route == CHATS[0] else [{}]
+    for kept, rest, form in cases:
+        for stops in stops_of(teacher, route):
+            for option in options:
+                body = {**stops, **form, **option}
+                told = teacher.ask(route, streams, thoughts + kept + rest, **body)
+                assert told == (kept.strip(), []), body
+
+
+@each_way
+def test_a_stop_counts_everywhere_in_a_completion_which_has_no_thoughts(
+    make_client, paths, streams
+):
+    teacher, route = Teacher(make_client, paths[0]), ROUTES[-1]
+    for stops in stops_of(teacher, route):
+        text, _ = teacher.ask(route, streams, f"<think>\n{THOUGHTS}Yes.", **stops)
+        assert text.removeprefix("<think>") == "\nIt is a"
+        told = teacher.ask(route, streams, '{"b": "c. d"}', **stops, **form_of(route, FORM))
+        assert told == ('{"b": "c', [])
