@@ -2,6 +2,7 @@
 request threads. `Grammars` compiles a constraint, and may still refuse it.
 """
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -183,11 +184,18 @@ def _compiled(schema: Mapping[str, Any] | bool, whitespace: str = WHITESPACE) ->
     if schema is not True and not isinstance(schema, Mapping):
         raise InvalidJob("the schema must be an object", "constraint")
     try:
-        check_length(json.dumps(schema, allow_nan=False), MAX_SCHEMA_LENGTH)
+        text = json.dumps(schema, allow_nan=False)
+        check_length(text, MAX_SCHEMA_LENGTH)
+        return _compiled_text(text, whitespace)
     except RecursionError:
         raise InvalidJob("the schema is nested too deeply", "constraint") from None
     except ValueError as reason:
         raise InvalidJob(f"the schema is no JSON: {reason}", "constraint") from None
+
+
+@functools.lru_cache(maxsize=16)  # a request's tools are compiled three times each
+def _compiled_text(text: str, whitespace: str) -> tuple[str, float]:
+    schema = json.loads(text)
     estimate = Estimate()
     document = checked(schema, estimate)
     return Rules(document, estimate, whitespace).text(schema), estimate.seconds
