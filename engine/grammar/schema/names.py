@@ -13,6 +13,7 @@ from switchyard.engine.grammar.schema.terminals import Terminals
 from switchyard.engine.grammar.spelling import BARE_CHARACTER, escaped
 
 MAX_COUNT = 2**18  # properties: no text has more
+MAX_MATCHED = 80  # characters: each is a group in a group of a regular expression
 
 # Makes the rule of a value, valid by all of some schemas; returns its name.
 Make = Callable[[Sequence[Schema]], str]
@@ -107,6 +108,9 @@ def _others(
     for pattern in patterns:
         part = _named(pattern)
         if taken := [name for name in names if name in matched[pattern]]:
+            if any(len(name) > MAX_MATCHED for name in taken):
+                said = f"patternProperties match a named property of more than {MAX_MATCHED}"
+                raise refusal(branch[0].where, f"{said} characters")
             free = {"pattern": f"^({_complement(taken)})$"}
             part = inline({"type": "string", "allOf": [{"pattern": pattern}, free]})
         if not is_empty(part):

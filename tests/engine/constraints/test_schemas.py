@@ -125,6 +125,13 @@ def test_names_outside_the_required_ones_are_counted_up_to_one():
         assert "minProperties may exceed" in refusal(schema | {"minProperties": len(required) + 2})
 
 
+def test_a_long_name_that_a_pattern_matches_is_refused():
+    schema = {"type": "object", "patternProperties": {"^x": {}}}
+    assert constraints.json_schema({**schema, "properties": {"x" * 80: {}, "y" * 500: {}}})
+    said = refusal({"items": {**schema, "properties": {"x" * 81: {}}}})
+    assert "at #/items is not supported: patternProperties match a named property" in said
+
+
 def test_so_many_properties_and_no_more():
     names = [f"p{i}" for i in range(2000)]
     assert constraints.json_schema({"required": names})
