@@ -28,9 +28,12 @@ def main() -> None:
     prompt = tuple(range(300, 1500))
     run(backend, *(job(f"job{i}", 8, prompt=prompt, sampling=GREEDY) for i in range(8)))
     cache = backend._loaded.cache.all_tensors()
-    [estimated] = Memory(config, [footprint], [ROOM], lengths.max_seq_len).place(mode, int(tokens))
+    memory = Memory(config, [footprint], [ROOM], lengths.max_seq_len)
+    copies = sum(memory.unpacked(mode, int(tokens)))
+    assert backend.occupancy().kept.num_bytes == copies
+    [estimated] = memory.place(mode, int(tokens))
     found = {
-        "estimated": estimated,
+        "estimated": estimated + copies,
         "estimated_cache": footprint.cache(mode, int(tokens)),
         "cache": sum(t.nbytes for t in cache if t is not None),
         "most": torch.cuda.max_memory_allocated(),
