@@ -59,6 +59,7 @@ from switchyard.engine.panics import panics_as
 from switchyard.engine.sampling import PARAMETERS, BannedString, Sampling, Stage
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.schedule.alarms import ALARMS
+from switchyard.engine.schedule.usual import UsualAnswers
 from switchyard.engine.stats import BOUNDS, Histogram, Stats
 from switchyard.engine.stream import Stream, Used
 from switchyard.engine.trial.trial import try_directories
@@ -135,6 +136,7 @@ __all__ = [
     "Tokenizer",
     "Unloaded",
     "Used",
+    "UsualAnswers",
     "Way",
     "check_alias",
     "check_aliases",

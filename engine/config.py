@@ -167,7 +167,7 @@ class ModelConfig:
     default_max_tokens: int = _option(
         512,
         "Default `max_tokens` of chats; with tools, and for Responses, a quarter of the context if"
-        " that is more. Pages for all of them are reserved when a job starts.",
+        " that is more.",
     )
     default_repetition_penalty: float = _option(
         PARAMETERS["repetition_penalty"].default,

@@ -196,8 +196,8 @@ class Engine:
                 if job.identifier in self._held:
                     raise InvalidJob(f"identifier {job.identifier} is in use", "identifier")
             now = time.monotonic()
-            self._held.add(jobs, stream, now)
-            for job in jobs:  # under the lock: `Abandon` must follow the jobs it ends
+            # Under the lock: `Abandon` must follow the jobs it ends.
+            for job in self._held.add(jobs, stream, now):
                 self._link.send(Submit(job, now))
         return stream
 

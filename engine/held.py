@@ -22,6 +22,7 @@ from switchyard.engine.messages import (
     Started,
 )
 from switchyard.engine.schedule.rate import CompletionRate
+from switchyard.engine.schedule.usual import UsualAnswers
 from switchyard.engine.stream import Stream, Used
 
 Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of memory a token
@@ -54,7 +55,8 @@ class Tracked:
         """
         job, num_pages = self.job, 0
         if info is not None and self.state != "pending":
-            num_pages = job.num_pages(info.page_size, info.num_draft_tokens)
+            num_new = min(self.new_tokens + 1, job.max_new_tokens) + info.num_draft_tokens
+            num_pages = job.num_pages(info.page_size, num_new)
         return JobState(
             identifier=job.identifier,
             state=self.state,
@@ -152,6 +154,7 @@ class HeldJobs:
 
     def __init__(self) -> None:
         self.rate = CompletionRate()
+        self._usual = UsualAnswers()
         self._held: dict[str, Held] = {}
 
     def __len__(self) -> int:
@@ -177,11 +180,14 @@ class HeldJobs:
         now = time.monotonic()
         return [one.tell(places.get(one.job.identifier), info, now) for one in self.all]
 
-    def add(self, jobs: Sequence[Job], stream: Stream, now: float) -> None:
-        """`now`: by the monotonic clock."""
+    def add(self, jobs: Sequence[Job], stream: Stream, now: float) -> list[Job]:
+        """Returns the jobs with the length of a usual answer. `now`: by the monotonic clock."""
         if not self._held:
             self.rate.resume(now)
+        usual = [math.ceil(self._usual.of(job.client, job.kind)) for job in jobs]
+        jobs = [replace(job, usual_tokens=num) for job, num in zip(jobs, usual, strict=True)]
         self._held.update((job.identifier, Held(job, stream)) for job in jobs)
+        return jobs
 
     def pass_on(self, event: JobEvent, batches: Batches) -> bool:
         """Put an event into its job's stream. An event of a job that has ended is dropped. Returns
@@ -197,6 +203,7 @@ class HeldJobs:
         elif isinstance(event, Finished | Failed):
             del self._held[event.identifier]
             self.rate.note(time.monotonic())
+            self._note_answer(held.job, event)
             event = held.end(event)
             held.account(event)
         elif isinstance(event, Prefill):
@@ -204,6 +211,10 @@ class HeldJobs:
         stream = held.stream
         batches[stream] = (*batches.get(stream, ()), event)
         return has_to_end
+
+    def _note_answer(self, job: Job, event: Finished | Failed) -> None:
+        if isinstance(event, Finished) and event.finish_reason != "cancelled":
+            self._usual.note(job.client, job.kind, event.new_tokens)
 
     def fail_all(self, error: Callable[[Phase], EngineError], batches: Batches) -> None:
         """End all jobs, each with the error for its phase."""

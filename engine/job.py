@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from switchyard.engine.sampling import Sampling
 
+USUAL_TOKENS = 180  # of an answer, before a client's first
+
 
 @dataclass(frozen=True, slots=True)
 class Healing:
@@ -54,7 +56,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One sequence to generate. Pages are reserved for the prompt and `max_new_tokens`."""
+    """One sequence to generate."""
 
     identifier: str
     prompt: tuple[int, ...]
@@ -77,6 +79,9 @@ class Job:
     prompt_logprobs: int | None = None  # likewise, of the prompt; then max_new_tokens may be 0
     priority: int = 0  # higher first
     client: str = ""  # the client whose share of the engine the job counts against
+    kind: str = ""  # of its request: a client's answers of one kind are alike
+    # New tokens of such an answer. `Engine.submit` sets it: it is no part of what is asked for
+    usual_tokens: int = field(default=USUAL_TOKENS, compare=False)
     owner: str = ""  # the API key or client that the text belongs to
     request_id: str = ""  # the client's name for the request, for the logs; jobs may share it
 
@@ -90,8 +95,12 @@ class Job:
         """Rows that the job takes in a batch."""
         return 2 if self.negative_prompt else 1
 
-    def num_pages(self, page_size: int, num_draft_tokens: int = 0) -> int:
-        """Pages reserved while the job is active, with room for `num_draft_tokens` guesses."""
+    @property
+    def expected_tokens(self) -> int:
+        """New tokens that it will usually have."""
+        return min(self.max_new_tokens, self.usual_tokens)
+
+    def num_pages(self, page_size: int, num_new: int) -> int:
+        """Pages that hold its prompts, each with `num_new` more tokens."""
         lengths = [len(self.prompt), *([len(self.negative_prompt)] if self.negative_prompt else [])]
-        num_new = self.max_new_tokens + num_draft_tokens
         return sum(-(-(length + num_new) // page_size) for length in lengths)

@@ -116,6 +116,7 @@ class Work:
     computed_rows: int = 0  # `rows`, and those that pad captured passes
     drafts: int = 0  # sequences for which tokens were guessed, one count a step
     retries: int = 0  # iterations that failed, and were tried again
+    preempted: int = 0  # times that a job was parked, since no page was left
     mask_seconds: float = 0.0  # of a core, for the masks of constraints
 
     def note_pass(self, rows: int, computed_rows: int) -> None:

@@ -175,7 +175,7 @@ def _submit(
     """Submits the jobs, and counts them on the account, if there is one."""
     if account is None:
         return model.submit(jobs, wake)
-    account.reserve(jobs, request.num_jobs, type(request).__name__, model.info.page_size)
+    account.reserve(jobs, request.num_jobs, jobs[0].kind, model.info.page_size)
     account.expect(model.config.name, jobs, request.num_jobs, is_streamed)
     try:
         stream = model.submit(jobs, wake, account.note)
@@ -260,7 +260,7 @@ def _jobs(
         job = request.job(
             identifier, prompt, limit, choice, model.config, client, owner, request_id()
         )
-        jobs.append(replace(job, priority=priority) if priority != job.priority else job)
+        jobs.append(replace(job, priority=priority, kind=type(request).__name__))
     return [request.tokenized(job, model.tokenizer, model.info.max_seq_len) for job in jobs]
 
 

@@ -24,7 +24,7 @@ COUNTERS = {
     "vllm:generation_tokens": ("Tokens generated.", "totals.new_tokens"),
     "vllm:prefix_cache_queries": ("Prompt tokens looked up.", "totals.prompt_tokens"),
     "vllm:prefix_cache_hits": ("Prompt tokens that the cache had.", "totals.cached_tokens"),
-    "vllm:num_preemptions": ("Jobs put back into the queue.", "totals.put_back"),
+    "vllm:num_preemptions": ("Jobs parked since no page was left.", "work.preempted"),
     "vllm:spec_decode_num_drafts": ("Times that tokens were guessed.", "work.drafts"),
     "vllm:spec_decode_num_draft_tokens": ("Tokens guessed.", "totals.draft_tokens"),
     "vllm:spec_decode_num_accepted_tokens": ("Guesses that held.", "totals.accepted_tokens"),
@@ -32,6 +32,10 @@ COUNTERS = {
     "switchyard_constraints_too_slow": (
         "Jobs ended since their constraint was too slow.",
         "totals.too_slow",
+    ),
+    "switchyard_jobs_put_back": (
+        "Jobs put back into the queue after a failure.",
+        "totals.put_back",
     ),
     "switchyard_out_of_memory": ("Times that a GPU had no memory left.", "totals.out_of_memory"),
 }

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, Protocol
 
+from switchyard import engine
 from switchyard.app.exceptions import BadRequest, LimitReached
 from switchyard.app.operations.keys import ApiKey
-from switchyard.app.operations.usual import UsualAnswers
 
 RETRY_CONCURRENCY = 1.0  # seconds: a guess, since the end of a running request is unknown
 
@@ -131,7 +131,7 @@ class Quota:
     def __init__(
         self,
         key: ApiKey,
-        usual: UsualAnswers,
+        usual: engine.UsualAnswers,
         clock: Clock = time.monotonic,
         budgets: BudgetKeeper | None = None,
     ) -> None:
@@ -196,7 +196,7 @@ class Quotas:
     def __init__(self, clock: Clock = time.monotonic, budgets: BudgetKeeper | None = None) -> None:
         self._clock = clock
         self._budgets = budgets
-        self._usual = UsualAnswers()
+        self._usual = engine.UsualAnswers()
         self._lock = threading.Lock()  # guards what follows
         self._by_name: dict[str, Quota] = {}
 

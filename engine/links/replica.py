@@ -28,7 +28,7 @@ class Placed:
     submitted: float  # by the monotonic clock
     hashes: Sequence[int]  # of the prompt's full pages
     replica: "Replica | None" = None  # None: the job waits in the link
-    num_pages: int = 0  # reserved there
+    num_pages: int = 0  # expected there
     is_started: bool = False
     has_text: bool = False  # whether the client may have seen text
     was_moved: bool = False
@@ -68,7 +68,7 @@ class Replica:
 
     @property
     def num_pages(self) -> int:
-        """Pages reserved by its jobs."""
+        """Pages that its jobs are expected to fill."""
         return sum(placed.num_pages for placed in self.jobs.values())
 
     def tell(self) -> ReplicaState:
@@ -92,19 +92,24 @@ class Replica:
             return True
         if len(self.jobs) >= max_jobs:
             return False
-        num_pages = job.num_pages(self.info.page_size, self.info.num_draft_tokens)
+        num_pages = self._pages_of(job)
         return self.num_pages + num_pages <= self.info.num_pages or not self.unstarted
 
     def take(self, placed: Placed) -> None:
         assert self.info is not None
         placed.replica, placed.is_started = self, False
-        placed.num_pages = placed.job.num_pages(self.info.page_size, self.info.num_draft_tokens)
+        placed.num_pages = self._pages_of(placed.job)
         self.jobs[placed.job.identifier] = placed
         for page in placed.hashes:
             self.pages[page] = None
             self.pages.move_to_end(page)
         while len(self.pages) > self.info.num_pages:
             self.pages.popitem(last=False)
+
+    def _pages_of(self, job: Job) -> int:
+        assert self.info is not None
+        num_new = job.expected_tokens + self.info.num_draft_tokens
+        return job.num_pages(self.info.page_size, num_new)
 
     def serve(self, info: ModelInfo, name: str) -> None:
         if self.reason:

@@ -125,7 +125,7 @@ def _check_pair(job: Job, info: ModelInfo, config: ModelConfig) -> None:
         max_new_tokens(len(job.negative_prompt), job.max_new_tokens, info, config)
     except PromptTooLong as error:
         raise PromptTooLong(f"negative_prompt: {error}", "negative_prompt") from None
-    num_pages = job.num_pages(info.page_size, info.num_draft_tokens)
+    num_pages = job.num_pages(info.page_size, job.max_new_tokens + info.num_draft_tokens)
     if num_pages > info.num_pages or job.num_sequences > config.max_batch_size:
         raise InvalidJob(
             f"with a negative prompt the job needs {num_pages} pages of {info.num_pages}, and 2"

@@ -8,6 +8,7 @@ from itertools import count, islice
 
 from switchyard.engine.job import Job
 
+LIKELY_TIMES = 4  # usual answers that an answer probably does not exceed
 LOOK_AHEAD = 8  # jobs that may overtake the best one while it has no room
 
 
@@ -21,14 +22,23 @@ class _Entry:
 
     @property
     def work(self) -> int:
-        """The most that the job may cost, in tokens; a pair for guidance counts them twice."""
+        """What the job will probably cost at the most, in tokens. A pair for guidance counts them
+        twice.
+        """
         job = self.job
-        prompts = len(job.prompt) + len(job.negative_prompt)
-        return prompts + job.max_new_tokens * job.num_sequences
+        likely = min(job.max_new_tokens, LIKELY_TIMES * job.usual_tokens)
+        return job.num_prompt_tokens + likely * job.num_sequences
+
+    @property
+    def most(self) -> int:
+        """The most that it may cost."""
+        return self.job.num_prompt_tokens + self.job.max_new_tokens * self.job.num_sequences
 
 
 class _Queue:
-    """The waiting jobs of one client with one priority. `clock`: its work started so far."""
+    """The waiting jobs of one client with one priority. `clock`: the most work of those that it
+    has started.
+    """
 
     def __init__(self, level: "_Level", client: str, serial: int) -> None:
         self.level = level
@@ -61,7 +71,8 @@ class _Level:
 
 
 class Pending:
-    """Chooses the next job to start, by three nested rules. Work is measured in tokens.
+    """Chooses the next job to start, by three nested rules. Work is measured in tokens,
+    of a completion no more than four usual answers of its client; a fair wait by the limits.
 
     - Priority: the highest first. Waiting lower priorities take turns of one job. Each turn comes
       after the highest priority has started `factor` times that job's work. Together the lower ones
@@ -103,7 +114,7 @@ class Pending:
         entry = _Entry(job, next(self._serials), queue, -math.inf)
         queue.entries[job.identifier] = self._entries[job.identifier] = entry
         if not is_due:
-            fair = sum(other.work for other in queue.entries.values())
+            fair = sum(other.most for other in queue.entries.values())
             entry.due = queue.clock + (self._factor - 1) * fair
         self._candidates = None
 
@@ -132,7 +143,7 @@ class Pending:
                 self._passed, level.turn = 0.0, next(self._serials)
         level.time = max(level.time + entry.work / len(level.queues), queue.tag)
         queue.tag += entry.work
-        queue.clock += entry.work
+        queue.clock += entry.most
         self.remove(identifier)
 
     def remove(self, identifier: str) -> Job | None:

@@ -131,6 +131,7 @@ def test_every_parameter_reaches_the_job(make_client):
         min_new_tokens=2,
         ignore_eos=True,
         request_id="mine",
+        kind="Completion",
         priority=3,
         client="address:127.0.0.1",
         owner="key-ba7816bf8f01cfea@127.0.0.1",

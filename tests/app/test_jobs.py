@@ -19,7 +19,7 @@ def test_requests_are_listed_with_their_state_and_place(make_client, ask):
     assert [row["state"] for row in rows] == ["decode", "pending", "pending"]
     assert [row["place"] for row in rows] == [None, 1, 2]
     assert [row["index"] for row in rows] == [0, 0, 1]
-    assert [row["pages"] for row in rows] == [8, 0, 0]
+    assert [row["pages"] for row in rows] == [1, 0, 0]
     assert [row["priority"] for row in rows] == [0, -1, -1]
     assert rows[0]["id"] != rows[1]["id"] == rows[2]["id"]
     while not rows[2]["age"]:  # of less than half a millisecond

@@ -136,12 +136,12 @@ def test_long_texts_are_taken_apart_up_to_twice_the_context(make_engine):
     assert make_engine(ScriptedBackend()).max_told == 65_536
 
 
-def test_a_job_holds_the_pages_of_its_guesses_too():
+def test_a_job_holds_the_pages_of_its_next_token_and_guesses_too():
     held = Held(
         job(prompt=tuple(range(250)), max_new_tokens=4), Stream(["x"], lambda identifier: None)
     )
     held.state = "decode"
-    for num_drafts, num_pages in ((0, 1), (2, 1), (8, 2)):
+    for num_drafts, num_pages in ((0, 1), (5, 1), (6, 2)):
         info = ModelInfo(2048, 4096, 256, 64, "scripted", num_draft_tokens=num_drafts)
         assert held.tell(None, info, held.submitted).num_pages == num_pages
 

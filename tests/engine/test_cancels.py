@@ -75,7 +75,7 @@ def test_jobs_tells_state_place_counts_and_pages(make_engine):
         model.submit([job(name, prompt=(1, 2, 3, 4))])
     a, b, c = told(model, gate)
     assert [j.identifier for j in (a, b, c)] == ["a", "b", "c"]
-    assert (a.state, a.place, a.num_pages, a.priority) == ("prefill", None, 2, 7)
+    assert (a.state, a.place, a.num_pages, a.priority) == ("prefill", None, 1, 7)
     assert [(j.state, j.place, j.num_pages) for j in (b, c)] == [
         ("pending", 1, 0),
         ("pending", 2, 0),

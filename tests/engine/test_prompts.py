@@ -182,7 +182,7 @@ def test_a_job_with_few_pages_is_not_computed_in_a_long_row(opened):
     rows = Rows(backend)
     texts(backend, [of("long", prompt(1, 400)), of("small", prompt(2, 20))])
     assert rows.shapes == [(1, 512), (1, 32)]
-    texts(backend, [of("other", prompt(3, 400)), of("large", prompt(4, 20), 300)])
+    texts(backend, [of("other", prompt(3, 400)), of("large", prompt(4, 260))])
     assert rows.shapes[2:] == [(2, 512)]
 
 

@@ -285,8 +285,8 @@ def logprobs_of_end(backend, token_ids):
 def test_a_pair_takes_two_places_and_the_pages_of_both(make):
     backend = make(max_batch_size=2, cache_tokens=1024)
     pair = {"negative_prompt": (1, 2), "sampling": Sampling(cfg_scale=1.5)}
-    assert backend.has_room(job("a", 500, **pair))
-    assert not backend.has_room(job("a", 520, **pair))
+    assert backend.has_room(job("a", 5, prompt=(1,) * 767, **pair))
+    assert not backend.has_room(job("a", 5, prompt=(1,) * 768, **pair))
     backend.enqueue(job("b", 5))
     assert not backend.has_room(job("a", 5, **pair))
     backend.cancel("b")
@@ -294,4 +294,4 @@ def test_a_pair_takes_two_places_and_the_pages_of_both(make):
     assert not backend.has_room(job("b", 5))
     backend.cancel("a")
     assert len(backend._generator.unreferenced_pages) == 4
-    assert engine.Job("a", (1,), 5, negative_prompt=(2,)).num_pages(256) == 2
+    assert engine.Job("a", (1,), 5, negative_prompt=(2,)).num_pages(256, 5) == 2

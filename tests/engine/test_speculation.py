@@ -60,8 +60,9 @@ def test_a_job_has_room_for_its_guesses_too():
     backend = exl2_backend(DEMO, ngram_draft=True, cache_tokens=512)
     num_drafts = backend.open().num_draft_tokens
     assert num_drafts > 0
-    assert backend.has_room(job("a", 512 - 3 - num_drafts))
-    assert not backend.has_room(job("a", 513 - 3 - num_drafts))
+    prompt = (1,) * (512 - 1 - num_drafts)
+    assert backend.has_room(job("a", 1, prompt=prompt))
+    assert not backend.has_room(job("a", 1, prompt=(*prompt, 1)))
     backend.close()
 
 

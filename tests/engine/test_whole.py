@@ -50,8 +50,10 @@ def test_all_that_is_known_of_a_job_is_told():
     tracked.note(Started("a"))
     tracked.note(Chunk("a", "xyz", (1, 2, 3)))
     tracked.note(Chunk("a", "z", (4,)))
-    told = replace(waiting, state="decode", place=None, new_tokens=4, age=3.0, num_pages=3)
+    told = replace(waiting, state="decode", place=None, new_tokens=4, age=3.0, num_pages=1)
     assert tracked.tell(None, INFO, 8.0) == told
+    tracked.note(Chunk("a", "z", (5, 6)))  # and the next token has a place on a second page
+    assert tracked.tell(None, INFO, 8.0) == replace(told, new_tokens=6, num_pages=2)
 
 
 class At:

@@ -15,9 +15,10 @@ from switchyard.app.operations.account import Account
 from switchyard.app.operations.keys import parse_keys
 from switchyard.app.operations.limits import Quotas
 from switchyard.app.operations.reservation import EXTENSION
-from switchyard.app.operations.usual import MOST_MEANS, START, UsualAnswers
+from switchyard.engine.job import USUAL_TOKENS
 from switchyard.engine.messages import ModelInfo
 from switchyard.engine.sampling import Sampling
+from switchyard.engine.schedule.usual import MOST_MEANS, UsualAnswers
 from tests.operations.conftest import Clock, bearer, entry
 from tests.operations.ledgers import fill, follow, make_counted, path, post, wall
 from tests.scripted import ScriptedBackend, endless, job
@@ -272,20 +273,20 @@ def test_a_request_reserves_four_usual_answers_at_most():
     one, other = house.account(), house.account()
     a, b = job("a-0", 5000), job("b-0", 5000)
     one.reserve([a], 1, "chat", PAGE)
-    assert house.reserved == (0, 3 + 4 * START)
+    assert house.reserved == (0, 3 + 4 * USUAL_TOKENS)
     one.expect("m", [a], 1, True)
     one.note(used(a, 20, "stop"))
     one.answered()
     other.reserve([b], 1, "chat", PAGE)
-    assert house.reserved == (0, 3 + 4 * (START - 20))
+    assert house.reserved == (0, 3 + 4 * (USUAL_TOKENS - 20))
     third = house.account()
     third.reserve([job("c-0", 5000)], 1, "completion", PAGE)
-    assert house.reserved == (0, 3 + 4 * (START - 20) + 3 + 4 * START)
+    assert house.reserved == (0, 3 + 4 * (USUAL_TOKENS - 20) + 3 + 4 * USUAL_TOKENS)
 
 
 def test_of_very_many_clients_the_one_that_asked_last_is_remembered():
     usual = UsualAnswers()
     for i in range(MOST_MEANS + 1):
         usual.note(f"{i}", "chat", 0)
-    assert usual.of("0", "chat") == START
-    assert usual.of("1", "chat") == usual.of(f"{MOST_MEANS}", "chat") == START * 7 / 8
+    assert usual.of("0", "chat") == USUAL_TOKENS
+    assert usual.of("1", "chat") == usual.of(f"{MOST_MEANS}", "chat") == USUAL_TOKENS * 7 / 8

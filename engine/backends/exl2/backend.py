@@ -156,14 +156,14 @@ class Exl2Backend:
 
     @property
     def num_jobs(self) -> int:
-        return len(self._generator.active_jobs) + len(self._generator.pending_jobs)
+        return int(self._generator.num_remaining_jobs())
 
     def occupancy(self) -> Occupancy:
         assert self._loaded is not None
         return occupancy(self._generator, self._loaded)
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
-        held = [*self._generator.active_jobs, *self._generator.pending_jobs]
+        held = self._generator.all_jobs()
         strays = [job for job in held if job.identifier not in known]
         for job in strays:
             self._generator.cancel(job)
@@ -288,7 +288,7 @@ class Exl2Backend:
             case results.JobBegun():
                 return [Started(identifier)]
             case results.PromptComputed():
-                return [events.prefill(job, result, self._generator.page_size)]
+                return [events.prefill(job, result)]
             case results.PromptScored():
                 job.is_scored = True
                 if result.is_end:

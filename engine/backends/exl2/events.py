@@ -14,9 +14,8 @@ from switchyard.engine.errors import (
 from switchyard.engine.messages import Failed, Finished, JobEvent, Prefill, PromptLogprobs
 
 
-def prefill(job: Exl2Job, result: PromptComputed, page_size: int) -> Prefill:
-    cached = job.cached_pages * page_size + job.cached_tokens
-    return Prefill(result.identifier, result.done_tokens, result.total_tokens, cached)
+def prefill(job: Exl2Job, result: PromptComputed) -> Prefill:
+    return Prefill(result.identifier, result.done_tokens, result.total_tokens, job.num_found)
 
 
 def scored(job: Exl2Job, result: PromptScored) -> list[JobEvent]:

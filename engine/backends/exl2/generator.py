@@ -40,10 +40,9 @@ class Generator(HeldGenerator):
         **settings: Any,
     ) -> None:
         """`vocab_size`: of the tokenizer; `work`: counters to add to; `settings`: the library's."""
-        super().__init__(device, passes, **settings)
+        super().__init__(device, passes, work, **settings)
         if passes is not None:
             passes.capture(vocab_size)
-        self._work = work
         self._is_plain = self.paged and not self.num_draft_tokens
         # The library's own step returns logits on the host.
         draws_on = device if self._is_plain else torch.device("cpu")
@@ -58,6 +57,7 @@ class Generator(HeldGenerator):
     def iterate(self) -> list[Result]:
         if not self._is_plain:
             drawn = self.draw_held()
+            self.make_way()
             num_rows = sum(len(job.sequences) for job in self.decoding())
             self._work.note_pass(num_rows, num_rows)
             return [*drawn, *self.iterate_by_library()]
@@ -97,12 +97,14 @@ class Generator(HeldGenerator):
 
     def _iterate(self) -> list[Result]:
         started: list[dict[str, Any]] = []
+        self.start_returning()
         self.iterate_start_jobs(started)
-        results = [*map(of_library, started)]
+        results = of_library(started)
         self._prefill(results)
         step, self._step = self._step, None
         if step is None or not any(job.is_active for job in step.jobs):
-            step = self._launch([Input(job, job.last_id(), 0) for job in self.decoding()])
+            ready = self.with_pages(self.decoding(), 1)
+            step = self._launch([Input(job, job.last_id(), 0) for job in ready])
         step = self.hold(step)
         if step is None:
             return results
@@ -173,6 +175,9 @@ class Generator(HeldGenerator):
         if not inputs:
             return None
         inputs = self._in_rows(inputs)
+        positions = self._positions(inputs)
+        if positions is None:
+            return None
         known = [one.token_id for one in inputs if not one.ahead]
         places = iter(range(len(drawn), len(drawn) + len(known)))
         order = [drawn[one.job] if one.ahead else next(places) for one in inputs]
@@ -181,7 +186,7 @@ class Generator(HeldGenerator):
             found = torch.cat((found, upload(known, torch.long, self._device)))
         if order != [*range(len(found))]:
             found = found[upload(order, torch.long, self._device)]
-        return self._pass([one.job for one in inputs], found, self._positions(inputs))
+        return self._pass([one.job for one in inputs], found, positions)
 
     def _launch_ahead(self, step: Step, token_ids: Sequence[int]) -> Step | None:
         """The pass after tokens that their jobs have not accepted yet."""
@@ -195,27 +200,38 @@ class Generator(HeldGenerator):
                 inputs.append(Input(job, token_id, 1))
         return self._launch(inputs)
 
-    def _positions(self, inputs: Sequence[Input]) -> list[int]:
-        """Positions of the inputs' keys and values."""
+    def _positions(self, inputs: Sequence[Input]) -> list[int] | None:
+        """Positions of the inputs' keys and values. None if a page for one is missing: the next
+        step then waits for the host, which may park a job.
+        """
         positions = [one.job.position() + one.ahead for one in inputs]
-        for one, position in zip(inputs, positions, strict=True):
-            if position % self.page_size == 0:  # else the page is in use already
-                one.job.will_write(position, position + 1)
+        for row, (one, position) in enumerate(zip(inputs, positions, strict=True)):
+            if position % self.page_size:  # nearly always
+                continue
+            if not one.job.reach_to(position + 1, self.pool):
+                return None
+            one.job.will_write(position, position + 1)
+            if one.job.is_moved:
+                self._take_row(row, one.job)
         return positions
 
     def _launch(self, inputs: Sequence[Input]) -> Step | None:
-        """A forward pass with one token of each job."""
+        """A forward pass with one token of each job. None without any, or if a page is missing."""
         if not inputs:
             return None
         inputs = self._in_rows(inputs)
         jobs = [one.job for one in inputs]
         token_ids = [one.token_id for one in inputs]
         positions = self._positions(inputs)
+        if positions is None:
+            return None
         for job, token_id, ahead in inputs:
             if job.sampler.is_pair:
+                position = job.position(1) + ahead
+                if not job.reach_to(position + 1, self.pool, 1):
+                    return None
                 self._set_row(len(positions), job.sequences[1])
                 token_ids.append(token_id if ahead else job.last_id(1))
-                position = job.position(1) + ahead
                 job.will_write(position, position + 1, 1)
                 positions.append(position)
         return self._pass(jobs, torch.tensor(token_ids), positions)

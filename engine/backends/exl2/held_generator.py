@@ -10,7 +10,7 @@ import torch
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 
 from switchyard.engine.backends.exl2.job import Exl2Job
-from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
+from switchyard.engine.backends.exl2.paging.paging_generator import PagingGenerator
 from switchyard.engine.backends.exl2.results import Result, of_library
 from switchyard.engine.backends.exl2.steps import Step
 from switchyard.engine.backends.sampling.sampler import Sampler
@@ -20,7 +20,7 @@ from switchyard.engine.backends.sampling.sampler import Sampler
 PATIENCE = 0.001
 
 
-class HeldGenerator(PromptGenerator):
+class HeldGenerator(PagingGenerator):
     """For `Exl2Job`s only."""
 
     _patience = 0.0  # seconds that are left in this step
@@ -28,13 +28,17 @@ class HeldGenerator(PromptGenerator):
     @property
     def is_waiting(self) -> bool:
         """Whether no job can go on before the rules of one are ready."""
-        return not self.pending_jobs and all(
-            job.held is not None and not job.sampler.is_ready for job in self.active_jobs
-        )
+        if self.pending_jobs or self.returning() is not None:
+            return False
+        return all(job.held is not None and not job.sampler.is_ready for job in self.active_jobs)
 
     def decoding(self) -> list[Exl2Job]:
         """The jobs of the next pass."""
-        return [job for job in self.active_jobs if job.is_decoding and job.held is None]
+        return [
+            job
+            for job in self.active_jobs
+            if job.is_decoding and job.held is None and not job.is_short
+        ]
 
     def held(self) -> list[Exl2Job]:
         """The jobs whose logits are held, the longest first."""
@@ -66,7 +70,7 @@ class HeldGenerator(PromptGenerator):
         results = ExLlamaV2DynamicGenerator.iterate(self)
         for job in self.held():
             job.settle_pages()
-        return [*map(of_library, results)]
+        return of_library(results)
 
     @torch.inference_mode()
     def draw_held(self) -> list[Result]:
@@ -82,6 +86,16 @@ class HeldGenerator(PromptGenerator):
                 job.deallocate_pages()
                 self.active_jobs.remove(job)
         return results
+
+    @torch.inference_mode()
+    def make_way(self) -> None:
+        """Before `iterate_by_library`: return a parked job, and have pages for all guesses."""
+        self.start_returning()
+        for job in self.active_jobs:
+            job.is_short = False
+        if self.paged:
+            # The library looks at the page after the last token that it may accept.
+            self.with_pages(self.decoding(), self.num_draft_tokens + 2)
 
     def wait_for(self, sampler: Sampler) -> None:
         """Wait for a job's rules, while the step's patience lasts."""

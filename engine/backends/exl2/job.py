@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from exllamav2.generator.dynamic import _tensor_hash_checksum
 
 from switchyard.engine.backends.exl2.detokenizer import Detokenizer
-from switchyard.engine.backends.exl2.prompt import PromptJob
+from switchyard.engine.backends.exl2.paging.paged_job import PagedJob
 from switchyard.engine.backends.exl2.results import JobEnd, Result, TokenTold
 from switchyard.engine.backends.sampling.draw import check
 from switchyard.engine.backends.sampling.sampler import Sampler
@@ -21,7 +20,7 @@ from switchyard.engine.messages import Chunk, TokenLogprob
 NO_TOKEN = -1
 
 
-class Exl2Job(PromptJob):
+class Exl2Job(PagedJob):
     """Contains its errors: an exception from `iterate()` would cost all jobs their results. Errors
     include panics of Rust libraries, which are no `Exception`s. A failed job puts a `JobBroken`
     into the results.
@@ -42,17 +41,9 @@ class Exl2Job(PromptJob):
         """
         super().__init__(job, stop_token_ids, sampler, chunk_size, num_draft_tokens)
         self.stop_strings_utf32_offsets = None  # no search for stop strings in the library
-        self.num_sampled = 0
         self.num_told = 0  # sampled tokens that `iterate()` has returned in a result
-        self.is_active = False  # whether it has pages
-        self.is_moved = False  # whether its pages differ from those of its row
-        # The logits of its next token, while its rules aren't ready: (1, padded vocabulary), of a
-        # pair (2, …). Meanwhile it is in no pass.
-        self.held: torch.Tensor | None = None
         self.held_at = 0.0  # since when, by the monotonic clock
         self.row = 0  # its row in the generator's table of pages, if it has one
-        self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
-        self._num_until_border = 0  # tokens until the current page is full
         self._logprob: TokenLogprob | None = None  # of the drawn token
         self._detokenizer = detokenizer
         self._all_stops = frozenset(stop_token_ids)
@@ -72,18 +63,6 @@ class Exl2Job(PromptJob):
 
     # Decoding, by a `Generator`
 
-    def last_id(self, sequence: int = 0) -> int:
-        """The newest token of a sequence; its keys and values have not been computed."""
-        if self._unnoted:
-            return self._unnoted[-1]
-        ids = self.sequences[sequence].sequence_ids
-        return int(ids.torch_slice(len(ids) - 1, None).item())
-
-    def position(self, sequence: int = 0) -> int:
-        """Position of the newest token of a sequence."""
-        position: int = self.sequences[sequence].kv_position
-        return position + len(self._unnoted)
-
     def ends_with(self, token_id: int) -> bool:
         """Whether this token certainly ends the job. Another token may end it, too."""
         return token_id < 0 or token_id in self.stop_tokens or self.is_at_last
@@ -102,10 +81,7 @@ class Exl2Job(PromptJob):
             if self.sampler.error is not None:
                 raise self.sampler.error
             check(token_id)
-            self.num_sampled += 1
-            self._unnoted.append(token_id)
-            if len(self._unnoted) >= self._num_until_border:
-                self._note_tokens()
+            self._take_token(token_id)
             end = None
             if token_id in self.stop_tokens:
                 end = "stop_token"
@@ -118,85 +94,11 @@ class Exl2Job(PromptJob):
         results.append(result)
         return result.end is not None
 
-    def allocate_pages(self) -> None:
-        super().allocate_pages()
-        self.is_active = True
-
-    @torch.inference_mode()  # also outside `iterate`, which made its tensors
-    def deallocate_pages(self) -> None:
-        """Idempotent. Other jobs can then find the computed pages."""
-        self.held = None
-        for rule in self.sampler.rules:
-            rule.close()
-        if self.is_active:
-            self.is_active = False
-            self._note_tokens()
-            self._age_pages()
-        super().deallocate_pages()
-
-    def _age_pages(self) -> None:
-        """Make the last page of a sequence the oldest, which a newcomer takes first: a prefix is
-        of no use without its beginning.
-        """
-        for sequence in self.sequences:
-            for page in reversed(sequence.allocated_pages):
-                self.generator.access_serial += 1
-                page.access_serial = self.generator.access_serial
-
-    def begin_decoding(self) -> None:
-        self._find_border()
-
-    def _find_border(self) -> None:
-        """Set the number of tokens until the current page is full."""
-        size = self.generator.page_size
-        self._num_until_border = min(size - s.kv_position % size for s in self.sequences)
-
-    def _note_tokens(self) -> None:
-        """Add new tokens to sequences and pages. It takes tensor operations, so it runs rarely; the
-        tokens never reach beyond the border of a page.
-        """
-        if not self._unnoted:
-            return
-        size = self.generator.page_size
-        new_ids = torch.tensor([self._unnoted], dtype=torch.long)
-        self._unnoted.clear()
-        for sequence in self.sequences:
-            start = sequence.kv_position
-            end = start + new_ids.shape[-1]
-            sequence.sequence_ids.append(new_ids)
-            self._note_computed(sequence, end)
-            if end % size == 0:
-                self._share_page(sequence, start // size)
-        self._find_border()
-
-    def _share_page(self, sequence: Any, index: int) -> None:
-        """A full page can be found by its hash; an equal page that was there before replaces it. As
-        ExLlamaV2DynamicJob.receive_sample does.
-        """
-        pages, generator = sequence.allocated_pages, self.generator
-        page, size = pages[index], generator.page_size
-        ids = sequence.sequence_ids.torch_slice(index * size, (index + 1) * size)
-        phash = _tensor_hash_checksum(ids, pages[index - 1].phash if index else None)
-        other = generator.referenced_pages.get(phash)
-        if other is None:
-            if phash in generator.unreferenced_pages:
-                generator.unreferenced_pages[phash].clear()
-            page.update_hash(phash)
-        elif other.kv_position == size:  # else its own job is still filling it
-            serial = page.access_serial
-            page.sub_ref()
-            pages[index] = other
-            other.add_ref(serial)
-            sequence.block_index_tensor = None
-            self.is_moved = True
-        pages[index + 1].prev_hash = pages[index].phash
-        pages[index + 1].can_revert = False
-
     # Decoding, by the library's generator: for speculation, or without pages
 
     def is_prefill_done(self) -> bool:
         """Whether the generator may decode."""
-        return self.held is None and super().is_prefill_done()
+        return self.held is None and not self.is_short and super().is_prefill_done()
 
     def receive_logits(self, logits: torch.Tensor) -> Any:
         """Draw from `logits`, (sequences, 1, padded vocabulary), or hold them."""
@@ -240,16 +142,6 @@ class Exl2Job(PromptJob):
             return True, next_token  # like a stop token: the generator frees the pages
         results.append(result)
         return result.end is not None, token
-
-    def settle_pages(self) -> None:
-        """Its logits are held: the keys and values of its tokens are computed, and those of guesses
-        after them don't count. The library leaves this to `receive_sample`.
-        """
-        size = self.generator.page_size
-        for sequence in self.sequences:
-            first = sequence.kv_position // size
-            for i, page in enumerate(sequence.allocated_pages[first : first + 2], first):
-                page.kv_position = min(max(sequence.kv_position + 1 - i * size, 0), size)
 
     def _tell(self, token_id: int, logprob: TokenLogprob | None, end: str | None) -> TokenTold:
         """The text of a token. `end`: the library's reason if the token ends the job."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.generator import ExLlamaV2DynamicJob
 
 from switchyard.engine.backends.exl2.results import (
@@ -18,10 +17,6 @@ from switchyard.engine.backends.sampling.logprobs import ROWS, score_chunk, toke
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.job import Job
 from switchyard.engine.messages import TokenLogprob
-
-# Least number of common tokens for a copy, or the whole page: computing fewer with the rest is
-# faster than copying them.
-MIN_ALIKE = 32
 
 
 class _Beginning:
@@ -39,10 +34,15 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
     """Computes its prompt in chunks, or lets the generator compute it together with others'."""
 
     def __init__(
-        self, job: Job, stop_token_ids: Sequence[int], sampler: Sampler, chunk_size: int, room: int
+        self,
+        job: Job,
+        stop_token_ids: Sequence[int],
+        sampler: Sampler,
+        chunk_size: int,
+        num_drafts: int,
     ) -> None:
-        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode. `room`:
-        tokens of its pages beyond those that it may generate.
+        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode.
+        `num_drafts`: tokens that a step may guess.
         """
         self.job = job
         self.sampler = sampler
@@ -50,26 +50,44 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         prompts = [job.prompt, job.negative_prompt][: job.num_sequences]
         super().__init__(
             input_ids=[torch.tensor([prompt], dtype=torch.long) for prompt in prompts],
-            max_new_tokens=job.max_new_tokens + room,
+            max_new_tokens=job.max_new_tokens + num_drafts,
             stop_conditions=list(stop_token_ids),
             identifier=job.identifier,
         )
         self.sequences: list[Any]
+        self.max_new_tokens: int
         self.is_decoding = False  # whether its prompt has been computed
         self.prompt_logprobs: list[TokenLogprob | None] = [None]  # nothing precedes the first
         self.is_scored = job.prompt_logprobs is None  # or after its prompt's logprobs
         self.num_next = 0
+        self.num_drafts = num_drafts
         self._chunk_size = chunk_size
+        self._num_told = 0  # tokens whose computation was reported
+        self._num_found: int | None = None  # see `num_found`; None: not frozen
+
+    @property
+    def num_found(self) -> int:
+        """Tokens of all prompts found in the cache, at the first start."""
+        if self._num_found is not None:
+            return self._num_found
+        return int(self.cached_pages * self.generator.page_size + self.cached_tokens)
 
     @property
     def num_cached(self) -> int:
         """Tokens of the prompt found in the cache; of a pair, the mean, at most its prompt."""
-        num_cached: int = self.cached_pages * self.generator.page_size + self.cached_tokens
-        return min(num_cached // len(self.sequences), len(self.job.prompt))
+        return min(self.num_found // len(self.sequences), len(self.job.prompt))
+
+    def freeze_progress(self) -> None:
+        """Pages are given up. What was reported of the prompt stays so."""
+        if self.is_decoding:
+            self._num_told = self.job.num_prompt_tokens
+        if self._num_told:
+            self._num_found = self.num_found
+        self.cached_pages = self.cached_tokens = 0
 
     def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
         super().prepare_for_queue(generator, serial_number)
-        if self.job.prompt_logprobs is not None:
+        if not self.is_scored:
             # Pages of its own: cached pages have no logits.
             for sequence in self.sequences:
                 sequence.new_unique_pages += len(sequence.page_hashes)
@@ -176,8 +194,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         for i in range(self.start // size, min(end // size + 1, len(pages))):
             pages[i].prev_hash = pages[i - 1].phash if i else None
         self._note_computed(sequence, end)
-        last = len(sequence.sequence_ids) - 1
-        results.append(PromptComputed(self.identifier, end, last))
+        self._tell_progress(results)
         self._begin_if_done()
 
     def _copy_alike(self, sequence: Any, index: int) -> None:
@@ -187,17 +204,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         pages, size = sequence.allocated_pages, self.generator.page_size
         pages[index].prev_hash = pages[index - 1].phash if index else None
         ids = sequence.sequence_ids.torch_slice(index * size, len(sequence.sequence_ids) - 1)
-        if ids.shape[-1] < 2:  # not worth it for one token
-            return
-        best, length = None, max(min(MIN_ALIKE, ids.shape[-1]) - 1, 1)
-        for page in self.generator.pages_beginning_with(*ids[0, :2].tolist()):
-            if page.kv_position <= length or page.prev_hash != pages[index].prev_hash:
-                continue
-            if page is pages[index]:
-                continue
-            match = ext_c.count_match(page.sequence, ids, page.kv_position)
-            if match > length:
-                best, length = page, match
+        best, length = self.generator.find_alike(pages[index], ids)
         if best is None:
             return
         start, target = best.page_index * size, pages[index].page_index * size
@@ -237,7 +244,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
                 token_ids = self.job.prompt[start + 1 + i : min(start + i + ROWS, end) + 1]
                 rows = logits[i : i + ROWS, :vocab_size]
                 self.prompt_logprobs += token_logprobs(rows, token_ids, num_top or 0)
-            results.append(PromptComputed(self.identifier, sequence.kv_position, last))
+            self._tell_progress(results)
         if sequence.kv_position == last:
             sequence.prefill_complete = True
             results.append(PromptScored(self.identifier, self.job.max_new_tokens == 0))
@@ -252,7 +259,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         left = [s for s in pair if s.kv_position < len(s.sequence_ids) - 1]
         if not left:
             super().prefill(told)
-            self._note_progress(told, results)
+            if told:
+                self._tell_progress(results)
             return
         sequence = left[0]
         whole = sequence.sequence_ids
@@ -269,13 +277,15 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             self.sequences = pair
             sequence.sequence_ids = whole
             sequence.prefill_complete = sequence.kv_position == len(whole) - 1
-        self._note_progress(told, results)
-
-    def _note_progress(self, told: list[dict[str, Any]], results: list[Result]) -> None:
-        """Add the progress of all prompts of the job, if the library has returned some."""
         if told:
-            done = sum(s.kv_position for s in self.sequences)
-            total = sum(len(s.sequence_ids) - 1 for s in self.sequences)
+            self._tell_progress(results)
+
+    def _tell_progress(self, results: list[Result]) -> None:
+        """Report how far all prompts of the job are computed, unless that was reported before."""
+        total = self.job.num_prompt_tokens - len(self.sequences)
+        done = min(sum(s.kv_position for s in self.sequences), total)
+        if done > self._num_told:
+            self._num_told = done
             results.append(PromptComputed(self.identifier, done, total))
 
     def fail(self, error: BaseException, results: list[Result]) -> None:

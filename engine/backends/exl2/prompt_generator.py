@@ -5,13 +5,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 
 from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import Passes
 from switchyard.engine.backends.exl2.prompt import PromptJob
 from switchyard.engine.backends.exl2.results import Result
-from switchyard.engine.job import Job
+
+# Least number of common tokens for a copy, or the whole page: computing fewer with the rest is
+# faster than copying them.
+MIN_ALIKE = 32
 
 
 class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exllamav2 is untyped
@@ -38,29 +42,22 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         keys is no multiple of 128 and the cache is quantized.
         """
 
-    def has_room(self, job: Job, chunk_size: int) -> bool:
-        """A place in the batch, free pages for the whole job, and no long prefill. `chunk_size`:
-        tokens of prompts in an iteration while jobs decode.
-
-        Each iteration computes a chunk of every unfinished prompt before the decode step. So one
-        new job is in prefill at a time, or several whose prompts fit into one chunk together.
-        Chunks are larger while no job decodes.
+    def find_alike(self, own: Any, ids: torch.Tensor) -> tuple[Any | None, int]:
+        """The page after the same tokens as `own` with the longest common beginning with `ids`, and
+        the number of its tokens. None if none is worth a copy.
         """
-        pending, active = self.pending_jobs, self.active_jobs
-        newcomers = [*pending, *(other for other in active if not other.is_decoding)]
-        is_alone = len(newcomers) == len(pending) + len(active)
-        most = self.max_chunk_size if is_alone else chunk_size
-        prefill = sum(other.job.num_prompt_tokens for other in newcomers)
-        starting = [job, *(other.job for other in pending)]
-        num_pages = sum(one.num_pages(self.page_size, self.num_draft_tokens) for one in starting)
-        num_sequences = sum(len(other.sequences) for other in (*pending, *active))
-        return (
-            num_sequences + job.num_sequences <= self.max_batch_size
-            and num_pages <= len(self.unreferenced_pages)
-            and (not newcomers or prefill + job.num_prompt_tokens <= most)
-        )
+        best, length = None, max(min(MIN_ALIKE, ids.shape[-1]) - 1, 1)
+        if ids.shape[-1] < 2:  # not worth it for one token
+            return best, length
+        for page in self._pages_beginning_with(*ids[0, :2].tolist()):
+            if page.kv_position <= length or page.prev_hash != own.prev_hash or page is own:
+                continue
+            match = ext_c.count_match(page.sequence, ids, page.kv_position)
+            if match > length:
+                best, length = page, match
+        return best, length
 
-    def pages_beginning_with(self, first: int, second: int) -> list[Any]:
+    def _pages_beginning_with(self, first: int, second: int) -> list[Any]:
         """Pages whose first two tokens are, or were, these."""
         begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
         return [self.all_pages[i] for i in np.flatnonzero(begins)]

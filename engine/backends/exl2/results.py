@@ -1,5 +1,6 @@
 """The results of an iteration for a job, from `Exl2Job` or the library to `Exl2Backend`."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,12 @@ class JobBroken:
 Result = JobBegun | PromptComputed | PromptScored | TokenTold | JobBroken
 
 
-def of_library(result: dict[str, Any] | Result) -> Result:
-    """The library's own results are those of started jobs; all others are ours."""
-    return JobBegun(result["identifier"]) if isinstance(result, dict) else result
+def of_library(results: Iterable[dict[str, Any] | Result]) -> list[Result]:
+    """The library's own results are those of started jobs; all others are ours. The return of a job
+    is none.
+    """
+    return [
+        JobBegun(result["identifier"]) if isinstance(result, dict) else result
+        for result in results
+        if not isinstance(result, dict) or not result["job"].num_parked
+    ]

@@ -223,4 +223,4 @@ def test_another_shape_of_what_crosses_is_another_protocol():
     assert (handshake.PROTOCOL, digest) == (3, DIGEST)
 
 
-DIGEST = "d382ba88424c"
+DIGEST = "df75c366664a"

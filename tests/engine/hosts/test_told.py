@@ -385,6 +385,6 @@ def test_each_server_has_the_whole_list_as_the_answer_to_its_own_question(shared
             runs, waits = answer.jobs
             assert answer.serial == 70 + serial
             assert waits == JobState("waits", "pending", place, 3, 0, waits.age, 0, 0, "", "", "")
-            told = ("decode", None, 250, 3, runs.age, 3, 0, "req", "key", "address")
+            told = ("decode", None, 250, 3, runs.age, 1, 0, "req", "key", "address")
             assert runs == JobState("runs", *told)
             assert 100 < runs.age < 10_000 and runs.age > waits.age > 50

@@ -65,13 +65,14 @@ def test_the_best_that_waits_is_next_whatever_replica_has_a_place(make_house):
 def test_a_job_for_which_a_replica_has_no_pages_waits_here(make_house):
     house = make_house(number=1)
     [link] = house.links
-    house.submit("large", max_new_tokens=2000)
+    long = {"max_new_tokens": 2000, "usual_tokens": 2000}
+    house.submit("large", **long)
     link.tell(Started("large"))
-    house.submit("as large", max_new_tokens=2000)
+    house.submit("as large", **long)
     link.tell(Started("as large"))  # they have a prompt in common
-    house.submit("third", max_new_tokens=2000)
+    house.submit("third", **long)
     assert link.jobs == ["large", "as large", "third"]
-    house.submit("fourth", max_new_tokens=2000)
+    house.submit("fourth", **long)
     assert link.jobs == ["large", "as large", "third"]  # whose turn is not told yet
     link.tell(finished(job("large"), 1))
     assert link.jobs == ["large", "as large", "third"]
@@ -99,7 +100,7 @@ def test_pages_of_guesses_count_before_a_job_starts(make_house):
     [link] = house.links
     link.tell(Loaded(replace(INFO, num_pages=2, num_draft_tokens=5)))
     house.submit("small", max_new_tokens=100)
-    house.submit("waits", max_new_tokens=250)  # a page, and with guesses a second
+    house.submit("waits", max_new_tokens=250, usual_tokens=250)  # a page, and with guesses a second
     assert link.jobs == ["small"]
 
 

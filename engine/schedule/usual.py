@@ -3,7 +3,8 @@
 import threading
 from collections import OrderedDict
 
-START = 180.0  # tokens, before a client's first answer of a kind
+from switchyard.engine.job import USUAL_TOKENS
+
 WEIGHT = 1 / 8  # of the latest answer in the mean
 MOST_MEANS = 4096  # kept at most; the one that was used longest ago is dropped
 
@@ -18,12 +19,12 @@ class UsualAnswers:
     def of(self, client: str, kind: str) -> float:
         """The tokens of a usual answer."""
         with self._lock:
-            return self._means.get((client, kind), START)
+            return self._means.get((client, kind), USUAL_TOKENS)
 
     def note(self, client: str, kind: str, new_tokens: int) -> None:
         """Adds an answer that has ended by itself or at its limit. Holds the lock for a moment."""
         with self._lock:
-            mean = self._means.pop((client, kind), START)
+            mean = self._means.pop((client, kind), USUAL_TOKENS)
             self._means[client, kind] = mean + WEIGHT * (new_tokens - mean)
             if len(self._means) > MOST_MEANS:
                 self._means.popitem(last=False)

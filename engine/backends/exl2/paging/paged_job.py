@@ -1,0 +1,196 @@
+"""The pages of a job: taken as its text grows, and given up when another job needs them."""
+
+from typing import Any
+
+import torch
+from exllamav2.generator.dynamic import _tensor_hash_checksum
+
+from switchyard.engine.backends.exl2.paging.pool import Pool
+from switchyard.engine.backends.exl2.prompt import PromptJob
+
+MIN_RUN = 64  # tokens that a job generates after a return, before it may be parked again
+
+
+class PagedJob(PromptJob):
+    """Starts with pages for its prompt and the next token.
+
+    A parked job has no pages, and keeps all else: sampler, rules, text. Its tokens so far are a
+    prompt when it returns. No event reports either.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.num_sampled = 0
+        self.num_parked = 0  # times
+        self.is_active = False  # whether it has pages
+        self.is_moved = False  # whether its pages differ from those of its row
+        self.is_short = False  # whether it lacks a page for the next step
+        # The logits of its next token, while its rules aren't ready: (1, padded vocabulary), of a
+        # pair (2, …). Meanwhile it is in no pass.
+        self.held: torch.Tensor | None = None
+        self._first = 0  # tokens that it had at its last return
+        self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
+        self._num_until_border = 0  # tokens until the current page is full
+
+    @property
+    def may_be_parked(self) -> bool:
+        return not self.num_parked or self.num_sampled - self._first >= MIN_RUN
+
+    @property
+    def num_held_pages(self) -> int:
+        return sum(len(sequence.allocated_pages or ()) for sequence in self.sequences)
+
+    @property
+    def _num_ahead(self) -> int:
+        """New tokens for which it takes pages at a start."""
+        left = self.job.max_new_tokens - self.num_sampled
+        return min(MIN_RUN if self.num_parked else 1, left) + self.num_drafts
+
+    def position(self, sequence: int = 0) -> int:
+        """Position of the newest token of a sequence."""
+        position: int = self.sequences[sequence].kv_position
+        return position + len(self._unnoted)
+
+    def last_id(self, sequence: int = 0) -> int:
+        """The newest token of a sequence; its keys and values have not been computed."""
+        if self._unnoted:
+            return self._unnoted[-1]
+        ids = self.sequences[sequence].sequence_ids
+        return int(ids.torch_slice(len(ids) - 1, None).item())
+
+    def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
+        most, self.max_new_tokens = self.max_new_tokens, self._num_ahead
+        try:
+            super().prepare_for_queue(generator, serial_number)
+        finally:
+            self.max_new_tokens = most
+
+    def allocate_pages(self) -> None:
+        super().allocate_pages()
+        self.is_active = self.is_moved = True
+
+    def reach(self, num_tokens: int, pool: Pool) -> bool:
+        """Have pages for `num_tokens` tokens from the newest on. Whether there were enough."""
+        return all(
+            self.reach_to(self.position(i) + num_tokens, pool, i)
+            for i in range(len(self.sequences))
+        )
+
+    def reach_to(self, end: int, pool: Pool, index: int = 0) -> bool:
+        """Have pages for positions before `end`. Whether there were enough."""
+        sequence = self.sequences[index]
+        pages, size = sequence.allocated_pages, self.generator.page_size
+        while len(pages) * size < end:
+            page = pool.take()
+            if page is None:
+                return False
+            page.prev_hash = pages[-1].phash  # set anew once that page is full
+            pages.append(page)
+            sequence.block_index_tensor = None
+            self.is_moved = True
+        return True
+
+    @torch.inference_mode()
+    def park(self) -> None:
+        """Give up the pages for now. No draw for it may be under way."""
+        self._give_up_pages()
+        self.freeze_progress()
+        self.num_parked += 1
+        self._first = self.num_sampled
+        self.is_decoding = self.is_short = False
+        for sequence in self.sequences:
+            sequence.kv_position = 0
+            sequence.prefill_complete = False
+            sequence.block_index_tensor = None
+        self.prepare_for_queue(self.generator, self.serial_number)
+
+    @torch.inference_mode()  # also outside `iterate`, which made its tensors
+    def deallocate_pages(self) -> None:
+        """The job has ended. Idempotent."""
+        for rule in self.sampler.rules:
+            rule.close()
+        self._give_up_pages()
+
+    def _give_up_pages(self) -> None:
+        """Other jobs can then find the computed pages."""
+        self.held = None
+        if self.is_active:
+            self.is_active = False
+            self._note_tokens()
+            self._age_pages()
+        super().deallocate_pages()
+
+    def _age_pages(self) -> None:
+        """Make the last page of a sequence the oldest, which a newcomer takes first: a prefix is
+        of no use without its beginning.
+        """
+        for sequence in self.sequences:
+            for page in reversed(sequence.allocated_pages):
+                self.generator.access_serial += 1
+                page.access_serial = self.generator.access_serial
+
+    def begin_decoding(self) -> None:
+        self._find_border()
+
+    def _find_border(self) -> None:
+        """Set the number of tokens until the current page is full."""
+        size = self.generator.page_size
+        self._num_until_border = min(size - s.kv_position % size for s in self.sequences)
+
+    def _take_token(self, token_id: int) -> None:
+        self.num_sampled += 1
+        self._unnoted.append(token_id)
+        if len(self._unnoted) >= self._num_until_border:
+            self._note_tokens()
+
+    def _note_tokens(self) -> None:
+        """Add new tokens to sequences and pages. It takes tensor operations, so it runs rarely; the
+        tokens never reach beyond the border of a page.
+        """
+        if not self._unnoted:
+            return
+        size = self.generator.page_size
+        new_ids = torch.tensor([self._unnoted], dtype=torch.long)
+        self._unnoted.clear()
+        for sequence in self.sequences:
+            start = sequence.kv_position
+            end = start + new_ids.shape[-1]
+            sequence.sequence_ids.append(new_ids)
+            self._note_computed(sequence, end)
+            if end % size == 0:
+                self._share_page(sequence, start // size)
+        self._find_border()
+
+    def _share_page(self, sequence: Any, index: int) -> None:
+        """A full page can be found by its hash; an equal page that was there before replaces it. As
+        ExLlamaV2DynamicJob.receive_sample does.
+        """
+        pages, generator = sequence.allocated_pages, self.generator
+        page, size = pages[index], generator.page_size
+        ids = sequence.sequence_ids.torch_slice(index * size, (index + 1) * size)
+        phash = _tensor_hash_checksum(ids, pages[index - 1].phash if index else None)
+        other = generator.referenced_pages.get(phash)
+        if other is None:
+            if phash in generator.unreferenced_pages:
+                generator.unreferenced_pages[phash].clear()
+            page.update_hash(phash)
+        elif other.kv_position == size:  # else its own job is still filling it
+            serial = page.access_serial
+            page.sub_ref()
+            pages[index] = other
+            other.add_ref(serial)
+            sequence.block_index_tensor = None
+            self.is_moved = True
+        for following in pages[index + 1 : index + 2]:  # taken for a pass ahead
+            following.prev_hash = pages[index].phash
+            following.can_revert = False
+
+    def settle_pages(self) -> None:
+        """Its logits are held: the keys and values of its tokens are computed, and those of guesses
+        after them don't count. The library leaves this to `receive_sample`.
+        """
+        size = self.generator.page_size
+        for sequence in self.sequences:
+            first = sequence.kv_position // size
+            for i, page in enumerate(sequence.allocated_pages[first : first + 2], first):
+                page.kv_position = min(max(sequence.kv_position + 1 - i * size, 0), size)

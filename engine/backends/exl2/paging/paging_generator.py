@@ -1,0 +1,139 @@
+"""The library's generator, with jobs that take pages as they need them. Engine thread."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from switchyard.engine.backends.exl2.load.loaded import Passes
+from switchyard.engine.backends.exl2.paging.paged_job import PagedJob
+from switchyard.engine.backends.exl2.paging.pool import Pool
+from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
+from switchyard.engine.job import Job
+from switchyard.engine.stats import Work
+
+
+class PagingGenerator(PromptGenerator):
+    """For `PagedJob`s only. When no page is left for one, another is parked: it has no pages, and
+    returns before any newcomer of its priority.
+    """
+
+    def __init__(
+        self, device: torch.device, passes: Passes | None, work: Work, **settings: Any
+    ) -> None:
+        """`work`: counters to add to; `settings`: the library's."""
+        self.parked: list[PagedJob] = []
+        super().__init__(device, passes, **settings)
+        self._work = work
+
+    def reset_page_table(self) -> None:
+        super().reset_page_table()
+        self.pool = Pool(self)
+
+    def all_jobs(self) -> list[PagedJob]:
+        return [*self.active_jobs, *self.pending_jobs, *self.parked]
+
+    def num_remaining_jobs(self) -> int:
+        return len(self.active_jobs) + len(self.pending_jobs) + len(self.parked)
+
+    def cancel(self, job: PagedJob) -> None:
+        if job in self.parked:
+            self.parked.remove(job)
+            job.deallocate_pages()
+        else:
+            super().cancel(job)
+
+    def clear_queue(self) -> None:
+        for job in [*self.parked]:
+            self.cancel(job)
+        super().clear_queue()
+
+    def has_room(self, job: Job, chunk_size: int) -> bool:
+        """A place in the batch, free pages for the start, and no long prefill. Half of what the
+        running jobs are expected to need stays free. `chunk_size`: tokens of prompts in an
+        iteration while jobs decode.
+
+        Each iteration computes a chunk of every unfinished prompt before the decode step. So one
+        new job is in prefill at a time, or several whose prompts fit into one chunk together.
+        Chunks are larger while no job decodes.
+        """
+        if any(other.job.priority >= job.priority for other in self.parked):
+            return False
+        pending, active = self.pending_jobs, self.active_jobs
+        newcomers = [*pending, *(other for other in active if not other.is_decoding)]
+        is_alone = len(newcomers) == len(pending) + len(active)
+        most = self.max_chunk_size if is_alone else chunk_size
+        prefill = sum(other.job.num_prompt_tokens for other in newcomers)
+        num_sequences = sum(len(other.sequences) for other in self.all_jobs())
+        starting = [job, *(other.job for other in pending)]
+        num_left = len(self.unreferenced_pages) - sum(map(self._pages_to_start, starting))
+        return (
+            num_sequences + job.num_sequences <= self.max_batch_size
+            and num_left >= 0
+            and (not newcomers or prefill + job.num_prompt_tokens <= most)
+            and num_left >= self._expected_tokens() // (2 * self.page_size)
+        )
+
+    def _pages_to_start(self, job: Job) -> int:
+        return job.num_pages(self.page_size, min(job.max_new_tokens, 1) + self.num_draft_tokens)
+
+    def _expected_tokens(self) -> int:
+        """New tokens that started jobs are expected to have still."""
+        return sum(
+            max(other.job.expected_tokens - other.num_sampled, 0) * len(other.sequences)
+            for other in (*self.active_jobs, *self.pending_jobs)
+        )
+
+    def returning(self) -> PagedJob | None:
+        """The parked job that can return now: the first, of the highest priority."""
+        if not self.parked or self.pending_jobs:
+            return None
+        job = min(self.parked, key=lambda one: (-one.job.priority, one.serial_number))
+        has_pages = job.current_new_pages_required() <= len(self.unreferenced_pages)
+        is_next = all(other.is_decoding for other in self.active_jobs)
+        return job if has_pages and is_next else None
+
+    def start_returning(self) -> None:
+        """Before `iterate_start_jobs`: start a parked job, if it can return."""
+        if (job := self.returning()) is not None:
+            self.parked.remove(job)
+            self.pending_jobs.append(job)
+
+    def with_pages(self, jobs: Sequence[Any], num_tokens: int) -> list[Any]:
+        """Those of `jobs` that have pages for `num_tokens` tokens from the newest on. Others are
+        parked for them. No draw may be under way.
+        """
+        for job in jobs:
+            while job.is_active and not job.reach(num_tokens, self.pool):
+                other = self._choose(job)
+                if other is None:
+                    break
+                self.park(other)
+        for job in jobs:
+            job.is_short = job.is_active and not job.reach(num_tokens, self.pool)
+        return [job for job in jobs if job.is_active and not job.is_short]
+
+    def park(self, job: PagedJob) -> None:
+        job.park()
+        self.active_jobs.remove(job)
+        self.parked.append(job)
+        self._work.preempted += 1
+
+    def _choose(self, lacking: PagedJob) -> PagedJob | None:
+        """The job to park for a page: of the lowest priority, of the client with the most pages,
+        the last that came. None if that page has to wait.
+        """
+        others = [
+            job
+            for job in self.active_jobs
+            if job.is_scored and job.job.priority <= lacking.job.priority
+        ]
+        if len(self.active_jobs) < 2:
+            return None
+        lowest = min(job.job.priority for job in others)
+        choice = [job for job in others if job.job.priority == lowest and job.may_be_parked]
+        pages: Counter[str] = Counter()
+        for job in self.active_jobs:
+            pages[job.job.client] += job.num_held_pages
+        return max(choice, key=lambda job: (pages[job.job.client], job.serial_number), default=None)

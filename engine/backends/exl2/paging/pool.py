@@ -1,0 +1,35 @@
+"""The pages that no job uses, in the order in which jobs take them. Engine thread."""
+
+from collections import deque
+from typing import Any
+
+
+class Pool:
+    """Gives the page first that was released the longest ago; of a prefix, its last page."""
+
+    def __init__(self, generator: Any) -> None:
+        """`generator`: the library's; its table of pages must stay the same."""
+        self._generator = generator
+        # Serials and pages as of the last sort, the oldest first. Pages released since are newer.
+        self._order: deque[tuple[int, Any]] = deque()
+
+    def take(self) -> Any | None:
+        """A page for one job; None if none is left. Until `can_revert` is cleared, a release brings
+        its former content back.
+        """
+        generator = self._generator
+        if not generator.unreferenced_pages:
+            return None
+        page = self._oldest()
+        generator.access_serial += 1
+        page.add_ref_unique(generator.access_serial)
+        return page
+
+    def _oldest(self) -> Any:
+        while True:
+            if not self._order:
+                found = [(p.access_serial, p) for p in self._generator.unreferenced_pages.values()]
+                self._order = deque(sorted(found, key=lambda pair: pair[0]))
+            serial, page = self._order.popleft()
+            if page.ref_count == 0 and page.access_serial == serial:
+                return page

@@ -1,0 +1,279 @@
+"""Jobs that share too few pages have the texts that they have alone, over the real generator."""
+
+import itertools
+import random
+
+import pytest
+
+from switchyard.engine.grammar import constraints
+from switchyard.engine.messages import Chunk, Finished, Prefill, Started
+from tests.conftest import DEMO
+from tests.engine.exl2 import paging
+from tests.engine.exl2.drive import GREEDY, free_pages, prompt
+from tests.engine.exl2.paging import SIZE
+from tests.engine.forced import exl2_backend
+from tests.scripted import job
+
+LONG = constraints.regex("[a-z ]{3000,4000}")
+JOBS = paging.jobs(random.Random(5))
+
+
+@pytest.fixture
+def opened(model_path):
+    """Their tables of pages are checked after each change."""
+    backends = []
+
+    def opened(num_pages, is_overlapping=False, **config):
+        backends.append(
+            exl2_backend(
+                model_path,
+                is_overlapping=is_overlapping,
+                cache_tokens=num_pages * SIZE,
+                **{"max_batch_size": 16, **config},
+            )
+        )
+        backends[-1].open()
+        paging.watch(backends[-1])
+        return backends[-1]
+
+    yield opened
+    for backend in backends:
+        backend.close()
+
+
+def run(backend, jobs, before=lambda: None):
+    """Events by identifier; all are there from the beginning."""
+    waiting, events = list(jobs), {one.identifier: [] for one in jobs}
+    while waiting or backend.num_jobs:
+        while waiting and backend.has_room(waiting[0]):
+            backend.enqueue(waiting.pop(0))
+        before()
+        for event in paging.step(backend):
+            events[event.identifier].append(event)
+        paging.look(backend)
+    assert free_pages(backend) == backend._generator.max_pages
+    return events
+
+
+@pytest.fixture(scope="module")
+def alone(model_path):
+    """What each of the jobs is told where there are pages for all."""
+    backend = exl2_backend(model_path, cache_tokens=200 * SIZE, max_batch_size=64)
+    backend.open()
+    found = paging.told(run(backend, JOBS))
+    assert not backend.work.preempted
+    backend.close()
+    return found
+
+
+@pytest.mark.parametrize(("num_pages", "is_overlapping"), [(12, False), (6, True)])
+def test_jobs_that_share_few_pages_have_the_texts_that_they_have_alone(
+    opened, alone, num_pages, is_overlapping
+):
+    backend = opened(num_pages, is_overlapping)
+    events = run(backend, JOBS)
+    assert paging.told(events) == alone
+    assert backend.work.preempted > 0
+    for one in JOBS:  # nothing is told of a return
+        kinds = [type(event) for event in events[one.identifier]]
+        assert kinds.count(Started) == 1
+        prefills = [event for event in events[one.identifier] if type(event) is Prefill]
+        done = [event.done_tokens for event in prefills]
+        assert done == sorted(set(done))
+        assert all(e.total_tokens == one.num_prompt_tokens - one.num_sequences for e in prefills)
+
+
+def park_at_borders(backend, monkeypatch):
+    """Park each job in its prompt, after its first token, and around each border of a page."""
+    generator, done = backend._generator, set()
+    with_pages = generator.with_pages
+
+    def due(ahead):
+        for one in generator.active_jobs:
+            at = one.position() + ahead
+            if not one.is_decoding:
+                is_due = one.is_scored and one.start > 0
+                at = -1
+            else:
+                is_due = one.num_sampled + ahead == 1 or (at + 1) % SIZE < 3
+            if is_due and (one, at) not in done:
+                yield one, at
+
+    def park_some(jobs, num_tokens):
+        found = list(due(0))
+        for one, at in found:
+            done.add((one, at))
+            generator.park(one)
+        return with_pages(jobs, num_tokens)
+
+    monkeypatch.setattr(generator, "with_pages", park_some)
+
+    def unless_due(launch):
+        return lambda *args: None if list(due(1)) else launch(*args)
+
+    for name in ("_launch_behind", "_launch_ahead"):
+        monkeypatch.setattr(generator, name, unless_due(getattr(generator, name)))
+    return done
+
+
+@pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
+def test_jobs_that_are_parked_at_borders_have_the_texts_that_they_have_alone(
+    opened, alone, monkeypatch, is_overlapping
+):
+    backend = opened(60, is_overlapping, max_chunk_size=64)
+    done = park_at_borders(backend, monkeypatch)
+    assert paging.told(run(backend, JOBS)) == alone
+    assert len(done) == backend.work.preempted > 3 * len(JOBS)
+    assert any(at == -1 for _, at in done)  # in its prompt
+
+
+def until(backend, is_so, limit=3000):
+    events = []
+    for _ in range(limit):
+        if is_so():
+            return events
+        assert backend.num_jobs
+        events += paging.step(backend)
+        paging.look(backend)
+    raise AssertionError("it never was so")
+
+
+def of(name, length=10, num_tokens=700, **more):
+    more = {"ignore_eos": "constraint" not in more, "prompt": prompt(length, length), **more}
+    return job(name, num_tokens, **more)
+
+
+def start(backend, *jobs):
+    for one in jobs:
+        backend.enqueue(one)
+        backend.iterate()
+
+
+def parked(backend):
+    return [one.identifier for one in backend._generator.parked]
+
+
+ENDS = {
+    "cancelled": lambda backend: [backend.cancel(name) for name in "abcd"],
+    "failed together": lambda backend: backend.reset(),
+    "lost by the engine": lambda backend: backend.reconcile([]),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_parked_jobs_that_end_leave_nothing(opened, end):
+    backend = opened(4)
+    start(backend, *(of(name, constraint=LONG) for name in "abcd"))
+    rules = [rule for one in backend._jobs.values() for rule in one.sampler.rules]
+    until(backend, lambda: len(parked(backend)) > 1)
+    closed = []
+    for rule in rules:
+        rule.close = lambda rule=rule: closed.append(rule)
+    ENDS[end](backend)
+    assert {id(rule) for rule in closed} == {id(rule) for rule in rules}
+    assert backend.num_jobs == 0 and not backend._jobs and not parked(backend)
+    assert free_pages(backend) == 4 and backend.has_room(of("next", 800))
+
+
+def test_a_parked_job_tells_its_text_so_far_when_it_is_cancelled(opened):
+    backend = opened(4)
+    start(backend, *(of(name) for name in "abcd"))
+    events = until(backend, lambda: parked(backend))
+    name = parked(backend)[0]
+    num_told = sum(len(e.token_ids) for e in events if type(e) is Chunk and e.identifier == name)
+    last = backend.cancel(name)[-1]
+    assert (last.finish_reason, last.new_tokens) == ("cancelled", num_told + 1)  # and by `start`
+
+
+def test_a_step_that_fails_loses_no_token_of_a_parked_job(opened, alone, monkeypatch):
+    backend = opened(4)
+    forward, numbers = backend._generator._forward, itertools.count()
+
+    def fail(*args):
+        if parked(backend) and next(numbers) % 40 == 20:
+            raise RuntimeError("out of memory")
+        return forward(*args)
+
+    monkeypatch.setattr(backend._generator, "_forward", fail)
+    some = [one for one in JOBS if one.num_sequences == 1][:7]
+    expected = {one.identifier: alone[one.identifier] for one in some}
+    assert paging.told(run(backend, some)) == expected
+    assert backend.work.retries > 1 and backend.work.preempted
+
+
+def test_a_job_gives_way_to_no_lower_priority(opened):
+    backend = opened(3)
+    start(backend, of("low"), of("high", priority=1), of("last"))
+    ends = [
+        e.identifier for e in until(backend, lambda: not backend.num_jobs) if type(e) is Finished
+    ]
+    assert backend.work.preempted and ends[0] == "high"
+
+
+def test_who_holds_the_most_pages_gives_way_then_who_came_last(opened):
+    backend = opened(6)
+    start(backend, of("large", 600, client="one"), *(of(name, client=name) for name in "abc"))
+    until(backend, lambda: parked(backend))
+    assert parked(backend) == ["large"]
+    backend.reset()
+    start(backend, *(of(name, 200, client=name) for name in "abcdef"))
+    until(backend, lambda: parked(backend))
+    assert parked(backend)[0] == "f"
+
+
+def test_a_parked_job_returns_before_newcomers_that_are_no_more_urgent(opened):
+    backend = opened(4)
+    start(backend, of("large", 500), of("b", 200, priority=1), of("c", 5, 40, priority=2))
+    until(backend, lambda: parked(backend) == ["large"])
+    until(backend, lambda: free_pages(backend) > 0)
+    assert not backend.has_room(of("next", 1, 2))
+    assert backend.has_room(of("urgent", 1, 2, priority=1))
+
+
+def test_two_jobs_of_the_whole_cache_both_end(opened):
+    backend = opened(4, max_batch_size=2)
+    both = [of(name, 100, 4 * SIZE - 100) for name in "ab"]
+    events = run(backend, both)
+    assert {one.identifier: events[one.identifier][-1].new_tokens for one in both} == {
+        "a": 924,
+        "b": 924,
+    }
+    assert 1 <= backend.work.preempted < 30
+
+
+@pytest.mark.parametrize("num_tokens", [SIZE, 4 * SIZE])
+def test_a_prompt_of_all_pages_but_a_token_gets_that_token(opened, num_tokens):
+    backend = opened(num_tokens // SIZE)
+    one = of("one", num_tokens - 1, 1)
+    assert backend.has_room(one)
+    assert run(backend, [one])["one"][-1].new_tokens == 1
+
+
+def test_a_newcomer_waits_while_running_jobs_are_expected_to_need_the_pages(opened):
+    backend = opened(6)
+    for i in range(5):
+        assert backend.has_room(of(f"{i}", 1))
+        start(backend, of(f"{i}", 1, usual_tokens=250))
+    assert not backend.has_room(of("next", 1))  # the page that is left is theirs
+
+
+@pytest.mark.parametrize(
+    "way", [{"ngram_draft": True}, {"draft_model": DEMO}], ids=["n-grams", "model"]
+)
+def test_jobs_that_guess_have_their_texts_where_pages_are_few(way):
+    some = [
+        of(f"{n}", 1, 120, prompt=tuple(range(300, 300 + n)), sampling=GREEDY)
+        for n in (40, 200, 250, 330)
+    ]
+    plain, guessing = exl2_backend(DEMO), exl2_backend(DEMO, cache_tokens=4 * SIZE, **way)
+    try:
+        texts = []
+        for backend in (plain, guessing):
+            backend.open()
+            paging.watch(backend)
+            texts.append(paging.told(run(backend, some)))
+        assert texts[0] == texts[1]
+        assert guessing.work.preempted and guessing.work.drafts
+    finally:
+        plain.close()
+        guessing.close()
