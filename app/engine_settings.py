@@ -72,10 +72,10 @@ class ModelSettings(pydantic.BaseModel):
     hang_timeout: float = _of_engine("hang_timeout")
     hang_exit: float = _of_engine("hang_exit")
     max_chunk_size: int | None = _of_engine("max_chunk_size")
-    default_max_tokens: int = _of_engine("default_max_tokens")
+    default_max_tokens: int | None = _of_engine("default_max_tokens")
     default_repetition_penalty: float = _of_engine("default_repetition_penalty")
     default_frequency_penalty: float = _of_engine("default_frequency_penalty")
-    default_stop_on_loop: bool = _of_engine("default_stop_on_loop")
+    default_stop_on_loop: bool | None = _of_engine("default_stop_on_loop")
 
     tool_format: str = Field(
         "auto",

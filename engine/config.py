@@ -164,10 +164,10 @@ class ModelConfig:
         " running streams pause less when a long prompt arrives, and it waits longer for its first"
         " token. Default: 512 on a GPU, 64 without.",
     )
-    default_max_tokens: int = _option(
-        512,
-        "Default `max_tokens` of chats; with tools, and for Responses, a quarter of the context if"
-        " that is more.",
+    default_max_tokens: int | None = _option(
+        None,
+        "Default `max_tokens` of requests, but for `/v1/completions`. Default: what is left of the"
+        " context; 512 for KoboldAI's routes.",
     )
     default_repetition_penalty: float = _option(
         PARAMETERS["repetition_penalty"].default,
@@ -177,7 +177,11 @@ class ModelConfig:
         PARAMETERS["frequency_penalty"].default,
         "Default `frequency_penalty` of requests.",
     )
-    default_stop_on_loop: bool = _option(False, "Default `stop_on_loop` of requests.")
+    default_stop_on_loop: bool | None = _option(
+        None,
+        "Default `stop_on_loop` of requests. Default: `true` where neither the request nor"
+        " `default_max_tokens` limits the new tokens.",
+    )
 
     def __post_init__(self) -> None:
         if self.cache_tokens != "auto" and (
@@ -193,7 +197,7 @@ class ModelConfig:
         if self.max_seq_len is not None and self.max_seq_len < PAGE_SIZE:
             raise ModelError(f"max_seq_len must be at least {PAGE_SIZE} tokens", "max_seq_len")
         for name in ("max_batch_size", "max_pending_tokens", "default_max_tokens"):
-            if getattr(self, name) < 1:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ModelError(f"{name} must be at least 1", name)
         for name in ("repetition_penalty", "frequency_penalty"):
             low, high = (PARAMETERS[name].limits[limit] for limit in ("ge", "le"))

@@ -1,5 +1,6 @@
 """A backend whose every step a test decides: text comes from a script, time does not pass."""
 
+import itertools
 import queue
 import threading
 import time
@@ -37,26 +38,25 @@ def count(job: Job) -> Iterable[JobEvent]:
 
 
 def endless(job: Job) -> Iterable[JobEvent]:
-    """Starts and never ends."""
+    """Starts and never ends. It is no loop, which would end it."""
     yield Started(job.identifier)
-    while True:
-        yield Chunk(job.identifier, "x", (0,))
+    for i in itertools.cycle(range(1000)):
+        yield Chunk(job.identifier, "x", (i,))
 
 
 def ticking(job: Job) -> Iterable[JobEvent]:
     """A token every few milliseconds, for ever; the pace of a real model, roughly."""
-    yield Started(job.identifier)
-    while True:
+    for event in endless(job):
+        yield event
         time.sleep(0.005)
-        yield Chunk(job.identifier, "x", (0,))
 
 
 def slow(job: Job) -> Iterable[JobEvent]:
     """Likewise, but it ends."""
     yield Started(job.identifier)
-    for _ in range(job.max_new_tokens):
+    for i in range(job.max_new_tokens):
         time.sleep(0.005)
-        yield Chunk(job.identifier, "x", (0,))
+        yield Chunk(job.identifier, "x", (i % 1000,))
     yield finished(job, job.max_new_tokens)
 
 

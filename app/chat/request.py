@@ -200,10 +200,6 @@ class Chat(Scored):
         return self.max_completion_tokens or self.max_tokens
 
     @property
-    def is_agents(self) -> bool:
-        return bool(self.offer.tools)
-
-    @property
     def asked_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 

@@ -32,7 +32,6 @@ from switchyard.app.request.validation import Request
 logger = logging.getLogger(__name__)
 
 PLACE = "switchyard_place"  # in flask.g, while an input is inside the gate
-AGENTS_PART = 4  # an agent's answer without a limit may take a 1/AGENTS_PART of the context
 NEWS = 5  # questions for a job's place in the queue, in the time of one heartbeat
 
 
@@ -196,7 +195,7 @@ def max_new_tokens(
     """The limit of new tokens for a prompt of `prompt_tokens`.
 
     The request's own limit, clamped to the context if the setting allows; the answer then names the
-    parameter. Without one the default, which is higher for agents. `most`: the API key's limit.
+    parameter. Without one the default. `most`: the API key's limit.
     Raises PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
@@ -209,8 +208,9 @@ def max_new_tokens(
         asked = room
         neutral.note(request.names["max_new_tokens"])
     wanted = model.max_new_tokens(prompt_tokens, asked)
-    if asked is None and request.is_agents:
-        wanted = max(wanted, model.max_tokens // AGENTS_PART)
+    usual = request.usual_max_tokens
+    if asked is None and usual is not None and model.config.default_max_tokens is None:
+        wanted = min(wanted, usual)
     if most is not None:
         wanted = min(wanted, most)
     if asked is None and room > 0:

@@ -44,7 +44,8 @@ class StreamOptions(BaseModel):
 class Generation(Constrained, Sampled):
     """The parameters that all requests for text share."""
 
-    default_max_tokens: ClassVar[int | None] = None
+    default_max_tokens: ClassVar[int | None] = None  # whatever the setting of that name says
+    usual_max_tokens: ClassVar[int | None] = None  # without that setting
     neutral: ClassVar[Table] = OPENAI
     unset: ClassVar[Table] = {"max_tokens": (-1,), "seed": (-1,)}
 
@@ -55,8 +56,7 @@ class Generation(Constrained, Sampled):
     ] = Field(
         None,
         description=f"Most new tokens, and as many as fit the context. {UNLIMITED} Default: 16 for"
-        " `/v1/completions`, else the setting `default_max_tokens`; with tools a quarter of the"
-        " context if that is more.",
+        " `/v1/completions`, else the setting `default_max_tokens`.",
     )
     n: int = Field(
         1,
@@ -97,7 +97,7 @@ class Generation(Constrained, Sampled):
         None,
         description="Stop once the last tokens are one sequence, of at most 64, at least four"
         " times over and 32 long together. Tables and rulers may be that, too. Default: the"
-        " setting `default_stop_on_loop`.",
+        " setting `default_stop_on_loop`; without it, whether nothing limits the new tokens.",
     )
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
@@ -191,13 +191,6 @@ class Generation(Constrained, Sampled):
         return self.default_max_tokens if self.max_tokens is None else self.max_tokens
 
     @property
-    def is_agents(self) -> bool:
-        """Whether the request is an agent's: its default limit of tokens is then a part of the
-        context.
-        """
-        return False
-
-    @property
     def asked_logprobs(self) -> int | None:
         """The number of alternatives to show for each token; None: no logprobs in the answer."""
         return None
@@ -272,15 +265,20 @@ class Generation(Constrained, Sampled):
             include_stop=self.include_stop_str_in_output,
             num_logprobs=self.num_logprobs,
             prompt_logprobs=self.prompt_logprobs,
-            stop_on_loop=(
-                config.default_stop_on_loop if self.stop_on_loop is None else self.stop_on_loop
-            ),
+            stop_on_loop=self._stops_on_loop(config),
             constraint=self.constraint,
             priority=self.priority,
             client=client,
             owner=owner,
             request_id=request_id,
         )
+
+    def _stops_on_loop(self, config: engine.ModelConfig) -> bool:
+        for choice in (self.stop_on_loop, config.default_stop_on_loop):
+            if choice is not None:
+                return choice
+        limits = (self.asked_tokens, config.default_max_tokens, self.usual_max_tokens)
+        return all(limit is None for limit in limits)
 
 
 class Scored(Generation):

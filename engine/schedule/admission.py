@@ -46,7 +46,8 @@ def max_new_tokens(
     """See `Engine.max_new_tokens`."""
     limit = most_tokens(info)
     room = limit - prompt_tokens
-    wanted = max(min(config.default_max_tokens, room), 1) if asked is None else asked
+    default = room if config.default_max_tokens is None else config.default_max_tokens
+    wanted = max(min(default, room), 1) if asked is None else asked
     if wanted > room:
         guesses = f", less {info.num_draft_tokens} for guesses" * bool(info.num_draft_tokens)
         raise PromptTooLong(

@@ -108,43 +108,47 @@ TOOL = {"type": "function", "function": {"name": "look"}}
 
 
 @pytest.mark.parametrize(
-    ("url", "more", "new_tokens"),
+    ("url", "more", "new_tokens", "default", "stops_on_loop"),
     [
-        (URL, {}, 33),
-        (URL, {"tools": [TOOL]}, 512),
-        (URL, {"tools": [TOOL], "max_tokens": -1}, 512),
-        (URL, {"tools": [TOOL], "tool_choice": "none"}, 33),
-        (URL, {"tools": [TOOL], "max_tokens": 9}, 9),
-        ("/v1/responses", {}, 512),
-        ("/v1/responses", {"max_output_tokens": 9}, 9),
+        (URL, {}, None, None, True),
+        (URL, {"max_tokens": -1}, None, None, True),
+        (URL, {"tools": [TOOL]}, None, None, True),
+        (URL, {"stop_on_loop": False}, None, None, False),
+        (URL, {"max_tokens": 9}, 9, None, False),
+        (URL, {"max_tokens": 9, "stop_on_loop": True}, 9, None, True),
+        (URL, {"tools": [TOOL]}, 33, 33, False),
+        ("/v1/responses", {}, None, None, True),
+        ("/v1/responses", {}, 33, 33, False),
+        ("/v1/responses", {"max_output_tokens": 9}, 9, None, False),
+        ("/v1/completions", {}, 16, None, False),
+        ("/v1/completions", {}, 16, 33, False),
+        ("/generate", {}, None, None, True),
+        ("/completion", {}, None, None, True),
+        ("/api/v1/generate", {}, 512, None, False),
+        ("/api/v1/generate", {}, 33, 33, False),
     ],
     ids=str,
 )
-def test_an_agent_that_names_no_limit_gets_a_part_of_the_context(
-    make_client, url, more, new_tokens
+def test_a_request_without_a_limit_gets_the_rest_of_the_context(
+    make_client, url, more, new_tokens, default, stops_on_loop
 ):
     backend = ScriptedBackend()
-    client = make_client(backend, default_max_tokens=33)
-    asked = {"input": "Hello"} if url == "/v1/responses" else {"messages": HELLO}
-    response = client.post(url, json={**asked, **more})
+    client = make_client(backend, default_max_tokens=default)
+    asked = {URL: {"messages": HELLO}, "/v1/responses": {"input": "Hello"}}
+    response = client.post(url, json={**asked.get(url, {"prompt": "Hello"}), **more})
     assert response.status_code == 200 and "x-switchyard-ignored" not in response.headers
-    assert backend.enqueued[0].max_new_tokens == new_tokens
-
-
-def test_a_default_above_that_part_holds_for_agents_too(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend, default_max_tokens=700)
-    client.post(URL, json={"messages": HELLO, "tools": [TOOL]})
-    assert backend.enqueued[0].max_new_tokens == 700
-
-
-def test_an_agent_near_the_end_of_the_context_gets_what_fits(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
-    text = "a " * 1700
-    assert client.post("/v1/responses", json={"input": text}).status_code == 200
     [job] = backend.enqueued
-    assert job.max_new_tokens == 2048 - len(job.prompt) < 512
+    assert job.max_new_tokens == (new_tokens or 2048 - len(job.prompt))
+    assert job.stop_on_loop == stops_on_loop
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_an_operators_choice_of_loops_holds_with_and_without_a_limit(make_client, default):
+    backend = ScriptedBackend()
+    client = make_client(backend, default_stop_on_loop=default)
+    for more in ({}, {"max_tokens": 3}):
+        client.post(URL, json={"messages": HELLO, **more})
+    assert [job.stop_on_loop for job in backend.enqueued] == [default] * 2
 
 
 @pytest.mark.parametrize(

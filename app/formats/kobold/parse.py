@@ -53,11 +53,13 @@ _NEUTRAL: Table = {
     "banned_tokens": ([], ""),
     "logprobs": OFF,
 }
+USUAL_MAX_TOKENS = 512  # its clients expect a number
 _SETTLED: Table = {"stream": (True, False)}  # by the route
 
 
 class Kobold(OtherServers, OneText):
     model_config = called("kobold")
+    usual_max_tokens = USUAL_MAX_TOKENS
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
     neutral: ClassVar[Table] = but(
         {
@@ -187,6 +189,7 @@ class KoboldStream(Kobold):
 
 class Textgen(OtherServers, OneText):
     model_config = called("textgen")
+    usual_max_tokens = USUAL_MAX_TOKENS
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
     neutral: ClassVar[Table] = but(
         {**_NEUTRAL, "auto_max_new_tokens": OFF}, "do_sample", "truncation_length"

@@ -155,7 +155,8 @@ def true_max_context_length() -> flask.Response:
 @declares({200: Number})
 def max_length() -> flask.Response:
     """The default limit of new tokens."""
-    return json_response({"value": services().models.get().config.default_max_tokens})
+    limit = services().models.get().config.default_max_tokens
+    return json_response({"value": limit or parse.USUAL_MAX_TOKENS})
 
 
 @blueprint.post("/v1/internal/encode")

@@ -57,10 +57,6 @@ MAX_METADATA = 16  # OpenAI's
 
 class ResponsesChat(Chat):
     @property
-    def is_agents(self) -> bool:
-        return True  # also without tools: Codex summarizes conversations so
-
-    @property
     def names(self) -> dict[str, str]:
         names = super().names
         if names["constraint"] == "response_format":
@@ -118,7 +114,7 @@ class ResponseRequest(Generation):
     max_output_tokens: Tokens | None = Field(
         None,
         description="Most new tokens, those of thoughts included, and as many as fit the context."
-        " Default: a quarter of the context, or the setting `default_max_tokens` if that is more.",
+        " Default: the setting `default_max_tokens`.",
     )
     tools: list[AnyTool] = Field(
         default=[],
