@@ -16,6 +16,7 @@ from switchyard.engine.messages import (
     JobEvent,
     JobState,
     ModelInfo,
+    Parked,
     Phase,
     Prefill,
     PutBack,
@@ -48,13 +49,17 @@ class Tracked:
             self.state = "pending"
         elif isinstance(event, Started):
             self.state = "prefill"
+        elif isinstance(event, Parked):
+            self.state = "decode" if self.new_tokens else "prefill"
+            if not event.is_over:
+                self.state = "parked"
 
     def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
         """`info`: of a loaded model; jobs have no pages before the load. `now`, by the monotonic
         clock, is the same for all jobs of a list, so that their ages keep their order.
         """
         job, num_pages = self.job, 0
-        if info is not None and self.state != "pending":
+        if info is not None and self.state in ("prefill", "decode"):
             num_new = min(self.new_tokens + 1, job.max_new_tokens) + info.num_draft_tokens
             num_pages = job.num_pages(info.page_size, num_new)
         return JobState(
@@ -208,6 +213,8 @@ class HeldJobs:
             held.account(event)
         elif isinstance(event, Prefill):
             held.account(event)
+        elif isinstance(event, Parked):
+            return False
         stream = held.stream
         batches[stream] = (*batches.get(stream, ()), event)
         return has_to_end

@@ -8,7 +8,7 @@ from switchyard.engine.job import Job
 from switchyard.engine.stats import Stats
 
 FinishReason = Literal["stop", "length", "cancelled"]
-Phase = Literal["pending", "prefill", "decode"]
+Phase = Literal["pending", "prefill", "decode", "parked"]
 
 
 # Commands: into the engine thread
@@ -191,6 +191,14 @@ class PutBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """The job has given up its pages to others, or has pages again. No stream gets it."""
+
+    identifier: str
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Queued:
     """The place of a job in the queue, 1 is next. Told by `Engine.queued`."""
 
@@ -275,20 +283,10 @@ class Failed:
     error: EngineError
 
 
-JobEvent = Started | PutBack | Queued | Prefill | PromptLogprobs | Chunk | Finished | Failed
-# Of the engine thread itself
-ThreadEvent = (
-    LoadProgress
-    | Loaded
-    | Stopped
-    | Restarting
-    | Recovering
-    | Recovered
-    | Hanging
-    | ReplicaStates
-    | Zombies
-    | PendingList
-    | JobList
-    | Stats
+JobEvent = (
+    Started | PutBack | Parked | Queued | Prefill | PromptLogprobs | Chunk | Finished | Failed
 )
+# Of the engine thread itself
+_LifeEvent = LoadProgress | Loaded | Stopped | Restarting | Recovering | Recovered | Hanging
+ThreadEvent = _LifeEvent | ReplicaStates | Zombies | PendingList | JobList | Stats
 Event = ThreadEvent | JobEvent

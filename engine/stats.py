@@ -153,6 +153,7 @@ class Occupancy:
     referenced_pages: int = 0  # in use by jobs
     cached_pages: int = 0  # unused, with content that a prompt may reuse
     memory: tuple[DeviceMemory, ...] = ()
+    parked_jobs: int = 0  # without pages, until there are some
     kept: KeptWeights = KeptWeights()
 
 
@@ -215,6 +216,7 @@ def together(time: float, several: Sequence[Stats], num_pending: int, began: flo
             sum(one.occupancy.referenced_pages for one in several),
             sum(one.occupancy.cached_pages for one in several),
             tuple(memory for one in several for memory in one.occupancy.memory),
+            sum(one.occupancy.parked_jobs for one in several),
             KeptWeights(
                 sum(one.occupancy.kept.num_bytes for one in several),
                 max((one.occupancy.kept.min_tokens for one in several), default=0),

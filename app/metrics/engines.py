@@ -85,6 +85,9 @@ def _number(stats: engine.Stats, path: str) -> float:
 def _of_jobs(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     running = GaugeMetricFamily("vllm:num_requests_running", "Jobs in the batch.", labels=LABELS)
     waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Jobs that wait.", labels=LABELS)
+    parked = GaugeMetricFamily(
+        "switchyard_jobs_parked", "Jobs of the batch without pages.", labels=["model_name"]
+    )
     age = GaugeMetricFamily(
         "switchyard_last_iteration_age_seconds",
         "Since the engine thread reported a step, while jobs are in the batch; else 0.",
@@ -94,8 +97,9 @@ def _of_jobs(models: Sequence[engine.Engine]) -> Iterator[Metric]:
         stats = _stats(model)
         running.add_metric(_labels(model), stats.num_active)
         waiting.add_metric(_labels(model), max(model.num_jobs - stats.num_active, 0))
+        parked.add_metric([model.config.name], stats.occupancy.parked_jobs)
         age.add_metric([model.config.name], last_iteration_age(model))
-    yield from (running, waiting, age)
+    yield from (running, waiting, parked, age)
 
 
 def last_iteration_age(model: engine.Engine) -> float:

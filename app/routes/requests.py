@@ -26,7 +26,7 @@ class RequestRow(TypedDict):
     index: int
     request_id: str
     model: str
-    state: Literal["pending", "prefill", "decode"]
+    state: Literal["pending", "prefill", "decode", "parked"]
     place: int | None
     priority: int
     age: float

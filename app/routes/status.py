@@ -45,6 +45,7 @@ class StatusModel(TypedDict, total=False):
     progress: float | None
     running: int
     waiting: int
+    parked: int
     max_seq_len: int
     cache_mode: str
     max_batch_size: int
@@ -114,6 +115,7 @@ def _sums(here: Services, model: engine.Engine) -> StatusModel:
         "progress": None if found.progress is None else round(found.progress, 3),
         "running": running,
         "waiting": max(model.num_jobs - running, 0),
+        "parked": 0 if stats is None else stats.occupancy.parked_jobs,
     }
 
 

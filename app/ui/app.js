@@ -602,6 +602,7 @@ function card(model) {
   const of = (number, most) => (most === undefined ? number : `${number} of ${most}`);
   rows.push(["running", of(model.running, model.max_batch_size)]);
   rows.push(["waiting", of(model.waiting, model.max_pending)]);
+  if (model.parked) rows.push(["parked, without pages", model.parked]);
   if (model.tokens_per_second !== undefined) {
     rows.push(["tokens/s", model.tokens_per_second], ["prompt tokens/s", model.prompt_tokens_per_second]);
     if (model.iteration_ms) rows.push(["iteration", `${model.iteration_ms} ms`]);

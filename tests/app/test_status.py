@@ -23,7 +23,11 @@ def here(monkeypatch):
     monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: 612.34))
     monkeypatch.setattr(status, "last_iteration_age", lambda _: 0.25049)
     occupancy = Occupancy(
-        referenced_pages=33, cached_pages=22, memory=(MEMORY,), kept=KeptWeights(5, 8)
+        referenced_pages=33,
+        cached_pages=22,
+        memory=(MEMORY,),
+        parked_jobs=5,
+        kept=KeptWeights(5, 8),
     )
     standing = SimpleNamespace(
         stats=engine.Stats(0.0, TOTALS, num_active=3, occupancy=occupancy),
@@ -46,7 +50,14 @@ def here(monkeypatch):
     )
 
 
-SUMS = {"id": "name", "state": "recovering", "progress": 0.123, "running": 3, "waiting": 4}
+SUMS = {
+    "id": "name",
+    "state": "recovering",
+    "progress": 0.123,
+    "running": 3,
+    "waiting": 4,
+    "parked": 5,
+}
 
 
 def test_the_status_tells_each_number_of_a_model_at_work(here):

@@ -2,8 +2,16 @@
 
 import queue
 import threading
+import time
 
-from switchyard.engine.messages import Chunk, Finished, PendingList, Started
+from switchyard.engine.messages import (
+    Chunk,
+    Finished,
+    Parked,
+    PendingList,
+    Started,
+)
+from tests.engine.conftest import over_all_links
 from tests.engine.reading import take_all, text
 from tests.scripted import Gate, ScriptedBackend, count, endless, job
 
@@ -162,3 +170,28 @@ def test_of_listed_jobs_none_is_older_than_one_that_came_before(make_engine):
 def wait_until_empty(model):
     with model._changed:
         assert model._changed.wait_for(lambda: not model._held, 20)
+
+
+def parking(job):
+    yield Started(job.identifier)
+    yield Chunk(job.identifier, "x", (0,))
+    while job.identifier == "parked":
+        time.sleep(0.005)
+        yield Parked(job.identifier)
+    yield Parked(job.identifier)
+    while True:
+        time.sleep(0.005)
+        yield Parked(job.identifier, is_over=True)
+
+
+@over_all_links
+def test_jobs_tells_which_are_parked(make_engine):
+    model = make_engine(ScriptedBackend(parking))
+    stream = model.submit([job("parked"), job("returned")])
+    expected = {"parked": ("parked", 0), "returned": ("decode", 1)}
+    deadline = time.monotonic() + 20
+    while {j.identifier: (j.state, j.num_pages) for j in model.jobs()} != expected:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    stream.close()
+    assert not any(isinstance(event, Parked) for event in stream.take_now())

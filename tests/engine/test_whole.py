@@ -98,7 +98,7 @@ def test_each_number_of_several_engines_is_summed_by_itself():
             numbered(Work, times),
             num_active=times,
             num_pending=10 * times,
-            occupancy=Occupancy(100 * times, 1000 * times, (memory[times - 1],)),
+            occupancy=Occupancy(100 * times, 1000 * times, (memory[times - 1],), times),
             began=50.0 + times,
         )
         for times in (1, 2)
@@ -114,7 +114,7 @@ def test_each_number_of_several_engines_is_summed_by_itself():
         numbered(Work, 3),
         num_active=3,
         num_pending=530,
-        occupancy=Occupancy(300, 3000, tuple(memory)),
+        occupancy=Occupancy(300, 3000, tuple(memory), 3),
         began=7.0,
     )
 

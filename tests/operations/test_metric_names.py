@@ -63,7 +63,7 @@ def test_what_engines_count_has_its_own_name(make_client):
         for i, (name, bounds) in enumerate(engine.BOUNDS.items())
     }
     now = time.monotonic() - 5
-    model.deliver([engine.Stats(now, totals, counts, work, 2, 3, Occupancy(1, 2, (memory,)))])
+    model.deliver([engine.Stats(now, totals, counts, work, 2, 3, Occupancy(1, 2, (memory,), 4))])
     standing = model.standing
     standing.num_hangs, standing.num_zombies, standing.num_restarts = 11, 12, 13
     standing.load_seconds = 14.5
@@ -83,6 +83,7 @@ def test_what_engines_count_has_its_own_name(make_client):
     assert value(found, "switchyard_model_load_seconds") == 14.5
     assert value(found, "switchyard_model_load_progress") == 1.0
     assert value(found, "vllm:num_requests_running") == 2
+    assert value(found, "switchyard_jobs_parked") == 4
     assert 5 <= value(found, "switchyard_last_iteration_age_seconds") < 60
     for kind, size in (("allocated", 1), ("reserved", 2), ("free", 3), ("total", 4)):
         assert value(found, "switchyard_gpu_memory_bytes", kind=kind) == size
@@ -100,6 +101,7 @@ def test_what_engines_count_has_its_own_name(make_client):
         {"name": "gpu", "allocated": 1, "reserved": 2, "free": 3, "total": 4},
     ]
     assert 5 <= told["last_iteration_age"] < 60
+    assert told["parked"] == 4
     assert (told["running"], told["waiting"]) == (2, 0)  # whose jobs have ended meanwhile
     assert value(found, "vllm:num_requests_waiting") == 0
     assert told["pages"] == {"all": model.info.num_pages, "referenced": 1, "cached": 2}

@@ -313,7 +313,7 @@ def test_the_status_tells_all_and_a_users_key_states_and_sums(make_keyed):
     assert model["draft_acceptance"] is None  # there is no draft
     seen = client.get("/v1/status", headers=bearer("ann")).json
     [model] = seen["models"]
-    assert model.keys() == {"id", "state", "progress", "running", "waiting"}
+    assert model.keys() == {"id", "state", "progress", "running", "waiting", "parked"}
     assert seen.keys() == {"object", "version", "uptime", "models"}
     assert client.get("/v1/status").status_code == 401
     response.close()

@@ -30,7 +30,7 @@ from switchyard.engine.grammar.masks import MaskThreads
 from switchyard.engine.grammar.turns import SlowTurns
 from switchyard.engine.job import Job
 from switchyard.engine.memory.lengths import CHUNK_SIZES, MAX_STEP
-from switchyard.engine.messages import JobEvent, ModelInfo, Started
+from switchyard.engine.messages import JobEvent, ModelInfo, Parked, Started
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.stats import Occupancy, Work
@@ -287,6 +287,8 @@ class Exl2Backend:
                 return events.told(job, result)
             case results.JobBegun():
                 return [Started(identifier)]
+            case results.JobMoved(_, is_parked):
+                return [Parked(identifier, is_over=not is_parked)]
             case results.PromptComputed():
                 return [events.prefill(job, result)]
             case results.PromptScored():

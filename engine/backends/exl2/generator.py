@@ -60,10 +60,12 @@ class Generator(HeldGenerator):
             self.make_way()
             num_rows = sum(len(job.sequences) for job in self.decoding())
             self._work.note_pass(num_rows, num_rows)
-            return [*drawn, *self.iterate_by_library()]
+            rest = self.iterate_by_library()
+            return [*drawn, *self.take_moves(), *rest]
         try:
             with torch.inference_mode():
-                return self._iterate()
+                rest = self._iterate()
+            return [*self.take_moves(), *rest]
         except BaseException:
             self._step = None  # it may follow tokens that no job has
             raise

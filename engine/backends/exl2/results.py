@@ -13,6 +13,14 @@ class JobBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class JobMoved:
+    """The job has given up its pages, or has pages again."""
+
+    identifier: str
+    is_parked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PromptComputed:
     """The prompt is computed up to `done_tokens`; of a pair, both prompts."""
 
@@ -53,7 +61,7 @@ class JobBroken:
     error: BaseException
 
 
-Result = JobBegun | PromptComputed | PromptScored | TokenTold | JobBroken
+Result = JobBegun | JobMoved | PromptComputed | PromptScored | TokenTold | JobBroken
 
 
 def of_library(results: Iterable[dict[str, Any] | Result]) -> list[Result]:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from switchyard.engine.grammar import constraints
-from switchyard.engine.messages import Chunk, Finished, Prefill, Started
+from switchyard.engine.messages import Chunk, Finished, Parked, Prefill, Started
 from tests.conftest import DEMO
 from tests.engine.exl2 import paging
 from tests.engine.exl2.drive import GREEDY, free_pages, prompt
@@ -277,3 +277,16 @@ def test_jobs_that_guess_have_their_texts_where_pages_are_few(way):
     finally:
         plain.close()
         guessing.close()
+
+
+def test_a_list_of_jobs_says_which_are_parked(make_engine, model_path):
+    backend = exl2_backend(model_path, cache_tokens=4 * SIZE, max_batch_size=8)
+    model = make_engine(backend, max_batch_size=8)
+    stream = model.submit([of(name, 10, 700) for name in "abcd"])
+    seen = {}
+    while not stream.is_finished:
+        assert not any(isinstance(event, Parked) for event in stream.take(20))
+        for one in model.jobs(timeout=0):
+            seen.setdefault(one.identifier, set()).add((one.state, one.num_pages > 0))
+    states = set().union(*seen.values())
+    assert states >= {("decode", True), ("parked", False)} and ("parked", True) not in states

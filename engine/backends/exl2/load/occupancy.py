@@ -9,10 +9,15 @@ from switchyard.engine.stats import DeviceMemory, Occupancy
 
 
 def occupancy(generator: Any, loaded: LoadedModel) -> Occupancy:
-    """Of the library's generator, or of one derived from it, over `loaded`."""
+    """Of a `PagingGenerator` over `loaded`."""
     free = generator.unreferenced_pages.values()
-    cached = sum(page.kv_position == generator.page_size for page in free)
-    return Occupancy(len(generator.referenced_pages), cached, _memory(), loaded.kept)
+    return Occupancy(
+        referenced_pages=len(generator.referenced_pages),
+        cached_pages=sum(page.kv_position == generator.page_size for page in free),
+        memory=_memory(),
+        parked_jobs=len(generator.parked),
+        kept=loaded.kept,
+    )
 
 
 def _memory() -> tuple[DeviceMemory, ...]:

@@ -10,6 +10,7 @@ from switchyard.engine.backends.exl2.load.loaded import Passes
 from switchyard.engine.backends.exl2.paging.paged_job import PagedJob
 from switchyard.engine.backends.exl2.paging.pool import Pool
 from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
+from switchyard.engine.backends.exl2.results import JobMoved
 from switchyard.engine.job import Job
 from switchyard.engine.stats import Work
 
@@ -24,6 +25,7 @@ class PagingGenerator(PromptGenerator):
     ) -> None:
         """`work`: counters to add to; `settings`: the library's."""
         self.parked: list[PagedJob] = []
+        self._moves: list[JobMoved] = []  # not yet told
         super().__init__(device, passes, **settings)
         self._work = work
 
@@ -99,6 +101,7 @@ class PagingGenerator(PromptGenerator):
         if (job := self.returning()) is not None:
             self.parked.remove(job)
             self.pending_jobs.append(job)
+            self._moves.append(JobMoved(job.identifier, False))
 
     def with_pages(self, jobs: Sequence[Any], num_tokens: int) -> list[Any]:
         """Those of `jobs` that have pages for `num_tokens` tokens from the newest on. Others are
@@ -119,6 +122,12 @@ class PagingGenerator(PromptGenerator):
         self.active_jobs.remove(job)
         self.parked.append(job)
         self._work.preempted += 1
+        self._moves.append(JobMoved(job.identifier, True))
+
+    def take_moves(self) -> list[JobMoved]:
+        """The jobs that were parked, or have returned, since the last call."""
+        moves, self._moves = self._moves, []
+        return moves
 
     def _choose(self, lacking: PagedJob) -> PagedJob | None:
         """The job to park for a page: of the lowest priority, of the client with the most pages,
