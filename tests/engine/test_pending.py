@@ -274,3 +274,21 @@ def test_nothing_is_kept_of_clients_that_have_gone(num_clients):
         start(pending)
     [level] = pending._levels.values()
     assert len(level.queues) + len(level.finishes) < 60
+
+
+def test_a_large_limit_counts_as_four_usual_answers_in_the_order():
+    pending = Pending()
+    for name, limit, usual in (("long", 30_000, 500), ("usual", 30_000, 100), ("exact", 390, 500)):
+        pending.push(job(name, limit, usual_tokens=usual))
+    assert pending.identifiers() == ("exact", "usual", "long")
+
+
+def test_a_large_limit_is_waited_for_in_whole():
+    """A job is due by the limits of those before it, whatever their usual answers are."""
+    pending = Pending(2.0)
+    pending.push(job("long", 30_000, usual_tokens=500))
+    for i in range(20):
+        pending.push(job(f"{i}", 30_000, usual_tokens=10))
+    assert pending.candidates()[0].identifier == "0"
+    pending.start("0")
+    assert pending.candidates()[0].identifier == "long"

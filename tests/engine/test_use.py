@@ -6,7 +6,8 @@ import pytest
 
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started, Timings
 from tests.engine.conftest import over_all_links
-from tests.scripted import Gate, ScriptedBackend, endless, finished, job
+from tests.engine.reading import take_all
+from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
 
 
 def looked_up(job):
@@ -129,3 +130,28 @@ def test_a_job_that_may_have_no_more_tokens_ends_with_its_length(make_engine):
     assert (events[-1].finish_reason, events[-1].stop_reason) == ("length", "quota")
     assert told[:3] == [1, 5, 8] and len(told) == 4
     assert 8 <= told[-1] == events[-1].new_tokens
+
+
+def test_a_job_knows_how_long_its_clients_answers_of_its_kind_usually_are(make_engine):
+    backend = ScriptedBackend()
+    model = make_engine(backend)
+    mine = {"client": "me", "kind": "Chat"}
+    for name, more in (
+        ("first", mine),
+        ("second", mine),
+        ("another's", {**mine, "client": "you"}),
+        ("of another kind", {**mine, "kind": "Completion"}),
+    ):
+        take_all(model.submit([job(name, 20, **more)]))
+    assert [one.usual_tokens for one in backend.enqueued] == [180, 160, 180, 180]
+    assert backend.enqueued[0].expected_tokens == 20
+
+
+def test_a_cancelled_answer_is_not_a_usual_one(make_engine):
+    backend = ScriptedBackend(lambda one: (endless if one.identifier == "a" else count)(one))
+    model = make_engine(backend)
+    stream = model.submit([job("a", 99)])
+    model.cancel("a")
+    take_all(stream)
+    take_all(model.submit([job("b")]))
+    assert backend.enqueued[-1].usual_tokens == 180

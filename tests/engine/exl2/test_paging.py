@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from switchyard.engine.messages import Chunk, Finished, Parked, Prefill, Started
 from tests.conftest import DEMO
 from tests.engine.exl2 import paging
 from tests.engine.exl2.drive import GREEDY, free_pages, prompt
-from tests.engine.exl2.paging import SIZE
+from tests.engine.exl2.paging import SEEDED, SIZE
 from tests.engine.forced import exl2_backend
 from tests.scripted import job
 
@@ -290,3 +291,10 @@ def test_a_list_of_jobs_says_which_are_parked(make_engine, model_path):
             seen.setdefault(one.identifier, set()).add((one.state, one.num_pages > 0))
     states = set().union(*seen.values())
     assert states >= {("decode", True), ("parked", False)} and ("parked", True) not in states
+
+
+def test_all_choices_of_a_prompt_end_though_the_cache_holds_few(opened):
+    backend = opened(4, max_batch_size=32)
+    many = [of(f"{i}", 500, 20, sampling=replace(SEEDED, seed=i)) for i in range(32)]
+    events = run(backend, many)
+    assert {events[one.identifier][-1].new_tokens for one in many} == {20}
