@@ -298,3 +298,16 @@ def test_all_choices_of_a_prompt_end_though_the_cache_holds_few(opened):
     many = [of(f"{i}", 500, 20, sampling=replace(SEEDED, seed=i)) for i in range(32)]
     events = run(backend, many)
     assert {events[one.identifier][-1].new_tokens for one in many} == {20}
+
+
+@pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
+def test_a_page_that_an_answer_has_begun_is_found_behind_its_own_beginning_alone(
+    opened, is_overlapping
+):
+    backend = opened(8, is_overlapping)
+    one = of("one", 250, 60, sampling=GREEDY)
+    text = one.prompt + tuple(paging.told(run(backend, [one]))["one"][1])
+    begun = of("begun", prompt=text[SIZE:] + prompt(1, 9), num_tokens=2)
+    assert run(backend, [begun])["begun"][-1].cached_tokens == 0
+    following = of("following", prompt=text + prompt(2, 9), num_tokens=2)
+    assert run(backend, [following])["following"][-1].cached_tokens == len(text) - 1

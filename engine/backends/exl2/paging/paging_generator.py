@@ -109,7 +109,7 @@ class PagingGenerator(PromptGenerator):
         """
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):
-                other = self._choose(job)
+                other = self._choose()
                 if other is None:
                     break
                 self.park(other)
@@ -129,17 +129,13 @@ class PagingGenerator(PromptGenerator):
         moves, self._moves = self._moves, []
         return moves
 
-    def _choose(self, lacking: PagedJob) -> PagedJob | None:
+    def _choose(self) -> PagedJob | None:
         """The job to park for a page: of the lowest priority, of the client with the most pages,
-        the last that came. None if that page has to wait.
+        the last that came. None if the page has to wait.
         """
-        others = [
-            job
-            for job in self.active_jobs
-            if job.is_scored and job.job.priority <= lacking.job.priority
-        ]
         if len(self.active_jobs) < 2:
             return None
+        others = [job for job in self.active_jobs if job.is_scored]
         lowest = min(job.job.priority for job in others)
         choice = [job for job in others if job.job.priority == lowest and job.may_be_parked]
         pages: Counter[str] = Counter()
