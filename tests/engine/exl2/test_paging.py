@@ -311,3 +311,25 @@ def test_a_page_that_an_answer_has_begun_is_found_behind_its_own_beginning_alone
     assert run(backend, [begun])["begun"][-1].cached_tokens == 0
     following = of("following", prompt=text + prompt(2, 9), num_tokens=2)
     assert run(backend, [following])["following"][-1].cached_tokens == len(text) - 1
+
+
+def test_a_return_changes_nothing_of_what_is_told_of_a_prompt_that_was_cached(opened):
+    backend = opened(8)
+    run(backend, [of("first", 257, 2)])
+    start(backend, of("again", 257, 9))
+    generator = backend._generator
+    generator.park(generator.active_jobs[0])
+    for page in [*generator.unreferenced_pages.values()]:
+        page.clear()  # as if others had taken all
+    events = until(backend, lambda: not backend.num_jobs)
+    assert not any(isinstance(event, Prefill) for event in events)
+    assert (events[-1].cached_tokens, events[-1].new_tokens) == (256, 9)
+
+
+def test_a_job_that_has_returned_runs_for_a_while_before_it_is_parked_again(opened):
+    backend = opened(4)
+    start(backend, of("a", 246), of("b", 226), of("ends", 10, 14), of("last", 100))
+    until(backend, lambda: parked(backend) == ["last"])
+    until(backend, lambda: not parked(backend))
+    until(backend, lambda: parked(backend))
+    assert parked(backend) == ["b"]
