@@ -117,7 +117,10 @@ def test_no_gpu_is_asked_for_its_memory_before_it_is_in_use(backend, monkeypatch
 def test_pages_count_as_cached_once_they_are_full():
     free = {i: SimpleNamespace(kv_position=n) for i, n in enumerate((0, 1, 255, 256, 256))}
     generator = SimpleNamespace(
-        page_size=256, unreferenced_pages=free, referenced_pages={"a": None, "b": None, "c": None}
+        page_size=256,
+        unreferenced_pages=free,
+        referenced_pages={"a": None, "b": None, "c": None},
+        parked=[],
     )
     found = occupancy(generator, LoadedModel(None, None, "float16"))
     assert (found.referenced_pages, found.cached_pages) == (3, 2)

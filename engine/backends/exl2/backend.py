@@ -173,8 +173,7 @@ class Exl2Backend:
         return len(strays), lost
 
     def reset(self) -> None:
-        assert self._loaded is not None
-        if self._lacks_memory and self._loaded.shed():
+        if self._lacks_memory and self._loaded is not None and self._loaded.shed():
             logger.warning("memory ran out: the float16 copies of the weights are given up")
             return self.rebuild()
         self._begin_recovery()

@@ -223,4 +223,4 @@ def test_another_shape_of_what_crosses_is_another_protocol():
     assert (handshake.PROTOCOL, digest) == (3, DIGEST)
 
 
-DIGEST = "b6f21326b45e"
+DIGEST = "1ef3ba64c6aa"
