@@ -2,7 +2,9 @@
 
 import hypothesis
 import pytest
+from hypothesis import strategies as st
 
+from tests.engine.constraints.random_gbnf import NODES, grammar_of, sample
 from tests.engine.constraints.unspoiled import arguments_and_texts, left_at, schemas_and_texts
 from tests.tokenizers.calls import text_of
 
@@ -46,3 +48,11 @@ def test_what_a_tool_admits_is_never_spoiled(asked, choice):
         assert left(asked, call, tools=tools, tool_choice=choice) is None
 
     check()
+
+
+@SETTINGS
+@hypothesis.given(NODES, st.data())
+def test_what_a_grammar_admits_is_never_spoiled(asked, node, data):
+    text = sample(node, data.draw)
+    hypothesis.assume(text)
+    assert left(asked, text, grammar=grammar_of(node, data.draw)) is None
