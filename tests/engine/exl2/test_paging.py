@@ -333,3 +333,28 @@ def test_a_job_that_has_returned_runs_for_a_while_before_it_is_parked_again(open
     until(backend, lambda: not parked(backend))
     until(backend, lambda: parked(backend))
     assert parked(backend) == ["b"]
+
+
+@pytest.mark.parametrize("num_faults", [2, 3])
+def test_a_return_that_fails_is_tried_again_twice(opened, alone, monkeypatch, num_faults):
+    backend = opened(8)
+    one = next(one for one in JOBS if one.identifier == "seeded")
+    generator, left = backend._generator, [None] * num_faults
+    forward_chunk = generator.model.forward_chunk
+
+    def fail(*args, preprocess_only=False, **kwargs):
+        if preprocess_only and generator.active_jobs[0].num_parked and left:
+            left.pop()
+            raise RuntimeError("out of memory")
+        return forward_chunk(*args, preprocess_only=preprocess_only, **kwargs)
+
+    monkeypatch.setattr(generator.model, "forward_chunk", fail)
+    start(backend, one)
+    events = until(backend, lambda: backend._jobs[one.identifier].num_sampled == 9)
+    generator.park(generator.active_jobs[0])
+    for page in [*generator.unreferenced_pages.values()]:
+        page.clear()
+    events += until(backend, lambda: not backend.num_jobs)
+    assert not left and isinstance(events[-1], Finished) == (num_faults == 2)
+    if num_faults == 2:
+        assert alone[one.identifier][1][-20:] == [t for e in events[-21:-1] for t in e.token_ids]

@@ -1,5 +1,6 @@
 """The pages of a job: taken as its text grows, and given up when another job needs them."""
 
+import logging
 from typing import Any
 
 import torch
@@ -7,7 +8,11 @@ from exllamav2.generator.dynamic import _tensor_hash_checksum
 
 from switchyard.engine.backends.exl2.paging.pool import Pool
 from switchyard.engine.backends.exl2.prompt import PromptJob
+from switchyard.engine.backends.exl2.results import Result
 
+logger = logging.getLogger(__name__)
+
+MAX_RETRIES = 2  # of a pass over tokens that a job had before it was parked
 MIN_RUN = 64  # tokens that a job generates after a return, before it may be parked again
 
 
@@ -29,6 +34,7 @@ class PagedJob(PromptJob):
         # pair (2, …). Meanwhile it is in no pass.
         self.held: torch.Tensor | None = None
         self._first = 0  # tokens that it had at its last return
+        self._num_retries = 0  # since it began to return
         self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
         self._num_until_border = 0  # tokens until the current page is full
 
@@ -96,6 +102,7 @@ class PagedJob(PromptJob):
         self._give_up_pages()
         self.freeze_progress()
         self.num_parked += 1
+        self._num_retries = 0
         self._first = self.num_sampled
         self.is_decoding = self.is_short = False
         for sequence in self.sequences:
@@ -103,6 +110,17 @@ class PagedJob(PromptJob):
             sequence.prefill_complete = False
             sequence.block_index_tensor = None
         self.prepare_for_queue(self.generator, self.serial_number)
+
+    def fail(self, error: BaseException, results: list[Result]) -> None:
+        """A pass of a return is tried again: its client may have seen text, and a pass that fails
+        leaves no trace. So is a decode step, by `Exl2Backend`.
+        """
+        is_returning = self.num_parked > 0 and not self.is_decoding
+        if is_returning and self._num_retries < MAX_RETRIES:
+            self._num_retries += 1
+            logger.warning("%s: a pass has failed, trying again", self.identifier, exc_info=error)
+        else:
+            super().fail(error, results)
 
     @torch.inference_mode()  # also outside `iterate`, which made its tensors
     def deallocate_pages(self) -> None:
