@@ -13,6 +13,7 @@ from tests.engine.exl2 import paging
 from tests.engine.exl2.drive import GREEDY, free_pages, prompt
 from tests.engine.exl2.paging import SEEDED, SIZE
 from tests.engine.forced import exl2_backend
+from tests.engine.test_prompts import Rows
 from tests.scripted import job
 
 LONG = constraints.regex("[a-z ]{3000,4000}")
@@ -358,3 +359,13 @@ def test_a_return_that_fails_is_tried_again_twice(opened, alone, monkeypatch, nu
     assert not left and isinstance(events[-1], Finished) == (num_faults == 2)
     if num_faults == 2:
         assert alone[one.identifier][1][-20:] == [t for e in events[-21:-1] for t in e.token_ids]
+
+
+def test_prompts_in_rows_of_few_lengths_return_with_the_same_texts(opened, alone):
+    """As a GPU's captured passes compute them: the padding of a row needs pages of its own job."""
+    backend = opened(6, is_overlapping=True)
+    rows = Rows(backend)
+    some = [one for one in JOBS if one.num_sequences == 1 and one.prompt_logprobs is None]
+    expected = {one.identifier: alone[one.identifier] for one in some}
+    assert paging.told(run(backend, some)) == expected
+    assert backend.work.preempted and rows.shapes
