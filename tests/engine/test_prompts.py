@@ -29,7 +29,13 @@ class Rows:
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 
     def compute(self, token_ids, starts, pages):
-        assert token_ids.shape[1] in LENGTHS
+        length = token_ids.shape[1]
+        assert length in LENGTHS
+        sequences = [s for one in self._generator.active_jobs for s in one.sequences]
+        tables = [[page.page_index for page in s.allocated_pages] for s in sequences]
+        for row, start in zip(pages.tolist(), starts, strict=True):
+            written = row[: -(-(start + length) // 256)]
+            assert any(table[: len(written)] == written for table in tables)  # and no other page
         self.shapes.append(tuple(token_ids.shape))
         self._forward(token_ids, starts, pages, preprocess_only=True)
         return True
