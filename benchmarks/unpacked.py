@@ -72,7 +72,7 @@ def opened(args, most, unpacked_weights):
         "name",
         device="cuda",
         max_batch_size=most,
-        cache_tokens=max(most * 256, NUM_LONG * 7168),
+        cache_tokens=max(most * 512, NUM_LONG * 7168),
         unpacked_weights=unpacked_weights,
     )
     backend = make_backend(config)
