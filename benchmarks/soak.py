@@ -80,7 +80,6 @@ ATTACKERS = (  # with `--attackers`
     *("wrong keys", "addresses of a /64", "negative prompts", "a budget at once"),
     *("keys_file: all", "strangers' directories", "the ledger removed", "identical keys"),
 )
-LIMITS = (4, 16, 48, 96)
 NAMELESS = ("kobold, streamed",)  # kinds of requests without a model name: the first model answers
 SHAPE = {
     "--hidden-size": "hidden_size",
@@ -137,10 +136,10 @@ class Wrong(Exception):
     """A greedy answer that differs from the idle server's."""
 
 
-def greedy_requests(models):
+def greedy_requests(models, limits):
     """(model, kind's name, question, limit) of the requests with known answers. `models`: names."""
     rng = random.Random(1)
-    for model, name, limit in itertools.product(models, KINDS, LIMITS):
+    for model, name, limit in itertools.product(models, KINDS, limits):
         text = rng.choice(QUESTIONS).format(w=rng.choice(WORDS), n=rng.randint(1, 40))
         filler = [rng.choice(WORDS) for _ in range(rng.choice([0, 0, 20, 300]))]
         if model == models[0] or name not in NAMELESS:
@@ -391,6 +390,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--model", default=str(ROOT / "models" / "demo"))
     parser.add_argument("--models", type=int, default=1)
+    parser.add_argument("--limits", default="4,16,48,96", help="max_tokens, each as often")
     parser.add_argument("--attackers", action="store_true", help="all the while, all at once")
     args = parser.parse_args()
     header()
@@ -398,7 +398,9 @@ def main():
         process, port = start_server(args, directory)
         try:
             models = names_of(args)
-            soak = Soak(port, known_answers(port, models), time.monotonic() + args.minutes * 60)
+            limits = [int(limit) for limit in args.limits.split(",")]
+            answers = known_answers(port, models, limits)
+            soak = Soak(port, answers, time.monotonic() + args.minutes * 60)
             with attacking(args, port, directory):
                 soak.run(args.minutes * 60)
             sys.exit(0 if report(soak, settled(port, models), args.minutes) else 1)
@@ -423,10 +425,10 @@ def attacking(args, port, directory):
             print(f"the attacker {name!r} ends with status {status}")
 
 
-def known_answers(port, models):
+def known_answers(port, models, limits):
     """Texts of an idle server, by request. A request in a failed pass is repeated."""
     known = {}
-    for request in greedy_requests(models):
+    for request in greedy_requests(models, limits):
         for _ in range(20):
             text, _ = outcome_of(request[1], post(port, *request, temperature=0))
             if text is not None:
