@@ -108,7 +108,7 @@ class Tables:
         """Raises engine.ModelError where models can't be loaded in this process."""
         own = [name for name in shared.models.names if not shared.models.served(name).config.at]
         missing = [name for name in ("torch", "exllamav2") if not importlib.util.find_spec(name)]
-        if own and missing and self.open is engine.open_engine:
+        if own and missing and self.open is open_tried:
             raise engine.ModelError(
                 f"{missing[0]} is not installed: set `url` for client mode, or install"
                 " switchyard[server], which loads models in this process"

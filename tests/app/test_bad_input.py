@@ -130,7 +130,7 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
         ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
         ({"best_of": 2}, "best_of"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"min_tokens": 513}, "min_tokens"),  # more than the default of max_tokens
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
         ({"messages": [{"role": "user", "content": "a\ufdd0b"}]}, "messages"),
         ({"prompt": "x"}, "prompt"),
     ],

@@ -366,6 +366,7 @@ def test_what_a_change_may_set():
         "silence_timeout",
         "tensor_parallel",
         "tool_format",
+        "unpacked_weights",
         "way",
     }
 

@@ -37,7 +37,6 @@ def test_each_hostile_kind_ends_with_one_line_in_bounded_time_and_memory(model_p
     errors = engine.try_directories(paths, READERS)
     assert time.thread_time() - begin < 1  # of this thread: the work was another process's
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1_300_000
     assert errors.keys() == paths.keys()
     for path, told in paths.items():
         with pytest.raises(engine.ModelError, match=told) as failed:

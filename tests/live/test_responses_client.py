@@ -8,7 +8,7 @@ ASK = {"model": "tiny", "input": "Hello", "max_output_tokens": 4}
 GREEDY = {**ASK, "max_output_tokens": 400, "temperature": 0}  # ends by itself if it may
 
 
-class Pair(pydantic.BaseModel):
+class Pair(pydantic.BaseModel, extra="forbid"):
     a: bool
     b: bool
 
