@@ -14,7 +14,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from switchyard import app, engine  # noqa: E402
-from switchyard.app.formats.openai import parse  # noqa: E402
+from switchyard.app.chat.request import Chat  # noqa: E402
+from switchyard.app.formats.anthropic.parse import MessageRequest  # noqa: E402
+from switchyard.app.formats.openai.parse import Completion  # noqa: E402
+from switchyard.app.formats.responses.parse import ResponseRequest  # noqa: E402
 from switchyard.app.openapi.contract import document  # noqa: E402
 from switchyard.app.request.validation import NEUTRAL, OTHER, SETTLED, TOLD  # noqa: E402
 
@@ -36,8 +39,8 @@ Clients send these with values that change nothing. Such a value is taken, and n
 NAMES_HEAD = """
 ## Other names
 
-`/v1/completions`, `/completion` and `/api/…` take a parameter by the names that other servers have
-for it. Equal values under two names count as one; two values are a 400 that names both.
+An endpoint that generates and has a parameter takes it by the names that other servers have for it,
+too. Equal values under two names count as one; two values are a 400 that names both.
 """
 WORDS = {
     "all": (
@@ -71,8 +74,8 @@ TOPICS = {  # names up to the first dot or bracket
     " rep_pen_range repeat_penalty repeat_last_n frequency_penalty presence_penalty"
     " dry_multiplier dry_base dry_allowed_length dry_range dry_penalty_last_n"
     " dry_sequence_breakers",
-    "Allowed and banned tokens": "logit_bias banned_token_ids allowed_token_ids banned_strings"
-    " token_healing",
+    "Allowed and banned tokens": "logit_bias banned_token_ids custom_token_bans allowed_token_ids"
+    " banned_strings token_healing",
     "Guidance": "cfg_scale guidance_scale negative_prompt",
     "Structured output": "response_format json_schema regex choice grammar grammar_string"
     " guided_json guided_regex guided_choice guided_grammar structured_outputs text",
@@ -92,6 +95,7 @@ LOADING = (
     "/v1/model/",
 )  # these take settings: see docs/configuration.md
 COUNTING = "/input_tokens"  # a path with this ending takes the parameters of the path before it
+KINDS = (Completion, Chat, MessageRequest, ResponseRequest)  # for their other names
 UNBOUNDED = 2**31 - 1  # limits from here on are those of an integer
 
 
@@ -267,11 +271,12 @@ def where(paths: list[str]) -> str:
 
 
 def other_names() -> list[tuple[str, list[str]]]:
-    """For each parameter of text completions, its names on other servers."""
-    names: dict[str, list[str]] = {}
-    for name, own in sorted(parse.Completion.other_names().items()):
-        names.setdefault(own, []).append(name)
-    return sorted(names.items())
+    """For each parameter, its names on other servers."""
+    names: dict[str, set[str]] = {}
+    for kind in KINDS:
+        for name, own in kind.other_names().items():
+            names.setdefault(own, set()).add(name)
+    return sorted((own, sorted(other)) for own, other in names.items())
 
 
 def _code_of(path: str) -> str:

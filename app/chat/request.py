@@ -1,7 +1,7 @@
 """The parameters of a chat request, in OpenAI's shape. Other chat formats are converted to it."""
 
 import functools
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -9,7 +9,8 @@ from switchyard.app.chat.messages import Message, fault_of
 from switchyard.app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.generation import MAX_LOGPROBS, Scored, Tokens
-from switchyard.app.request.neutral import OFF, OPENAI, SERVERS, Table
+from switchyard.app.request.names import Called
+from switchyard.app.request.neutral import OFF, Table
 from switchyard.app.request.validation import Object, validate
 
 MAX_MESSAGES = 2048  # OpenAI's
@@ -29,8 +30,7 @@ class ThinkingSwitch(Object):
 
 class Chat(Scored):
     neutral: ClassVar[Table] = {
-        **OPENAI,
-        **SERVERS,
+        **Scored.neutral,
         "add_special_tokens": OFF,
         "audio": (),
         "best_of": (1,),
@@ -47,6 +47,7 @@ class Chat(Scored):
     }
     reasons: ClassVar[dict[str, str]] = {
         "chat_template": "the model's own is used",
+        "prompt_template": "the model's own is used",
         "function_call": "use tool_choice",
         "functions": "use tools",
     }
@@ -97,13 +98,16 @@ class Chat(Scored):
         description="Passed on to the model's chat template. A template that doesn't use it ignores"
         " it, and the answer names it.",
     )
-    enable_thinking: bool | None = Field(
+    enable_thinking: Annotated[bool | None, Called(others=("think",))] = Field(
         None,
         description="Passed on to the model's chat template, by the template's name for it. A"
         " template without such a switch ignores it, and the answer names it.",
     )
     thinking: ThinkingSwitch | None = Field(None, description="The same. Refused if they differ.")
-    reasoning_budget: int | None = Field(
+    reasoning_budget: Annotated[
+        int | None,
+        Called(others=("reasoning_budget_tokens", "thinking_budget", "thinking_token_budget")),
+    ] = Field(
         None,
         ge=0,
         lt=2**31,
@@ -121,7 +125,7 @@ class Chat(Scored):
         description="The answer continues the last message, which must be the assistant's."
         " Refused with `add_generation_prompt`.",
     )
-    chat_template_kwargs: dict[str, Any] = Field(
+    chat_template_kwargs: Annotated[dict[str, Any], Called(others=("template_vars",))] = Field(
         default={},
         max_length=64,
         description="Variables for the model's chat template. A variable that it doesn't use is"

@@ -60,13 +60,13 @@ class Constrained(Parameters):
         description="The output is JSON that is valid by this schema, its properties in the order"
         " in which the model writes them.",
     )
-    regex: Text | None = Field(
+    regex: Annotated[Text | None, Called(others=("regex_pattern",))] = Field(
         None,
         description="The whole output matches this: in the syntax of Rust's `regex`, `\\d`, `\\w`"
         " and `\\s` in ASCII, anchors at the ends only, no look-around.",
     )
     choice: Choices | None = Field(None, description="The output is one of these texts.")
-    grammar: Annotated[Text | None, Called(textgen="grammar_string")] = Field(
+    grammar: Annotated[Text | None, Called(textgen="grammar_string", others=("ebnf",))] = Field(
         None,
         description="The output is by this grammar, in GBNF (llama.cpp) or Lark (llguidance)."
         " A slow one is ended: `constraint_too_slow`.",

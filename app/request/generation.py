@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.request import neutral
 from switchyard.app.request.constraint import Constrained
-from switchyard.app.request.names import Called
-from switchyard.app.request.neutral import OPENAI, Table
+from switchyard.app.request.names import Called, all_names_of
+from switchyard.app.request.neutral import FRONT_ENDS, LOADING, NO_TEXT, OPENAI, SERVERS, Table
 from switchyard.app.request.sampling import Sampled, TokenId
-from switchyard.app.request.validation import MAX_SHOWN, Finite, Off, without_nulls
+from switchyard.app.request.stream_options import StreamOptions
+from switchyard.app.request.validation import MAX_SHOWN, without_nulls
 
 MAX_LOGPROBS = 20  # most alternatives shown for each token: OpenAI's limit
 
@@ -29,30 +31,21 @@ ModelName = Annotated[
 ]
 
 
-class StreamOptions(BaseModel):
-    model_config = Finite
-
-    include_usage: bool | None = Field(None, description="A last frame with `usage`.")
-    continuous_usage_stats: bool | None = Field(
-        None,
-        description="With `include_usage`, each frame tells the `usage` until then, as vLLM has"
-        " it.",
-    )
-    include_obfuscation: Off | None = None
-
-
 class Generation(Constrained, Sampled):
     """The parameters that all requests for text share."""
 
     default_max_tokens: ClassVar[int | None] = None  # whatever the setting of that name says
     usual_max_tokens: ClassVar[int | None] = None  # without that setting
-    neutral: ClassVar[Table] = OPENAI
-    unset: ClassVar[Table] = {"max_tokens": (-1,), "seed": (-1,)}
+    neutral: ClassVar[Table] = {**OPENAI, **SERVERS, **FRONT_ENDS, **LOADING}
+    unset: ClassVar[Table] = {"max_tokens": (-1,), "seed": (-1,), **NO_TEXT}
 
     model: ModelName = None
     max_tokens: Annotated[
         Tokens | None,
-        Called("max_length", "max_new_tokens", "n_predict", others=("num_predict",)),
+        Called(
+            *("max_length", "max_new_tokens", "n_predict"),
+            others=("max_completion_tokens", "num_predict"),
+        ),
     ] = Field(
         None,
         description=f"Most new tokens, and as many as fit the context. {UNLIMITED} Default: 16 for"
@@ -106,7 +99,8 @@ class Generation(Constrained, Sampled):
     )
     stream: bool = Field(False, description="Answer as the text comes; see Streaming.")
     stream_options: StreamOptions | None = Field(
-        None, description="How to stream. Refused without `stream`."
+        None,
+        description="How to stream. Ignored without `stream`, and the answer names it.",
     )
     return_progress: bool = Field(
         False,
@@ -140,9 +134,14 @@ class Generation(Constrained, Sampled):
     )
     user: str | None = Field(None, description="The end user, for the server's log at level DEBUG.")
 
+    @classmethod
+    def other_names(cls) -> Mapping[str, str]:
+        return all_names_of(cls)
+
     # `check_fields`: formats with other names for these fields leave them out.
     @field_validator(
         "stop",
+        "stop_sequences",
         mode="before",
         check_fields=False,
         json_schema_input_type=StopString | StopStrings,
@@ -161,7 +160,7 @@ class Generation(Constrained, Sampled):
     def check(self) -> None:
         super().check()
         if self.stream_options is not None and not self.stream:
-            raise BadRequest("stream_options needs stream: true", "stream_options")
+            neutral.note("stream_options")
         if self.return_progress and not self.stream:
             raise BadRequest("return_progress needs stream: true", "return_progress")
 

@@ -33,7 +33,10 @@ def names_of(kind: type[BaseModel], server: Server) -> dict[str, str]:
 
 @functools.cache
 def all_names_of(kind: type[BaseModel]) -> Mapping[str, str]:
-    """All names that other servers have for fields of `kind`, each with the name used here."""
+    """All names that other servers have for fields of `kind`, each with the name used here.
+
+    The name of a field that `kind` withholds may be another name of the one that it has instead.
+    """
     names: dict[str, str] = {}
     for base in kind.__mro__:  # a subclass may declare a field again without its other names
         for field, info in getattr(base, "model_fields", {}).items():
@@ -42,4 +45,8 @@ def all_names_of(kind: type[BaseModel]) -> Mapping[str, str]:
                 if isinstance(one, Called):
                     every = {field, one.kobold, one.textgen, one.llamacpp, *one.others}
                     names |= {name: own for name in every - {None, own} if name is not None}
-    return names
+    withheld: frozenset[str] = getattr(kind, "withheld", frozenset())
+    taken = kind.model_fields.items()
+    fields = {info.alias or name for name, info in taken if name not in withheld}
+    names = {name: names.get(own, own) for name, own in names.items() if name not in fields}
+    return {name: own for name, own in names.items() if own in fields}

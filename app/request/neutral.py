@@ -33,16 +33,19 @@ OPENAI: Table = {
     "verbosity": ANY,
 }
 
-# Further fields of vLLM, SGLang, llama.cpp and OpenRouter.
+# Further fields of vLLM, SGLang, llama.cpp, TabbyAPI and OpenRouter.
 SERVERS: Table = {
     "add_bos_token": ON,
-    "bad_words": ([],),
     "cache_prompt": (False, True),
     "early_stopping": OFF,
     "guided_decoding_backend": ANY,
     "id_slot": ANY,
     "length_penalty": ONE,
+    "loop_detect_window": ZERO,
+    "prompt_logprobs": (),
+    "prompt_template": ("",),
     "provider": ({},),
+    "response_prefix": ("",),
     "return_token_ids": OFF,
     "samplers": ANY,
     "skip_special_tokens": ON,
@@ -60,20 +63,17 @@ FRONT_ENDS: Table = {
     "adaptive_target": (-1, -1.0, -0.01, 0, 0.0),
     "api_server": ANY,
     "api_type": ANY,
-    "custom_token_bans": ("",),
     "do_sample": ON,
     "dynatemp_range": ZERO,
     "encoder_repetition_penalty": ONE,
     "epsilon_cutoff": ZERO,
     "eta_cutoff": ZERO,
-    "include_reasoning": ON,  # completions never split off reasoning
     "legacy_api": (False, True),
     "max_tokens_second": ZERO,
     "min_keep": (0, 0.0, 1, 1.0),
     "no_repeat_ngram_size": ZERO,
     "nsigma": ZERO,
     "num_beams": (1,),
-    "num_ctx": ANY,
     "penalty_alpha": ZERO,
     "rep_pen_slope": ANY,
     "sampler_order": ANY,
@@ -83,9 +83,30 @@ FRONT_ENDS: Table = {
     "truncation_length": ANY,
 }
 
+# What Ollama's clients, Open WebUI among them, say of how a model is loaded.
+LOADING: Table = {
+    "keep_alive": ANY,
+    "num_batch": ANY,
+    "num_ctx": ANY,
+    "num_gpu": ANY,
+    "num_keep": ANY,
+    "num_thread": ANY,
+    "use_mlock": ANY,
+    "use_mmap": ANY,
+}
+
+# Fields about chats, beside a plain prompt: its text never splits off thoughts.
+CHATS: Table = {
+    "include_reasoning": ON,
+    "template_vars": ({},),
+    "think": OFF,
+}
+
 # Values with which the same clients leave a parameter to the server.
 NO_TEXT: Table = {
+    "allowed_token_ids": ("",),
     "banned_strings": ("",),
+    "banned_token_ids": ("",),
     "grammar": ("",),
     "logit_bias": ([],),
     "negative_prompt": ("",),

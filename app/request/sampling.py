@@ -4,7 +4,6 @@ Defaults, ranges and texts come from the engine's table, `engine.PARAMETERS`. A 
 only what requests have otherwise than the engine.
 """
 
-import json
 from dataclasses import fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,12 +11,13 @@ from pydantic import Field, field_validator
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.request import neutral
+from switchyard.app.request import neutral, written
 from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
+from switchyard.app.request.written import MAX_TOKENS
 
-MAX_BREAKERS = 10_000  # characters of a list that is given as JSON text
 MAX_BIASED = 1024  # tokens of one request
+LISTED = "Also as a string with commas between."
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
@@ -63,13 +63,15 @@ class Sampled(Parameters):
 
     temperature: float = _parameter("temperature")
     temperature_last: bool = _parameter("temperature_last")
-    dynatemp_low: float | None = _parameter(
+    dynatemp_low: Annotated[float | None, Called(others=("min_temp",))] = _parameter(
         "dynatemp_low", default=None, description="Refused without `dynatemp_high`, and above it."
     )
-    dynatemp_high: float | None = _parameter(
+    dynatemp_high: Annotated[float | None, Called(others=("max_temp",))] = _parameter(
         "dynatemp_high", "Refused without `dynatemp_low`.", default=None
     )
-    dynatemp_exponent: float = _parameter("dynatemp_exponent")
+    dynatemp_exponent: Annotated[float, Called(others=("temp_exponent",))] = _parameter(
+        "dynatemp_exponent"
+    )
     smoothing_factor: float = _parameter("smoothing_factor")
     smoothing_curve: float = _parameter("smoothing_curve")
     top_k: int = _parameter("top_k", "-1 or 0: off.", ge=-1)
@@ -92,7 +94,12 @@ class Sampled(Parameters):
         float | None, Called(kobold="rep_pen", llamacpp="repeat_penalty")
     ] = _parameter("repetition_penalty")
     repetition_penalty_range: Annotated[
-        int, Called(kobold="rep_pen_range", llamacpp="repeat_last_n")
+        int,
+        Called(
+            kobold="rep_pen_range",
+            llamacpp="repeat_last_n",
+            others=("penalty_range", "repetition_range"),
+        ),
     ] = _parameter("repetition_range", "-1 or 0: all.", default=0)
     repetition_decay: int = _parameter(
         "repetition_decay", "Refused above 0 unless `repetition_penalty_range` is above 0, too."
@@ -122,15 +129,17 @@ class Sampled(Parameters):
         default={},
         json_schema_extra={"maxProperties": MAX_BIASED, "additionalProperties": False},
     )
-    banned_token_ids: list[TokenId] = _list_of(
-        "banned_token_ids", "Refused outside the vocabulary.", 4096
-    )
-    allowed_token_ids: list[TokenId] = _list_of(
+    banned_token_ids: Annotated[
+        list[TokenId], Called(textgen="custom_token_bans", others=("banned_tokens",))
+    ] = _list_of("banned_token_ids", f"Refused outside the vocabulary. {LISTED}", MAX_TOKENS)
+    allowed_token_ids: Annotated[list[TokenId], Called(others=("allowed_tokens",))] = _list_of(
         "allowed_token_ids",
-        "Refused outside the vocabulary. An empty list counts as not given.",
-        4096,
+        f"Refused outside the vocabulary. An empty list counts as not given. {LISTED}",
+        MAX_TOKENS,
     )
-    banned_strings: list[BannedText] = _list_of("banned_strings", "", 64)
+    banned_strings: Annotated[list[BannedText], Called(others=("bad_words",))] = _list_of(
+        "banned_strings", "", 64
+    )
     token_healing: bool = Field(
         False,
         description="Remove the last token of the prompt, and begin with a token that begins"
@@ -142,8 +151,8 @@ class Sampled(Parameters):
         None,
         min_length=1,
         description="Prompt that the text is guided away from. Refused without `cfg_scale`, and"
-        " if longer than the context. The job takes a second place in the batch, and pages of"
-        " its own for it.",
+        " if longer than the context. Ignored beside a `cfg_scale` of 1, and the answer names it."
+        " The job takes a second place in the batch, and pages of its own for it.",
     )
 
     @field_validator(
@@ -151,13 +160,18 @@ class Sampled(Parameters):
     )
     @classmethod
     def _list_of_breakers(cls, value: Any) -> Any:
-        """Also takes a list as JSON text, as text-generation-webui does."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return json.loads(value[:MAX_BREAKERS])
-        except (ValueError, RecursionError):
-            raise ValueError("must be a list of strings, or the JSON of one") from None
+        return written.strings(value)
+
+    @field_validator(
+        "banned_token_ids",
+        "allowed_token_ids",
+        mode="before",
+        check_fields=False,
+        json_schema_input_type=Annotated[list[TokenId], Field(max_length=MAX_TOKENS)] | str,
+    )
+    @classmethod
+    def _list_of_tokens(cls, value: Any) -> Any:
+        return written.token_ids(value)
 
     @field_validator("logit_bias", mode="before", json_schema_input_type=dict[TokenKey, Bias])
     @classmethod
@@ -180,10 +194,17 @@ class Sampled(Parameters):
         if self.repetition_decay and self.repetition_penalty_range < 1:
             message = "repetition_decay needs a repetition_penalty_range above 0"
             raise BadRequest(message, "repetition_decay")
-        if (self.cfg_scale == 1) != (self.negative_prompt is None):
+        if self._is_unguided and "cfg_scale" in self.model_fields_set:
+            neutral.note("negative_prompt")
+        elif (self.cfg_scale == 1) != (self.negative_prompt is None):
             raise BadRequest("cfg_scale and negative_prompt need each other", "cfg_scale")
         if self.mirostat_mode:
             self._check_mirostat()
+
+    @property
+    def _is_unguided(self) -> bool:
+        """Whether the negative prompt has no effect."""
+        return self.negative_prompt is not None and self.cfg_scale == 1
 
     def _check_mirostat(self) -> None:
         """Checks parameters beside mirostat. Filters, which front ends always send, are noted for
@@ -236,7 +257,7 @@ class Sampled(Parameters):
             more["banned_strings"] = tuple(map(tokenizer.vocabulary.ban, self.banned_strings))
         if more:
             job = replace(job, sampling=replace(job.sampling, **more))
-        if self.negative_prompt is not None:
+        if self.negative_prompt is not None and not self._is_unguided:
             try:
                 negative_prompt = tokenizer.encode(self.negative_prompt, limit)
             except engine.Rejected as error:

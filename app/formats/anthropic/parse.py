@@ -1,7 +1,7 @@
 """Request bodies of Anthropic's API, and their conversion to chats of OpenAI's shape. Pure."""
 
 from collections.abc import Set
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -27,7 +27,8 @@ from switchyard.app.formats.anthropic.tools import (
 )
 from switchyard.app.request import neutral
 from switchyard.app.request.generation import Generation, ModelName, StopString, Tokens
-from switchyard.app.request.neutral import ANY, Table
+from switchyard.app.request.names import Called
+from switchyard.app.request.neutral import ANY, Table, but
 from switchyard.app.request.validation import Finite, Parameters, renaming, validate, without_nulls
 
 
@@ -216,6 +217,7 @@ class MessageRequest(MessagesBody, Generation):
     """Takes Anthropic's parameters, and those of all other generations by their own names."""
 
     neutral: ClassVar[Table] = {
+        **but(Generation.neutral, "metadata"),
         **MessagesBody.neutral,
         "container": (),
         "diagnostics": ANY,
@@ -227,7 +229,7 @@ class MessageRequest(MessagesBody, Generation):
     )
 
     max_tokens: Tokens = Field(description="Most new tokens, and as many as fit the context.")
-    stop_sequences: list[StopString] = Field(
+    stop_sequences: Annotated[list[StopString], Called(others=("stop",))] = Field(
         default=[],
         max_length=16,
         fail_fast=True,
@@ -261,7 +263,8 @@ def count(body: dict[str, Any]) -> MessagesBody:
     """
     known = {**MessagesBody.model_fields, **MessagesBody.neutral}
     others = {**MessageRequest.model_fields, **MessageRequest.neutral}.keys() - known.keys()
-    for name in body.keys() & others - MessageRequest.withheld:
+    others = others - MessageRequest.withheld | MessageRequest.other_names().keys()
+    for name in body.keys() & others:
         neutral.note(name)
         body = {key: value for key, value in body.items() if key != name}
     return validate(MessagesBody, body)

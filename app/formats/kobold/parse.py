@@ -50,7 +50,6 @@ TEXTGEN_SWITCHES = (
 
 _NEUTRAL: Table = {
     **OtherServers.neutral,
-    "banned_tokens": ([], ""),
     "logprobs": OFF,
 }
 USUAL_MAX_TOKENS = 512  # its clients expect a number

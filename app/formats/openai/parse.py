@@ -1,6 +1,5 @@
 """Request bodies of OpenAI's completions. Pure: no Flask, no engine state."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
@@ -8,8 +7,7 @@ from pydantic import Field, field_validator
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED, Scored
 from switchyard.app.request.infill_forms import FAMILIES
-from switchyard.app.request.names import all_names_of
-from switchyard.app.request.neutral import FRONT_ENDS, NO_TEXT, OPENAI, SERVERS, Table
+from switchyard.app.request.neutral import CHATS, Table
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import validate
 
@@ -22,12 +20,8 @@ Prompts = Annotated[list[Prompt], Field(min_length=1, fail_fast=True)]
 
 class Completion(Scored):
     default_max_tokens = 16  # OpenAI's
-    neutral: ClassVar[Table] = {
-        **OPENAI,
-        **SERVERS,
-        **FRONT_ENDS,
-    }
-    unset: ClassVar[Table] = {**Scored.unset, **NO_TEXT, "json_schema": ({},), "suffix": ("",)}
+    neutral: ClassVar[Table] = {**Scored.neutral, **CHATS}
+    unset: ClassVar[Table] = {**Scored.unset, "json_schema": ({},), "suffix": ("",)}
     settled: ClassVar[Table] = {
         "dynamic_temperature": (True, False),  # the bounds decide
         "trim_stop": (True,),  # KoboldCpp's name for the only way of this server
@@ -80,10 +74,6 @@ class Completion(Scored):
             isinstance(value, list) and value and type(value[0]) is int
         )
         return [value] if is_one else value
-
-    @classmethod
-    def other_names(cls) -> Mapping[str, str]:
-        return all_names_of(cls)
 
     def check(self) -> None:
         super().check()

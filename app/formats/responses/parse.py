@@ -15,7 +15,8 @@ from switchyard.app.formats.responses.tools import (
     functions,
 )
 from switchyard.app.request.generation import Generation, Tokens
-from switchyard.app.request.neutral import ANY, OFF, Table
+from switchyard.app.request.names import Called
+from switchyard.app.request.neutral import ANY, OFF, Table, but
 from switchyard.app.request.validation import TAG, Finite, Object, renaming, validate, without_nulls
 
 
@@ -73,6 +74,7 @@ class ResponsesChat(Chat):
 
 class ResponseRequest(Generation):
     neutral: ClassVar[Table] = {
+        **but(Generation.neutral, "metadata", "prompt_cache_key", "safety_identifier"),
         "background": OFF,
         "client_metadata": ANY,
         "conversation": (),
@@ -80,10 +82,6 @@ class ResponseRequest(Generation):
         "max_tool_calls": (),
         "previous_response_id": (),
         "prompt": (),
-        "prompt_cache_options": ANY,
-        "prompt_cache_retention": ANY,
-        "service_tier": ("auto", "default", "flex"),
-        "store": (False, True),
         "stream_options": ({}, {"include_obfuscation": False}, {"include_obfuscation": True}),
         "top_logprobs": (0,),
         "truncation": ("auto", "disabled"),
@@ -111,7 +109,7 @@ class ResponseRequest(Generation):
     instructions: str | None = Field(
         None, description="The system prompt, before the conversation."
     )
-    max_output_tokens: Tokens | None = Field(
+    max_output_tokens: Annotated[Tokens | None, Called(others=("max_tokens",))] = Field(
         None,
         description="Most new tokens, those of thoughts included, and as many as fit the context."
         " Default: the setting `default_max_tokens`.",

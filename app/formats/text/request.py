@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field
 
 from switchyard import engine
 from switchyard.app.request.generation import Generation
-from switchyard.app.request.names import Server, all_names_of, names_of
-from switchyard.app.request.neutral import FRONT_ENDS, NO_TEXT, OPENAI, SERVERS, Table
+from switchyard.app.request.names import Server, names_of
+from switchyard.app.request.neutral import CHATS, Table
 from switchyard.app.request.prompt_tokens import PromptTokens
 from switchyard.app.request.validation import Finite
 
@@ -17,6 +17,7 @@ from switchyard.app.request.validation import Finite
 class TextRequest(Generation):
     """A request with text prompts. Without `max_tokens` the server's own default holds."""
 
+    neutral: ClassVar[Table] = {**Generation.neutral, **CHATS}
     withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # answers always have usage
 
     parse_special: bool = Field(
@@ -73,16 +74,10 @@ class Switch(NamedTuple):
 class OtherServers(TextRequest):
     """A request by other servers' names of parameters."""
 
-    neutral: ClassVar[Table] = {**OPENAI, **SERVERS, **FRONT_ENDS}
-    unset: ClassVar[Table] = {**TextRequest.unset, **NO_TEXT}
     switches: ClassVar[tuple[Switch, ...]] = ()
 
     parse_special: bool = Field(True, description=_PARSE_SPECIAL)
     dry_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
-
-    @classmethod
-    def other_names(cls) -> Mapping[str, str]:
-        return all_names_of(cls)
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:

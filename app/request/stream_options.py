@@ -1,0 +1,17 @@
+"""The parameter `stream_options`. Pure."""
+
+from pydantic import BaseModel, Field
+
+from switchyard.app.request.validation import Finite, Off
+
+
+class StreamOptions(BaseModel):
+    model_config = Finite
+
+    include_usage: bool | None = Field(None, description="A last frame with `usage`.")
+    continuous_usage_stats: bool | None = Field(
+        None,
+        description="With `include_usage`, each frame tells the `usage` until then, as vLLM has"
+        " it.",
+    )
+    include_obfuscation: Off | None = None

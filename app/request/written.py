@@ -1,0 +1,33 @@
+"""Lists that clients give as texts. Pure."""
+
+import json
+import re
+from typing import Any
+
+MAX_JSON = 10_000  # characters of a list that is given as JSON text
+MAX_TOKENS = 4096
+
+_TOKEN = re.compile(r" *[0-9]{1,10} *", re.ASCII)
+
+
+def strings(value: Any) -> Any:
+    """The list in a JSON text, as text-generation-webui sends it. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value[:MAX_JSON])
+    except (ValueError, RecursionError):
+        raise ValueError("must be a list of strings, or the JSON of one") from None
+
+
+def token_ids(value: Any) -> Any:
+    """The list of a text of ids and commas, as text-generation-webui and TabbyAPI take it.
+
+    Raises ValueError.
+    """
+    if not isinstance(value, str):
+        return value
+    ids = value.split(",", MAX_TOKENS)
+    if not all(map(_TOKEN.fullmatch, ids)):
+        raise ValueError("must be a list of token ids, or a string of them with commas")
+    return list(map(int, ids))
