@@ -64,6 +64,13 @@ def version() -> flask.Response:
     return json_response({"version": __version__})
 
 
+@short.get("/api/hello")
+@declares({200: None}, who="public")
+def hello() -> flask.Response:
+    """200 without a body. Claude Code sends `HEAD` to see whether a server answers."""
+    return flask.Response(status=200, mimetype="text/plain")
+
+
 @blueprint.get("/v1/health/live")
 @declares({200: NimHealth}, who="public")
 def nim_live() -> flask.Response:

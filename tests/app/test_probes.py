@@ -115,8 +115,9 @@ def test_the_version_is_that_of_the_package_and_the_newest_of_the_changelog(make
 
 
 def test_the_root_answers_head_and_has_no_icon(loading):
-    response = loading.head("/")
-    assert (response.status_code, response.data) == (200, b"")
+    for path in ("/", "/api/hello"):
+        response = loading.head(path)
+        assert (response.status_code, response.data) == (200, b"")
     assert loading.get("/favicon.ico").status_code == 204
 
 
@@ -124,7 +125,7 @@ def test_the_root_of_a_host_application_is_its_own(model_path):
     """Also where its views are added behind the extension."""
     app = flask.Flask("host")
     Switchyard(app, model=model_path)
-    paths = ("/", "/favicon.ico", "/health", "/ping", "/version")
+    paths = ("/", "/favicon.ico", "/health", "/ping", "/version", "/api/hello")
     for path in paths:
         app.add_url_rule(path, path, view_func=lambda: "the host's")
     assert [app.test_client().get(path).text for path in paths] == ["the host's"] * len(paths)

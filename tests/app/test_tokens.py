@@ -190,3 +190,13 @@ def test_an_empty_prompt_is_one_and_an_empty_conversation_is_named(make_client):
     assert client.post("/tokenize", json={"prompt": ""}).json["count"] == 1  # the BOS token
     error = client.post("/tokenize", json={"messages": []}).json["error"]
     assert (error["param"], error["code"]) == ("messages", "invalid_value")
+
+
+def test_the_tokenizers_own_texts_are_told(client):
+    """As lm-eval reads them with tokenizer_backend=remote."""
+    files = client.models.get().model_dir
+    told = client.get("/tokenizer_info").json
+    assert told.pop("chat_template") == files.chat_template is not None
+    special = {name: files.tokenizer_config.get(name) for name in told}
+    assert told == special and {"bos_token", "eos_token", "pad_token"} == told.keys()
+    assert told["eos_token"] == "</s>"

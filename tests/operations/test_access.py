@@ -31,6 +31,7 @@ OPEN = {
         "/",
         "/favicon.ico",
         "/ping",
+        "/api/hello",
         "/openapi.json",
         "/docs",
         "/docs/",

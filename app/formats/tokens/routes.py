@@ -37,6 +37,13 @@ class TokenText(TypedDict):
     prompt: str
 
 
+class TokenizerInfo(TypedDict):
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    chat_template: str | None
+
+
 class PromptText(TypedDict):
     prompt: str
 
@@ -105,6 +112,16 @@ def apply_template() -> flask.Response:
     with generation.names_of(request):
         text = services().prompts(model).render(request, model.max_told)
     return json_response({"prompt": text.replace(engine.ESCAPE, "")})
+
+
+@blueprint.get("/tokenizer_info")
+@declares({200: TokenizerInfo}, errors=(503,))
+def tokenizer_info() -> flask.Response:
+    """The special tokens and the chat template of the model, null where it has none."""
+    files = services().models.get().model_dir
+    names = ("bos_token", "eos_token", "pad_token")
+    body = {name: files.special_token(name) for name in names}
+    return json_response({**body, "chat_template": files.chat_template})
 
 
 def _piece(tokenizer: engine.Tokenizer, token_id: int) -> dict[str, Any]:
