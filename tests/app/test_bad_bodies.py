@@ -12,6 +12,8 @@ from tests.app.refused import CHAT, COMPLETIONS, error_of
 from tests.growth import assert_within
 from tests.scripted import ScriptedBackend, count
 
+CURLS = "application/x-www-form-urlencoded"  # curl's, of what `-d` gives
+
 
 @pytest.mark.parametrize(
     "data",
@@ -113,6 +115,31 @@ def test_another_content_type_is_refused(make_client):
     assert error["code"] == "invalid_json"
     page = {"Origin": "https://example.org"}  # of which a browser asks nobody
     error_of(client.post(COMPLETIONS, data=b'{"prompt": "x"}', headers=page), 403)
+
+
+@pytest.mark.parametrize("url", [COMPLETIONS, "/generate", "/completion"])
+@pytest.mark.parametrize(
+    ("data", "kind", "headers", "is_taken"),
+    [
+        (b'{"prompt": "x"}', CURLS, {}, True),
+        (b'\n  {"prompt": "x"}', CURLS + "; charset=utf-8", {}, True),
+        (b'{"prompt": "x"}', CURLS, {"Origin": "http://localhost"}, False),
+        (b'{"prompt": "x"}', CURLS, {"Origin": "null"}, False),
+        (b'{"prompt": "x"}', CURLS, {"Sec-Fetch-Site": "same-origin"}, False),
+        (b'{"prompt": "x"}', CURLS, {"Sec-Fetch-Site": "cross-site"}, False),
+        (b'{"prompt": "x"}', "text/plain", {}, False),
+        (b'["prompt"]', CURLS, {}, False),
+    ],
+)
+def test_json_is_taken_as_curl_sends_it_and_never_from_a_page(
+    make_client, url, data, kind, headers, is_taken
+):
+    backend = ScriptedBackend()
+    response = make_client(backend).post(url, data=data, content_type=kind, headers=headers)
+    # /generate reads the others as forms, which lack a prompt
+    refusals = (400, 403, 415) if url == "/generate" else (415,)
+    assert response.status_code in ((200,) if is_taken else refusals), response.text
+    assert len(backend.enqueued) == is_taken
 
 
 def test_a_body_over_the_limit_is_refused(make_client):

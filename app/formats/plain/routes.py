@@ -14,7 +14,7 @@ from switchyard.app.delivery.framing import SERVER_SENT_EVENTS, choose_framing, 
 from switchyard.app.formats.plain import parse, render
 from switchyard.app.formats.text.answer import answer_text
 from switchyard.app.http import origins
-from switchyard.app.http.body import parse_json
+from switchyard.app.http.body import is_curls, parse_json
 from switchyard.app.http.form import parse_form, read_query
 from switchyard.app.leases import model_of
 from switchyard.app.openapi.contract import GENERATION, declares
@@ -82,7 +82,7 @@ def _read_query(data: bytes) -> dict[str, Any]:
 
 
 def _read_body(data: bytes) -> dict[str, Any]:
-    if flask.request.mimetype in FORMS:
+    if flask.request.mimetype in FORMS and not is_curls(data):
         return parse_form(parse.Generate, data)
     return parse_json(data)
 
