@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from switchyard.app.chat.tool_schema import ToolSchema
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.neutral import ANY, Table
 from switchyard.app.request.validation import TAG, Object
@@ -26,8 +27,10 @@ _SHOWN = str.maketrans(dict.fromkeys(":/@", "_"))
 class Function(Object):
     name: Name = Field(description=f"{NAME} Refused if two have it.")
     description: str | None = Field(None, description="Its purpose, for the model.")
-    parameters: dict[str, Any] | None = Field(
-        None, description="The JSON schema of its arguments, an object. Default: it has none."
+    parameters: ToolSchema | None = Field(
+        None,
+        description="The JSON schema of its arguments, an object. Default: it has none. A `type`"
+        " that JSON Schema doesn't have is refused.",
     )
     strict: bool | None = Field(
         None,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from switchyard.app.chat.request import SWITCHES
+from switchyard.app.chat.tool_schema import ToolSchema
 from switchyard.app.chat.tools import NAME, Name
 from switchyard.app.formats.anthropic.content import CacheControl
 from switchyard.app.request import neutral
@@ -24,7 +25,10 @@ class OwnTool(Object):
     )
     name: Name = Field(description=f"{NAME} Refused if two have it.")
     description: str | None = Field(None, description="Its purpose, for the model.")
-    input_schema: dict[str, Any] = Field(description="The JSON schema of its input, an object.")
+    input_schema: ToolSchema = Field(
+        description="The JSON schema of its input, an object. A `type` that JSON Schema doesn't"
+        " have is refused."
+    )
     strict: bool | None = Field(
         None, description="True: its input is valid by the schema, also if no call is required."
     )

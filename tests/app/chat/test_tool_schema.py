@@ -1,0 +1,43 @@
+"""The types in schemas of tools, on each route that takes tools."""
+
+import pytest
+
+from tests.scripted import ScriptedBackend
+
+URL = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+WRONG = {"type": "invalid"}
+STRINGS = {"type": ["string", "null"], "enum": ["invalid"], "default": {"type": "invalid"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        (WRONG, "type"),
+        ({"type": ["string", "str"]}, "type"),
+        ({"type": {"a": 1}}, "type"),
+        ({"properties": {"type": WRONG}}, "properties.type.type"),
+        ({"items": {"anyOf": [STRINGS, WRONG]}}, "items.anyOf.1.type"),
+        ({"items": [WRONG]}, "items.0.type"),
+        ({"$defs": {"a": {"additionalProperties": WRONG}}}, "$defs.a.additionalProperties.type"),
+        ({"properties": {"type": STRINGS, "x": {"type": None}}, "items": True}, None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("url", [URL, "/v1/messages", "/v1/responses"])
+def test_a_type_that_json_schema_lacks_is_refused_with_its_path(make_client, url, schema, path):
+    """Without `strict` too, though the schema is then for the model alone."""
+    function = {"name": "f", "parameters": schema}
+    body, place = {**HELLO, "tools": [{"type": "function", "function": function}]}, "function."
+    if url == "/v1/messages":
+        body = {**HELLO, "max_tokens": 9, "tools": [{"name": "f", "input_schema": schema}]}
+        place = ""
+    elif url == "/v1/responses":
+        body, place = {"input": "x", "tools": [{"type": "function", **function}]}, ""
+    response = make_client(ScriptedBackend()).post(url, json=body)
+    if path is None:
+        assert response.status_code == 200, response.text
+        return
+    field = "input_schema" if "messages" in url else "parameters"
+    assert response.status_code == 400
+    assert f"tools.0.{place}{field}: {path} must be" in response.json["error"]["message"]
