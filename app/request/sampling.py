@@ -167,7 +167,8 @@ class Sampled(Parameters):
         "allowed_token_ids",
         mode="before",
         check_fields=False,
-        json_schema_input_type=Annotated[list[TokenId], Field(max_length=MAX_TOKENS)] | str,
+        json_schema_input_type=Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+        | Annotated[str, Field(pattern=written.TOKENS)],
     )
     @classmethod
     def _list_of_tokens(cls, value: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 MAX_JSON = 10_000  # characters of a list that is given as JSON text
 MAX_TOKENS = 4096
 
+TOKENS = "^ *[0-9]{1,9} *(, *[0-9]{1,9} *)*$"  # what `token_ids` takes, for a schema
+
 _TOKEN = re.compile(r" *[0-9]{1,10} *", re.ASCII)
 
 

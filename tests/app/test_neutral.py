@@ -209,6 +209,7 @@ SENT = {
 }
 
 
+@pytest.mark.parameter("custom_token_bans")
 @pytest.mark.parametrize("url", EVERYWHERE)
 def test_the_names_of_other_servers_are_known_on_every_route(make_client, url):
     backend = ScriptedBackend()

@@ -86,6 +86,7 @@ MEANT = MEANING | {
 # Which need each other, and in order, the first pair.
 PAIRS = ("dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt")
 TOKENS = {"stop_token_ids", "allowed_token_ids", "banned_token_ids", "prompt", "tokens"}
+TOKENS |= {"banned_tokens", "custom_token_bans", "allowed_tokens"}
 # Not with what ends the text by itself, or allows few texts.
 ENDS = {
     "ignore_eos",
@@ -287,4 +288,7 @@ def fit_message(message):
 def known_tokens(value):
     if isinstance(value, list):
         return [known_tokens(item) for item in value]
+    if isinstance(value, str) and re.fullmatch(r"[0-9, ]*[0-9][0-9, ]*", value):
+        # As a list: in a form or a query each value is one id.
+        return [int(one) % VOCABULARY for one in value.replace(",", " ").split()]
     return value % VOCABULARY if isinstance(value, int) else value
