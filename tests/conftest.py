@@ -15,6 +15,7 @@ import unittest.mock
 import hypothesis
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from werkzeug.routing import Rule
 
 # Before torch is imported: one thread for each operation, here and in servers. Threads of several
 # processes on few cores wait for each other in busy loops.
@@ -71,6 +72,24 @@ def alarms_end_soon():
         patch.setattr("switchyard.engine.schedule.alarms.PURGE", 0.02)
         patch.setattr("switchyard.app.http.gate.QUIET", 0.02)
         patch.setattr("switchyard.engine.grammar.grammars.QUIET", 0.02)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def routes_are_compiled_once():
+    """Thousands of applications have the same routes. Werkzeug compiles two functions for each to
+    build URLs: half of an application's start.
+    """
+    compile_builder, made = Rule._compile_builder, {}
+
+    def find_builder(rule, append_unknown=True):
+        key = rule.rule, tuple(rule._trace), repr(rule.defaults), append_unknown
+        if key not in made:
+            made[key] = compile_builder(rule, append_unknown)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rule, "_compile_builder", find_builder)
         yield
 
 
