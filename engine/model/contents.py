@@ -1,5 +1,6 @@
 """Reads the files of a model directory, which may be a stranger's: within its own bounds."""
 
+import hashlib
 import json
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ MAX_FILES = 10_000
 MAX_TOKENIZER = 64 << 20  # bytes of tokenizer.json; Gemma 3 has 33 MB
 MAX_JSON = 16 << 20  # bytes of any other JSON
 MAX_TEMPLATE = 1 << 17  # characters; the longest ones in use have some 30,000
+END = 1 << 20  # bytes at either end of a weight file that are hashed
 
 
 def check_contents(root: Path) -> None:
@@ -74,3 +76,31 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path} is not a JSON object")
     return value
+
+
+def fingerprint(root: Path) -> str:
+    """A hash of the files that a model is read from: their names, sizes and contents. Of weights,
+    and of any other file beyond MAX_TOKENIZER, it takes the first and the last MiB: to read them
+    whole would take as long as a load. Copies of a model have the same one. Raises OSError.
+    """
+    digest = hashlib.sha256()
+    files = [file for file in root.iterdir() if file.suffix in SUFFIXES]
+    for path in sorted((*files, *template_files(root))):
+        digest.update(_digest(path, str(path.relative_to(root))))
+    return f"fp_{digest.hexdigest()[:12]}"
+
+
+def template_files(root: Path) -> list[Path]:
+    """The files of further chat templates, by name."""
+    return sorted((root / TEMPLATES).glob("*.jinja"))
+
+
+def _digest(path: Path, name: str) -> bytes:
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        digest = hashlib.sha256(repr((name, size)).encode())
+        is_whole = path.suffix != ".safetensors" and size <= MAX_TOKENIZER
+        for begin in range(0, size, END) if is_whole else (0, max(size - END, 0)):
+            file.seek(begin)
+            digest.update(file.read(END))
+    return digest.digest()

@@ -1,6 +1,5 @@
 """Reads the JSON of a model directory in Hugging Face layout, without torch."""
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,17 +9,15 @@ from typing import Any
 from switchyard.engine.errors import ModelError
 from switchyard.engine.model.architectures import check_architecture
 from switchyard.engine.model.contents import (
-    MAX_JSON,
     MAX_TEMPLATE,
-    SUFFIXES,
-    TEMPLATES,
     check_contents,
+    fingerprint,
     read_json,
     read_text,
+    template_files,
 )
 from switchyard.engine.model.rope import read_rope
 from switchyard.engine.model.weights import check_files, check_format
-from switchyard.files import read_file
 
 MOST_LAYERS = 1024
 LAYERS = ("num_hidden_layers", "n_layers", "n_layer")
@@ -57,7 +54,7 @@ class ModelDir:
     eos_token_ids: tuple[int, ...]  # of config.json and generation_config.json together
     chat_templates: Mapping[str, TemplateSource]  # by name; with a default, if there are any
     created: int  # Unix seconds
-    fingerprint: str  # changes with the weights' files and config.json
+    fingerprint: str  # changes with the files, see `contents.fingerprint`
 
     @classmethod
     def read(cls, path: str) -> "ModelDir":
@@ -92,7 +89,7 @@ class ModelDir:
             eos_token_ids=tuple(dict.fromkeys(eos)),
             chat_templates=_read_templates(root, tokenizer_config),
             created=int((root / "config.json").stat().st_mtime),
-            fingerprint=_fingerprint(root),
+            fingerprint=fingerprint(root),
         )
 
     @property
@@ -179,20 +176,6 @@ def _check_numbers(path: Path, config: dict[str, Any]) -> None:
                 )
 
 
-def _fingerprint(root: Path) -> str:
-    """A hash of config.json, and of names, sizes and times of the model's other files: reading the
-    weights would take as long as a load.
-    """
-    files = [path for path in sorted(root.iterdir()) if path.suffix in SUFFIXES]
-    files += _template_files(root)
-    digest = hashlib.sha256(read_file(root / "config.json", MAX_JSON)[0])
-    for path in files:
-        if path.name != "config.json":
-            stat = path.stat()
-            digest.update(repr((path.name, stat.st_size, stat.st_mtime_ns)).encode())
-    return f"fp_{digest.hexdigest()[:12]}"
-
-
 def _token_ids(config: dict[str, Any]) -> list[int]:
     value = config.get("eos_token_id")
     values = value if isinstance(value, list) else [value]
@@ -225,13 +208,8 @@ def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str
     return found
 
 
-def _template_files(root: Path) -> list[Path]:
-    """The files of further chat templates, by name."""
-    return sorted((root / TEMPLATES).glob("*.jinja"))
-
-
 def _of_files(root: Path) -> dict[str, TemplateSource]:
-    files = {path.stem: path for path in _template_files(root)}
+    files = {path.stem: path for path in template_files(root)}
     if (root / "chat_template.jinja").is_file():
         files = {DEFAULT: root / "chat_template.jinja", **files}
     found = {}

@@ -119,6 +119,6 @@ class Door:
         if hello.fingerprint != self._fingerprint:
             refusal = (
                 f"the engine has read a model of fingerprint {self._fingerprint}, and this server"
-                f" one of {hello.fingerprint[:100]}: both need the same files, with their times"
+                f" one of {hello.fingerprint[:100]}: both need the same files"
             )
         return Welcome(os.getpid(), refusal)
