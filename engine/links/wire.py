@@ -6,15 +6,22 @@ A pickle can run any code. The other end is one of these:
   No other process can connect to them.
 - a process of the same user or of root, over a Unix socket (`hosts/peer.py`).
 - a process that has proved the key (`hosts/handshake.py`). Each of its messages has a seal.
+
+Dataclasses cross without the fields that have their default. So an end of a later version, which
+has more fields, can talk to an earlier one, as long as those fields ask for nothing.
 """
 
 import contextlib
+import dataclasses
+import io
 import logging
 import pickle
 import queue
 import select
 import socket
 import struct
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from switchyard.engine.links.seal import SIZE, Seals
@@ -25,14 +32,22 @@ HEAD = struct.Struct("!I")
 MAX_BYTES = 1 << 28  # of a message
 READ = 1 << 18  # most bytes of one read
 
+Refuse = Callable[[Any, Sequence[str]], bool]
+
 
 class Wire:
     """One end of a connection. One thread may send while another receives."""
 
-    def __init__(self, connection: socket.socket, seals: Seals | None = None) -> None:
-        """`connection`: connected, without a timeout."""
+    def __init__(
+        self, connection: socket.socket, seals: Seals | None = None, refuse: Refuse | None = None
+    ) -> None:
+        """`connection`: connected, without a timeout. `refuse`: gets a message of a later version
+        that lacks fields which are unknown here, and their names; if it returns True, the message
+        is not received.
+        """
         self._socket = connection
         self._seals = seals
+        self._refuse = refuse
         self._head = HEAD.size if seals is None else HEAD.size + SIZE
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -49,7 +64,7 @@ class Wire:
 
     def send(self, message: Any) -> None:
         """Raises OSError."""
-        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        data = _pickled(message)
         if len(data) > MAX_BYTES:
             raise ValueError(f"a message of {len(data)} bytes")
         seal = b"" if self._seals is None else self._seals.sent.of(data)
@@ -78,8 +93,10 @@ class Wire:
             if end > len(received):
                 break
             with memoryview(received)[begin:end] as view:
-                messages.append(self._open(view))
+                message = self._open(view)
             begin = end
+            if not _strange.names or not self._is_refused(message):
+                messages.append(message)
         del received[:begin]
         return messages
 
@@ -89,7 +106,13 @@ class Wire:
             if self._seals is not None and not self._seals.received.fits(seal, data):
                 logger.error("a message without the other end's seal: the connection is ended")
                 raise OSError("a message without the other end's seal")
+            _strange.names = ()
             return pickle.loads(data)
+
+    def _is_refused(self, message: Any) -> bool:
+        names = _strange.names
+        logger.debug("left out, since a later version sends them: %s", ", ".join(names))
+        return self._refuse is not None and self._refuse(message, names)
 
     def receive_one(self, timeout: float | None = None) -> Any:
         """`timeout`: seconds from one byte to the next. Raises EOFError, OSError."""
@@ -112,6 +135,69 @@ class Wire:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Strange(threading.local):
+    """Fields of the message that this thread is reading, which this version doesn't know."""
+
+    names: tuple[str, ...] = ()
+
+
+_strange = _Strange()
+
+
+class _Reducers(dict[type, Callable[[Any], Any]]):
+    """How objects are taken apart, by class, for a pickler: see `reduce_` of pickle's docs."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        if not dataclasses.is_dataclass(kind):
+            raise KeyError(kind)
+        is_own = "__reduce__" in vars(kind)  # this must be as tolerant
+        self[kind] = kind.__reduce__ if is_own else _Fields(kind).reduce
+        return self[kind]
+
+
+class _Fields:
+    """Those of a dataclass, with their defaults."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self._defaults = [
+            (f.name, f.default_factory() if callable(f.default_factory) else f.default)
+            for f in dataclasses.fields(kind)
+            if f.init  # else it follows from the others
+        ]
+
+    def reduce(self, one: Any) -> tuple[Any, ...]:
+        values = {}
+        for name, default in self._defaults:
+            value = getattr(one, name)
+            if value is not default and (type(value) is not type(default) or value != default):
+                values[name] = value
+        return restore, (self._kind, values)
+
+
+_REDUCERS = _Reducers()
+
+
+def _pickled(message: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = _REDUCERS
+    pickler.dump(message)
+    return buffer.getvalue()
+
+
+def restore(kind: type, values: dict[str, Any]) -> Any:
+    """A dataclass from the fields that differ from their defaults. Its name crosses."""
+    try:
+        return kind(**values)
+    except TypeError:
+        known = {f.name for f in dataclasses.fields(kind) if f.init}
+        if not (strange := values.keys() - known):
+            raise
+        _strange.names += tuple(sorted(strange))
+        return kind(**{name: value for name, value in values.items() if name in known})
 
 
 def send_all(wire: Wire, outbox: "queue.SimpleQueue[Any]", interval: float | None = None) -> None:

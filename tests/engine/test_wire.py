@@ -1,5 +1,6 @@
 """Messages over a socket."""
 
+import dataclasses
 import pickle
 import socket
 
@@ -7,6 +8,7 @@ import pytest
 
 from switchyard.engine.links import wire
 from switchyard.engine.links.wire import HEAD, Wire
+from switchyard.engine.sampling import Sampling
 from tests.scripted import job
 
 
@@ -72,3 +74,59 @@ def test_a_connection_that_is_shut_is_over_for_both_ends():
                 end.receive(0)
             with pytest.raises(BrokenPipeError):
                 end.send("more")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    name: str
+    number: int = 0
+    parts: tuple[str, ...] = ()
+
+
+def told_of_later(**more):
+    """A `Told` as a later version has it, with three fields more."""
+    fields = [("name", str), ("number", int, 0), ("parts", tuple, ())]
+    fields += [("extra", float, 1.0), ("others", list, dataclasses.field(default_factory=list))]
+    later = dataclasses.make_dataclass("Told", [*fields, ("flag", bool, False)], frozen=True)
+    later.__module__ = __name__
+    return later("a", **more)
+
+
+@pytest.fixture
+def send_later(ends, monkeypatch):
+    """Send what another version has: by its name, its class is the one here."""
+
+    def send(wire, message, kind):
+        monkeypatch.setattr(f"{__name__}.Told", kind)
+        wire.send(message)
+        monkeypatch.undo()
+
+    return send
+
+
+def test_fields_of_a_later_version_cross_unless_they_ask_for_something(send_later):
+    here, there = Wire.pair()
+    refused = []
+    there._refuse = lambda message, names: (
+        refused.append((message, names)) or message == [Told("a")]
+    )
+    with here, there:
+        for more in ({}, {"number": 3}, {"extra": 2.0, "flag": True}, {"number": 4, "others": [1]}):
+            later = told_of_later(**more)
+            send_later(here, [later], type(later))
+        here.send([Told("b", parts=("x",))])
+        got = []
+        while len(got) < 4:
+            got += there.receive(20)
+    assert got == [[Told("a")], [Told("a", 3)], [Told("a", 4)], [Told("b", parts=("x",))]]
+    assert refused == [([Told("a")], ("extra", "flag")), ([Told("a", 4)], ("others",))]
+
+
+def test_an_earlier_version_is_told_by_its_defaults():
+    """And a field that has the type of another value crosses as it is."""
+    here, there = Wire.pair()
+    with here, there:
+        for one in (Told("a", True), Told("a", 0), Sampling(top_k=5), job("a")):
+            here.send(one)
+            got = there.receive_one(20)
+            assert got == one and repr(got) == repr(one)

@@ -7,9 +7,10 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
+from switchyard.engine.errors import InvalidJob
 from switchyard.engine.links.seal import Seals
 from switchyard.engine.links.wire import Wire, send_all
-from switchyard.engine.messages import Command, Event
+from switchyard.engine.messages import Command, Event, Failed, Submit
 from switchyard.engine.schedule.watchdog import CHECKS, interval_of
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class FrontEnd:
         limit = struct.pack("ll", int(silence_timeout), int(silence_timeout % 1 * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self.pid = pid
-        self._wire = Wire(connection, seals)
+        self._wire = Wire(connection, seals, self._refuse)
         self._silence_timeout = silence_timeout
         self._take = take
         self._leave = leave
@@ -60,6 +61,14 @@ class FrontEnd:
             thread.join(timeout)
 
     # Threads of the front end
+
+    def _refuse(self, command: Command, names: Sequence[str]) -> bool:
+        """A job of a later version that asks for what this engine doesn't know."""
+        if not isinstance(command, Submit):
+            return False
+        reason = f"the engine is of an earlier version, which doesn't know {', '.join(names)}"
+        self.tell([Failed(command.job.identifier, InvalidJob(reason, names[0]))])
+        return True
 
     def _read(self) -> None:
         interval, silence, reason = interval_of(self._silence_timeout), 0.0, "is silent"

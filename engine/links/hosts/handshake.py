@@ -27,7 +27,7 @@ from switchyard.engine.links.hosts.introduction import (
 from switchyard.engine.links.hosts.peer import Stranger, check_peer
 from switchyard.engine.links.seal import Seal, Seals
 
-PROTOCOL = 3  # changes with any message: see tests/engine/hosts/test_handshake.py
+PROTOCOL = 4  # changes with a message's meaning: see tests/engine/hosts/test_handshake.py
 TIMEOUT = 5.0  # seconds for all of it
 MAX_INTRODUCTION = 4096  # bytes of JSON
 

@@ -1,6 +1,7 @@
 """The jobs of an engine that several servers share: real sockets, a scripted backend."""
 
 import contextlib
+import dataclasses
 import os
 import socket
 import struct
@@ -10,9 +11,10 @@ import time
 import pytest
 
 from switchyard.engine import messages
-from switchyard.engine.errors import BatchFailed, Full
+from switchyard.engine.errors import BatchFailed, Full, InvalidJob
 from switchyard.engine.links.hosts.front_end import FrontEnd
 from switchyard.engine.messages import Chunk, Failed, Finished, ListPending, PutBack, Submit
+from switchyard.engine.sampling import Sampling
 from tests.engine.hosts.house import (
     connected,
     link_of,
@@ -130,6 +132,25 @@ def lost_and_back(shared, lose):
         assert model._changed.wait_for(lambda: model.state == "recovering", 20)
     later = model.submit([job("later")])
     return waits, later, end.error, model
+
+
+def test_a_job_that_asks_for_what_the_engine_does_not_know_is_refused_alone(house, monkeypatch):
+    """It comes from a server of a later version, which has one more sampler."""
+    later = dataclasses.make_dataclass(
+        "Sampling", [("sharpness", float, 0.0)], bases=(Sampling,), frozen=True
+    )
+    later.__module__ = Sampling.__module__
+    shared = house()
+    shared.open(ScriptedBackend())
+    with connected(shared) as wire:
+        with monkeypatch.context() as version:
+            version.setattr("switchyard.engine.sampling.Sampling", later)
+            for name, sharpness in (("a", 0.0), ("b", 1.5)):
+                wire.send(Submit(job(name, 3, sampling=later(sharpness=sharpness)), 0.0))
+        [failed] = told(wire, Failed)
+        assert failed.identifier == "b" and type(failed.error) is InvalidJob
+        assert "earlier version, which doesn't know sharpness" in str(failed.error)
+        assert [one.identifier for one in told(wire, Finished)] == ["a"]
 
 
 def test_what_has_no_text_outlives_the_engine_process(house):
