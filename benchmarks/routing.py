@@ -82,6 +82,12 @@ class TokenBackend:
         self._returned = time.perf_counter()
         return events
 
+    def is_waiting(self, wake):
+        return False
+
+    def reconcile(self, known):
+        return 0, [identifier for identifier in known if identifier not in self._jobs]
+
     @property
     def num_jobs(self):
         return len(self._jobs)
@@ -91,6 +97,8 @@ class TokenBackend:
 
     def reset(self):
         self._jobs.clear()
+
+    rebuild = reload = reset
 
     def close(self):
         pass

@@ -149,14 +149,18 @@ class Standing:
         left = [one for one in states if one.status != "stopped"]
         if any(one.status == "ready" for one in left):
             self._trouble = self.error = None
-        elif left:
-            hangs = all(one.status == "hanging" for one in left)
-            self._trouble = "hanging" if hangs else "recovering"
-            reasons = [one.reason for one in left if one.reason]
-            self.error = BatchFailed(reasons[0] if reasons else "no engine of the model is loaded")
+            return
+        hangs = bool(left) and all(one.status == "hanging" for one in left)
+        self._trouble = "hanging" if hangs else "recovering"
+        reasons = [one.reason for one in left or states if one.reason]
+        nothing = "no engine of the model is loaded" if states else "no engine"
+        self.error = BatchFailed(reasons[0] if reasons else nothing)
 
     def _load(self, info: ModelInfo) -> None:
-        self.info = info
+        before, self.info = self.info, info
+        if before is not None and self._state == "ready":  # replicas promise something else now
+            logger.info("model %s: its engines offer %s", self._name, info)
+            return
         self.load_seconds = time.monotonic() - self._load_begun
         self._trouble = self.error = None
         if self.is_loading:

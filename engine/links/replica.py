@@ -15,6 +15,7 @@ from switchyard.engine.messages import (
     ReplicaState,
     ReplicaStatus,
 )
+from switchyard.engine.schedule.admission import fits
 from switchyard.engine.stats import Stats
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class Replica:
     num_failures: int = 0  # failed loads in a row
     num_restarts: int = 0
     num_hangs: int = 0
+    num_since: int = 0  # jobs that it got since its last `Stats`, less those that ended
+    is_full: bool = False  # it has refused a job since then
     stats: Stats | None = None  # with the counts of earlier engine threads
     before: Stats | None = None  # the counts of earlier engine threads
 
@@ -65,6 +68,14 @@ class Replica:
     def unstarted(self) -> list[str]:
         """Identifiers of jobs that have not started, the oldest first."""
         return [identifier for identifier, one in self.jobs.items() if not one.is_started]
+
+    @property
+    def load(self) -> int:
+        """Its jobs. Of an engine that servers share, also theirs, as far as it has told."""
+        if not self.link.at or self.stats is None:
+            return len(self.jobs)
+        told = self.stats.num_active + self.stats.num_pending
+        return max(len(self.jobs), told + self.num_since)
 
     @property
     def num_pages(self) -> int:
@@ -88,9 +99,11 @@ class Replica:
         jobs share pages. `max_jobs`: None if jobs wait in the replica.
         """
         assert self.info is not None
+        if self.is_full or not fits(job, self.info):
+            return False
         if max_jobs is None:
             return True
-        if len(self.jobs) >= max_jobs:
+        if self.load >= max_jobs:
             return False
         num_pages = self._pages_of(job)
         return self.num_pages + num_pages <= self.info.num_pages or not self.unstarted
@@ -99,12 +112,18 @@ class Replica:
         assert self.info is not None
         placed.replica, placed.is_started = self, False
         placed.num_pages = self._pages_of(placed.job)
+        self.num_since += 1
         self.jobs[placed.job.identifier] = placed
         for page in placed.hashes:
             self.pages[page] = None
             self.pages.move_to_end(page)
         while len(self.pages) > self.info.num_pages:
             self.pages.popitem(last=False)
+
+    def drop(self, identifier: str) -> None:
+        """The job has ended there."""
+        del self.jobs[identifier]
+        self.num_since -= 1
 
     def _pages_of(self, job: Job) -> int:
         assert self.info is not None
@@ -122,6 +141,7 @@ class Replica:
     def forget(self) -> list[Placed]:
         """Take away all jobs; the replica works on none of them any more."""
         jobs = list(self.jobs.values())
+        self.num_since, self.is_full = 0, False
         self.jobs.clear()
         self.pages.clear()
         return jobs
@@ -136,6 +156,7 @@ class Replica:
         if self.stats is not None and stats.began != self.stats.began:  # a new thread counts from 0
             self.before = self.stats
         self.stats = stats.after(self.before)
+        self.num_since, self.is_full = 0, False
 
     def rest(self) -> None:
         """Keep the counts; nothing is running there."""

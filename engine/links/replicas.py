@@ -8,24 +8,23 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from switchyard.engine.config import PAGE_SIZE, ModelConfig
-from switchyard.engine.errors import BatchFailed, EngineError, ModelError
-from switchyard.engine.links.base import Deliver, ProcessLink
+from switchyard.engine.errors import EngineError, ModelError
+from switchyard.engine.links.base import Deliver
 from switchyard.engine.links.outbox import Outbox
-from switchyard.engine.links.placing import choose, max_jobs_each, page_hashes
+from switchyard.engine.links.placing import PlacedJobs, max_jobs_each, page_hashes
 from switchyard.engine.links.questions import Questions
 from switchyard.engine.links.replica import Placed, Replica
+from switchyard.engine.links.roster import MakeLink, Roster
 from switchyard.engine.messages import (
     Abandon,
     Cancel,
     Chunk,
     Command,
     Event,
-    Failed,
-    Finished,
     Hanging,
     JobEvent,
     JobList,
@@ -35,14 +34,10 @@ from switchyard.engine.messages import (
     LoadProgress,
     ModelInfo,
     PendingList,
-    PromptLogprobs,
-    PutBack,
     Recovered,
     Recovering,
-    ReplicaStates,
     ReplicaStatus,
     Restarting,
-    Started,
     Stop,
     Stopped,
     Submit,
@@ -50,12 +45,9 @@ from switchyard.engine.messages import (
     Zombies,
 )
 from switchyard.engine.schedule.alarms import ALARMS
-from switchyard.engine.schedule.pending import Pending
 from switchyard.engine.stats import Stats, together
 
 logger = logging.getLogger(__name__)
-
-MakeLink = Callable[[Deliver], ProcessLink]
 
 RETRY = 5.0  # seconds until a failed load is tried again; doubled each time
 MAX_RETRY = 300.0
@@ -76,15 +68,14 @@ class ReplicaLink:
         self._config = config
         self._outbox = Outbox(deliver)
         self._lock = threading.Lock()  # guards the attributes below; not held during a delivery
-        self._pending = Pending(config.fair_wait_factor)
-        self._jobs: dict[str, Placed] = {}
-        self._info: ModelInfo | None = None  # of the first loaded replica; the others must equal it
+        self._replicas = Roster()
+        self._jobs = PlacedJobs(config, self._replicas, self._outbox)
         self._fences = itertools.count(1)
-        self._max_jobs = max_jobs_each(config)
-        self._questions = Questions(is_one_queue=self._max_jobs is None)
+        self._questions = Questions(is_one_queue=max_jobs_each(config) is None)
         self._began = time.time()
         self._is_stopping = False
-        self._replicas = [self._replica(gpus, make) for gpus, make in makers]
+        for gpus, make in makers:
+            self._replicas.add(self._replica(gpus, make))
 
     # Any thread
 
@@ -97,16 +88,14 @@ class ReplicaLink:
             case Submit(job, submitted):
                 hashes = page_hashes(job.prompt, PAGE_SIZE) if len(self._replicas) > 1 else ()
                 with self._lock:
-                    self._jobs[job.identifier] = Placed(job, submitted, hashes)
-                    self._pending.push(job)
-                    self._assign()
+                    self._jobs.add(Placed(job, submitted, hashes))
             case Cancel(identifier):
                 with self._lock:
-                    self._cancel(identifier)
+                    self._jobs.cancel(identifier)
             case ListPending() | ListJobs():
                 with self._lock:
-                    waiting = self._pending.identifiers()
-                    self._outbox.put_later(self._questions.ask(command, self._replicas, waiting))
+                    replicas, waiting = [*self._replicas], self._jobs.waiting
+                    self._outbox.put_later(self._questions.ask(command, replicas, waiting))
             case Stop():
                 with self._lock:
                     self._is_stopping = True
@@ -129,16 +118,15 @@ class ReplicaLink:
             is_change = False
             for event in events:
                 if type(event) is Chunk:  # nearly always
-                    placed = self._jobs.get(event.identifier)
-                    if placed is not None and placed.replica is replica:
+                    if (placed := self._jobs.at(replica, event.identifier)) is not None:
                         placed.has_text = True
                         out.append(event)
                 elif isinstance(event, JobEvent):
-                    is_change |= self._pass_on(replica, event, out)
+                    is_change |= self._jobs.pass_on(replica, event, out)
                 else:
                     is_change |= self._note(replica, event, out)
             if is_change:
-                self._assign()
+                self._jobs.assign()
             self._outbox.put(out)
         self._outbox.deliver()
 
@@ -148,69 +136,18 @@ class ReplicaLink:
         one = Replica(lambda: make(lambda events: self._take(one, events)), gpus)
         return one
 
-    def _assign(self) -> None:
-        """Start the jobs for which there is room, the best first."""
-        ready = self._ready()
-        while self._pending and ready:
-            for job in self._pending.candidates():
-                placed = self._jobs[job.identifier]
-                replica = choose(ready, placed, self._max_jobs)
-                if replica is not None:
-                    break
-            else:
-                return
-            self._pending.start(job.identifier)
-            replica.take(placed)
-            replica.link.send(Submit(job, placed.submitted))
-
-    def _ready(self) -> list[Replica]:
-        return [one for one in self._replicas if one.status == "ready"]
-
-    def _cancel(self, identifier: str) -> None:
-        placed = self._jobs.get(identifier)
-        if placed is None:
-            for replica in self._ready() if self._config.at else ():
-                replica.link.send(Cancel(identifier))  # perhaps another server's job
-            return
-        placed.is_cancelled = True
-        if placed.replica is not None:
-            placed.replica.link.send(Cancel(identifier))
-            return
-        self._pending.remove(identifier)
-        del self._jobs[identifier]
-        self._outbox.put_later([placed.end_cancelled()])
-
-    def _pass_on(self, replica: Replica, event: JobEvent, out: list[Event]) -> bool:
-        """Returns whether there may be room for another job."""
-        placed = self._jobs.get(event.identifier)
-        if placed is None or placed.replica is not replica:
-            return False  # the job has ended, or was moved
-        out.append(event)
-        match event:
-            case Started():
-                placed.is_started = True
-                return True
-            case PutBack():
-                placed.is_started = False
-            case PromptLogprobs():
-                placed.has_text = True
-            case Finished() | Failed():
-                del self._jobs[event.identifier], replica.jobs[event.identifier]
-                return True
-        return False
-
     def _note(self, replica: Replica, event: ThreadEvent, out: list[Event]) -> bool:
         """Take an event of a replica's thread. Returns whether there may be room for a job."""
         match event:
             case LoadProgress(share):
                 replica.share = share
-                if self._info is None:
+                if self._replicas.info is None:
                     out.append(LoadProgress(max(one.share for one in self._replicas)))
                 return False
             case Stats():
                 replica.count(event)
                 counted = [one.stats for one in self._replicas if one.stats is not None]
-                out.append(together(event.time, counted, len(self._pending), self._began))
+                out.append(together(event.time, counted, self._jobs.num_waiting, self._began))
             case Zombies():
                 out.append(event)
             case PendingList(serial):
@@ -239,21 +176,19 @@ class ReplicaLink:
                 replica.rest()
             case Stopped(error):
                 self._end(replica, error, out)
-        if self._info is not None and not self._is_stopping:
-            out.append(ReplicaStates(tuple(one.tell() for one in self._replicas)))
+        if self._replicas.info is not None and not self._is_stopping:
+            out.append(self._replicas.states())
         return True
 
     def _load(self, replica: Replica, info: ModelInfo, out: list[Event]) -> None:
-        if self._info is None:
-            self._info = info
-            out.append(Loaded(info))
-        elif info != self._info:
-            reason = f"it offers {info}, and the first replica {self._info}"
+        if reason := self._replicas.refusal(replica, info):
             logger.error("model %s: one is not like the others: %s", self._config.name, reason)
             replica.status, replica.reason = "stopped", reason
             replica.link.send(Stop())
             return
         replica.serve(info, self._config.name)
+        if (promise := self._replicas.promise()) is not None:
+            out.append(Loaded(promise))
 
     def _abandon(self, replica: Replica, reason: str, out: list[Event]) -> None:
         """The replica hangs. It answers the fence once it is out, after all earlier events."""
@@ -267,10 +202,10 @@ class ReplicaLink:
             error = ModelError(replica.reason)
         self._lose(replica, "stopped", str(error or ""), out)
         replica.rest()
-        if all(one.status == "stopped" for one in self._replicas):
+        if self._replicas.are_stopped:
             out.append(Stopped(None if self._is_stopping else error))
             self._is_stopping = True  # no replica is restarted
-        elif not (self._is_stopping or is_refused):
+        elif not (self._is_stopping or (is_refused and not replica.link.at)):
             seconds = min(RETRY * 2**replica.num_failures, MAX_RETRY)
             replica.num_failures += 1
             logger.error("model %s: %s; anew in %.0f s", self._config.name, error, seconds)
@@ -283,17 +218,5 @@ class ReplicaLink:
                 replica.link.start()
 
     def _lose(self, replica: Replica, status: ReplicaStatus, reason: str, out: list[Event]) -> None:
-        """End the replica's jobs with text, or moved once before; move its other jobs."""
         replica.status, replica.reason = status, reason
-        for placed in replica.forget():
-            identifier = placed.job.identifier
-            if placed.is_cancelled and not placed.has_text:
-                del self._jobs[identifier]
-                out.append(placed.end_cancelled())
-            elif placed.has_text or placed.was_moved or self._is_stopping:
-                del self._jobs[identifier]
-                out.append(Failed(identifier, BatchFailed(reason)))
-            else:
-                placed.replica, placed.was_moved = None, True
-                self._pending.push(placed.job, is_due=True)
-                out.append(PutBack(identifier))
+        self._jobs.lose(replica, self._is_stopping, out)

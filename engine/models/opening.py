@@ -17,7 +17,8 @@ from switchyard.engine.links.hosts.key import read_key
 from switchyard.engine.links.hosts.knock import knock
 from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.pipe import PipeLink
-from switchyard.engine.links.replicas import MakeLink, ReplicaLink
+from switchyard.engine.links.replicas import ReplicaLink
+from switchyard.engine.links.roster import MakeLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory.gpus import check_gpus, has_gpu, shares
 from switchyard.engine.messages import LoadProgress

@@ -67,6 +67,16 @@ def most_tokens(info: ModelInfo) -> int:
     return min(info.max_seq_len, info.num_pages * info.page_size) - info.num_draft_tokens
 
 
+def fits(job: Job, info: ModelInfo) -> bool:
+    """Whether an engine with this context and cache can hold the job."""
+    num_new = job.max_new_tokens + info.num_draft_tokens
+    longest = max(len(job.prompt), len(job.negative_prompt))
+    return (
+        longest + num_new <= info.max_seq_len
+        and job.num_pages(info.page_size, num_new) <= info.num_pages
+    )
+
+
 def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:
     """Raises Rejected for a job that would fail in the generator, or harm other jobs there."""
     if not job.prompt:

@@ -146,3 +146,15 @@ def test_a_stopped_replica_is_not_the_reason_for_those_that_come_back():
     left = replace(gone, status="recovering", reason="out of memory")
     standing.note(ReplicaStates((gone, left)))
     assert (standing.state, str(standing.error)) == ("recovering", "out of memory")
+    for states, reason in (((gone,), "another version"), ((), "no engine")):
+        standing.note(ReplicaStates(states))
+        assert (standing.state, str(standing.error)) == ("recovering", reason)
+
+
+def test_engines_that_promise_less_than_before_are_no_new_load():
+    standing = Standing("model")
+    standing.note(Loaded(ModelInfo(2048, 4096, 256, 64, "scripted")))
+    seconds = standing.load_seconds
+    smaller = ModelInfo(2048, 4096, 256, 32, "scripted")
+    standing.note(Loaded(smaller))
+    assert (standing.info, standing.load_seconds) == (smaller, seconds)

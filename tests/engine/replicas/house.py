@@ -1,6 +1,7 @@
 """A ReplicaLink over links that a test plays."""
 
 import threading
+from functools import partial
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.replicas import ReplicaLink
@@ -17,9 +18,8 @@ INFO = ModelInfo(2048, 4096, 256, 16, "scripted")
 class ToldLink:
     """To no thread: a test says what it tells, and reads what it was sent."""
 
-    at = ""
-
-    def __init__(self, deliver):
+    def __init__(self, deliver, at=""):
+        self.at = at
         self.tell = lambda *events: deliver(events)
         self.sent = []
         self.pid = None
@@ -41,21 +41,26 @@ class ToldLink:
 
 
 class House:
-    """A link over so many replicas, and what it has delivered."""
+    """A link over so many replicas, and what it has delivered. `is_shared`: they are engines that
+    other servers use, too.
+    """
 
-    def __init__(self, number, **config):
+    def __init__(self, number, is_shared=False, **config):
         self.links = []
+        at = [f"unix:/{i}" if is_shared else "" for i in range(number)]
+        if is_shared:
+            config |= {"link": "socket", "at": tuple(at)}
         self.events = []
         self.came = threading.Condition()
         self.link = ReplicaLink(
             ModelConfig("", "model", **config),
-            [((i,), self._make) for i in range(number)],
+            [((i,), partial(self._make, at[i])) for i in range(number)],
             self._take,
         )
         self.link.start()
 
-    def _make(self, deliver):
-        self.links.append(ToldLink(deliver))
+    def _make(self, at, deliver):
+        self.links.append(ToldLink(deliver, at))
         return self.links[-1]
 
     def _take(self, events):

@@ -1,6 +1,7 @@
 """Replicas are lost, hang, are loaded anew: what becomes of their jobs."""
 
 import types
+from dataclasses import replace
 
 from switchyard.engine.errors import BatchFailed, DeviceLost, ModelError
 from switchyard.engine.messages import (
@@ -12,7 +13,6 @@ from switchyard.engine.messages import (
     Hanging,
     ListPending,
     Loaded,
-    ModelInfo,
     PendingList,
     PromptLogprobs,
     PutBack,
@@ -129,13 +129,13 @@ def test_one_that_is_not_like_the_first_is_refused(make_house, monkeypatch):
     house = make_house(is_loaded=False)
     first, second = house.links
     first.tell(Loaded(INFO))
-    second.tell(Loaded(ModelInfo(2048, 4096, 256, 8, "scripted")))
+    second.tell(Loaded(replace(INFO, loras=("other",))))
     assert second.sent == [Stop()]
     second.tell(Stopped(None))
     house.submit("a", "b")
     assert first.jobs == ["a", "b"] and not tries
     _, state = house.told(ReplicaStates)[-1].states
-    assert state.status == "stopped" and "num_pages=8" in state.reason
+    assert state.status == "stopped" and "it has loras ('other',)" in state.reason
     first.tell(Stopped(DeviceLost("the device is lost")))
     [end] = house.told(Stopped)
     assert type(end.error) is DeviceLost

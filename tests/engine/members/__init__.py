@@ -1,0 +1,1 @@
+"""Engines that several servers share come, go, are full and unlike each other."""
