@@ -96,7 +96,7 @@ class Engine:
         are missing if it does not answer within `timeout` seconds.
         """
         with self._changed:
-            places = self._places.ask(timeout) if self._held.is_any_pending else {}
+            places = self._places.ask(timeout) if self._held.backlog.num_waiting else {}
             all_jobs = self._places.ask_jobs(timeout) if self.config.at and timeout else ()
             others = [one for one in all_jobs if one.identifier not in self._held]
             return self._held.tell(places, self._standing.info) + others
@@ -118,9 +118,7 @@ class Engine:
         """Raises Refused before the model is loaded."""
         info = self._standing.info
         if info is None:
-            with self._changed:
-                refusal = self._refusal()
-            raise refusal or admission.loading(self.config.name)
+            raise self._refusal() or admission.loading(self.config.name)
         return info
 
     @property
@@ -157,12 +155,10 @@ class Engine:
 
     def check_room(self, num_jobs: int, prompt_tokens: int = 0) -> None:
         """Raises what `submit` would for `num_jobs` jobs with at least `prompt_tokens` tokens in
-        all prompts together. Called before the work of making the jobs.
+        all prompts together. Called before the work of making the jobs. Takes no lock.
         """
         admission.check_number(num_jobs, self.config)
-        with self._changed:
-            refusal = self._refusal(num_jobs, prompt_tokens)
-        if refusal is not None:
+        if (refusal := self._refusal(num_jobs, prompt_tokens)) is not None:
             raise refusal
 
     def max_new_tokens(self, prompt_tokens: int, asked: int | None) -> int:
@@ -187,10 +183,12 @@ class Engine:
             admission.check(job, self.info, self.config)
             if job.constraint is not None:
                 self.check_constraint(job.constraint)
+        prompt_tokens = sum(job.num_prompt_tokens for job in jobs)
+        if (refusal := self._refusal(len(jobs), prompt_tokens)) is not None:
+            raise refusal  # most are refused here, without the lock
         stream = Stream([job.identifier for job in jobs], self._cancel, wake, on_use)
         with self._changed:
-            refusal = self._refusal(len(jobs), sum(job.num_prompt_tokens for job in jobs))
-            if refusal is not None:
+            if (refusal := self._refusal(len(jobs), prompt_tokens)) is not None:
                 raise refusal
             for job in jobs:
                 if job.identifier in self._held:
@@ -281,11 +279,11 @@ class Engine:
         self._changed.notify_all()
 
     def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
-        """Under the lock."""
+        """Any thread, without the lock: refusals in any number must not delay `deliver`."""
         return admission.refusal(
             self.state,
             self.error,
-            self._held.all,
+            self._held.backlog,
             self._held.rate,
             self.config,
             time.monotonic(),

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -22,6 +22,7 @@ from switchyard.engine.messages import (
     PutBack,
     Started,
 )
+from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.rate import CompletionRate
 from switchyard.engine.schedule.usual import UsualAnswers
 from switchyard.engine.stream import Stream, Used
@@ -155,10 +156,11 @@ def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:
 
 
 class HeldJobs:
-    """All jobs that have not ended. The engine's lock guards it."""
+    """All jobs that have not ended. The engine's lock guards it; any thread reads `backlog`."""
 
     def __init__(self) -> None:
         self.rate = CompletionRate()
+        self.backlog = Backlog()
         self._usual = UsualAnswers()
         self._held: dict[str, Held] = {}
 
@@ -168,14 +170,6 @@ class HeldJobs:
     def __contains__(self, identifier: str) -> bool:
         return identifier in self._held
 
-    @property
-    def all(self) -> Collection[Held]:
-        return self._held.values()
-
-    @property
-    def is_any_pending(self) -> bool:
-        return any(held.state == "pending" for held in self._held.values())
-
     def pending(self, identifier: str) -> Job | None:
         """The job, if it waits."""
         held = self._held.get(identifier)
@@ -183,7 +177,7 @@ class HeldJobs:
 
     def tell(self, places: Mapping[str, int], info: ModelInfo | None) -> list[JobState]:
         now = time.monotonic()
-        return [one.tell(places.get(one.job.identifier), info, now) for one in self.all]
+        return [one.tell(places.get(i), info, now) for i, one in self._held.items()]
 
     def add(self, jobs: Sequence[Job], stream: Stream, now: float) -> list[Job]:
         """Returns the jobs with the length of a usual answer. `now`: by the monotonic clock."""
@@ -191,7 +185,9 @@ class HeldJobs:
             self.rate.resume(now)
         usual = [math.ceil(self._usual.of(job.client, job.kind)) for job in jobs]
         jobs = [replace(job, usual_tokens=num) for job, num in zip(jobs, usual, strict=True)]
-        self._held.update((job.identifier, Held(job, stream)) for job in jobs)
+        for job in jobs:
+            self._held[job.identifier] = Held(job, stream)
+            self.backlog = self.backlog.moved(job, None, "pending")
         return jobs
 
     def pass_on(self, event: JobEvent, batches: Batches) -> bool:
@@ -201,12 +197,16 @@ class HeldJobs:
         held = self._held.get(event.identifier)
         if held is None:
             return False
+        before = held.state
         held.note(event)
+        if held.state != before:
+            self.backlog = self.backlog.moved(held.job, before, held.state)
         has_to_end = False
         if isinstance(event, Chunk):
             has_to_end = held.new_tokens >= held.limit and held.spend(event)
         elif isinstance(event, Finished | Failed):
             del self._held[event.identifier]
+            self.backlog = self.backlog.moved(held.job, held.state, None)
             self.rate.note(time.monotonic())
             self._note_answer(held.job, event)
             event = held.end(event)
@@ -230,3 +230,4 @@ class HeldJobs:
             held.account(event)
             batches[held.stream] = (*batches.get(held.stream, ()), event)
         self._held.clear()
+        self.backlog = Backlog()

@@ -1,4 +1,6 @@
-"""The state of an engine, as its thread has told. The engine's lock guards it."""
+"""The state of an engine, as its thread has told. The engine's lock guards changes. Any thread
+reads it: the error of a state is there before the state.
+"""
 
 import logging
 import threading
@@ -51,7 +53,8 @@ class Standing:
     @property
     def state(self) -> State:
         """While "recovering" from a failure of the generator it takes jobs, and they wait."""
-        return self._trouble if self._state == "ready" and self._trouble else self._state
+        state = self._state
+        return (self._trouble or state) if state == "ready" else state
 
     @property
     def is_loading(self) -> bool:
@@ -120,7 +123,7 @@ class Standing:
             case Zombies(number):
                 self.num_zombies += number
             case Recovering(reason):
-                self._trouble, self.error = "recovering", BatchFailed(reason)
+                self.error, self._trouble = BatchFailed(reason), "recovering"
             case Recovered():
                 self._trouble = self.error = None
             case Stats():
@@ -129,14 +132,14 @@ class Standing:
                 self._note_replicas(states)
             case Hanging(reason):
                 self.num_hangs += 1
-                self._trouble, self.error = "hanging", BatchFailed(reason)
+                self.error, self._trouble = BatchFailed(reason), "hanging"
                 logger.error("model %s: %s", self._name, reason)
                 return True
             case Restarting(reason):
                 self._restart(reason)
                 return True
             case Stopped(error):
-                self._state, self.error = "stopped", error
+                self.error, self._state = error, "stopped"
                 if error is not None:
                     logger.error("model %s: %s", self._name, error)
                 return True

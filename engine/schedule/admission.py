@@ -16,9 +16,9 @@ from switchyard.engine.errors import (
     PromptTooLong,
     Stalled,
 )
-from switchyard.engine.held import Tracked
 from switchyard.engine.job import Job
 from switchyard.engine.messages import ModelInfo, Phase
+from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.rate import CompletionRate
 
 SHUT_DOWN = "the server has shut down"
@@ -150,29 +150,26 @@ def _check_pair(job: Job, info: ModelInfo, config: ModelConfig) -> None:
 def refusal(
     state: State,
     error: EngineError | None,
-    held: Collection[Tracked],
+    backlog: Backlog,
     rate: CompletionRate,
     config: ModelConfig,
     now: float,
     num_jobs: int = 0,
     prompt_tokens: int = 0,
 ) -> EngineError | None:
-    """A fresh error if an engine in this state, holding these jobs, takes no `num_jobs` more jobs
+    """A fresh error if an engine in this state, with this backlog, takes no `num_jobs` more jobs
     with `prompt_tokens` tokens now; else None.
     """
     if state not in ("ready", "recovering"):
         return _unavailable(state, error, config.name)
-    waiting = [h for h in held if h.state == "pending"]
-    message = ""
-    if len(held) + num_jobs > config.max_jobs:
-        message = f"{len(held)} jobs are active or wait, of {config.max_jobs}"
+    num_tokens, limit = backlog.num_tokens, config.max_pending_tokens
+    if backlog.num_jobs + num_jobs > config.max_jobs:
+        message = f"{backlog.num_jobs} jobs are active or wait, of {config.max_jobs}"
+    elif num_tokens and num_tokens + prompt_tokens > limit:
+        message = f"{num_tokens} prompt tokens wait, of {limit}"
     else:
-        num_tokens, limit = sum(h.job.num_prompt_tokens for h in waiting), config.max_pending_tokens
-        if num_tokens and num_tokens + prompt_tokens > limit:
-            message = f"{num_tokens} prompt tokens wait, of {limit}"
-    if not message:
         return None
-    retry_after = rate.seconds(len(waiting) + num_jobs, now)
+    retry_after = rate.seconds(backlog.num_waiting + num_jobs, now)
     return Full(message, min(max(retry_after, 1.0), MAX_RETRY_AFTER))
 
 
@@ -199,7 +196,8 @@ def _unavailable(state: State, error: EngineError | None, name: str) -> EngineEr
         case "draining":
             return Draining(f"model {name} is shutting down", RETRY_STARTED)
         case "hanging":
-            return Stalled(f"model {name}: {error}", RETRY_STARTED)
+            reason = error or "a step of the generator does not return"
+            return Stalled(f"model {name}: {reason}", RETRY_STARTED)
     return Dead(f"model {name}: {SHUT_DOWN if error is None else error}", RETRY_STARTED)
 
 

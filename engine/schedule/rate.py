@@ -1,38 +1,41 @@
 """The rate at which jobs end. Pure: the caller brings the clock."""
 
 import math
+from typing import NamedTuple
 
 MEMORY = 30.0  # seconds in which a job's weight falls to 1/e
 
 
+class _Seen(NamedTuple):
+    ended: float = 0.0  # jobs ended, weighted
+    span: float = 0.0  # busy seconds, weighted alike
+    now: float = 0.0
+
+    def at(self, now: float) -> "_Seen":
+        weight = math.exp((self.now - now) / MEMORY)
+        return _Seen(self.ended * weight, self.span * weight + MEMORY * (1 - weight), now)
+
+
 class CompletionRate:
     """Jobs ended a second, as an exponentially weighted mean over busy time. Times are seconds of
-    one monotonic clock.
+    one monotonic clock. Any thread may call `seconds` while another notes.
     """
 
     def __init__(self) -> None:
-        self._ended = 0.0  # jobs ended, weighted
-        self._span = 0.0  # busy seconds, weighted alike
-        self._now = 0.0
+        self._seen = _Seen()
 
     def resume(self, now: float) -> None:
         """Jobs come after idle time, which does not count."""
-        self._now = now
+        self._seen = self._seen._replace(now=now)
 
     def note(self, now: float) -> None:
         """A job has ended."""
-        self._advance(now)
-        self._ended += 1
+        seen = self._seen.at(now)
+        self._seen = seen._replace(ended=seen.ended + 1)
 
     def seconds(self, num_jobs: int, now: float) -> float:
         """Expected seconds until `num_jobs` more jobs have ended. If no job ever has: the busy time
         so far.
         """
-        self._advance(now)
-        return self._span * (num_jobs / self._ended if self._ended else 1)
-
-    def _advance(self, now: float) -> None:
-        weight = math.exp((self._now - now) / MEMORY)
-        self._ended *= weight
-        self._span = self._span * weight + MEMORY * (1 - weight)
-        self._now = now
+        seen = self._seen.at(now)
+        return seen.span * (num_jobs / seen.ended if seen.ended else 1)

@@ -1,5 +1,7 @@
 """Jobs that an engine takes or refuses, and their order."""
 
+import threading
+
 import pytest
 
 from switchyard import engine
@@ -241,3 +243,33 @@ def test_an_engine_that_recovers_takes_jobs(make_engine):
     assert model.state == "recovering"
     model.check_room(1)
     assert text(take_all(model.submit([job("a", 2)]))) == "0 1 "
+
+
+def test_a_delivery_ends_while_many_threads_are_refused(make_engine):
+    """Refusals take no lock of the engine: its thread would wait for each of them."""
+    gate, refused = Gate(), []
+    model = make_engine(ScriptedBackend(endless, gate), max_batch_size=1, max_pending=0)
+
+    def ask(i):
+        for way in (lambda: model.check_room(1), lambda: model.submit([job(f"job{i}")])):
+            with pytest.raises(engine.Full, match="1 jobs are active or wait, of 1"):
+                way()
+        refused.append(i)
+
+    def amid_a_delivery(used):  # called by `deliver`, under its lock
+        if seen:
+            return
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(100)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=10)
+        seen.append(len(refused))
+
+    seen: list[int] = []
+    stream = model.submit([job("a", 8)], on_use=amid_a_delivery)
+    gate.open()
+    while not seen:
+        stream.take()
+    stream.close()
+    assert seen[0] == 100

@@ -25,6 +25,7 @@ from switchyard.engine.messages import (
 from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.alarms import Alarms
+from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.batch import Batch
 from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending
 from switchyard.engine.schedule.places import QueuePlaces
@@ -126,7 +127,7 @@ def test_a_forced_or_biased_token_is_one_of_the_vocabulary():
     ],
 )
 def test_each_refusal_says_when_to_come_again_in_seconds(state, error, kind, seconds):
-    told = admission.refusal(state, error, (), None, ModelConfig("m", "m"), 0.0)
+    told = admission.refusal(state, error, Backlog(), None, ModelConfig("m", "m"), 0.0)
     assert type(told) is kind and told.retry_after == seconds
 
 

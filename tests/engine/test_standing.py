@@ -20,6 +20,7 @@ from switchyard.engine.messages import (
     Zombies,
 )
 from switchyard.engine.schedule import admission
+from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.rate import CompletionRate
 from switchyard.engine.standing import Past, Standing
 from switchyard.engine.stats import Stats, Totals
@@ -95,7 +96,7 @@ def test_no_error_is_logged_of_an_engine_that_was_told_to_end(caplog):
 
 def test_a_model_that_has_ended_as_it_should_is_told_so():
     config = engine.ModelConfig("x", "tiny")
-    refusal = admission.refusal("stopped", None, [], CompletionRate(), config, 0.0, 1)
+    refusal = admission.refusal("stopped", None, Backlog(), CompletionRate(), config, 0.0, 1)
     assert type(refusal) is engine.Dead
     assert str(refusal) == "model tiny: the server has shut down"
 

@@ -10,8 +10,20 @@ from collections.abc import Callable, Sequence
 from switchyard.engine.errors import InvalidJob
 from switchyard.engine.links.seal import Seals
 from switchyard.engine.links.wire import Wire, send_all
-from switchyard.engine.messages import Command, Event, Failed, Submit
+from switchyard.engine.messages import (
+    Command,
+    Event,
+    Failed,
+    Hanging,
+    Loaded,
+    LoadProgress,
+    Recovering,
+    Stopped,
+    Submit,
+)
 from switchyard.engine.schedule.watchdog import CHECKS, interval_of
+from switchyard.engine.standing import Standing
+from switchyard.engine.stats import Stats
 
 logger = logging.getLogger(__name__)
 
@@ -98,3 +110,19 @@ class FrontEnd:
         except Exception:
             logger.exception("an event can't cross to server %d", self.pid)
         self._wire.shut()
+
+
+def greeting(standing: Standing, stats: Stats | None, drains: str | None) -> list[Event]:
+    """The first events for a front end. `drains`: why the engine takes no more jobs."""
+    if standing.is_stopped:
+        return [Stopped(standing.error)]
+    if standing.info is None:
+        return [] if standing.progress is None else [LoadProgress(standing.progress)]
+    events: list[Event] = [Loaded(standing.info)]
+    if stats is not None:
+        events.append(stats)
+    if standing.state == "hanging":
+        events.append(Hanging(str(standing.error)))
+    elif standing.state == "recovering" or drains is not None:
+        events.append(Recovering(drains or str(standing.error)))
+    return events

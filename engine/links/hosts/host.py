@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import EngineError
+from switchyard.engine.job import Job
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.links.hosts.door import Door
-from switchyard.engine.links.hosts.front_end import FrontEnd
+from switchyard.engine.links.hosts.front_end import FrontEnd, greeting
 from switchyard.engine.links.hosts.shared_job import SharedJob
 from switchyard.engine.links.seal import Seals
 from switchyard.engine.messages import (
@@ -29,8 +30,6 @@ from switchyard.engine.messages import (
     JobList,
     ListJobs,
     ListPending,
-    Loaded,
-    LoadProgress,
     PendingList,
     Recovered,
     Recovering,
@@ -41,6 +40,7 @@ from switchyard.engine.messages import (
     ThreadEvent,
 )
 from switchyard.engine.schedule import admission
+from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.rate import CompletionRate
 from switchyard.engine.standing import Standing
 from switchyard.engine.stats import Stats
@@ -76,6 +76,7 @@ class Host:
         self._serials = itertools.count(1)
         self._standing = Standing(config.name)
         self._rate = CompletionRate()
+        self._backlog = Backlog()
         self._stats: Stats | None = None
         self._began = time.time()
         self._is_draining = False
@@ -117,7 +118,7 @@ class Host:
             self._is_draining = True
             self._tell_all([Recovering(DRAINS)])
             self._changed.wait_for(lambda: not self._jobs, drain)
-            self._jobs.clear()  # the end of the connection tells front ends of jobs that are left
+            self._forget_jobs()  # the end of the connection tells front ends of jobs that are left
         self._door.close()
         self._link.send(Stop())
         return self.wait(timeout) and self._link.join(timeout)
@@ -131,29 +132,18 @@ class Host:
         logger.info("server %d shares the engine", pid)
         with self._changed:
             self._front_ends.add(front_end)
-            front_end.tell(self._greeting())
+            drains = DRAINS if self._is_draining else None
+            front_end.tell(greeting(self._standing, self._stats, drains))
             if self._standing.is_stopped:
                 front_end.end()
             front_end.start()
 
-    def _greeting(self) -> list[Event]:
-        standing = self._standing
-        if standing.is_stopped:
-            return [Stopped(standing.error)]
-        if standing.info is None:
-            return [] if standing.progress is None else [LoadProgress(standing.progress)]
-        greeting: list[Event] = [Loaded(standing.info)]
-        if self._stats is not None:
-            greeting.append(self._stats)
-        if standing.state == "hanging":
-            greeting.append(Hanging(str(standing.error)))
-        elif standing.state == "recovering" or self._is_draining:
-            greeting.append(Recovering(DRAINS if self._is_draining else str(standing.error)))
-        return greeting
-
     # Thread of a front end
 
     def _take(self, front_end: FrontEnd, command: Command) -> None:
+        job = command.job if isinstance(command, Submit) else None
+        if job and job.identifier not in self._jobs and not self._has_room(front_end, job):
+            return  # without the lock, for which events would have to wait
         with self._changed:
             match command:
                 case Submit(job, age):
@@ -175,6 +165,22 @@ class Host:
                     self._link.send(ListPending(serial))
                 case Abandon() | Stop():
                     pass  # not allowed to front ends
+
+    def _has_room(self, front_end: FrontEnd, job: Job) -> bool:
+        """Refuses a job without room. Needs no lock."""
+        refusal = admission.refusal(
+            self._standing.state,
+            self._standing.error,
+            self._backlog,
+            self._rate,
+            self._config,
+            time.monotonic(),
+            1,
+            job.num_prompt_tokens,
+        )
+        if refusal is not None:
+            front_end.tell([Failed(job.identifier, refusal)])
+        return refusal is None
 
     def _leave(self, front_end: FrontEnd) -> None:
         with self._changed:
@@ -212,7 +218,10 @@ class Host:
                 parts = {}
                 self._note(event)
             elif (job := self._jobs.get(event.identifier)) is not None:
+                before = job.state
                 job.note(event)
+                if job.state != before:
+                    self._backlog = self._backlog.moved(job.job, before, job.state)
                 if isinstance(event, Finished | Failed):
                     self._end(event)
                 if job.front_end is not None:
@@ -221,7 +230,8 @@ class Host:
             one.tell(part)
 
     def _end(self, event: JobEvent) -> None:
-        del self._jobs[event.identifier]
+        ended = self._jobs.pop(event.identifier)
+        self._backlog = self._backlog.moved(ended.job, ended.state, None)
         self._rate.note(time.monotonic())
         if again := self._again.pop(event.identifier, None):
             self._submit(*again)
@@ -229,23 +239,17 @@ class Host:
 
     def _submit(self, front_end: FrontEnd, submit: Submit) -> None:
         job, now = submit.job, time.monotonic()
-        refusal = admission.refusal(
-            self._standing.state,
-            self._standing.error,
-            self._jobs.values(),
-            self._rate,
-            self._config,
-            now,
-            1,
-            len(job.prompt),
-        )
-        if refusal is not None:
-            front_end.tell([Failed(job.identifier, refusal)])
+        if not self._has_room(front_end, job):
             return
         if not self._jobs:
             self._rate.resume(now)
+        self._backlog = self._backlog.moved(job, None, "pending")
         self._jobs[job.identifier] = SharedJob(job, submit.time, front_end)
         self._link.send(submit)
+
+    def _forget_jobs(self) -> None:
+        self._jobs.clear()
+        self._backlog = Backlog()
 
     def _note(self, event: ThreadEvent) -> None:
         """Take an event of the engine thread itself."""
@@ -263,11 +267,11 @@ class Host:
                 pass
             case Hanging():  # the front ends end these jobs, or move them
                 self._link.send(Abandon())
-                self._jobs.clear()
+                self._forget_jobs()
                 self._again.clear()
                 self._tell_all([event])
             case Stopped():
-                self._jobs.clear()
+                self._forget_jobs()
                 self._changed.notify_all()
                 self._tell_all([event])
             case _:
@@ -290,9 +294,6 @@ class Host:
             front_end.tell([PendingList(question.serial, answer.identifiers)])
             return
         places = {identifier: i for i, identifier in enumerate(answer.identifiers, 1)}
-        now = time.monotonic()
-        jobs = tuple(
-            one.tell(places.get(one.job.identifier), self._standing.info, now)
-            for one in self._jobs.values()
-        )
+        info, now = self._standing.info, time.monotonic()
+        jobs = tuple(one.tell(places.get(i), info, now) for i, one in self._jobs.items())
         front_end.tell([JobList(question.serial, jobs)])
