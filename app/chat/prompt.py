@@ -101,8 +101,8 @@ class Prompts:
     def prepare(self, request: Chat) -> Prompt:
         """The prompt of a request. Raises InvalidJob, PromptTooLong, and as `Engine.check_room`."""
         model = self._model
-        # A lower bound before the work of tokenizing: a token has at most 16 characters on average.
-        model.check_room(request.n, sum(map(len, _texts(request))) // 16 * request.n)
+        num_characters = sum(map(len, _texts(request)))
+        model.check_room(request.n, model.tokenizer.guess(num_characters) * request.n)
         text = self.render(request, model.info.max_seq_len)
         tags = self._tags
         is_reasoning = all(tags) and _is_reasoning(request, text, tags)

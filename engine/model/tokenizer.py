@@ -12,6 +12,7 @@ from switchyard.engine.job import Healing
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokens.control import control_ids, pattern_of
 from switchyard.engine.model.tokens.decoder import TextDecoder, read_beginning
+from switchyard.engine.model.tokens.density import Density
 from switchyard.engine.model.tokens.file import check_ids, read_tokenizer
 from switchyard.engine.model.tokens.length import check_length, too_long
 from switchyard.engine.model.tokens.pieces import read_decoders, read_pieces
@@ -39,6 +40,7 @@ class Tokenizer:
         self.tag_ids: Mapping[str, int] = {t.content: i for i, t in known.items()}
         self.control_ids = control_ids(known, model_dir)
         self._bos_ids = self._find_bos(model_dir)
+        self._density = Density()
         self._hide([*self.control_ids, *(self._added.keys() - known)])
         pattern = pattern_of(self._added[i].content for i in self.control_ids)
         self._pattern = re.compile(pattern)
@@ -87,6 +89,12 @@ class Tokenizer:
         Raises PromptTooLong for more than `max_tokens`.
         """
         return self._limited(self._encode_escaped, text, max_tokens)
+
+    def guess(self, num_characters: int) -> int:
+        """Least number of tokens that texts of so many characters probably have together, by the
+        texts encoded last.
+        """
+        return self._density.guess(num_characters)
 
     def check_length(self, text: str, max_tokens: int) -> None:
         """Raises PromptTooLong for a text that is clearly too long, before further work."""
@@ -170,6 +178,7 @@ class Tokenizer:
     ) -> tuple[int, ...]:
         check_length(encode, text, max_tokens)
         token_ids = encode(text)
+        self._density.note(len(text), len(token_ids))
         if len(token_ids) > max_tokens:
             raise too_long(len(token_ids), max_tokens)
         return tuple(token_ids)

@@ -168,7 +168,7 @@ class LlamaCpp(LlamaCppOptions):
 
     @property
     def size(self) -> int:
-        return sum(len(p) if isinstance(p, str) else 16 for one in self.prompt for p in one)
+        return sum(len(p) if isinstance(p, str) else 4 for one in self.prompt for p in one)
 
     def read(self, tokenizer: engine.Tokenizer, max_tokens: int) -> list[PromptTokens]:
         return [PromptTokens(self._read(one, tokenizer, max_tokens)) for one in self.prompt]

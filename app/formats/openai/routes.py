@@ -52,9 +52,9 @@ def create_completion() -> flask.Response:
 
 
 def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
-    # A lower bound before the work of tokenizing: a token has at most 16 characters on average.
-    behind = len(request.suffix or "")
-    lengths = ((len(p) + behind) // 16 if isinstance(p, str) else len(p) for p in request.prompt)
+    # Before the work of tokenizing.
+    behind, guess = len(request.suffix or ""), model.tokenizer.guess
+    lengths = (guess(len(p) + behind) if isinstance(p, str) else len(p) for p in request.prompt)
     model.check_room(len(request.prompt) * request.num_jobs, sum(lengths) * request.num_jobs)
     max_tokens = model.info.max_seq_len
     read = [_read(p, request.suffix, model.tokenizer, max_tokens) for p in request.prompt]

@@ -42,6 +42,7 @@ def answer_text(
 
 def read(request: TextRequest, model: engine.Engine) -> list[PromptTokens]:
     """The prompts of a request. Raises as `Engine.check_room` and `TextRequest.read`."""
-    # A lower bound before the work of tokenizing: a token has at most 16 characters on average.
-    model.check_room(request.num_prompts * request.n, request.size // 16 * request.n)
+    model.check_room(
+        request.num_prompts * request.n, model.tokenizer.guess(request.size) * request.n
+    )
     return request.read(model.tokenizer, model.info.max_seq_len)

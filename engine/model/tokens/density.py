@@ -1,0 +1,26 @@
+"""How many tokens a text has at least, guessed without encoding it. Any thread."""
+
+from collections import deque
+
+LONG = 2000  # characters of a text that is learned from
+MEMORY = 16  # texts
+# Tokens a character. The least that any text has on average; and ordinary English, which a guess
+# never exceeds: clients with dense texts would have others refused.
+LEAST, MOST = 1 / 16, 1 / 4
+
+
+class Density:
+    """The least tokens a character of the last long texts."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=MEMORY)
+
+    def note(self, num_characters: int, num_tokens: int) -> None:
+        if num_characters >= LONG:
+            self._last.append(num_tokens / num_characters)
+
+    def guess(self, num_characters: int) -> int:
+        """Tokens of texts with so many characters. A lower bound for texts like the last ones."""
+        if len(self._last) < MEMORY:
+            return int(num_characters * LEAST)
+        return int(num_characters * max(min(*tuple(self._last), MOST), LEAST))
