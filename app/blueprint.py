@@ -184,9 +184,13 @@ def open_services(
         recorders.append(AccessLog())
     settings = settings.fitted(max((models.get(name).context for name in models.names), default=0))
     websockets, threads = Places(settings.max_websockets), Threads()
-    gate = Gate(settings.max_pending, settings.max_jobs, lambda: found.models.num_jobs)
+
+    def num_jobs() -> int:
+        return found.models.num_jobs
+
+    gate = Gate(settings.max_pending, settings.max_jobs, num_jobs, threads.prepared)
     formats = load(settings.formats)
-    answers = Answers(settings, lambda: found.models.num_jobs)
+    answers = Answers(settings, num_jobs, threads.prepared)
     numbers = None
     if settings.metrics != "off":
         numbers = Metrics(lambda: found.models, answers, websockets, threads, checks, ledger)

@@ -28,6 +28,7 @@ def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> 
 
     def wait() -> None:
         nonlocal look, place
+        here.threads.prepared()
         look = look or submit.patience(here.settings)
         place = submit.leave() or place
         look()

@@ -70,12 +70,15 @@ def event_position() -> tuple[str, int] | None:
 class Answers:
     """The responses of one application. It has the sender of streams, and the kept transcripts."""
 
-    def __init__(self, settings: Settings, num_jobs: Callable[[], int]) -> None:
-        """`num_jobs`: the number of jobs that have not ended."""
+    def __init__(
+        self, settings: Settings, num_jobs: Callable[[], int], prepared: Callable[[], None]
+    ) -> None:
+        """`num_jobs`: the number of jobs that have not ended. `prepared`: see `Threads`."""
         self.transcripts = Transcripts()
         self.streams: set[Output] = set()  # open streams; add and discard are atomic under the GIL
         self._settings = settings
         self._num_jobs = num_jobs
+        self._prepared = prepared
         self._sender = Sender()
 
     def whole(self, submitted: Submitted, render: Render) -> flask.Response:
@@ -150,6 +153,7 @@ class Answers:
 
     def _respond(self, output: Output, writer: Writer) -> flask.Response:
         """A response from `output`, whole or streamed. Raises any error before the first frame."""
+        self._prepared()
         if not writer.is_streamed:
             try:
                 return flask.Response(output.wait_whole(), mimetype=writer.mimetype)
@@ -216,6 +220,7 @@ class Answers:
                     return view()
                 finally:
                     self.transcripts.settle(claim)
+            self._prepared()
             watch.wait(_wait_for(claim), claim.settled.is_set)
             idle = max(self._settings.max_jobs - self._num_jobs(), 0)
             if claim.transcript is not None and self._join(claim.transcript, idle // 2):

@@ -180,7 +180,7 @@ def _submit(body: dict[str, Any], account: Account | None) -> Submitted:
             else:
                 token_ids = model.tokenizer.encode(body["prompt"], model.info.max_seq_len)
                 fit = None
-            return generation.submit(
+            submitted = generation.submit(
                 request,
                 model,
                 [token_ids],
@@ -190,6 +190,8 @@ def _submit(body: dict[str, Any], account: Account | None) -> Submitted:
                 fit,
                 account=account,
             )
+    services().threads.prepared()
+    return submitted
 
 
 def _length_of(value: Any) -> int:

@@ -91,13 +91,21 @@ class Place:
 class Gate:
     """The gate of one application."""
 
-    def __init__(self, max_waiting: int, max_busy: int, num_busy: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        max_waiting: int,
+        max_busy: int,
+        num_busy: Callable[[], int],
+        prepared: Callable[[], None] = lambda: None,
+    ) -> None:
         """At most `max_waiting` inputs wait. With the running jobs, whose number `num_busy` tells,
         they are at most `max_busy`: each holds a request thread, and some threads must stay free.
+        `prepared`: see `Threads`; called for each large input.
         """
         self._max_waiting = max_waiting
         self._max_busy = max_busy
         self._num_busy = num_busy
+        self._prepared = prepared
         self._lock = threading.Lock()  # guards what follows
         self._inside: list[Place] = []
         self._waiting: deque[Place] = deque()
@@ -122,6 +130,7 @@ class Gate:
         """
         if size < LARGE:
             return Place(None, size)
+        self._prepared()
         place = Place(self, size)
         with self._lock:
             self._waiting.append(place)

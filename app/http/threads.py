@@ -1,4 +1,4 @@
-"""The WSGI server's request threads: their number, and how to detach a connection from one."""
+"""The WSGI server's request threads: their number, and what to tell the server about one."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,16 @@ class Threads:
     `detach` runs on a request thread, and takes the current request's connection from the server.
     The server then neither reads nor closes it until any thread calls the function that `detach`
     returned. `max_detached` limits detached connections.
+    `on_prepared` is called on a request thread once the current request has submitted its jobs, or
+    waits. The server may then begin another request. It may be called more than once.
     """
 
     def __init__(self) -> None:
         self.count: Callable[[], tuple[int, int]] | None = None
         self.detach: Callable[[], Callable[[], None]] | None = None
         self.max_detached = 0
+        self.on_prepared: Callable[[], None] | None = None
+
+    def prepared(self) -> None:
+        if self.on_prepared is not None:
+            self.on_prepared()

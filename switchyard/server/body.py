@@ -53,7 +53,7 @@ class Body(io.RawIOBase):
         """Fills `target`, unless the body ends before."""
         view = memoryview(target).cast("B")
         if not self._num_read and not self.is_over:
-            self._connection.threads.check_body()
+            self._connection.threads.check_body(self._connection.is_turned_away)
         count = 0
         try:
             while count < len(view) and not self.is_over:
@@ -145,6 +145,7 @@ class Body(io.RawIOBase):
         try:
             data = sock.recv(size, socket.MSG_DONTWAIT)
         except BlockingIOError:
+            self._connection.threads.leave_entrance(self._connection)
             if not self._comes_soon():
                 self._connection.threads.wait(self._connection)
             data = sock.recv(size)

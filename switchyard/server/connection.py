@@ -42,6 +42,7 @@ class Connection(TConn):  # type: ignore[misc]
         self.deadline = 0.0  # end of its wait on the poller, by the monotonic clock
         self.data_ready = True  # for gunicorn: no thread waits for data
         self.is_late = False  # whether the latest request's body missed its deadline
+        self.is_turned_away = False  # whether the latest request got no place at the entrance
         self.is_detached = False  # not read or closed until the detached stream ends
         self._request_deadline = 0.0
         self.body_within = 0.0  # seconds for the body
@@ -63,7 +64,7 @@ class Connection(TConn):  # type: ignore[misc]
         """Begin to wait for a request. Seconds from now to the first byte and to the last byte of
         the head; then from the head's end to the last byte of a small body.
         """
-        self.is_late = False
+        self.is_late = self.is_turned_away = False
         self.body_within = body_within
         self._request_deadline = now + head_within
         self.deadline = self._request_deadline if self.buffer else now + begin_within
@@ -83,6 +84,10 @@ class Connection(TConn):  # type: ignore[misc]
         if not self._head_end:
             self._find_head()
         return 0 < self._request_end <= len(self.buffer)
+
+    @property
+    def is_post(self) -> bool:
+        return self.buffer.startswith(b"POST ")
 
     @property
     def has_head(self) -> bool:

@@ -1,6 +1,10 @@
 """Limits how long a connection may hold a request thread. Request threads."""
 
+from collections.abc import Callable
+from typing import Any
+
 from switchyard import engine
+from switchyard.server.entrance import PATIENCE
 
 RETRY = 1.0  # seconds; a guess, since a slow client's end is unknown
 
@@ -10,8 +14,14 @@ class RequestThreads:
     At most half of the threads wait for bodies.
     """
 
-    def __init__(self, number: int, num_reserved: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        num_reserved: int,
+        leave_entrance: Callable[[Any], None] = lambda connection: None,
+    ) -> None:
         self.number = number
+        self.leave_entrance = leave_entrance  # called before a thread waits for a body
         self._max_reading = number - num_reserved
         self._max_waiting = number // 2
         self._busy: set[object] = set()  # connections; the set's methods need no lock
@@ -28,8 +38,10 @@ class RequestThreads:
         self._busy.discard(connection)
         self._waiting.discard(connection)
 
-    def check_body(self) -> None:
-        """Called before a body is read. Raises Full."""
+    def check_body(self, is_turned_away: bool = False) -> None:
+        """Called before a body is read. `is_turned_away`: at the entrance. Raises Full."""
+        if is_turned_away:
+            raise engine.Full(f"the request waited {PATIENCE:g} s, or too many wait", RETRY)
         if len(self._busy) > self._max_reading:
             raise engine.Full("all request threads that read bodies are busy", RETRY)
 

@@ -27,6 +27,7 @@ from switchyard.app.operations.logs import say
 from switchyard.app.services import KEY
 from switchyard.server import limits
 from switchyard.server.connection import Connection
+from switchyard.server.entrance import Entrance
 from switchyard.server.logger import JsonLogger
 from switchyard.server.request_threads import RequestThreads
 from switchyard.server.thread_pool import RequestPool
@@ -54,6 +55,7 @@ class Worker(ThreadWorker):
         # Connections on the poller, in order of arrival, with their handlers.
         self._waiting: dict[Connection, Callable[[Connection, Any], None]] = {}
         self._next_look = 0.0  # time of the next check of deadlines
+        self._entrance = Entrance(self.enqueue_req, self._turn_away, self.worker_connections // 2)
         self._waste = bytearray(65536)
 
     # Main thread
@@ -92,9 +94,12 @@ class Worker(ThreadWorker):
         super().load_wsgi()
         self._settings = self.wsgi.extensions[KEY].settings
         # The other half of the reserve is for further readers of answers.
-        threads = self._threads = RequestThreads(num_threads, self._settings.reserve_threads // 2)
+        threads = self._threads = RequestThreads(
+            num_threads, self._settings.reserve_threads // 2, self._entrance.leave
+        )
         told = self.wsgi.extensions[KEY].threads
         told.count = lambda: (threads.num_busy, threads.number)
+        told.on_prepared = self._leave_entrance
         if self._is_plain:
             told.detach = self._detach
             # Requests keep as many connections as threads, and half of the rest.
@@ -119,13 +124,21 @@ class Worker(ThreadWorker):
         super().set_accept_enabled(enabled and time.monotonic() >= self._accept_from)
 
     def accept(self, listener: Any) -> None:
-        """gunicorn's own raises without a free file or memory, which ends the worker."""
+        """Accept all that wait, unless there are too many: one a turn would make those behind them
+        wait for all that each turn brings. gunicorn's own raises without a free file or memory,
+        which ends the worker.
+        """
+        while self._accept_one(listener) and self.nr_conns < self.worker_connections:
+            pass
+
+    def _accept_one(self, listener: Any) -> bool:
+        """Whether there may be another."""
         try:
             if self._is_plain:
                 sock, client = listener.accept()
             else:
                 super().accept(listener)
-                return
+                return False
         except OSError as error:
             if error.errno in NO_ROOM:
                 self.log.warning("No room for a new connection, next try in a second: %s", error)
@@ -133,13 +146,14 @@ class Worker(ThreadWorker):
                 self.set_accept_enabled(False)
             elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):
                 raise
-            return
+            return False
         connection = Connection(self.cfg, sock, client, listener.getsockname(), self._threads)
         self.nr_conns += 1
         if self.nr_conns >= self.worker_connections and self._waiting:
             self._close(next(iter(self._waiting)))
         connection.limit_sends(self._settings.send_timeout)
         self._wait_for_request(connection, HEAD_TIMEOUT)
+        return True
 
     def enqueue_req(self, conn: Any) -> None:
         try:
@@ -162,6 +176,7 @@ class Worker(ThreadWorker):
     def murder_keepalived(self, force: bool = False) -> None:
         """Called at each turn of the main loop."""
         super().murder_keepalived(force)
+        self._entrance.look()
         now = time.monotonic()
         if now >= self._next_look or force or not self.alive:
             self._next_look = now + 1
@@ -182,6 +197,7 @@ class Worker(ThreadWorker):
     def _cap_keepalive(self, deadline: float) -> None:
         """Called when the worker is to end."""
         super()._cap_keepalive(deadline)
+        self._entrance.open()
         for connection in self._waiting:
             connection.deadline = min(connection.deadline, deadline)
 
@@ -192,7 +208,7 @@ class Worker(ThreadWorker):
                 seconds = LINGER, LINGER, LINGER
             connection.wait_for_request(*seconds, time.monotonic())
             if connection.buffer and connection.has_request():
-                self.enqueue_req(connection)
+                self._dispatch(connection)
             else:
                 self._wait(connection, self._on_request)
         except OSError:
@@ -242,6 +258,17 @@ class Worker(ThreadWorker):
 
     def _begin(self, connection: Connection) -> None:
         self._forget(connection)
+        self._dispatch(connection)
+
+    def _dispatch(self, connection: Connection) -> None:
+        if connection.is_post:
+            self._entrance.enter(connection)
+        else:
+            self.enqueue_req(connection)
+
+    def _turn_away(self, connection: Connection) -> None:
+        """Give a request a thread that refuses its body."""
+        connection.is_turned_away = True
         self.enqueue_req(connection)
 
     def _forget(self, connection: Connection) -> None:
@@ -277,7 +304,7 @@ class Worker(ThreadWorker):
     # Request threads
 
     def handle(self, conn: Any) -> Any:
-        self._request.is_answered = False
+        self._request.is_answered = self._request.is_refused = False
         self._request.connection = conn
         self._request.alarm = None
         if isinstance(conn, Connection):
@@ -298,6 +325,7 @@ class Worker(ThreadWorker):
             keep = False
         finally:
             self._threads.leave(conn)
+            self._entrance.leave(conn, self._request.is_refused)
             self._request.connection = None
             self._cancel_alarm()
         if keep is False and not isinstance(conn, Connection):
@@ -320,6 +348,11 @@ class Worker(ThreadWorker):
         conn.is_detached = True
         return partial(self.method_queue.defer, self._wait_for_end, conn)
 
+    def _leave_entrance(self) -> None:
+        """The current request has submitted its jobs, or waits. Also called on other threads."""
+        if (conn := getattr(self._request, "connection", None)) is not None:
+            self._entrance.leave(conn)
+
     def _cancel_alarm(self) -> None:
         if self._request.alarm is not None:
             self._request.alarm.cancel()
@@ -327,6 +360,7 @@ class Worker(ThreadWorker):
     def note_answer(self, response: Any) -> None:
         """`response`: gunicorn's, of a request that has ended; None without one."""
         self._request.is_answered = response is not None and response.headers_sent
+        self._request.is_refused = not self._request.is_answered or response.status_code >= 400
 
 
 def _stop_receiving(sock: socket.socket) -> None:

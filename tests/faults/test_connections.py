@@ -24,6 +24,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from switchyard.app.services import KEY
 from switchyard.server import worker as module
 from switchyard.server.body import Body
+from switchyard.server.entrance import Entrance
 from switchyard.server.request_threads import RequestThreads
 from switchyard.server.thread_pool import RequestPool
 from switchyard.server.worker import (
@@ -48,6 +49,7 @@ def make_worker():
         worker.cfg, worker._threads = Config(), RequestThreads(NUM_THREADS, 4)
         worker.keepalived_conns, worker.poller = collections.deque(), selectors.DefaultSelector()
         worker._waiting, worker._next_look, worker.alive, worker._is_plain = {}, 0.0, True, True
+        worker._entrance = Entrance(lambda one: worker.enqueue_req(one), worker._turn_away, 100)
         worker._settings = types.SimpleNamespace(send_timeout=1.0, body_timeout=1.0)
         vars(worker).update(attributes)
         workers.append(worker)
@@ -212,7 +214,7 @@ def handled(make_worker, monkeypatch):
     def handle(serve, conn):
         worker = make_worker(_request=threading.local(), handle_error=lambda *a: told.append(a))
         worker.log = logging.getLogger("worker")
-        worker.note_answer(types.SimpleNamespace(headers_sent=True))
+        worker.note_answer(types.SimpleNamespace(headers_sent=True, status_code=200))
         monkeypatch.setattr(ThreadWorker, "handle", lambda self, conn: serve(self))
         return worker.handle(conn), len(told)
 
@@ -224,7 +226,7 @@ def test_a_panic_is_answered_unless_its_own_answer_has_begun(handled):
         raise Panicked
 
     def panic_amid_an_answer(worker):
-        worker.note_answer(types.SimpleNamespace(headers_sent=True))
+        worker.note_answer(types.SimpleNamespace(headers_sent=True, status_code=200))
         raise Panicked
 
     with make_connection() as connection:
@@ -314,6 +316,7 @@ def test_the_end_tells_how_many_requests_it_waits_for(capsys):
 @pytest.fixture
 def listener():
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
         yield listener
 
 

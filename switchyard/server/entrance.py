@@ -1,0 +1,127 @@
+"""The entrance: admission of POSTs to request threads. The others wait in order, without a thread.
+
+A request has a place from its dispatch until its jobs are submitted, it waits for something, or it
+has ended. Preparing a prompt needs the GIL: more at once would not be ready sooner, and would take
+it from the threads that answer. After a request that was refused its place rests for as long as the
+request took. So clients that come back at once take at most half of the time of the places.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from switchyard import engine
+
+PLACES = 4
+HOLD = 1.0  # seconds; a request that takes longer gives its place up: it probably waits
+PATIENCE = 10.0  # seconds that a request waits here at most
+
+Guest = TypeVar("Guest")  # a connection whose request is there
+
+
+class Entrance(Generic[Guest]):
+    def __init__(
+        self,
+        begin: Callable[[Guest], None],
+        turn_away: Callable[[Guest], None],
+        max_waiting: int,
+    ) -> None:
+        """`begin` gives a request a thread. `turn_away` is called for one that has waited too long,
+        or finds `max_waiting` before it. Both are called on any thread, and must not block.
+        """
+        self._begin = begin
+        self._turn_away = turn_away
+        self._max_waiting = max_waiting
+        self._lock = threading.Lock()  # guards the attributes below
+        self._inside: dict[Guest, float] = {}  # since when, in order
+        self._waiting: dict[Guest, float] = {}  # until when, in order
+        self._rests: list[float] = []  # ends of rests of places; a heap
+        self._has_alarm = False  # for the end of the next rest
+        self._is_open = False
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    # Main thread
+
+    def enter(self, guest: Guest) -> None:
+        """Begin the request now, or in its turn."""
+        now = time.monotonic()
+        with self._lock:
+            is_full = len(self._waiting) >= self._max_waiting
+            if not is_full:
+                self._waiting[guest] = now + PATIENCE
+            ready = self._admit(now)
+        if is_full:
+            self._turn_away(guest)
+        self._begin_all(ready)
+
+    def look(self) -> None:
+        """Called at least once a second: takes places back, and ends waits."""
+        now = time.monotonic()
+        if not self._waiting:  # nearly always
+            return
+        with self._lock:
+            for guest in [one for one, since in self._inside.items() if since < now - HOLD]:
+                del self._inside[guest]
+            late = [guest for guest, until in self._waiting.items() if until <= now]
+            for guest in late:
+                del self._waiting[guest]
+            ready = self._admit(now)
+        for guest in late:
+            self._turn_away(guest)
+        self._begin_all(ready)
+
+    def open(self) -> None:
+        """Begin all requests at once from now on."""
+        with self._lock:
+            self._is_open = True
+            ready = self._admit(time.monotonic())
+        self._begin_all(ready)
+
+    # Any thread
+
+    def leave(self, guest: Guest, is_refused: bool = False) -> None:
+        """Idempotent. Also for requests that have never entered."""
+        now = time.monotonic()
+        with self._lock:
+            since = self._inside.pop(guest, None)
+            if since is None:
+                return
+            if is_refused:
+                heapq.heappush(self._rests, now + min(now - since, HOLD))
+            ready = self._admit(now)
+        self._begin_all(ready)
+
+    # Alarms' thread
+
+    def _end_rest(self) -> None:
+        with self._lock:
+            self._has_alarm = False
+            ready = self._admit(time.monotonic())
+        self._begin_all(ready)
+
+    # Inside
+
+    def _begin_all(self, ready: Iterable[Guest]) -> None:
+        for guest in ready:
+            self._begin(guest)
+
+    def _admit(self, now: float) -> list[Guest]:
+        """The requests that begin now. Under the lock."""
+        while self._rests and self._rests[0] <= now:
+            heapq.heappop(self._rests)
+        num_free = PLACES - len(self._inside) - len(self._rests)
+        if self._is_open:
+            num_free = len(self._waiting)
+        ready = list(self._waiting)[: max(num_free, 0)]
+        for guest in ready:
+            del self._waiting[guest]
+            self._inside[guest] = now
+        if self._waiting and self._rests and not self._has_alarm:
+            self._has_alarm = True
+            engine.ALARMS.set(self._rests[0] - now, self._end_rest)
+        return ready
