@@ -16,7 +16,7 @@ from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers.gthread import TConn
 
 from switchyard.server.body import Body
-from switchyard.server.request_threads import RequestThreads
+from switchyard.server.threads.request_threads import RequestThreads
 
 MAX_HEAD = 65536  # bytes of a request's line and headers
 MAX_SMALL = 65536  # bytes of a body that is awaited on the poller

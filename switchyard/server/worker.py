@@ -27,10 +27,10 @@ from switchyard.app.operations.logs import say
 from switchyard.app.services import KEY
 from switchyard.server import limits
 from switchyard.server.connection import Connection
-from switchyard.server.entrance import Entrance
 from switchyard.server.logger import JsonLogger
-from switchyard.server.request_threads import RequestThreads
-from switchyard.server.thread_pool import RequestPool
+from switchyard.server.threads.entrance import Entrance
+from switchyard.server.threads.request_threads import RequestThreads
+from switchyard.server.threads.thread_pool import RequestPool
 
 RELEASE = 5.0  # seconds for an engine to end its jobs and release its model
 LAST_WRITES = 3.0  # seconds for the last bytes of responses once all jobs have ended

@@ -1,4 +1,4 @@
-"""Which thread runs a request: switchyard/server/thread_pool.py, as gunicorn's worker has it."""
+"""Which thread runs a request, as gunicorn's worker has it."""
 
 import queue
 import threading
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard.server import limits
-from switchyard.server.thread_pool import RequestPool
+from switchyard.server.threads.thread_pool import RequestPool
 from switchyard.server.worker import Worker
 
 NUM_THREADS = 8

@@ -6,7 +6,7 @@ import socket
 from gunicorn.config import Config
 
 from switchyard.server.connection import Connection
-from switchyard.server.request_threads import RequestThreads
+from switchyard.server.threads.request_threads import RequestThreads
 from tests.faults.conftest import SCRIPTED
 from tests.live.conftest import ROOT
 

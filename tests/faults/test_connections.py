@@ -24,9 +24,9 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from switchyard.app.services import KEY
 from switchyard.server import worker as module
 from switchyard.server.body import Body
-from switchyard.server.entrance import Entrance
-from switchyard.server.request_threads import RequestThreads
-from switchyard.server.thread_pool import RequestPool
+from switchyard.server.threads.entrance import Entrance
+from switchyard.server.threads.request_threads import RequestThreads
+from switchyard.server.threads.thread_pool import RequestPool
 from switchyard.server.worker import (
     DISCARD,
     HEAD_TIMEOUT,

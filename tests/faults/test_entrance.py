@@ -10,9 +10,9 @@ import types
 import pytest
 
 from switchyard import engine
-from switchyard.server import entrance as module
 from switchyard.server.body import Body
-from switchyard.server.entrance import HOLD, PATIENCE, PLACES, Entrance
+from switchyard.server.threads import entrance as module
+from switchyard.server.threads.entrance import HOLD, PATIENCE, PLACES, Entrance
 from tests.faults.heads import make_connection
 from tests.faults.test_connections import make_worker
 

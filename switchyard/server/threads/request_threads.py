@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from switchyard import engine
-from switchyard.server.entrance import PATIENCE
+from switchyard.server.threads.entrance import PATIENCE
 
 RETRY = 1.0  # seconds; a guess, since a slow client's end is unknown
 

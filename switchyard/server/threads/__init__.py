@@ -1,0 +1,1 @@
+"""Which request gets a thread, and for how long."""
