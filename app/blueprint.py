@@ -13,6 +13,7 @@ import werkzeug.routing
 from switchyard import engine
 from switchyard.app import errors
 from switchyard.app.chat.trial import open_tried, try_all
+from switchyard.app.chat.turns.store import StoredTurns
 from switchyard.app.config import Settings
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.answers import Answers
@@ -49,7 +50,8 @@ logger = logging.getLogger(__name__)
 
 # Paths under /v1 that also exist without the prefix, as in llama.cpp's server.
 UNPREFIXED = (
-    *("/models", "/chat/completions", "/completions", "/responses", "/messages"),
+    *("/models", "/chat/completions", "/completions", "/messages"),
+    *("/responses", "/responses/<identifier>"),
     *("/chat/completions/input_tokens", "/responses/input_tokens", "/messages/count_tokens"),
 )
 
@@ -99,7 +101,7 @@ def install(
     origins.register(api, services.settings.cors_origins)
     request_id.register(api)
     ignored.register(api, services.settings.takes_unknown)
-    api.teardown_request(_leave)
+    api.teardown_request(partial(_leave, services))
     app.extensions[KEY] = services
     app.register_blueprint(api)
     for name in services.models.names:
@@ -201,6 +203,7 @@ def open_services(
         (*(format.blueprint for format in formats), make_blueprint(formats)),
         partial(describe, formats),
         answers,
+        StoredTurns(settings.max_stored_bytes, settings.store_timeout),
         gate,
         websockets,
         threads,
@@ -224,7 +227,11 @@ def _show_models(services: Services) -> None:
         setattr(flask.g, SHOWN, replace(services, models=services.models.only(names)))
 
 
-def _leave(error: BaseException | None) -> None:
-    """Leaves the gate at the end of a request that was not submitted, and releases its leases."""
+def _leave(services: Services, error: BaseException | None) -> None:
+    """Leaves the gate at the end of a request that was not submitted, and releases its leases.
+
+    Also forgets stored responses whose time is over, whatever the request was for.
+    """
+    services.stored.forget_old()
     submit.leave()
     release()

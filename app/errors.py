@@ -48,6 +48,15 @@ class Kind(NamedTuple):
     headers: dict[str, str] = {}  # noqa: RUF012  # a NamedTuple's default, never changed
 
 
+class NotStored(werkzeug.exceptions.NotFound):
+    """No response of that identifier is stored for the client. `param`: the parameter with it."""
+
+    def __init__(self, message: str, param: str | None = None, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.kind = kind  # the `code` of the body
+
+
 Described = tuple[Kind, dict[str, Any]]
 Describe = Callable[[Exception], Described]
 
@@ -108,6 +117,9 @@ def describe(error: Exception) -> Described:
         case BadRequest():
             kind = Kind(400, "invalid_request_error", error.code)
             param = error.param
+        case NotStored(param=param, kind=code):
+            kind = Kind(404, "invalid_request_error", code)
+            message = error.description or error.name
         case Unauthorized() | NotPermitted() | BudgetSpent() | BodyTimeout() | ClientGone():
             kind = PLAIN_KINDS[type(error)]
         case LimitReached():

@@ -1,4 +1,4 @@
-"""The settings of operations: API keys, proxies, logs, metrics, page, ledger."""
+"""The settings of operations: API keys, proxies, logs, metrics, page, ledger, stored responses."""
 
 import ipaddress
 from typing import Literal, Self
@@ -58,6 +58,20 @@ class OperationSettings(pydantic_settings.BaseSettings):
         ge=0,
         description="Days for which the ledger keeps rows of single requests. Sums by day stay."
         " 0: for ever.",
+    )
+
+    store_timeout: float = Field(
+        3600.0,
+        ge=0,
+        le=30 * 86400,
+        description="Seconds for which `/v1/responses` keeps a response in memory, with the"
+        " conversation before it, for `previous_response_id`. 0: nothing is stored.",
+    )
+    max_stored_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=0,
+        description="Memory for stored responses, in bytes. Beyond it the client that takes most"
+        " loses its oldest ones. 0: nothing is stored.",
     )
 
     @pydantic.model_validator(mode="after")

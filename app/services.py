@@ -12,6 +12,7 @@ import flask
 from switchyard import engine
 from switchyard.app.chat.prompt import Prompts
 from switchyard.app.chat.template import ChatTemplate
+from switchyard.app.chat.turns.store import StoredTurns
 from switchyard.app.config import Settings
 from switchyard.app.delivery.answers import Answers
 from switchyard.app.engine_settings import ModelSettings
@@ -44,6 +45,7 @@ class Services:
     blueprints: tuple[flask.Blueprint, ...]  # of the wire formats
     describe: Describe  # errors in the wire format of the current request
     answers: Answers
+    stored: StoredTurns  # responses that clients may continue
     gate: Gate
     websockets: Places
     threads: Threads

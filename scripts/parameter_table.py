@@ -56,8 +56,8 @@ WORDS = {
 TOPICS = {  # names up to the first dot or bracket
     "Model and prompt": "model prompt suffix echo input_prefix input_suffix input_extra"
     " parse_special preset",
-    "Conversation": "messages system input instructions documents chat_template_kwargs"
-    " add_generation_prompt continue_final_message cache_control",
+    "Conversation": "messages system input previous_response_id store instructions documents"
+    " chat_template_kwargs add_generation_prompt continue_final_message cache_control",
     "Length and stop": "max_tokens max_completion_tokens max_output_tokens max_length n_predict"
     " max_new_tokens min_tokens min_length max_context_length truncation_length stop"
     " stop_sequences stop_sequence stopping_strings stop_token_ids ignore_eos bypass_eos"

@@ -35,7 +35,8 @@ GROUPS = {
     " reserve_threads max_websockets websocket_timeout",
     "Page": "ui max_viewers",
     "Deadlines": "queue_timeout first_token_timeout total_timeout body_timeout send_timeout grace",
-    "Resuming and idempotency": "resume_timeout idempotency_timeout",
+    "Resuming, idempotency, stored responses": "resume_timeout idempotency_timeout"
+    " store_timeout max_stored_bytes",
     "Keys and limits": "keys_file trusted_proxies ledger ledger_days",
     "Logs and metrics": "log_level log_format access_log metrics",
 }

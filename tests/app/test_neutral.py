@@ -24,7 +24,6 @@ INPUT = {"input": "x", "max_output_tokens": 1}
 @pytest.mark.parametrize(
     ("url", "body", "name", "value", "other"),
     [
-        ("/v1/responses", INPUT, "store", False, 0),
         ("/v1/responses", INPUT, "background", False, 0),
         ("/v1/chat/completions", MESSAGES, "store", False, 0),
         ("/v1/chat/completions", MESSAGES, "functions", [], False),

@@ -55,7 +55,7 @@ def test_a_response_has_the_shape_of_the_api(make_client):
     }
     assert (body["status"], body["error"]) == ("incomplete", None)
     assert body["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert body["max_output_tokens"] == 2 and body["store"] is False
+    assert body["max_output_tokens"] == 2 and body["store"] is True
     usage = body["usage"]
     assert usage["output_tokens"] == 2 and usage["input_tokens"] > 5
     assert usage["total_tokens"] == usage["input_tokens"] + 2
@@ -213,6 +213,7 @@ def test_what_was_asked_for_is_told_again(make_client):
         "instructions": "Be brief.",
         "metadata": {"a": "b"},
         "parallel_tool_calls": False,
+        "store": False,
         "prompt_cache_key": "key",
         "safety_identifier": "somebody",
         "temperature": 0.5,
@@ -226,7 +227,6 @@ def test_what_was_asked_for_is_told_again(make_client):
         "include": ["reasoning.encrypted_content"],
         "previous_response_id": None,
         "service_tier": "auto",
-        "store": False,
         "truncation": "disabled",
     }
     body = make_client(ScriptedBackend()).post(URL, json={**HELLO, **asked, **taken}).json
@@ -299,7 +299,6 @@ def test_parts_of_all_items_are_counted_together(name):
         ({"stream": True, "return_progress": True}, "return_progress"),
         ({"background": True}, "background"),
         ({"conversation": "x"}, "conversation"),
-        ({"previous_response_id": "x"}, "previous_response_id"),
         ({"store": "yes"}, "store"),
         ({"truncation": "middle"}, "truncation"),
         ({"tools": [{"name": "x"}]}, "tools.0.type"),

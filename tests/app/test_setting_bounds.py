@@ -19,6 +19,8 @@ BOUNDS = [
     ("total_timeout", 0, None),
     ("resume_timeout", 0, DAY),
     ("idempotency_timeout", 0, DAY),
+    ("store_timeout", 0, 30 * DAY),
+    ("max_stored_bytes", 0, None),
     ("body_timeout", 0.1, DAY),
     ("send_timeout", 0.1, DAY),
     ("reserve_threads", 1, None),

@@ -42,6 +42,28 @@ def test_response_that_goes_on_with_its_tools(client):
     assert response.usage.input_tokens > first.usage.input_tokens
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_three_turns_by_their_identifiers(client, stream):
+    ask = {**ASK, "temperature": 0}
+    items, last = [], None
+    for text in ("Hello", "And you?", "Bye."):
+        items.append({"role": "user", "content": text})
+        turn = {**ask, "input": text, "previous_response_id": last}
+        response = client.responses.create(**turn, stream=stream)
+        if stream:
+            *_, end = response
+            response = end.response
+        sent = client.responses.create(**{**ask, "input": items}, store=False)
+        assert response.usage.input_tokens == sent.usage.input_tokens
+        assert response.output_text == sent.output_text and response.previous_response_id == last
+        assert client.responses.retrieve(response.id).output == response.output
+        items += response.output
+        last = response.id
+    client.responses.delete(last)
+    with pytest.raises(openai.NotFoundError, match="Previous response with id"):
+        client.responses.create(**ask, previous_response_id=last)
+
+
 TOOL = {
     "type": "function",
     "name": "switch",
@@ -71,7 +93,7 @@ def test_parsed_response(client):
 
 
 def test_exceptions_are_of_the_right_class(client):
-    with pytest.raises(openai.BadRequestError) as caught:
+    with pytest.raises(openai.NotFoundError) as caught:
         client.responses.create(**ASK, previous_response_id="resp_1")
     assert caught.value.param == "previous_response_id"
     with pytest.raises(openai.NotFoundError):

@@ -31,12 +31,12 @@ class Asked(TypedDict):
     max_output_tokens: int | None
     metadata: dict[str, str]
     parallel_tool_calls: bool
-    previous_response_id: None
+    previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: dict[str, str | None]
     safety_identifier: str | None
     service_tier: Literal["default"]
-    store: Literal[False]
+    store: bool
     temperature: float
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
@@ -58,6 +58,12 @@ class ResponseBody(Asked):
     model: str
     output: list[dict[str, Any]]  # items: message, reasoning, function_call
     usage: ResponseUsage | None
+
+
+class DeletedBody(TypedDict):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
 
 
 @with_config(ConfigDict(extra="allow"))

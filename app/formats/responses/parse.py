@@ -74,24 +74,22 @@ class ResponsesChat(Chat):
 
 class ResponseRequest(Generation):
     neutral: ClassVar[Table] = {
-        **but(Generation.neutral, "metadata", "prompt_cache_key", "safety_identifier"),
+        **but(Generation.neutral, "metadata", "prompt_cache_key", "safety_identifier", "store"),
         "background": OFF,
         "client_metadata": ANY,
         "conversation": (),
         "include": ([], ["reasoning.encrypted_content"]),
         "max_tool_calls": (),
-        "previous_response_id": (),
         "prompt": (),
         "stream_options": ({}, {"include_obfuscation": False}, {"include_obfuscation": True}),
         "top_logprobs": (0,),
         "truncation": ("auto", "disabled"),
     }
     reasons: ClassVar[dict[str, str]] = {
-        "background": "nothing is stored, so an answer without a waiting client would be lost",
-        "conversation": "nothing is stored: send the whole conversation as input",
+        "background": "an answer without a waiting client would be lost",
+        "conversation": "use previous_response_id, or send the whole conversation as input",
         "max_tool_calls": "this server runs no tools",
-        "previous_response_id": "nothing is stored: send the whole conversation as input",
-        "prompt": "nothing is stored",
+        "prompt": "there are no stored prompts",
     }
 
     withheld: ClassVar[frozenset[str]] = frozenset(
@@ -106,8 +104,19 @@ class ResponseRequest(Generation):
         description="The user's text, or the whole conversation: items of type `message`,"
         " `function_call`, `function_call_output`, `reasoning`; at most 2048, of 10,000 parts."
     )
+    previous_response_id: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None,
+        description="The `id` of a stored response, whose conversation `input` continues. A 404 if"
+        " none of this client is stored.",
+    )
+    store: bool = Field(
+        True,
+        description="Keep the response and its conversation in memory for"
+        " `previous_response_id`, for the time of the setting `store_timeout`.",
+    )
     instructions: str | None = Field(
-        None, description="The system prompt, before the conversation."
+        None,
+        description="The system prompt, before the conversation. Holds for this response alone.",
     )
     max_output_tokens: Annotated[Tokens | None, Called(others=("max_tokens",))] = Field(
         None,
@@ -166,16 +175,18 @@ class ResponseRequest(Generation):
         is_list = isinstance(value, list)
         return [without_nulls(t) if isinstance(t, dict) else t for t in value] if is_list else value
 
-    def chat(self) -> ResponsesChat:
-        """The request as a chat. Raises BadRequest."""
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages of the input, as a chat has them."""
+        if isinstance(self.input, str):
+            return [{"role": "user", "content": self.input}]
+        return list(to_chat(self.input))
+
+    def chat(self, messages: list[dict[str, Any]]) -> ResponsesChat:
+        """The request as a chat of `messages`, behind the instructions. Raises BadRequest."""
         shared = self.model_fields_set & Generation.model_fields.keys()
         values = {name: getattr(self, name) for name in shared}
-        if isinstance(self.input, str):
-            messages = [{"role": "user", "content": self.input}]
-        else:
-            messages = list(to_chat(self.input))
         if self.instructions:
-            messages.insert(0, {"role": "system", "content": self.instructions})
+            messages = [{"role": "system", "content": self.instructions}, *messages]
         if not messages:
             raise BadRequest("input: there is no text in it", "input")
         values |= {
@@ -192,19 +203,18 @@ class ResponseRequest(Generation):
             return validate(ResponsesChat, values)
 
     def echo(self) -> dict[str, Any]:
-        """The members of the answer that repeat the request."""
+        """The members of the answer that repeat the request, all but `store`."""
         return {
             "background": False,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "metadata": self.metadata,
             "parallel_tool_calls": self.parallel_tool_calls,
-            "previous_response_id": None,
+            "previous_response_id": self.previous_response_id,
             "prompt_cache_key": self.prompt_cache_key,
             "reasoning": {"effort": self.reasoning.effort, "summary": None},
             "safety_identifier": self.safety_identifier,
             "service_tier": "default",
-            "store": False,
             "temperature": self.temperature,
             "text": {"format": _given(self.text.format), "verbosity": "medium"},
             "tool_choice": (

@@ -1,0 +1,1 @@
+"""Stored responses: turns of conversations, kept in memory for clients that continue them."""

@@ -1,0 +1,115 @@
+"""Stored responses, which clients read again or continue by identifier. Any thread.
+
+Kept transcripts (`delivery.transcripts`) hold frames that still grow, for readers that come and go.
+What is stored here has ended, and shares memory with what continues it: hence bounds of its own.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from switchyard.app.chat.turns.turn import Turn
+
+
+class StoredTurns:
+    """The turns that one server keeps, by the identifiers of their responses."""
+
+    def __init__(
+        self, max_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Keeps turns for `seconds`, of `max_bytes` together. Nothing, if one of them is 0."""
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()  # guards what follows
+        self._turns: dict[str, Turn] = {}  # the oldest first
+        self._by_client: dict[str, dict[str, Turn]] = {}  # likewise
+        self._bytes: dict[str, int] = {}  # by client, of turns that are held
+        self._num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._max_bytes and self._seconds)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_bytes
+
+    def put(self, turn: Turn) -> None:
+        """Stores a turn. Beyond the limit the client that has the most loses its oldest ones."""
+        with self._lock:
+            turn.stored = self._clock()
+            self._turns[turn.identifier] = turn
+            self._by_client.setdefault(turn.client, {})[turn.identifier] = turn
+            self._hold(turn)
+            self._forget_old()
+            while self._num_bytes > self._max_bytes:
+                client = max(self._bytes, key=self._bytes.__getitem__)
+                self._forget(next(iter(self._by_client[client].values())))
+
+    def find(self, identifier: str, owner: str) -> Turn | None:
+        with self._lock:
+            self._forget_old()
+            turn = self._turns.get(identifier)
+        return turn if turn is not None and turn.owner == owner else None
+
+    def remove(self, identifier: str, owner: str) -> bool:
+        """Forgets a turn of this owner. False if there is none.
+
+        Its text is kept as long as a turn that continues it.
+        """
+        with self._lock:
+            self._forget_old()
+            turn = self._turns.get(identifier)
+            if turn is None or turn.owner != owner:
+                return False
+            self._forget(turn)
+            return True
+
+    def forget_old(self) -> None:
+        """Forgets what has been kept for long enough."""
+        if self._turns:
+            with self._lock:
+                self._forget_old()
+
+    # With the lock
+
+    def _forget_old(self) -> None:
+        due = self._clock() - self._seconds
+        while self._turns and (oldest := next(iter(self._turns.values()))).stored <= due:
+            self._forget(oldest)
+
+    def _forget(self, turn: Turn) -> None:
+        del self._turns[turn.identifier]
+        of_client = self._by_client[turn.client]
+        del of_client[turn.identifier]
+        if not of_client:
+            del self._by_client[turn.client]
+        self._release(turn)
+
+    def _hold(self, turn: Turn) -> None:
+        held: Turn | None = turn
+        while held is not None:
+            held.num_holders += 1
+            if held.num_holders > 1:  # so are those before it
+                return
+            self._count(held, held.num_bytes)
+            held = held.previous
+
+    def _release(self, turn: Turn) -> None:
+        held: Turn | None = turn
+        while held is not None:
+            held.num_holders -= 1
+            if held.num_holders:
+                return
+            self._count(held, -held.num_bytes)
+            held = held.previous
+
+    def _count(self, turn: Turn, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        self._bytes[turn.client] = self._bytes.get(turn.client, 0) + num_bytes
+        if not self._bytes[turn.client]:
+            del self._bytes[turn.client]

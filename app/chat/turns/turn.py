@@ -1,0 +1,53 @@
+"""One turn of a stored conversation. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pydantic_core
+
+OVERHEAD = 1024  # bytes of a turn beside its texts
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One response, and what it has added to its conversation.
+
+    It refers to the turn that it continues, and so keeps the whole conversation, each text once.
+    """
+
+    identifier: str  # of the response
+    owner: str  # who may read it
+    client: str  # for whose share of the memory it counts
+    messages: tuple[bytes, ...]  # JSON lists of messages: of the request, of the answer
+    body: bytes  # the response as JSON
+    previous: "Turn | None"
+    length: int = field(init=False)  # bytes of all messages of the conversation
+    stored: float = field(init=False, default=0.0)  # by the store's clock
+    num_holders: int = field(init=False, default=0)  # its identifier, and turns that continue it
+
+    def __post_init__(self) -> None:
+        self.length = sum(map(len, self.messages))
+        if self.previous is not None:
+            self.length += self.previous.length
+            self.client = self.previous.client  # a conversation is in one share
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory of the turn alone."""
+        return OVERHEAD + len(self.body) + sum(map(len, self.messages))
+
+    def conversation(self) -> list[dict[str, Any]]:
+        """All messages until now, as those of a chat. Takes time linear in `length`."""
+        return [
+            message
+            for turn in reversed(list(self._turns()))
+            for part in turn.messages
+            for message in pydantic_core.from_json(part, cache_strings="none")
+        ]
+
+    def _turns(self) -> Iterator["Turn"]:
+        turn: Turn | None = self
+        while turn is not None:
+            yield turn
+            turn = turn.previous
