@@ -32,6 +32,7 @@ WireFormat = Literal[
     "tokens",
     "kobold",
     "llamacpp",
+    "ollama",
     "tabby",
     "websocket",
 ]

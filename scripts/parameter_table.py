@@ -46,20 +46,21 @@ WORDS = {
     "all": (
         *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"),
         *("/api/extra/generate/stream", "/api/v1/generate", "/apply-template", "/completion"),
-        *("/generate", "/infill", "/tokenize"),
+        *("/generate", "/infill", "/tokenize", "/api/chat", "/api/generate"),
     ),
     "chats": ("/v1/chat/completions", "/apply-template", "/tokenize"),
     "messages": ("/v1/messages", "/v1/messages/count_tokens"),
     "KoboldAI": ("/api/v1/generate", "/api/extra/generate/stream"),
     "llama.cpp": ("/completion", "/infill"),
+    "Ollama": ("/api/chat", "/api/generate"),
 }
 TOPICS = {  # names up to the first dot or bracket
     "Model and prompt": "model prompt suffix echo input_prefix input_suffix input_extra"
-    " parse_special preset",
+    " parse_special preset context raw options keep_alive",
     "Conversation": "messages system input previous_response_id store instructions documents"
     " chat_template_kwargs add_generation_prompt continue_final_message cache_control",
     "Length and stop": "max_tokens max_completion_tokens max_output_tokens max_length n_predict"
-    " max_new_tokens min_tokens min_length max_context_length truncation_length stop"
+    " num_predict max_new_tokens min_tokens min_length max_context_length truncation_length stop"
     " stop_sequences stop_sequence stopping_strings stop_token_ids ignore_eos bypass_eos"
     " use_default_badwordsids include_stop_str_in_output stop_on_loop",
     "Answer and streaming": "n best_of stream stream_options return_progress timings"
@@ -77,10 +78,10 @@ TOPICS = {  # names up to the first dot or bracket
     "Allowed and banned tokens": "logit_bias banned_token_ids custom_token_bans allowed_token_ids"
     " banned_strings token_healing",
     "Guidance": "cfg_scale guidance_scale negative_prompt",
-    "Structured output": "response_format json_schema regex choice grammar grammar_string"
+    "Structured output": "response_format json_schema regex choice grammar grammar_string format"
     " guided_json guided_regex guided_choice guided_grammar structured_outputs text",
     "Tools": "tools tool_choice parallel_tool_calls",
-    "Reasoning": "reasoning_effort enable_thinking thinking reasoning_budget reasoning"
+    "Reasoning": "reasoning_effort enable_thinking think thinking reasoning_budget reasoning"
     " separate_reasoning include_reasoning output_config",
     "Scheduling and identity": "priority timeout user metadata safety_identifier"
     " prompt_cache_key genkey",
@@ -263,7 +264,7 @@ def where(paths: list[str]) -> str:
     """The endpoints in WORDS where they fit, then as single paths."""
     for word, members in WORDS.items():
         lacking = [path for path in members if path not in paths]
-        if len(lacking) <= (2 if word == "all" else 0):
+        if len(lacking) <= (4 if word == "all" else 0):
             but = f" but {' and '.join(map(_code_of, lacking))}" if lacking else ""
             rest = where([path for path in paths if path not in members])
             return f"{word}{but}, {rest}" if rest else f"{word}{but}"

@@ -139,7 +139,9 @@ def fault_of(message: Message) -> tuple[str, str] | None:
     if message.role != "assistant":
         for name in ("tool_calls", "reasoning_content"):
             if getattr(message, name):
-                return name, "is for messages of the assistant"
+                return type(message).model_fields[
+                    name
+                ].alias or name, "is for messages of the assistant"
     if message.role == "tool":
         if message.tool_call_id is None:
             return "tool_call_id", "is missing"

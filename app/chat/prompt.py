@@ -80,7 +80,8 @@ class Prompts:
         return self._template.variables & self._template.chosen(has_tools=True).variables
 
     @cached_property
-    def _end_token_ids(self) -> tuple[int, ...]:
+    def end_token_ids(self) -> tuple[int, ...]:
+        """See `closing_ids`."""
         return closing_ids(self._template, self._model.tokenizer)
 
     @property
@@ -126,7 +127,7 @@ class Prompts:
                 for tag in (*tags, *(format.tags if offer.tools else ()))
                 if tag in tokenizer.tag_ids
             ),
-            end_token_ids=self._end_token_ids,
+            end_token_ids=self.end_token_ids,
             spans=(
                 *_spans_of_thoughts(tags, is_reasoning),
                 *(format.spans if offer.tools else ()),

@@ -58,15 +58,18 @@ def answer_chat(
     identifier: str,
     make_render: Callable[[tuple[int, ...], Mapping[str, Answer]], Render],
     framing: Framing | None,
+    before: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda token_ids: token_ids,
 ) -> flask.Response:
     """Answers a chat. `identifier`: the response's. Raises as `answer`.
 
     `make_render` gets the prompt's tokens, and the choices by the identifiers of their jobs.
+    `before`: puts tokens before the prompt's.
     """
     model = model_of(chat.model)
 
     def prepare() -> Prepared:
         prompt = services().prompts(model).prepare(chat)
+        prompt = replace(prompt, token_ids=before(prompt.token_ids))
         if framing is PLAIN_TEXT:  # bare text has no room for thoughts apart
             prompt = replace(prompt, tags=None)
         answers = {

@@ -16,17 +16,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A format's shapes of errors and of served models, for paths that formats share.
+    """A format's shapes of errors and, at the path that formats share, of served models.
 
     A client that speaks none of these formats gets OpenAI's shapes.
     """
 
     is_spoken: Callable[[], bool]  # whether the current request's client speaks the format
     describe: errors.Describe
-    describe_model: Callable[[engine.Engine], dict[str, Any]]
-    list_models: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
+    error: Any  # the type of the body, for contracts
+    models: "ModelWords | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWords:
+    describe: Callable[[engine.Engine], dict[str, Any]]
+    listed: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
     # The types of the bodies, for contracts.
-    error: Any
     model: Any
     models: Any
 

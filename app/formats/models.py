@@ -11,7 +11,7 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 from switchyard import engine
 from switchyard.app.errors import ErrorBody, without_identifiers
 from switchyard.app.formats import codex
-from switchyard.app.formats.format import Format, spoken
+from switchyard.app.formats.format import Format, ModelWords, spoken
 from switchyard.app.formats.loads import Value, value_of
 from switchyard.app.http.body import json_response
 from switchyard.app.openapi.contract import declares
@@ -71,8 +71,9 @@ class ModelList(TypedDict):
 def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     """The routes of models, in the shapes of OpenAI and of these formats."""
     blueprint = flask.Blueprint("switchyard_openai_models", __name__, url_prefix="/v1")
-    every = [format.words for format in formats if format.words is not None]
-    error = _either(ErrorBody, *(words.error for words in every))
+    words_of = [format.words for format in formats if format.words and format.words.models]
+    error = _either(ErrorBody, *(words.error for words in words_of))
+    every = [words.models for words in words_of if words.models is not None]
 
     @blueprint.get("/models", strict_slashes=False)
     @declares({200: _either(ModelList, *(words.models for words in every))}, error=error)
@@ -81,10 +82,10 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
 
         Anthropic's clients, which use the same path, get Anthropic's shape.
         """
-        words = spoken(formats)
+        words = _spoken(formats)
         models = [services().models.get(name) for name in services().models.names]
         if words is not None:
-            return json_response(words.list_models([words.describe_model(m) for m in models]))
+            return json_response(words.listed([words.describe(m) for m in models]))
         for_codex = [_describe_to_codex(model, place) for place, model in enumerate(models)]
         data = [_describe(model) for model in models]
         return json_response({"object": "list", "data": data, "models": for_codex})
@@ -95,10 +96,15 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     )
     def retrieve_model(model: str) -> flask.Response:
         """One of the models."""
-        words, found = spoken(formats), services().models.get(model)
-        return json_response(_describe(found) if words is None else words.describe_model(found))
+        words, found = _spoken(formats), services().models.get(model)
+        return json_response(_describe(found) if words is None else words.describe(found))
 
     return blueprint
+
+
+def _spoken(formats: Sequence[Format]) -> ModelWords | None:
+    words = spoken(formats)
+    return None if words is None else words.models
 
 
 def _either(*types: Any) -> Any:

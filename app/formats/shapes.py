@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import pydantic_core
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
@@ -66,3 +67,12 @@ def delta(part: Part) -> dict[str, Any]:
             return {"tool_calls": [call]}
         case Arguments(index, text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """The arguments of a call, which the limit of tokens may have cut off."""
+    try:
+        value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
+    except ValueError:  # no JSON; a stream sends the text unchanged
+        return {}
+    return value if isinstance(value, dict) else {}

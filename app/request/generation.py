@@ -43,8 +43,8 @@ class Generation(Constrained, Sampled):
     max_tokens: Annotated[
         Tokens | None,
         Called(
-            *("max_length", "max_new_tokens", "n_predict"),
-            others=("max_completion_tokens", "num_predict"),
+            *("max_length", "max_new_tokens", "n_predict", "num_predict"),
+            others=("max_completion_tokens",),
         ),
     ] = Field(
         None,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-Server = Literal["kobold", "textgen", "llamacpp"]
+Server = Literal["kobold", "textgen", "llamacpp", "ollama"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class Called:
     kobold: str | None = None  # KoboldAI and KoboldCpp
     textgen: str | None = None  # text-generation-webui
     llamacpp: str | None = None  # llama.cpp
-    others: tuple[str, ...] = ()  # TabbyAPI, Ollama, or older versions of these
+    ollama: str | None = None
+    others: tuple[str, ...] = ()  # TabbyAPI, or older versions of these
 
 
 def names_of(kind: type[BaseModel], server: Server) -> dict[str, str]:
@@ -43,7 +44,7 @@ def all_names_of(kind: type[BaseModel]) -> Mapping[str, str]:
             own = kind.model_fields[field].alias or field
             for one in info.metadata:
                 if isinstance(one, Called):
-                    every = {field, one.kobold, one.textgen, one.llamacpp, *one.others}
+                    every = {field, one.kobold, one.textgen, one.llamacpp, one.ollama, *one.others}
                     names |= {name: own for name in every - {None, own} if name is not None}
     withheld: frozenset[str] = getattr(kind, "withheld", frozenset())
     taken = kind.model_fields.items()

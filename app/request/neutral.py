@@ -85,14 +85,20 @@ FRONT_ENDS: Table = {
 
 # What Ollama's clients, Open WebUI among them, say of how a model is loaded.
 LOADING: Table = {
+    "f16_kv": ANY,
     "keep_alive": ANY,
+    "low_vram": ANY,
+    "main_gpu": ANY,
     "num_batch": ANY,
     "num_ctx": ANY,
     "num_gpu": ANY,
     "num_keep": ANY,
     "num_thread": ANY,
+    "numa": ANY,
+    "penalize_newline": ANY,
     "use_mlock": ANY,
     "use_mmap": ANY,
+    "vocab_only": ANY,
 }
 
 # Fields about chats, beside a plain prompt: its text never splits off thoughts.

@@ -18,7 +18,6 @@ from switchyard.app.request.written import MAX_TOKENS
 
 MAX_BIASED = 1024  # tokens of one request
 LISTED = "Also as a string with commas between."
-
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -78,9 +77,11 @@ class Sampled(Parameters):
     top_p: float = _parameter("top_p")
     top_a: float = _parameter("top_a")
     min_p: float = _parameter("min_p")
-    tfs: Annotated[float, Called(llamacpp="tfs_z")] = _parameter("tfs")
+    tfs: Annotated[float, Called(llamacpp="tfs_z", ollama="tfs_z")] = _parameter("tfs")
     typical_p: Annotated[float, Called(kobold="typical")] = _parameter("typical_p")
-    mirostat_mode: Annotated[Literal[0, 2], Called(kobold="mirostat", llamacpp="mirostat")] = Field(
+    mirostat_mode: Annotated[
+        Literal[0, 2], Called(kobold="mirostat", llamacpp="mirostat", ollama="mirostat")
+    ] = Field(
         0,
         description="2: keep the surprise near `mirostat_tau`. It replaces filters such as `top_p`;"
         " the answer names those given. Version 1 is refused, and so is greedy sampling with it.",
@@ -91,16 +92,17 @@ class Sampled(Parameters):
     xtc_threshold: float = _parameter("xtc_threshold")
     skew: float = _parameter("skew")
     repetition_penalty: Annotated[
-        float | None, Called(kobold="rep_pen", llamacpp="repeat_penalty")
+        float | None, Called(kobold="rep_pen", llamacpp="repeat_penalty", ollama="repeat_penalty")
     ] = _parameter("repetition_penalty")
     repetition_penalty_range: Annotated[
         int,
         Called(
-            kobold="rep_pen_range",
-            llamacpp="repeat_last_n",
+            *("rep_pen_range", None, "repeat_last_n", "repeat_last_n"),
             others=("penalty_range", "repetition_range"),
         ),
-    ] = _parameter("repetition_range", "-1 or 0: all.", default=0)
+    ] = _parameter(
+        "repetition_range", "-1 or 0: all; but `repeat_last_n` of 0: no penalty.", default=0
+    )
     repetition_decay: int = _parameter(
         "repetition_decay", "Refused above 0 unless `repetition_penalty_range` is above 0, too."
     )
@@ -182,6 +184,15 @@ class Sampled(Parameters):
             raise ValueError("too many")
         return value
 
+    @classmethod
+    def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """By this name alone a window of 0 tokens is no penalty, as in llama.cpp and Ollama."""
+        if type(window := body.get("repeat_last_n")) is not int or window:
+            return body
+        own = cls.names_of_fields()["repetition_penalty"]
+        names = {"repeat_last_n", *(n for n, o in cls.other_names().items() if o == own)}
+        return {**{n: value for n, value in body.items() if n not in names}, own: 1.0}
+
     def check(self) -> None:
         super().check()
         self.check_sampling()
@@ -214,7 +225,7 @@ class Sampled(Parameters):
         for name in _FILTERS:
             default = engine.PARAMETERS[name].default
             off = (default, -1) if name == "top_k" else (default,)
-            if getattr(self, name) not in off:
+            if name in self.model_fields_set and getattr(self, name) not in off:
                 if not neutral.is_telling():
                     raise BadRequest(f"{name}: mirostat takes the place of it", name)
                 neutral.note(name)

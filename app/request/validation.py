@@ -25,15 +25,10 @@ MAX_SHOWN = 100  # characters of a name that a client made up
 SIMILAR = 0.75  # similarity of two names, from which on an error suggests the known one
 MAX_NAMES = 100  # of an object: more than any has fields, so at least one is unknown
 MAX_GIVEN = 300  # of a body, whose fields may also have other servers' names
-
 NEUTRAL = "Not supported, but for these values, which ask for nothing."  # in the JSON schema
-
 TOLD = "Any value is accepted without effect, and the answer names it."
-
 SETTLED = "Not supported, but for these values, which other parameters or the route settle."
-
 OTHER = "Another name of"
-
 TAG = "\0"  # begins a discriminator's tag, which is no part of a parameter's path
 
 
@@ -140,6 +135,11 @@ class Parameters(BaseModel):
         return {}
 
     @classmethod
+    def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """A hook that rewrites the body before `settle` does. By the client's names."""
+        return body
+
+    @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
         """A hook that rewrites the given parameters before validation. By the API's names."""
         return given
@@ -159,7 +159,7 @@ Request = TypeVar("Request", bound=Parameters)
 
 def validate(kind: type[Request], body: dict[str, Any]) -> Request:
     """The request of a body. Raises BadRequest, which names the parameter."""
-    given, said = _known(kind, without_nulls(body, MAX_GIVEN))
+    given, said = _known(kind, kind.translate(without_nulls(body, MAX_GIVEN)))
     with renaming(said):
         given = kind.settle(given)
         for name in [name for name in given if name in kind.neutral or name in kind.settled]:

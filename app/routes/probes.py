@@ -10,7 +10,10 @@ from switchyard.app.http.body import json_response
 from switchyard.app.openapi.contract import declares
 from switchyard.app.routes.health import Healthy, UnavailableBody, unavailable, why_unready
 from switchyard.app.services import services
-from switchyard.app.ui.files import PAGE, answer_file, wants_page
+from switchyard.app.ui.files import PAGE, answer_file, wants_json, wants_page
+
+TEXT = "text/plain"
+OLLAMA = "Switchyard. For clients of Ollama's API: Ollama is running"
 
 blueprint = flask.Blueprint("switchyard_health_probes", __name__)
 # Paths that a host application may use itself: left out of it unless the API has a prefix.
@@ -103,18 +106,22 @@ def kserve_ready() -> flask.Response:
 
 
 @root.get("/")
-@declares({200: Server, 304: None}, streams={PAGE: str}, who="public")
+@declares({200: Server, 304: None}, streams={PAGE: str, TEXT: str}, who="public")
 def server() -> flask.Response:
     """The server's name and version; a browser gets the page, unless the setting `ui` is off.
 
+    A client that asks for neither a page nor JSON gets a text, by which Ollama's clients know it.
     Some clients send `HEAD` to see whether a server answers.
     """
-    has_page = services().settings.ui
+    settings = services().settings
+    has_page = settings.ui
     if has_page and wants_page():
         response = answer_file("index.html")
+    elif "ollama" in settings.formats and not (wants_page() or wants_json()):
+        response = flask.Response(f"{OLLAMA}\n", mimetype=TEXT)
     else:
         response = json_response({"name": "switchyard", "version": __version__})
-    if has_page:
+    if has_page or "ollama" in settings.formats:
         response.headers.add("Vary", "Accept")
     return response
 

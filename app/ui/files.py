@@ -43,6 +43,11 @@ def wants_page() -> bool:
     return accepted[PAGE] > accepted["application/json"]
 
 
+def wants_json() -> bool:
+    """Whether the current request names JSON, rather than takes anything."""
+    return any(name == "application/json" for name, _ in flask.request.accept_mimetypes)
+
+
 def answer_file(name: str) -> flask.Response:
     data, tag = _read(name)
     response = flask.Response(data, mimetype=TYPES[name], headers=HEADERS)

@@ -17,6 +17,8 @@ from switchyard.engine.model.contents import (
     template_files,
 )
 from switchyard.engine.model.rope import read_rope
+from switchyard.engine.model.shape import Shape, read_shape
+from switchyard.engine.model.tensors import planned_sizes
 from switchyard.engine.model.weights import check_files, check_format
 
 MOST_LAYERS = 1024
@@ -55,6 +57,7 @@ class ModelDir:
     chat_templates: Mapping[str, TemplateSource]  # by name; with a default, if there are any
     created: int  # Unix seconds
     fingerprint: str  # changes with the files, see `contents.fingerprint`
+    size: int = 0  # bytes of the weights' files
 
     @classmethod
     def read(cls, path: str) -> "ModelDir":
@@ -90,6 +93,7 @@ class ModelDir:
             chat_templates=_read_templates(root, tokenizer_config),
             created=int((root / "config.json").stat().st_mtime),
             fingerprint=fingerprint(root),
+            size=sum(file.stat().st_size for file in root.glob("*.safetensors")),
         )
 
     @property
@@ -130,6 +134,24 @@ class ModelDir:
             return str(self.config.get("torch_dtype") or self.config.get("dtype") or "float16")
         bits = quantization.get("bits")
         return f"{str(method).upper()} of {bits} bits" if bits else str(method).upper()
+
+    @property
+    def shape(self) -> Shape | None:
+        """None if config.json lacks a number."""
+        try:
+            return read_shape(self.config)
+        except (ModelError, LookupError):
+            return None
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters, by the shape, without biases; 0 if it is unknown."""
+        if (shape := self.shape) is None:
+            return 0
+        sizes = planned_sizes(shape, 16)
+        if self.config.get("tie_word_embeddings") is True:
+            del sizes["lm_head.weight"]
+        return sum(sizes.values()) // 2
 
     def special_token(self, name: str) -> str | None:
         """Text of a token that tokenizer_config.json names, such as `bos_token`."""

@@ -119,6 +119,26 @@ class Entry:
             return "unloaded"
         return "loading"
 
+    def status(self, aliases: tuple[str, ...], is_started: bool, now: float) -> "ModelStatus":
+        """`is_started`: the table's models are. `now`: the time by the table's clock."""
+        one, load = self.instance, self.load
+        state = self.state if is_started else "unloaded"
+        progress = one.engine.progress if load is None else load.progress
+        timeout, idle = one.served.idle_timeout, now - one.used if one.is_idle else 0.0
+        return ModelStatus(
+            self.name,
+            aliases,
+            state,
+            progress if state == "loading" else None,
+            one.engine.error or self.error,
+            one.engine.num_jobs + sum(old.engine.num_jobs for old in self.retiring),
+            one.num_leases,
+            self.num_waiting,
+            one.served.load,
+            one.needed,
+            max(timeout - idle, 0.0) if timeout and one.is_loaded else None,
+        )
+
     def check_ours(self) -> None:
         """Raises NotOurs for a shared engine."""
         if at := self.instance.served.config.at:
@@ -142,6 +162,7 @@ class ModelStatus:
     num_waiting: int
     load: Policy
     needed: Mapping[Place, int] = field(default_factory=dict)
+    idle_left: float | None = None  # seconds until an unload, if no job comes; None: never
 
 
 class Lease:

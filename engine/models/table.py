@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from switchyard.engine.config import ModelConfig
@@ -104,21 +105,8 @@ class Models:
         """Raises ModelNotFound."""
         entry = self._names.find(name)
         with self._changed:
-            one, load = entry.instance, entry.load
-            state = entry.state if self._process is not None else "unloaded"
-            progress = one.engine.progress if load is None else load.progress
-            return ModelStatus(
-                entry.name,
-                self._names.aliases_of(entry),
-                state,
-                progress if state == "loading" else None,
-                one.engine.error or entry.error,
-                one.engine.num_jobs + sum(old.engine.num_jobs for old in entry.retiring),
-                one.num_leases,
-                entry.num_waiting,
-                one.served.load,
-                one.needed,
-            )
+            aliases = self._names.aliases_of(entry)
+            return entry.status(aliases, self._process is not None, self._life.clock())
 
     def lease(self, name: str | None = None, check: Callable[[], None] = lambda: None) -> Lease:
         """The engine to submit to. Loads it if requests may load it, and waits for the load until
@@ -176,6 +164,15 @@ class Models:
         with self._changed:
             entry.check_ours()
             return self._life.unload(entry, entry.instance.served.drain if drain is None else drain)
+
+    def keep(self, name: str, idle_timeout: float) -> None:
+        """Set a model's idle timeout, in seconds, until it is swapped; 0: it is never unloaded.
+        Raises ModelNotFound.
+        """
+        entry = self._names.find(name)
+        with self._changed:
+            one = entry.instance
+            one.served = replace(one.served, idle_timeout=idle_timeout)
 
     def point(self, alias: str, name: str) -> str | None:
         """Point an alias to a model. Returns its former target. Raises ModelNotFound."""

@@ -75,7 +75,7 @@ def test_a_streamed_chat_tells_the_role_once_a_choice(make_client):
 
 @pytest.mark.parameter("messages", "/v1/chat/completions")
 @pytest.mark.parameter("messages[].role")
-@pytest.mark.parameter("messages[].content")
+@pytest.mark.parameter("messages[].content", "/v1/chat/completions")
 def test_messages_go_through_the_models_own_template(make_client):
     backend = ScriptedBackend()
     client = make_client(backend)

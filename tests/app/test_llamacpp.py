@@ -268,7 +268,7 @@ def test_how_it_ended_is_told(make_client, reason, stop_reason, stop_type, word)
 
 
 @pytest.mark.parameter("n_predict")
-@pytest.mark.parameter("repeat_penalty")
+@pytest.mark.parameter("repeat_penalty", "/completion")
 def test_its_names_reach_the_job(make_client):
     backend, _ = post(make_client, prompt="x", n_predict=7, repeat_penalty=1.1, seed=3)
     [job] = backend.enqueued

@@ -110,7 +110,8 @@ def test_the_version_is_that_of_the_package_and_the_newest_of_the_changelog(make
     assert newest == __version__
     client = make_client(ScriptedBackend())
     assert client.get("/version").json == {"version": __version__}
-    assert client.get("/").json == {"name": "switchyard", "version": __version__}
+    root = client.get("/", headers={"Accept": "application/json"})
+    assert root.json == {"name": "switchyard", "version": __version__}
     assert client.get("/openapi.json").json["info"]["version"] == __version__
 
 

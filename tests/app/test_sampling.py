@@ -51,15 +51,15 @@ GIVEN = {
 }
 
 
-@pytest.mark.parameter("temperature")
+@pytest.mark.parameter("temperature", "/v1/completions")
 @pytest.mark.parameter("temperature_last")
 @pytest.mark.parameter("dynatemp_low")
 @pytest.mark.parameter("dynatemp_high")
 @pytest.mark.parameter("dynatemp_exponent")
 @pytest.mark.parameter("smoothing_factor")
 @pytest.mark.parameter("smoothing_curve")
-@pytest.mark.parameter("top_k")
-@pytest.mark.parameter("top_p")
+@pytest.mark.parameter("top_k", "/v1/completions")
+@pytest.mark.parameter("top_p", "/v1/completions")
 @pytest.mark.parameter("top_a")
 @pytest.mark.parameter("min_p")
 @pytest.mark.parameter("tfs")
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_refused_by_its_name(make_client, body, param):
 @pytest.mark.parameter("guidance_scale")
 @pytest.mark.parameter("mirostat")
 @pytest.mark.parameter("rep_pen_range")
-@pytest.mark.parameter("repeat_last_n")
+@pytest.mark.parameter("repeat_last_n", "/completion")
 @pytest.mark.parameter("tfs_z")
 @pytest.mark.parameter("typical")
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from switchyard.app.formats.anthropic.errors import (
 )
 from switchyard.app.formats.anthropic.models import describe_model, list_models
 from switchyard.app.formats.anthropic.routes import blueprint
-from switchyard.app.formats.format import Format, Words
+from switchyard.app.formats.format import Format, ModelWords, Words
 
 FORMAT = Format(
     "anthropic",
@@ -16,10 +16,7 @@ FORMAT = Format(
     Words(
         is_spoken=is_spoken,
         describe=describe_to_current,
-        describe_model=describe_model,
-        list_models=list_models,
         error=AnthropicErrorBody,
-        model=AnthropicModel,
-        models=AnthropicModelList,
+        models=ModelWords(describe_model, list_models, AnthropicModel, AnthropicModelList),
     ),
 )

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pydantic_core
-
 from switchyard import engine
 from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery.framing import Framing, named
 from switchyard.app.delivery.render import Body, TextBody, begins
 from switchyard.app.formats.anthropic.errors import describe
+from switchyard.app.formats.shapes import object_of
 from switchyard.app.parts.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Blocks, Step
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -111,7 +110,7 @@ class MessageRender:
                     "type": "tool_use",
                     "id": block.identifier,
                     "name": block.name,
-                    "input": {} if is_opening else _object(block.text),
+                    "input": {} if is_opening else object_of(block.text),
                 }
 
     @property
@@ -148,12 +147,3 @@ def _delta(block: Block, text: str) -> dict[str, Any]:
             return {"type": "thinking_delta", "thinking": text}
         case "call":
             return {"type": "input_json_delta", "partial_json": text}
-
-
-def _object(text: str) -> dict[str, Any]:
-    """The arguments of a call, which the limit of tokens may have cut off."""
-    try:
-        value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
-    except ValueError:  # no JSON; a stream sends the text unchanged
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -28,7 +28,7 @@ SWITCHES = (
     ),
     Switch("dynatemp_range", 0, ("dynatemp_exponent",)),
     Switch("mirostat", 0, ("mirostat_tau", "mirostat_eta")),
-    Switch("repeat_penalty", 1, ("repeat_last_n",), "repeat_last_n", is_setting=True),
+    Switch("repeat_penalty", 1, ("repeat_last_n",), is_setting=True),
     Switch("repeat_penalty", 1, ("penalize_nl",)),
 )
 TEXT = "prompt_string"  # the text in a prompt that is an object

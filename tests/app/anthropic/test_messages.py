@@ -186,7 +186,7 @@ def test_what_asks_for_nothing_is_taken(make_client):
     assert make_client(ScriptedBackend()).post(URL, json=request).status_code == 200
 
 
-@pytest.mark.parameter("system")
+@pytest.mark.parameter("system", "/v1/messages")
 @pytest.mark.parameter("messages", "/v1/messages")
 def test_turns_and_the_system_prompt_go_through_the_models_template(make_client):
     backend = ScriptedBackend()

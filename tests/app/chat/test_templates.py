@@ -84,8 +84,8 @@ def test_calls_come_in_the_form_that_a_template_wants(
     assert expected in prompt
 
 
-@pytest.mark.parameter("messages[].tool_call_id")
-@pytest.mark.parameter("messages[].tool_calls[].id")
+@pytest.mark.parameter("messages[].tool_call_id", "/v1/chat/completions")
+@pytest.mark.parameter("messages[].tool_calls[].id", "/v1/chat/completions")
 @pytest.mark.parameter("messages[].tool_calls[].type")
 @pytest.mark.parameter("messages[].tool_calls[].index")
 def test_a_call_and_its_result_share_an_identifier(make_client, with_template):

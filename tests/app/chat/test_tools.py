@@ -167,7 +167,7 @@ def test_a_model_without_tools_is_told_of_them_by_the_system(make_client):
 @pytest.mark.parameter("messages[].tool_calls")
 @pytest.mark.parameter("messages[].tool_calls[].function")
 @pytest.mark.parameter("messages[].tool_calls[].function.name")
-@pytest.mark.parameter("messages[].tool_calls[].function.arguments")
+@pytest.mark.parameter("messages[].tool_calls[].function.arguments", "/v1/chat/completions")
 def test_calls_and_results_are_told_to_a_model_without_tools(make_client):
     backend = ScriptedBackend(says("x"))
     client = make_client(backend)

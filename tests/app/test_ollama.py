@@ -1,0 +1,453 @@
+"""Ollama's routes, over a scripted backend."""
+
+import json
+
+import pytest
+
+from switchyard import engine
+from switchyard.app.formats.ollama.keep import seconds
+from switchyard.engine.messages import Chunk, Failed, ModelInfo, Started
+from tests.app.conftest import prompt_of
+from tests.scripted import ScriptedBackend, says
+
+pytestmark = pytest.mark.both_ways
+
+CHAT, GENERATE = "/api/chat", "/api/generate"
+USER = {"role": "user", "content": "Hello"}
+HELLO = {"messages": [USER]}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+
+
+def lines(response):
+    assert response.status_code == 200, response.text
+    assert response.mimetype == "application/x-ndjson"
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def asked(client, path, body):
+    """The whole answer, and the joined lines of the stream, which is the default."""
+    whole = client.post(path, json={**body, "stream": False})
+    assert whole.status_code == 200, whole.text
+    *parts, last = lines(client.post(path, json=body))
+    assert [part["done"] for part in parts] == [False] * len(parts) and last["done"]
+    return whole.json, parts, last
+
+
+@pytest.mark.parameter("prompt", GENERATE)
+@pytest.mark.parameter("messages", CHAT)
+@pytest.mark.parameter("messages[].content", CHAT)
+@pytest.mark.parameter("stream", GENERATE)
+@pytest.mark.parameter("num_predict", GENERATE)
+@pytest.mark.parametrize(
+    ("path", "body"), [(CHAT, HELLO), (GENERATE, {"prompt": "Hello"})], ids=["chat", "generate"]
+)
+def test_a_stream_is_the_whole_in_lines(make_client, path, body):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    whole, parts, last = asked(client, path, {**body, "num_predict": 3})
+    of = (lambda b: b["message"]["content"]) if path == CHAT else lambda b: b["response"]
+    assert "".join(map(of, parts)) == of(whole) == "0 1 2 " and of(last) == ""
+    for end in (whole, last):
+        assert end["done_reason"] == "length" and end["eval_count"] == 3
+        assert end["prompt_eval_count"] == len(backend.enqueued[0].prompt)
+        assert end["total_duration"] >= end["eval_duration"] >= 0
+        assert type(end["load_duration"]) is int and end["created_at"].endswith("Z")
+    assert ("context" in last) == (path == GENERATE)
+
+
+@pytest.mark.parameter("options", GENERATE)
+@pytest.mark.parameter("temperature", GENERATE)
+@pytest.mark.parameter("top_k", GENERATE)
+@pytest.mark.parameter("top_p", GENERATE)
+@pytest.mark.parameter("repeat_penalty", GENERATE)
+@pytest.mark.parameter("repeat_last_n", GENERATE)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1}),
+        ({}, {"repetition_range": 64, "seed": None, "min_p": 0}),
+        ({"temperature": 0, "top_k": 0, "top_p": 1}, {"temperature": 0, "top_k": 0, "top_p": 1}),
+        ({"repeat_penalty": 1.3, "repeat_last_n": -1}, {"repetition_range": -1}),
+        ({"repeat_last_n": 0}, {"repetition_penalty": 1}),
+        ({"repeat_penalty": 1.3, "repeat_last_n": 0}, {"repetition_penalty": 1}),
+        ({"seed": 7, "min_p": 0.1, "typical_p": 0.5}, {"seed": 7, "min_p": 0.1, "typical_p": 0.5}),
+        ({"tfs_z": 0.5, "presence_penalty": 1}, {"tfs": 0.5, "presence_penalty": 1}),
+        ({"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.2}, {"mirostat": True}),
+        ({"frequency_penalty": 1, "logit_bias": None}, {"frequency_penalty": 1}),
+    ],
+    ids=str,
+)
+def test_options_reach_the_engine_beside_the_defaults_of_ollama(make_client, options, expected):
+    backend = ScriptedBackend()
+    response = make_client(backend).post(
+        GENERATE, json={"prompt": "x", "stream": False, "options": {"num_predict": 2, **options}}
+    )
+    assert response.status_code == 200, response.text
+    assert "X-Switchyard-Ignored" not in response.headers
+    [job] = backend.enqueued
+    assert {field: getattr(job.sampling, field) for field in expected} == expected
+    assert job.max_new_tokens == 2
+
+
+def test_a_preset_goes_before_the_defaults_and_options_before_a_preset(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend, presets={"cold": {"temperature": 0.1, "top_k": 3}})
+    body = {**HELLO, "preset": "cold", "options": {"top_k": 5, "stop": ["x"]}}
+    lines(client.post(CHAT, json=body))
+    [job] = backend.enqueued
+    assert (job.sampling.temperature, job.sampling.top_k, job.sampling.top_p) == (0.1, 5, 0.9)
+    assert job.stop_strings == ("x",)
+
+
+@pytest.mark.parametrize("number", [-1, -2])
+def test_no_limit_is_the_rest_of_the_context(make_client, number):
+    backend = ScriptedBackend(says("x"))
+    lines(make_client(backend).post(CHAT, json={**HELLO, "options": {"num_predict": number}}))
+    [job] = backend.enqueued
+    assert len(job.prompt) + job.max_new_tokens == 2048
+
+
+def test_what_concerns_hardware_is_taken_and_told(make_client):
+    names = "num_ctx num_batch num_gpu main_gpu num_thread use_mmap use_mlock low_vram numa f16_kv"
+    options = dict.fromkeys([*names.split(), "vocab_only", "num_keep", "penalize_newline"], True)
+    response = make_client(ScriptedBackend(says("x"))).post(
+        CHAT, json={**HELLO, "options": options}
+    )
+    assert set(response.headers["X-Switchyard-Ignored"].split(",")) == set(options)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        (CHAT, {"options": {"temperature": 9}}, "options.temperature: "),
+        (CHAT, {"options": {"mirostat": 1}}, "options.mirostat: "),
+        (CHAT, {"options": {"messages": []}}, "options.messages"),
+        (CHAT, {"options": {"num_predict": 0}}, "options.num_predict: "),
+        (CHAT, {"options": [1]}, "options: "),
+        (CHAT, {"temperature": 1, "options": {"temperature": 0.5}}, "options.temperature and"),
+        (CHAT, {"format": "yaml"}, "format: "),
+        (CHAT, {"format": {"type": "invalid"}}, "format: "),
+        (CHAT, {"think": "much"}, "think: "),
+        (CHAT, {"think": True, "enable_thinking": False}, "think and enable_thinking"),
+        (CHAT, {"keep_alive": "soon"}, "keep_alive: "),
+        (CHAT, {"top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"messages": [{**USER, "images": ["aGk="]}]}, "images"),
+        (CHAT, {"messages": [{**USER, "thinking": "x"}]}, "messages.0.thinking"),
+        (CHAT, {"messages": [{"role": "x", "content": "y"}]}, "messages.0.role"),
+        (CHAT, {"messages": [{"role": "user", "content": "word " * 3000}]}, "context length"),
+        (GENERATE, {"images": ["aGk="]}, "images"),
+        (GENERATE, {"template": "{{ .Prompt }}"}, "template"),
+        (GENERATE, {"raw": True, "system": "x"}, "system: raw"),
+        (GENERATE, {"raw": True, "context": [5]}, "context: raw"),
+        (GENERATE, {"raw": True, "suffix": "x"}, "suffix: raw"),
+        (GENERATE, {"raw": True, "prompt": ""}, "prompt: "),
+        (GENERATE, {"suffix": "x"}, "suffix: this model has no tokens"),
+        (GENERATE, {"context": [10**6]}, "prompt"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_what_is_wrong_is_named_in_a_text(make_client, path, body, named):
+    backend = ScriptedBackend()
+    least = HELLO if path == CHAT else {"prompt": "x"}
+    response = make_client(backend).post(path, json={**least, **body})
+    assert response.status_code == 400, response.text
+    assert response.json.keys() == {"error"} and named in response.json["error"]
+    assert not backend.enqueued
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/api/embed", 501),
+        ("POST", "/api/embeddings", 501),
+        ("POST", "/api/push", 501),
+        ("POST", "/api/create", 501),
+        ("POST", "/api/copy", 501),
+        ("DELETE", "/api/delete", 501),
+        ("POST", "/api/blobs/sha256:1", 501),
+        ("POST", "/api/pull", 501),
+        ("POST", "/api/show", 404),
+        ("POST", CHAT, 404),
+        ("GET", CHAT, 405),
+    ],
+)
+def test_each_error_has_its_status_and_a_text(make_client, method, path, status):
+    body = {"model": "other", "prompt": "x"} if path == GENERATE else {"model": "other"}
+    response = make_client(ScriptedBackend()).open(path, method=method, json=body)
+    assert response.status_code == status
+    assert isinstance(response.json["error"], str)
+    if path in (CHAT, "/api/show", "/api/pull") and method == "POST":
+        assert "model 'other' not found" in response.json["error"]
+
+
+def test_an_error_amid_the_text_is_the_last_line(make_client):
+    def breaking(job):
+        yield Started(job.identifier)
+        yield Chunk(job.identifier, "Once", (5,))
+        yield Failed(job.identifier, engine.BatchFailed("no luck"))
+
+    first, last = lines(make_client(ScriptedBackend(breaking)).post(CHAT, json=HELLO))
+    assert first["message"]["content"] == "Once"
+    assert last.keys() == {"error"} and "no luck" in last["error"]
+
+
+def test_a_stream_that_waits_shows_it_by_what_each_line_may_begin_with(make_client, gate):
+    client = make_client(ScriptedBackend(gate=gate), heartbeat=0.05, queue_timeout=0.5)
+    response = client.post(CHAT, json=HELLO)
+    assert response.status_code == 200 and response.text.startswith(" ")
+    [line] = response.text.splitlines()
+    assert "0.5 seconds" in json.loads(line)["error"]
+    gate.open()
+
+
+@pytest.mark.parameter("messages[].tool_name")
+@pytest.mark.parameter("messages[].tool_call_id", CHAT)
+@pytest.mark.parameter("messages[].tool_calls[].id", CHAT)
+@pytest.mark.parameter("messages[].tool_calls[].function.arguments", CHAT)
+def test_a_call_is_told_whole_and_its_result_finds_it_by_its_name(make_client, with_template):
+    told = "<tool_call>{{ tools | length }} {{ messages[1:] | tojson }}"
+    backend = ScriptedBackend(says("Well.", CALL[:30], CALL[30:]))
+    client = make_client(backend, path=with_template(told))
+    whole, parts, last = asked(client, CHAT, {**HELLO, "tools": [WEATHER]})
+    [streamed] = [c for part in parts for c in part["message"].get("tool_calls", ())]
+    [call] = whole["message"]["tool_calls"]
+    assert call["function"] == streamed["function"]
+    assert call["function"] == {"index": 0, "name": "get_weather", "arguments": {"city": "Rome"}}
+    assert whole["message"]["content"] == "Well." and last["done_reason"] == "stop"
+    called = [{"function": {"name": name, "arguments": {"n": 1}}} for name in ("f", "g")]
+    history = [
+        {"role": "assistant", "content": "", "tool_calls": [*called, {**call, "id": "mine"}]},
+        {"role": "tool", "tool_name": "g", "content": "of g"},
+        {"role": "tool", "content": "of the first"},
+        {"role": "tool", "tool_call_id": "mine", "content": "of mine"},
+    ]
+    lines(client.post(CHAT, json={"messages": [USER, *history], "tools": [WEATHER]}))
+    prompt = client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
+    calls, *results = json.loads(prompt.partition(" ")[2])
+    assert [c["id"] for c in calls["tool_calls"]] == ["call_1", "call_2", "mine"]
+    assert calls["tool_calls"][0]["function"]["arguments"] == {"n": 1}
+    assert [r["tool_call_id"] for r in results] == ["call_2", "call_1", "mine"]
+
+
+@pytest.mark.parameter("think")
+@pytest.mark.parameter("messages[].thinking")
+@pytest.mark.parametrize(
+    ("think", "switch", "has_thoughts"),
+    [(None, "", True), (True, "True", True), ("high", "True high", True), (False, "False", False)],
+)
+def test_thinking_is_switched_on_and_off(make_client, with_template, think, switch, has_thoughts):
+    template = (
+        "{{ messages[-2].reasoning_content }} {{ enable_thinking }} {{ reasoning_effort }}<think>"
+    )
+    backend = ScriptedBackend(says("Hm", ".</think>", "Yes."))
+    client = make_client(backend, path=with_template(template))
+    history = [{"role": "assistant", "content": "x", "thinking": "once"}, USER]
+    body = {"messages": history, "think": think, "model": "scripted"}
+    whole, parts, _ = asked(client, CHAT, body)
+    thoughts = "".join(part["message"].get("thinking", "") for part in parts)
+    assert whole["message"]["content"] == "Yes."
+    assert whole["message"].get("thinking", "") == thoughts == "Hm." * has_thoughts
+    prompt = client.models.get().tokenizer.decode(backend.enqueued[0].prompt)
+    assert prompt.startswith(f"once {switch}".strip())
+
+
+def test_a_switch_that_the_template_lacks_is_told(make_client):
+    client = make_client(ScriptedBackend(says("x")))
+    response = client.post(CHAT, json={**HELLO, "think": "low"})
+    assert set(response.headers["X-Switchyard-Ignored"].split(",")) == {"think"}
+
+
+@pytest.mark.parameter("format")
+def test_the_form_of_the_answer(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    for form in ("json", schema, ""):
+        lines(client.post(CHAT, json={**HELLO, "format": form}))
+    json_object, by_schema, none = (job.constraint for job in backend.enqueued)
+    assert json_object and by_schema and json_object != by_schema and none is None
+
+
+@pytest.mark.parameter("raw")
+@pytest.mark.parameter("system", GENERATE)
+@pytest.mark.parameter("context", GENERATE)
+def test_a_prompt_is_a_message_unless_it_is_raw(make_client):
+    backend = ScriptedBackend(says("Yes."))
+    client = make_client(backend)
+    body = {"prompt": "Hello", "system": "Be brief."}
+    *_, last = lines(client.post(GENERATE, json=body))
+    assert prompt_of(client, backend) == "system\nBe brief.\nuser\nHello\nassistant\n"
+    tokenizer, [first] = client.models.get().tokenizer, backend.enqueued
+    end = tokenizer.token_id("<|im_end|>")
+    assert last["context"] == [*first.prompt, 0, end]
+    more = {"prompt": "And?", "context": last["context"], "stream": False}
+    client.post(GENERATE, json=more)
+    then = backend.enqueued[-1].prompt
+    assert list(then[: len(last["context"])]) == last["context"]
+    bos = tokenizer.token_id(client.models.get().model_dir.special_token("bos_token"))
+    assert then.count(bos) == 1
+    assert tokenizer.decode(then[len(last["context"]) :]) == "user\nAnd?\nassistant\n"
+    raw = client.post(GENERATE, json={"prompt": "Hello", "raw": True, "stream": False})
+    assert tokenizer.decode(backend.enqueued[-1].prompt) == "Hello"
+    assert raw.json["response"] == "Yes." and "context" not in raw.json
+
+
+@pytest.mark.parameter("suffix", GENERATE)
+def test_a_gap_is_filled(make_client, with_tokens):
+    backend = ScriptedBackend(says("x"), info=ModelInfo(2048, 5000, 256, 64, "scripted"))
+    gap = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+    client = make_client(backend, path=with_tokens(gap))
+    lines(client.post(GENERATE, json={"prompt": "a = ", "suffix": "\n"}))
+    tokenizer = client.models.get().tokenizer
+    assert {tokenizer.token_id(name) for name in gap} <= set(backend.enqueued[0].prompt)
+    shown = client.post("/api/show", json={"model": "scripted"}).json
+    assert "insert" in shown["capabilities"]
+
+
+def test_the_assistants_last_message_is_continued(make_client):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend)
+    lines(client.post(CHAT, json={"messages": [USER, {"role": "assistant", "content": "It"}]}))
+    assert prompt_of(client, backend).endswith("assistant\nIt")
+
+
+def test_logprobs_come_with_their_texts(make_client):
+    def script(job):
+        yield Started(job.identifier)
+        yield Chunk(job.identifier, "x", (88,), (engine.TokenLogprob(88, -0.5, ((89, -1.0),)),))
+        yield from list(says()(job))[1:]
+
+    body = {**HELLO, "logprobs": True, "top_logprobs": 1}
+    whole, parts, last = asked(make_client(ScriptedBackend(script)), CHAT, body)
+    told = [one for part in (*parts, last) for one in part.get("logprobs", ())]
+    assert told == whole["logprobs"]
+    [one] = told
+    assert one["logprob"] == -0.5 and bytes(one["bytes"]).decode() == one["token"]
+    assert [other["logprob"] for other in one["top_logprobs"]] == [-1]
+
+
+@pytest.mark.parameter("keep_alive")
+@pytest.mark.parametrize("path", [CHAT, GENERATE])
+def test_without_a_prompt_the_model_is_loaded_or_unloaded(make_client, path):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    [loaded] = lines(client.post(path, json={"model": "scripted:latest"}))
+    assert (loaded["done"], loaded["done_reason"]) == (True, "load")
+    foreign = {"Origin": "http://localhost", "X-Forwarded-For": "10.0.0.1"}
+    body = {"model": "scripted", "keep_alive": "0s", "stream": False}
+    refused = client.post(path, json=body, headers=foreign)
+    assert refused.status_code == 403 and "unload" in refused.json["error"]
+    told = client.post(path, json={**body, "keep_alive": "5m"})
+    assert told.headers["X-Switchyard-Ignored"] == "keep_alive"  # no key speaks for an operator
+    assert client.models.served().idle_timeout == 0
+    assert client.post(path, json=body).json["done_reason"] == "unload"
+    assert not backend.enqueued
+
+
+@pytest.mark.one_way
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("5m", 300), ("1h30m", 5400), ("-1", -1), ("0", 0), ("1.5s", 1.5), ("-1m", -60), (7, 7)],
+)
+def test_durations_are_as_go_writes_them(value, expected):
+    assert seconds(value) == pytest.approx(expected)
+
+
+@pytest.mark.parameter("stream", "/api/pull")
+def test_what_is_there_needs_no_download(make_client):
+    client = make_client(ScriptedBackend())
+    assert lines(client.post("/api/pull", json={"name": "scripted:latest"})) == [
+        {"status": "success"}
+    ]
+    body = {"model": "scripted", "stream": False, "insecure": True}
+    assert client.post("/api/pull", json=body).json == {"status": "success"}
+
+
+def test_models_are_listed_and_shown(make_client):
+    client = make_client(ScriptedBackend())
+    [listed] = client.get("/api/tags").json["models"]
+    [running] = client.get("/api/ps").json["models"]
+    shown = client.post("/api/show", json={"name": "scripted"}).json
+    assert listed["name"] == listed["model"] == running["name"] == "scripted"
+    assert listed["details"] == running["details"] == shown["details"]
+    assert listed["size"] > 10**6 and len(listed["digest"]) == 12
+    assert running["context_length"] == 2048 and running["expires_at"] > "2100"
+    assert shown["details"]["family"] == "llama" and "completion" in shown["capabilities"]
+    assert shown["model_info"]["llama.block_count"] == 2
+    assert shown["parameters"].splitlines()[0].split() == ["temperature", "0.8"]
+    assert "<|im_start|>" in shown["template"]
+    client.models.keep("scripted", 60.0)
+    [running] = client.get("/api/ps").json["models"]
+    assert running["expires_at"] < "2100"
+
+
+# Bodies written anew from public documentation: what each program sends at its defaults.
+OPEN_WEBUI = [
+    ("GET", "/api/version", None),
+    ("GET", "/api/tags", None),
+    ("GET", "/api/ps", None),
+    (
+        "POST",
+        CHAT,
+        {
+            "model": "scripted:latest",
+            "messages": [{"role": "user", "content": "Hi", "images": []}],
+            "options": {"num_ctx": 4096, "temperature": 0.7, "repeat_last_n": 64},
+            "stream": True,
+        },
+    ),
+]
+HOME_ASSISTANT = [
+    ("GET", "/api/tags", None),
+    ("POST", "/api/show", {"model": "scripted"}),
+    (
+        "POST",
+        CHAT,
+        {
+            "model": "scripted",
+            "messages": [
+                {"role": "system", "content": "You are a voice assistant.", "images": None},
+                {"role": "user", "content": "Turn on the light", "images": None},
+            ],
+            "tools": [WEATHER],
+            "stream": True,
+            "think": False,
+            "format": None,
+            "options": {"num_ctx": 8192},
+            "keep_alive": "-1s",
+        },
+    ),
+]
+EDITOR = [
+    ("HEAD", "/", None),
+    ("POST", "/api/show", {"name": "scripted"}),
+    ("POST", GENERATE, {"model": "scripted", "keep_alive": 1800}),
+    (
+        "POST",
+        GENERATE,
+        {
+            "model": "scripted",
+            "prompt": "<fim_prefix>a = <fim_suffix>\n<fim_middle>",
+            "raw": True,
+            "options": {"temperature": 0.01, "num_predict": 5, "stop": ["\n\n"], "num_ctx": 4096},
+            "keep_alive": 1800,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("sequence", [OPEN_WEBUI, HOME_ASSISTANT, EDITOR], ids=lambda s: s[0][1])
+def test_recorded_sequences_are_answered(make_client, sequence):
+    client = make_client(ScriptedBackend(says("Yes.")))
+    for method, path, body in sequence:
+        response = client.open(path, method=method, json=body)
+        assert response.status_code == 200, (path, response.text)
+    *parts, last = lines(response)
+    assert last["done_reason"] == "stop" and parts
