@@ -84,7 +84,7 @@ def main():
     parser.add_argument("--visits", type=int, default=10)
     args = parser.parse_args()
     header()
-    for name in ("app.js", "style.css", "index.html"):
+    for name in sorted(file.name for file in UI.iterdir() if file.suffix in (".js", ".css", ".html")):
         data = (ROOT / "app" / "ui" / name).read_bytes()
         print(f"{name:10} {len(data):6d} bytes, {len(gzip.compress(data)):6d} by gzip")
     with tempfile.TemporaryDirectory() as directory:

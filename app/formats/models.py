@@ -66,6 +66,7 @@ class ModelList(TypedDict):
     object: Literal["list"]
     data: list[ModelBody]
     models: list[codex.CodexModel]
+    presets: list[str]
 
 
 def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
@@ -78,7 +79,7 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     @blueprint.get("/models", strict_slashes=False)
     @declares({200: _either(ModelList, *(words.models for words in every))}, error=error)
     def list_models() -> flask.Response:
-        """The served models. `models` has them as Codex reads them.
+        """The served models, and the names of the presets. `models` is for Codex.
 
         Anthropic's clients, which use the same path, get Anthropic's shape.
         """
@@ -88,7 +89,9 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
             return json_response(words.listed([words.describe(m) for m in models]))
         for_codex = [_describe_to_codex(model, place) for place, model in enumerate(models)]
         data = [_describe(model) for model in models]
-        return json_response({"object": "list", "data": data, "models": for_codex})
+        presets = sorted(services().settings.presets)
+        body = {"object": "list", "data": data, "models": for_codex, "presets": presets}
+        return json_response(body)
 
     @blueprint.get("/models/<path:model>")
     @declares(

@@ -1,4 +1,4 @@
-"""The routes of the page: its three files, and its stream of the server's state."""
+"""The routes of the page: its files, and its stream of the server's state."""
 
 import functools
 import hashlib
@@ -13,11 +13,7 @@ from switchyard.app.ui.viewers import Viewers
 
 HERE = pathlib.Path(__file__).parent
 PAGE = "text/html"
-TYPES = {
-    "index.html": PAGE,
-    "app.js": "text/javascript",
-    "style.css": "text/css",
-}
+TYPES = {".html": PAGE, ".js": "text/javascript", ".css": "text/css"}
 # The page writes text nodes only. A browser with Trusted Types allows nothing else.
 POLICY = "; ".join(
     (
@@ -50,16 +46,27 @@ def wants_json() -> bool:
 
 def answer_file(name: str) -> flask.Response:
     data, tag = _read(name)
-    response = flask.Response(data, mimetype=TYPES[name], headers=HEADERS)
+    response = flask.Response(data, mimetype=TYPES[pathlib.Path(name).suffix], headers=HEADERS)
     response.set_etag(tag)
     response.make_conditional(flask.request)
     return response
 
 
 @functools.cache
+def assets() -> frozenset[str]:
+    """The names of the page's scripts and styles."""
+    return frozenset(file.name for file in HERE.iterdir() if file.suffix in (".js", ".css"))
+
+
+@functools.cache
 def _read(name: str) -> tuple[bytes, str]:
     """The content of a file, and its ETag."""
     data = (HERE / name).read_bytes()
+    if name == "index.html":
+        # All modules at once: a browser would find them one import after the other.
+        scripts = sorted(asset for asset in assets() if asset.endswith(".js"))
+        links = (f'<link rel="modulepreload" href="ui/{script}">' for script in scripts)
+        data = data.replace(b"<!-- modules -->", "\n  ".join(links).encode())
     return data, hashlib.sha256(data).hexdigest()[:20]
 
 
@@ -70,7 +77,7 @@ def make_blueprint(settings: Settings) -> flask.Blueprint:
     @blueprint.get("/<name>")
     @needs("public")
     def asset(name: str) -> flask.Response:
-        if name not in TYPES or TYPES[name] == PAGE:
+        if name not in assets():
             raise werkzeug.exceptions.NotFound("the page has no such file")
         return answer_file(name)
 

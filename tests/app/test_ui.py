@@ -1,5 +1,6 @@
 """The page at `/`: its files, their headers, and the stream that it reads."""
 
+import gzip
 import json
 import re
 import socket
@@ -16,6 +17,7 @@ from switchyard.app import Switchyard
 from switchyard.app.config import read_settings
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.threads import Threads
+from switchyard.app.request.sampling import Sampled
 from switchyard.app.ui import viewers
 from switchyard.app.ui.viewers import Board, View, Viewers, Viewing, Watched
 from tests.app.conftest import listed
@@ -23,7 +25,8 @@ from tests.conftest import ROOT
 from tests.scripted import ScriptedBackend, ticking
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
-FILES = ("/ui/app.js", "/ui/style.css")
+UI = ROOT / "app" / "ui"
+FILES = sorted(f"/ui/{file.name}" for file in UI.iterdir() if file.suffix in (".js", ".css"))
 
 
 @pytest.fixture
@@ -71,13 +74,23 @@ def test_the_page_has_all_its_files_beside_it_and_nothing_else(client):
 
 
 def test_scripts_and_styles_are_small_and_write_no_html():
-    scripts, styles = ((ROOT / "app" / path[1:]).read_text() for path in FILES)
-    assert len(scripts.encode()) + len(styles.encode()) < 60_000
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", scripts)
-    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", scripts + styles)
+    texts = {path: (ROOT / "app" / path[1:]).read_text() for path in FILES}
+    assert sum(len(gzip.compress(text.encode())) for text in texts.values()) < 90_000
+    assert max(text.count("\n") for text in texts.values()) < 300
+    for path, text in texts.items():
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", text), (
+            path
+        )
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)\w", text), path
 
 
-@pytest.mark.parametrize("path", ["/", *FILES])
+def test_the_page_has_a_field_for_each_sampler():
+    groups = (UI / "samplers.js").read_text().partition("GROUPS = {")[2].partition("};")[0]
+    offered = set(re.findall(r"\w+", groups))
+    assert set(Sampled.model_fields) <= offered
+
+
+@pytest.mark.parametrize("path", ["/", "/ui/main.js", "/ui/style.css"])
 def test_each_file_is_asked_for_again_by_its_etag_and_allows_nothing_from_elsewhere(client, path):
     found = client.get(path, headers=BROWSER)
     policy = dict(

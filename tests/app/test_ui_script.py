@@ -1,4 +1,4 @@
-"""The script of the page at `/`, in Node over a document of its own: see tests/node/page.mjs."""
+"""Modules of the page at `/` that need no document, in Node: see tests/node/page.mjs."""
 
 import json
 import re

@@ -29,7 +29,7 @@ def test_a_viewer_sees_what_its_role_may(client, name, sees_all):
 
 def test_the_files_need_no_key_and_the_stream_does(client):
     assert client.get("/", headers=BROWSER).status_code == 200
-    assert client.get("/ui/app.js").status_code == client.get("/ui/style.css").status_code == 200
+    assert client.get("/ui/main.js").status_code == client.get("/ui/style.css").status_code == 200
     assert client.get("/ui/status").status_code == 401
 
 

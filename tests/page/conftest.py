@@ -18,6 +18,7 @@ from tests.llamacpp.model import make
 __all__ = ["make_client"]
 
 TIMEOUT = 60_000  # milliseconds that a page may take for what a test waits for
+SIZES = {1440: 900, 820: 1100, 390: 800}  # windows, in pixels
 DRAINING = 4.0  # seconds, and less than chromium reads on for behind an answer that was given up
 
 told = []
@@ -90,9 +91,14 @@ def launch(playwright):
 
 
 @pytest.fixture
-def page(browser):
+def width():
+    return 1440
+
+
+@pytest.fixture
+def page(browser, width):
     """A visitor's, who has no cookies. What a script fails at is an error of the test."""
-    context = browser.new_context()
+    context = browser.new_context(viewport={"width": width, "height": SIZES.get(width, 700)})
     page = context.new_page()
     page.set_default_timeout(TIMEOUT)
     faults = []
@@ -199,21 +205,37 @@ def visit(page, serve, complaints):
     page.goto("about:blank")  # which ends its streams
 
 
-def chat(page, number=1):
-    return page.get_by_role("region", name=f"Conversation {number}", exact=True)
+def say(page, text):
+    page.locator("#input").fill(text)
+    page.locator("#input").press("Control+Enter")
 
 
-def say(page, text, number=1):
-    field = chat(page, number).get_by_role("textbox")
-    field.fill(text)
-    field.press("Enter")
+def begin(page):
+    """A new conversation."""
+    page.keyboard.press("Control+Shift+O")
 
 
-def answer(page, number=1):
+def answer(page, pane=0):
     """The latest."""
-    return chat(page, number).locator("article.assistant").last
+    return page.locator(".pane").nth(pane).locator("article.assistant").last
 
 
-def complete(page, number=1):
-    chat(page, number).locator("article.assistant .note").last.wait_for()
-    return answer(page, number)
+def complete(page, pane=0):
+    shown = answer(page, pane)
+    shown.locator(".note:visible").last.wait_for()
+    return shown
+
+
+def text_of(shown):
+    """Of the answer or question itself, without its buttons."""
+    return shown.locator(".body > .text").text_content()
+
+
+def open_list(page):
+    """The list of conversations, where it is a drawer."""
+    if page.locator("#menu").is_visible() and not page.locator("body.drawer").count():
+        page.locator("#menu").click()
+
+
+def titles(page):
+    return page.locator("#list .title").all_text_contents()

@@ -1,0 +1,91 @@
+// An answer as it comes: it fills a message and the view of it.
+
+import { Refusal } from "./api.js";
+import { strings } from "./strings.js";
+
+const FLUSH = 40; // milliseconds between two times that text is shown
+
+export class Answer {
+  // The message may have content already, which the answer continues.
+  constructor(message, view, scroll) {
+    Object.assign(this, { message, view, scroll });
+    this.usage = this.timings = this.reason = this.first = null;
+    this.begin = performance.now();
+    this.before = message.figures?.tokens ?? 0; // of the part that this continues
+    this.waiting = { content: [], reasoning: [] };
+    this.timer = 0;
+  }
+
+  add(body) {
+    if (body.error) throw new Refusal(strings.brokenOff(String(body.error.message)));
+    this.usage = body.usage ?? this.usage;
+    this.timings = body.timings ?? this.timings;
+    for (const choice of body.choices ?? []) {
+      const delta = choice.delta ?? {};
+      if (delta.reasoning_content) this.waiting.reasoning.push(delta.reasoning_content);
+      if (delta.content) this.waiting.content.push(delta.content);
+      for (const call of delta.tool_calls ?? []) this.addCall(call);
+      if (delta.reasoning_content || delta.content || delta.tool_calls) this.first ??= performance.now();
+      this.reason = choice.finish_reason ?? this.reason;
+    }
+    this.timer ||= setTimeout(() => this.flush(), FLUSH);
+  }
+
+  addCall(part) {
+    const calls = (this.message.tool_calls ??= []);
+    let call = calls[part.index];
+    if (!call) {
+      call = { id: part.id, type: "function", function: { name: part.function.name, arguments: "" } };
+      calls[part.index] = call;
+      this.flush();
+      this.view.begins(part.index, call);
+    }
+    const more = part.function?.arguments ?? "";
+    call.function.arguments += more;
+    this.view.calls(part.index, more);
+  }
+
+  flush() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    const reasoning = this.waiting.reasoning.splice(0).join("");
+    const content = this.waiting.content.splice(0).join("");
+    if (!reasoning && !content) return;
+    this.scroll(() => {
+      if (reasoning) this.view.thinks(reasoning);
+      if (content) this.view.writes(content);
+    });
+    if (reasoning) this.message.reasoning = (this.message.reasoning ?? "") + reasoning;
+    this.message.content += content;
+  }
+
+  end(isStopped) {
+    this.flush();
+    this.view.ends();
+    const { usage, timings } = this;
+    const seconds = (performance.now() - this.begin) / 1000;
+    this.message.figures = {
+      ...(usage && {
+        tokens: this.before + usage.completion_tokens,
+        rate: timings?.predicted_per_second || usage.completion_tokens / seconds,
+        prompt: usage.prompt_tokens,
+        cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
+      }),
+      ...(this.first !== null && { first: (this.first - this.begin) / 1000 }),
+      ...(this.reason === "length" && { isCut: true }),
+      ...(isStopped && { isStopped: true }),
+    };
+  }
+}
+
+// The figures of an answer, in words.
+export function note(figures) {
+  const { tokens, rate, first, prompt, cached, isCut, isStopped } = figures;
+  const said = [];
+  if (tokens !== undefined) said.push(strings.tokens(tokens), strings.rate(rate));
+  if (first !== undefined) said.push(strings.first(first));
+  if (prompt !== undefined) said.push(strings.prompt(prompt, cached));
+  if (isCut) said.push(strings.cutOff);
+  if (isStopped) said.push(strings.stopped);
+  return said.join("; ");
+}

@@ -1,0 +1,141 @@
+// The view of one message: its text, its figures, and what can be done with it.
+
+import { note } from "./answer.js";
+import { button, copy, make } from "./dom.js";
+import { strings } from "./strings.js";
+import { write, writer } from "./text.js";
+
+export class MessageView {
+  // `act` has a function for each thing that can be done: see Conversation.
+  constructor(message, act, settings) {
+    Object.assign(this, { message, act });
+    this.isRaw = settings.raw || message.role !== "assistant";
+    this.unfolds = settings.showThoughts;
+    this.arguments = [];
+    this.text = this.thoughts = this.editor = null;
+    this.body = make("div", { className: "body" });
+    this.note = make("p", { className: "note", hidden: true });
+    this.tools = make("div", { className: "tools" });
+    this.article = make("article", { className: `message ${message.role}` },
+      make("h3", { textContent: strings.who[message.role] }), this.body, this.note, this.tools);
+    this.show();
+  }
+
+  // Show the message anew. An open one may go on.
+  show(isOpen = false) {
+    const { message } = this;
+    this.editor = null;
+    this.body.replaceChildren();
+    this.text = this.thoughts = null;
+    for (const file of message.files ?? []) {
+      const name = strings.fileTokens(file.name, file.tokens ?? null);
+      const details = make("details", { className: "file" }, make("summary", { textContent: name }));
+      write(details, file.text, true);
+      this.body.append(details);
+    }
+    if (message.reasoning) this.thinks(message.reasoning);
+    if (message.content) this.writes(message.content);
+    (message.tool_calls ?? []).forEach((call, i) => {
+      this.begins(i, call);
+      this.calls(i, call.function.arguments);
+    });
+    if (!isOpen) this.ends();
+    this.showNote();
+  }
+
+  // The text goes on
+
+  thinks(text) {
+    if (!this.thoughts) {
+      const details = make("details", { open: this.unfolds }, make("summary", { textContent: strings.thoughts }));
+      this.body.append(details);
+      this.thoughts = writer(details, this.isRaw, "thoughts");
+    }
+    this.thoughts.write(text);
+  }
+
+  writes(text) {
+    this.text ??= writer(this.body, this.isRaw);
+    this.text.write(text);
+  }
+
+  begins(index, call) {
+    const { name } = call.function;
+    const code = make("pre", { tabIndex: 0, role: "region", "aria-label": strings.argumentsOf(name) });
+    this.arguments[index] = code.appendChild(document.createTextNode(""));
+    this.body.append(make("div", { className: "call" }, strings.callsTool, make("strong", { textContent: name }), code));
+  }
+
+  calls(index, text) {
+    this.arguments[index].appendData(text);
+  }
+
+  ends() {
+    this.thoughts?.end();
+    this.text?.end();
+  }
+
+  showNote() {
+    const text = note(this.message.figures ?? {});
+    this.note.textContent = text;
+    this.note.hidden = !text;
+  }
+
+  // What can be done. `place`: among how many alternatives; `isLast`: nothing follows.
+  offer({ place, count, isLast, isBusy }) {
+    if (this.editor) return;
+    const { message, act } = this;
+    const can = [];
+    if (count > 1) can.push(this.alternatives(place, count, isBusy));
+    const offered = (text, run, more = {}) => can.push(button(text, run, { disabled: isBusy, ...more }));
+    offered(strings.copy, (event) => this.copy(event.target), { disabled: false });
+    if (message.role !== "tool" && !message.tool_calls) offered(strings.edit, () => this.edit());
+    if (message.role === "assistant") offered(strings.regenerate, () => act.regenerate(message));
+    if (message.role === "assistant" && isLast && message.content && !message.tool_calls) {
+      offered(strings.continues, () => act.continues(message));
+    }
+    offered(strings.branch, () => act.branch(message));
+    offered(strings.deletes, () => act.remove(message));
+    this.tools.replaceChildren(...can);
+  }
+
+  alternatives(place, count, isBusy) {
+    const { message, act } = this;
+    const to = (step) => act.choose(message, step);
+    const label = (text) => ({ "aria-label": text, title: text });
+    return make("span", { className: "alternatives" },
+      button("‹", () => to(-1), { disabled: isBusy || place === 1, ...label(strings.before) }),
+      make("span", { textContent: strings.place(place, count) }),
+      button("›", () => to(1), { disabled: isBusy || place === count, ...label(strings.after) }));
+  }
+
+  async copy(pressed) {
+    await copy(this.message.content);
+    pressed.textContent = strings.copied;
+    setTimeout(() => (pressed.textContent = strings.copy), 2000);
+  }
+
+  edit() {
+    const { message, act } = this;
+    const field = make("textarea", { value: message.content, rows: 4, "aria-label": strings.editLabel });
+    const asks = message.role === "user";
+    const end = () => {
+      this.show();
+      act.offer();
+      this.tools.querySelector("button").focus();
+    };
+    const save = () => {
+      if (!field.value.trim()) return field.focus();
+      act.edit(message, field.value);
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") event.stopPropagation(), end();
+      if (event.key === "Enter" && event.ctrlKey) event.preventDefault(), save();
+    });
+    this.editor = field;
+    this.body.replaceChildren(field);
+    this.tools.replaceChildren(button(asks ? strings.askAgain : strings.save, save, { className: "main" }),
+      button(strings.cancel, end));
+    field.focus();
+  }
+}

@@ -1,0 +1,178 @@
+// The settings of one conversation, in a sheet.
+
+import { ask } from "./api.js";
+import { byId, button, make } from "./dom.js";
+import { GROUPS, describe, parametersOf, read, shownValue } from "./samplers.js";
+import { strings } from "./strings.js";
+
+let parameters = null; // of the server's document, once it was read
+
+async function serverParameters() {
+  parameters ??= parametersOf(await (await ask("openapi.json", { cache: "no-cache" })).json());
+  return parameters;
+}
+
+export class Settings {
+  constructor(page) {
+    this.page = page;
+    this.sheet = byId("settings");
+    this.sheet.addEventListener("close", () => this.page.applied(this.conversation));
+  }
+
+  open(conversation) {
+    this.conversation = conversation;
+    this.values = conversation.data.settings;
+    byId("settings-title").textContent = strings.settingsOf(conversation.title);
+    const samplers = make("div", { className: "samplers" });
+    const reset = button(strings.reset, () => this.reset());
+    byId("settings-fields").replaceChildren(this.common(), samplers, reset);
+    if (!this.sheet.open) this.sheet.showModal();
+    this.fillSamplers(samplers);
+  }
+
+  reset() {
+    for (const name of Object.keys(this.values)) delete this.values[name];
+    this.open(this.conversation);
+    this.sheet.querySelector("select").focus();
+  }
+
+  // Fields that every conversation has
+
+  common() {
+    const { models, presets } = this.page;
+    const pairs = (names, first) => [["", first], ...names.map((name) => [name, name])];
+    const offered = (names, own) => (own && !names.includes(own) ? [...names, own] : names);
+    return make("div", { className: "fields" },
+      this.choice("model", strings.model, pairs(offered([...models.keys()], this.values.model), strings.modelDefault)),
+      this.choice("preset", strings.preset, pairs(offered(presets, this.values.preset), strings.noPreset)),
+      this.integer("maxTokens", strings.maxTokens, 1),
+      this.integer("seed", strings.seed),
+      this.text("system", strings.system),
+      this.text("stop", strings.stopStrings),
+      this.choice("form", strings.form, Object.entries(strings.forms)),
+      this.text("formText", strings.formText, (text) => this.values.form === "json_schema" && json(text)),
+      this.text("tools", strings.tools, (text) => list(text)),
+      this.flag("showThoughts", strings.showThoughts),
+      this.flag("raw", strings.raw));
+  }
+
+  keep(name, value) {
+    if (value === undefined || value === "" || value === false) delete this.values[name];
+    else this.values[name] = value;
+  }
+
+  choice(name, label, pairs) {
+    const field = make("select", {}, ...pairs.map(([value, text]) => make("option", { value, textContent: text })));
+    field.value = this.values[name] ?? "";
+    field.addEventListener("change", () => {
+      this.keep(name, field.value);
+      if (name === "form") this.sheet.querySelector("[name=formText]").dispatchEvent(new Event("change"));
+    });
+    return labelled(label, field);
+  }
+
+  integer(name, label, min = "") {
+    const field = make("input", { type: "number", step: 1, min, placeholder: strings.serverDefault });
+    field.value = this.values[name] ?? "";
+    field.addEventListener("change", () => {
+      if (field.validity.valid) this.keep(name, field.value ? Number(field.value) : undefined);
+    });
+    return labelled(label, field);
+  }
+
+  // `check` raises for a text that can't be sent, which then isn't kept.
+  text(name, label, check = () => {}) {
+    const field = make("textarea", { name, rows: 2, value: this.values[name] ?? "", dir: "auto" });
+    checked(field, () => {
+      if (field.value.trim()) check(field.value);
+      this.keep(name, field.value.trim() ? field.value : "");
+    });
+    return labelled(label, field, "wide");
+  }
+
+  flag(name, label) {
+    const field = make("input", { type: "checkbox", checked: Boolean(this.values[name]) });
+    field.addEventListener("change", () => this.keep(name, field.checked));
+    return make("label", { className: "flag" }, field, label);
+  }
+
+  // Fields of the server's own parameters
+
+  async fillSamplers(box) {
+    let found;
+    try {
+      found = await serverParameters();
+    } catch (error) {
+      box.append(make("p", { className: "trouble", textContent: strings.noSchema(error.message) }));
+      return;
+    }
+    for (const [group, names] of Object.entries(GROUPS)) {
+      const fields = names.split(" ").filter((name) => found[name]).map((name) => this.sampler(name, describe(found[name])));
+      const isSet = names.split(" ").some((name) => this.values.parameters?.[name] !== undefined);
+      box.append(make("details", { open: isSet }, make("summary", { textContent: strings.groups[group] }),
+        make("div", { className: "fields" }, ...fields)));
+    }
+  }
+
+  sampler(name, described) {
+    const field = fieldOf(described);
+    field.value = shownValue(described, this.values.parameters?.[name]);
+    checked(field, () => {
+      if (field.validity.badInput || field.validity.rangeUnderflow || field.validity.rangeOverflow) return;
+      const value = read(described, field.value, Boolean(this.values.preset));
+      const { [name]: _, ...others } = this.values.parameters ?? {};
+      const all = value === undefined ? others : { ...others, [name]: value };
+      this.keep("parameters", Object.keys(all).length ? all : undefined);
+    });
+    const hint = make("small", { id: `hint-${name}`, textContent: described.description });
+    field.setAttribute("aria-describedby", hint.id);
+    const isWide = field.localName === "textarea" ? "wide" : "";
+    return make("div", { className: `sampler ${isWide}` }, labelled(name, field), hint);
+  }
+}
+
+// Run on each change; what it raises is said at the field, and keeps the sheet open.
+function checked(field, run) {
+  field.addEventListener("change", () => {
+    field.setCustomValidity("");
+    try {
+      run();
+    } catch (error) {
+      field.setCustomValidity(error.message);
+      field.reportValidity();
+    }
+  });
+  field.addEventListener("input", () => field.setCustomValidity(""));
+}
+
+function json(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(strings.mustBeJson(error.message));
+  }
+}
+
+function list(text) {
+  if (!Array.isArray(json(text))) throw new Error(strings.mustBeList);
+}
+
+function labelled(text, field, kind = "") {
+  return make("label", { className: kind }, make("span", { textContent: text }), field);
+}
+
+function fieldOf(described) {
+  const { type, minimum, maximum, choices } = described;
+  const otherwise = shownValue(described, described.default) || strings.serverDefault;
+  const option = (value, text) => make("option", { value, textContent: text });
+  const words = { true: strings.on, false: strings.off };
+  const none = option("", strings.defaultIs(words[otherwise] ?? otherwise));
+  if (type === "boolean") return make("select", {}, none, option("true", strings.on), option("false", strings.off));
+  if (type === "choice") return make("select", {}, none, ...choices.map((one) => option(String(one), String(one))));
+  if (type === "list" || type === "object" || type === "text") {
+    return make("textarea", { rows: 1, placeholder: otherwise, spellcheck: type === "text" });
+  }
+  const step = type === "integer" ? 1 : "any";
+  const bound = (value) => (Math.abs(value ?? Infinity) < 2 ** 53 ? value : "");
+  return make("input", { type: "number", step, min: bound(minimum), max: bound(maximum), placeholder: otherwise });
+}
