@@ -84,9 +84,10 @@ def main():
     parser.add_argument("--visits", type=int, default=10)
     args = parser.parse_args()
     header()
-    for name in sorted(file.name for file in UI.iterdir() if file.suffix in (".js", ".css", ".html")):
-        data = (ROOT / "app" / "ui" / name).read_bytes()
-        print(f"{name:10} {len(data):6d} bytes, {len(gzip.compress(data)):6d} by gzip")
+    for kind in ("js", "css", "html"):
+        files = [file.read_bytes() for file in (ROOT / "app" / "ui").glob(f"*.{kind}")]
+        raw, packed = sum(map(len, files)), sum(len(gzip.compress(file)) for file in files)
+        print(f"{len(files):2d} {kind:4} {raw:6d} bytes, {packed:6d} by gzip")
     with tempfile.TemporaryDirectory() as directory:
         settings = {"model": ROOT / "models" / "demo", "max_viewers": 128}
         server = Server(SCRIPTED, pathlib.Path(directory), **settings).wait_until_ready()

@@ -21,7 +21,7 @@ export class Composer {
     byId("file").addEventListener("change", (event) => this.attach(event.target));
     this.field.addEventListener("keydown", (event) => this.onKey(event));
     this.field.addEventListener("input", () => {
-      page.panes[0].draft.text = this.field.value;
+      if (page.panes.length) page.panes[0].draft.text = this.field.value;
       this.count();
     });
   }
@@ -49,7 +49,8 @@ export class Composer {
     this.count();
   }
 
-  send() {
+  async send() {
+    await this.page.isReady;
     const [first] = this.page.panes;
     const { text, files } = first.draft;
     if (this.page.panes.some((pane) => pane.isBusy) || !(text.trim() || files.length)) return;

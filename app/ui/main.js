@@ -28,11 +28,14 @@ class Page {
   }
 
   async start() {
-    await this.store.load();
-    const open = kept.read("open", []).map((id) => this.store.all.get(id)).filter(Boolean);
-    this.show(...(open.length ? open : [newConversation()]));
-    if (!isTouch()) this.focus();
     this.server.watch();
+    if (!isTouch()) this.focus();
+    await this.store.load();
+    if (this.panes.length) return this.sidebar.show(); // one was begun meanwhile
+    const open = kept.read("open", []).map((id) => this.store.all.get(id)).filter(Boolean);
+    const conversations = open.length ? open : [newConversation()];
+    this.conversation(conversations[0]).draft.text = this.composer.field.value; // typed meanwhile
+    this.show(...conversations);
   }
 
   // Conversations
@@ -257,4 +260,4 @@ function prepare(page) {
 fill();
 const page = new Page();
 prepare(page);
-page.start();
+page.isReady = page.start();

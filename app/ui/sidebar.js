@@ -92,8 +92,10 @@ export class Sidebar {
     const row = [...this.list.children].find((one) => one.dataset.id === data.id);
     if (!row) return;
     const field = make("input", { value: titleOf(data), maxLength: 200, "aria-label": strings.renameLabel });
+    let isOver = false; // a field that goes loses the focus, which ends it, too
     const end = (isKept) => {
-      if (!field.isConnected) return;
+      if (isOver) return;
+      isOver = true;
       const title = field.value.trim();
       field.remove();
       if (isKept && title !== titleOf(data)) {
