@@ -1,0 +1,102 @@
+// Colours of code: comments, strings, numbers and keywords, line by line, by one tokenizer for all languages.
+
+import { language } from "./languages.js";
+
+const MAX_LINE = 2000; // characters; a longer line stays plain
+const MAX_CODE = 100_000; // characters of a block; what comes behind them stays plain
+const NUMBER = "\\b(?:0[xob][\\da-f_]+|\\d[\\d_]*(?:\\.\\d+)?(?:e[+-]?\\d+)?)\\w*";
+const WORD = "[\\p{L}_$][\\p{L}\\p{N}_$]*";
+
+const compiled = new Map();
+
+const escape = (text) => text.replace(/[$()*+.?[\\\]^{|}/-]/g, "\\$&");
+
+/** A language with `pattern`, whose groups are the kinds of tokens, and `ends` of what spans lines. */
+function compile({ line, block, text = [], quotes, keywords, caseless, tags }) {
+  const wide = [...text, ...block];
+  const groups = {
+    wide: wide.map(([begin]) => escape(begin)).join("|"),
+    comment: line.map((mark) => (mark === "#" ? "(?<!\\S)#.*" : `${escape(mark)}.*`)).join("|"),
+    string: quotes.map((mark) => `${mark}(?:[^${mark}\\\\]|\\\\.)*${mark}?`).join("|"),
+    number: NUMBER,
+    keyword: tags && "</?[a-z][\\w:.-]*",
+    word: WORD,
+  };
+  const parts = Object.entries(groups).filter(([, part]) => part);
+  return {
+    pattern: new RegExp(parts.map(([name, part]) => `(?<${name}>${part})`).join("|"), "giu"),
+    ends: new Map(wide),
+    comments: new Set(block.map(([begin]) => begin)),
+    keywords: new Set(keywords.split(/\s+/)),
+    caseless,
+  };
+}
+
+/** The lines of one block of code, in order. Nothing is coloured if the language isn't known. */
+export class Highlighter {
+  constructor(name) {
+    const found = language(name);
+    if (found && !compiled.has(found)) compiled.set(found, compile(found));
+    this.language = compiled.get(found);
+    this.left = found ? MAX_CODE : 0;
+    this.open = null; // what earlier lines have begun and not ended: { kind, end }
+  }
+
+  get active() {
+    return this.left > 0;
+  }
+
+  /** Append a line, with its end, to an element. Tokens become spans. */
+  append(line, element) {
+    this.left -= line.length;
+    if (this.left < 0 || line.length > MAX_LINE) return element.append(line);
+    let from = 0;
+    for (const { kind, begin, end } of this.tokens(line)) {
+      if (begin > from) element.append(line.slice(from, begin));
+      const span = document.createElement("span");
+      span.className = kind;
+      span.append(line.slice(begin, end));
+      element.append(span);
+      from = end;
+    }
+    if (from < line.length) element.append(line.slice(from));
+  }
+
+  *tokens(line) {
+    let at = 0;
+    while (at < line.length) {
+      if (this.open) {
+        const end = this.close(line, at);
+        yield { kind: this.open.kind, begin: at, end };
+        if (end < line.length) this.open = null;
+        at = end;
+        continue;
+      }
+      const { pattern } = this.language;
+      pattern.lastIndex = at;
+      const match = pattern.exec(line);
+      if (!match) return;
+      at = pattern.lastIndex;
+      const kind = this.kind(match);
+      if (kind) yield { kind, begin: match.index, end: at };
+    }
+  }
+
+  kind({ 0: text, groups }) {
+    const { ends, comments, keywords, caseless } = this.language;
+    if (groups.wide) {
+      this.open = { kind: comments.has(text) ? "comment" : "string", end: ends.get(text) };
+      return this.open.kind;
+    }
+    if (groups.word) return keywords.has(caseless ? text.toLowerCase() : text) && "keyword";
+    return Object.keys(groups).find((name) => groups[name]);
+  }
+
+  /** Where what is open ends in a line: behind its mark, unless a backslash is before that. */
+  close(line, from) {
+    const { end } = this.open;
+    let at = line.indexOf(end, from);
+    while (at > 0 && line[at - 1] === "\\") at = line.indexOf(end, at + 1);
+    return at < 0 ? line.length : at + end.length;
+  }
+}
