@@ -111,7 +111,7 @@ export class Blocks {
   close(length) {
     while (this.open.length > length) {
       const { node, leaf } = this.open.pop();
-      leaf?.show();
+      leaf?.close();
       if (leaf?.empty && leaf.node.localName === "p") node.remove();
     }
     this.matched = Math.min(this.matched, length);

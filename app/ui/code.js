@@ -99,6 +99,8 @@ export class Code {
     this.broken = false;
   }
 
-  /** Lines are shown as they come. */
+  /** Lines are shown as they come, and complete with their end. */
   show() {}
+
+  close() {}
 }

@@ -63,22 +63,20 @@ export class Highlighter {
   }
 
   *tokens(line) {
-    let at = 0;
-    while (at < line.length) {
-      if (this.open) {
-        const end = this.close(line, at);
-        yield { kind: this.open.kind, begin: at, end };
-        if (end < line.length) this.open = null;
-        at = end;
-        continue;
+    const { pattern } = this.language;
+    let begin = 0;
+    for (let at = 0; at < line.length; begin = at) {
+      let kind = this.open?.kind;
+      if (!kind) {
+        pattern.lastIndex = at;
+        const match = pattern.exec(line);
+        if (!match) return;
+        begin = match.index;
+        at = pattern.lastIndex;
+        kind = this.kind(match);
       }
-      const { pattern } = this.language;
-      pattern.lastIndex = at;
-      const match = pattern.exec(line);
-      if (!match) return;
-      at = pattern.lastIndex;
-      const kind = this.kind(match);
-      if (kind) yield { kind, begin: match.index, end: at };
+      if (this.open) at = this.close(line, at);
+      if (kind) yield { kind, begin, end: at };
     }
   }
 
@@ -92,11 +90,13 @@ export class Highlighter {
     return Object.keys(groups).find((name) => groups[name]);
   }
 
-  /** Where what is open ends in a line: behind its mark, unless a backslash is before that. */
+  /** Where in a line ends what is open: behind its mark, if no backslash is before that. */
   close(line, from) {
     const { end } = this.open;
     let at = line.indexOf(end, from);
     while (at > 0 && line[at - 1] === "\\") at = line.indexOf(end, at + 1);
-    return at < 0 ? line.length : at + end.length;
+    if (at < 0) return line.length;
+    this.open = null;
+    return at + end.length;
   }
 }

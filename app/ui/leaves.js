@@ -4,6 +4,7 @@
 import { inlines } from "./inlines.js";
 
 const PART = 4096; // characters; a part ends with the next sentence, or after as many again
+const LITTLE = 1 / 128; // of a part; so much more of it is shown before it is parsed again
 const MAX_COLUMNS = 100;
 const MAX_EMPTY = 10_000; // cells of a table that its rows may leave out
 const MAX_DELIMITERS = 4096; // characters of the row below a table's head
@@ -36,7 +37,8 @@ export class Text {
     this.text = ""; // of the open part
     this.part = this.node; // the element that shows it
     this.parts = 0; // complete ones
-    this.dirty = false;
+    this.parsed = 0; // characters of the open part
+    this.shown = 0; // likewise, some of them as they stand
   }
 
   get empty() {
@@ -49,7 +51,6 @@ export class Text {
 
   more(text) {
     this.text += text;
-    this.dirty = true;
     for (let at = cut(this.text); at; at = cut(this.text)) {
       if (!this.parts) {
         this.part = make("span", { className: "part" });
@@ -59,12 +60,21 @@ export class Text {
       this.parts++;
       this.part = make("span", { className: "part" });
       this.text = this.text.slice(at);
+      this.parsed = this.shown = 0;
     }
   }
 
   show() {
-    if (this.dirty) this.fill(this.text);
-    this.dirty = false;
+    const { length } = this.text;
+    if (length - this.parsed > length * LITTLE) this.close();
+    else if (length > this.shown) this.part.append(this.text.slice(this.shown));
+    this.shown = length;
+  }
+
+  /** No more comes. */
+  close() {
+    if (this.parsed !== this.text.length) this.fill(this.text);
+    this.parsed = this.text.length;
   }
 
   fill(text) {
@@ -94,7 +104,8 @@ export class Text {
     if (this.part === this.node) this.part = heading;
     this.node = heading;
     this.first = false;
-    this.underlined = this.dirty = true;
+    this.underlined = true;
+    this.parsed = -1;
   }
 
   /** Give up the last line if it and the line below begin a table. Returns the table, or null. */
@@ -107,7 +118,7 @@ export class Text {
     const whole = at >= 0 || !this.parts;
     if (!whole || !head.includes("|") || width > MAX_COLUMNS || cells(head).length !== width) return null;
     this.text = this.text.slice(0, Math.max(at, 0));
-    this.dirty = true;
+    this.parsed = -1;
     return new Table(head, delimiters);
   }
 }
@@ -124,7 +135,7 @@ function alignment(delimiter) {
   return delimiter.startsWith(":") ? "center" : "right";
 }
 
-/** A table within an element that scrolls. */
+/** A table within an element that scrolls. A row is complete with its line. */
 export class Table {
   constructor(head, delimiters) {
     this.aligned = cells(delimiters).map(alignment);
@@ -159,6 +170,8 @@ export class Table {
   show() {
     if (this.dirty && this.text.length <= PART) this.fill("td", this.text);
   }
+
+  close() {}
 
   /** Returns how many cells the row has of its own. */
   fill(name, row) {

@@ -97,13 +97,13 @@ function fault(element) {
   return null;
 }
 
-/** Texts of pieces drawn at random, each also cut at random: the first with a fault, or null. */
-export function fuzz(pieces, number, seed) {
+/** Texts of up to `length` pieces at random, each also cut at random: the first with a fault, or null. */
+export function fuzz(pieces, number, length, seed) {
   const next = random(seed);
   const below = (limit) => Math.floor(next() * limit);
   for (let i = 0; i < number; i++) {
     let text = "";
-    for (let left = 1 + below(24); left; left--) text += pieces[below(pieces.length)];
+    for (let left = 1 + below(length); left; left--) text += pieces[below(pieces.length)];
     const cuts = [];
     for (let at = 0; at < text.length; ) cuts.push(text.slice(at, (at += 1 + below(i % 2 ? 4 : 20))));
     try {

@@ -1,6 +1,5 @@
-"""Markdown on the page: what app/ui/markdown.js makes of what models write, and of what attackers do."""
+"""Markdown on the page: what app/ui/markdown.js makes of what models and attackers write."""
 
-import json
 import pathlib
 import tomllib
 
@@ -49,3 +48,60 @@ def test_the_specification_s_examples(run):
     assert {number: text for number, text in differing.items() if number not in known} == {}
     assert known - differing.keys() == set()
     assert len(compared) == 544 and len(differing) <= 0.15 * len(compared)
+
+
+TABLE = "| a | b |\n|:-:|--:|\n"
+MADE = {  # of what GFM adds, and of what is ours
+    "~~a~~ ~b~ ~~~c~~~": "<p><del>a</del> <del>b</del> ~~~c~~~</p>",
+    f"{TABLE}| `c\\|d` |\n": '<div class="table" tabindex="0"><table><thead><tr>'
+    '<th class="center">a</th><th class="right">b</th></tr></thead><tbody><tr>'
+    '<td class="center"><code>c|d</code></td><td class="right"></td></tr></tbody></table></div>',
+    "| a |\n| - | - |": "<p>| a |\n| - | - |</p>",
+    "- [x] a\n- [ ] b": '<ul class="tight"><li><p><label>'
+    '<input type="checkbox" disabled="" checked=""> a</label></p></li><li><p><label>'
+    '<input type="checkbox" disabled=""> b</label></p></li></ul>',
+    "(www.a.bc/d_(e)), f": '<p>(<a href="http://www.a.bc/d_(e)" target="_blank" '
+    'rel="noopener noreferrer">www.a.bc/d_(e)</a>), f</p>',
+    "a.b@c.de.": '<p><a href="mailto:a.b@c.de" target="_blank" '
+    'rel="noopener noreferrer">a.b@c.de</a>.</p>',
+    "![a](https://b.cd/e.png)": '<p><a href="https://b.cd/e.png" target="_blank" '
+    'rel="noopener noreferrer" class="image">a</a></p>',
+    "[a](javascript:b) <data:c>": "<p>[a](javascript:b) &lt;data:c&gt;</p>",
+    "$a_1*b$ and \\(c_2*d\\)": '<p><code class="math">$a_1*b$</code> and '
+    '<code class="math">\\(c_2*d\\)</code></p>',
+    "$5 and $10": "<p>$5 and $10</p>",
+    "\\[\n- a\n\\]": '<div class="code formula"><pre tabindex="0"><code><span class="lines">'
+    "- a\n</span></code></pre></div>",
+    "```js\nif (1) /* a\n*/ 'b' // c": '<div class="code"><div class="bar">'
+    '<span class="language">js</span><button type="button" class="copy">Copy</button></div>'
+    '<pre tabindex="0"><code><span class="lines"><span class="keyword">if</span> '
+    '(<span class="number">1</span>) <span class="comment">/* a\n</span>'
+    '<span class="comment">*/</span> <span class="string">\'b\'</span> '
+    '<span class="comment">// c</span>\n</span></code></pre></div>',
+}
+
+
+@pytest.mark.parametrize("text", MADE)
+def test_what_else_is_made(run, text):
+    assert run("html", text) == MADE[text]
+
+
+PIECES = [
+    *"\n\n\n    \t\r**__``~~[[]]()()<>!#|-+=:$&;.\\1ab é\U0001f600\u3002\u202e\0",
+    *("**", "```", "~~~", "\n\n", "\r\n", "\n> ", "\n- ", "\n1. ", "\n   ", "\n    ", "  \n"),
+    *("\\\n", "\n# ", "\n---\n", "\n===\n", "\n| a | b |\n|---|:-:|\n", "\n```python\n", "$$"),
+    *("\\[", "\\]", "[a](", "![b](", "](", "https://a.bc/", "www.d.ef", "g@h.ij", "<mailto:"),
+    *("javascript:alert(1)", "data:text/html,", "vbscript:", "JaVaScRiPt&colon;", "java\tscript:"),
+    *("<script>", "</script>", "<img src=x onerror=alert(1)>", "<svg/onload=", "&lt;", "&#106;"),
+    *("file:///", "blob:https://a.b/", "//e.vil", "\\\\e.vil", '"title"', "<br>", "&#0;", "\ud800"),
+    *(" word", "- [ ] ", "'", '"', "/*", "*/", "//", "def "),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_texts_make_nothing_that_acts_and_the_same_however_they_are_cut(run, seed):
+    assert run("fuzz", PIECES, 5000, 24, seed) is None
+
+
+def test_long_texts_are_the_same_however_they_are_cut(run):
+    assert run("fuzz", [*PIECES, *["words of text. "] * 3000], 20, 4000, 5) is None
