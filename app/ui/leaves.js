@@ -145,8 +145,8 @@ export class Table {
     this.node = make("div", { className: "table", tabIndex: 0 }, this.table);
     this.body = null;
     this.fill("th", head);
-    this.text = "";
-    this.dirty = false;
+    this.text = ""; // of the row
+    this.fresh = ""; // what of it is not shown
   }
 
   line(text) {
@@ -157,18 +157,19 @@ export class Table {
 
   more(text) {
     this.text += text;
-    this.dirty = true;
+    this.fresh += text;
   }
 
   endLine() {
-    if (this.dirty) this.empty -= this.aligned.length - this.fill("td", this.text);
-    this.text = "";
-    this.dirty = false;
+    if (this.text) this.empty -= this.aligned.length - this.fill("td", this.text);
+    this.text = this.fresh = "";
   }
 
-  /** A row that is very long is shown once it is complete. */
+  /** A row, parsed as long as it is short; then as it stands until it is complete. */
   show() {
-    if (this.dirty && this.text.length <= PART) this.fill("td", this.text);
+    if (this.fresh && this.text.length <= PART) this.fill("td", this.text);
+    else this.row.lastChild?.append(this.fresh);
+    this.fresh = "";
   }
 
   close() {}

@@ -116,3 +116,41 @@ export function fuzz(pieces, number, length, seed) {
   }
   return null;
 }
+
+/** Stream words behind a beginning: those that are not seen once they have come. */
+export function hidden(before, number) {
+  const element = document.createElement("div");
+  const markdown = new Markdown(element);
+  markdown.write(before);
+  return Array.from({ length: number }, (_, i) => `word${i} `).filter((word) => {
+    markdown.write(word);
+    return !element.textContent.trimEnd().endsWith(word.trimEnd());
+  });
+}
+
+/** Stream a text in pieces of a size: its work, and how deep its elements are nested. */
+export function work(text, size) {
+  let work = 0;
+  const patched = [
+    [RegExp.prototype, "exec"],
+    [Element.prototype, "append"],
+    [Element.prototype, "replaceChildren"],
+    [DocumentFragment.prototype, "append"],
+    [CharacterData.prototype, "appendData"],
+  ];
+  for (const one of patched) {
+    const [prototype, name] = one;
+    const original = prototype[name];
+    one.push(original);
+    prototype[name] = function (...args) {
+      work += args.length;
+      return original.apply(this, args);
+    };
+  }
+  const pieces = [];
+  for (let at = 0; at < text.length; at += size) pieces.push(text.slice(at, at + size));
+  const element = streamed(pieces);
+  for (const [prototype, name, original] of patched) prototype[name] = original;
+  const depth = (element) => 1 + Math.max(0, ...Array.from(element.children, depth));
+  return { work, depth: depth(element) };
+}

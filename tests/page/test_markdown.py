@@ -103,5 +103,54 @@ def test_random_texts_make_nothing_that_acts_and_the_same_however_they_are_cut(r
     assert run("fuzz", PIECES, 5000, 24, seed) is None
 
 
-def test_long_texts_are_the_same_however_they_are_cut(run):
-    assert run("fuzz", [*PIECES, *["words of text. "] * 3000], 20, 4000, 5) is None
+@pytest.mark.parametrize(
+    "pieces", [["words of text. "] * 3000, ["x" * 999, "\U0001f600" * 777, " *y"] * 300]
+)
+def test_long_texts_are_the_same_however_they_are_cut(run, pieces):
+    length = 4000 if len(pieces) == 3000 else 100
+    assert run("fuzz", [*PIECES, *pieces], 15, length, 5) is None
+
+
+@pytest.mark.parametrize(
+    "before", ["", "# ", "> 1. ", "```\n", "    ", "|a|\n|-|\n", "| a ", "*", "[x"]
+)
+def test_each_word_is_shown_as_it_comes(run, before):
+    assert run("hidden", before, 700) == []
+
+
+LARGE = {
+    "emphasis": ("", "*a **b ", ""),
+    "both": ("", "a**b", ""),
+    "closed": ("", "*a* _b_ ", ""),
+    "brackets": ("", "[", ""),
+    "images": ("", "![", ""),
+    "links": ("", "[a](", ""),
+    "titles": ("", '[a](b "', ""),
+    "markup": ("", "<a ", ""),
+    "formulas": ("", "\\(a $b ", ""),
+    "addresses": ("", "www.a.b)c@d.e", ""),
+    "quotes": ("", ">", "a"),
+    "nested lists": ("", "- ", "a"),
+    "items": ("", "- a\n\n", ""),
+    "bars": ("", "|", "\n|-|"),
+    "rows": ("|a|b|\n|-|-|\n", "|c|d|\n", ""),
+    "cells": ("|a|b|\n|-|-|\n|", "c ", ""),
+    "left out": ("|a" * 99 + "\n" + "|-" * 99 + "\n", "a\n", ""),
+    "code": ("```js\n", "let a = 'b' // c\n", ""),
+    "one line": ("", "word ", ""),
+    "one word": ("", "x", ""),
+    "spaces": ("", " ", "a"),
+    "headings": ("# ", " #", "a"),
+}
+
+
+@pytest.mark.parametrize("family", LARGE)
+def test_twice_the_text_is_twice_the_work(run, family):
+    """Work is counted: patterns that are matched, and nodes that are inserted."""
+    before, repeated, after = LARGE[family]
+    once, twice = (
+        run("work", before + repeated * (size // len(repeated)) + after, 400)
+        for size in (40_000, 80_000)
+    )
+    assert twice["work"] < 2.5 * once["work"]
+    assert twice["depth"] < 60
