@@ -5,7 +5,6 @@ import json
 import pytest
 
 from switchyard import engine
-from switchyard.app.formats.ollama.keep import seconds
 from switchyard.engine.messages import Chunk, Failed, ModelInfo, Started
 from tests.app.conftest import prompt_of
 from tests.scripted import ScriptedBackend, says
@@ -40,11 +39,11 @@ def asked(client, path, body):
     return whole.json, parts, last
 
 
-@pytest.mark.parameter("prompt", GENERATE)
-@pytest.mark.parameter("messages", CHAT)
-@pytest.mark.parameter("messages[].content", CHAT)
-@pytest.mark.parameter("stream", GENERATE)
-@pytest.mark.parameter("num_predict", GENERATE)
+@pytest.mark.parameter("prompt", "/api/generate")
+@pytest.mark.parameter("messages", "/api/chat")
+@pytest.mark.parameter("messages[].content", "/api/chat")
+@pytest.mark.parameter("stream", "/api/generate")
+@pytest.mark.parameter("num_predict", "/api/generate")
 @pytest.mark.parametrize(
     ("path", "body"), [(CHAT, HELLO), (GENERATE, {"prompt": "Hello"})], ids=["chat", "generate"]
 )
@@ -62,12 +61,12 @@ def test_a_stream_is_the_whole_in_lines(make_client, path, body):
     assert ("context" in last) == (path == GENERATE)
 
 
-@pytest.mark.parameter("options", GENERATE)
-@pytest.mark.parameter("temperature", GENERATE)
-@pytest.mark.parameter("top_k", GENERATE)
-@pytest.mark.parameter("top_p", GENERATE)
-@pytest.mark.parameter("repeat_penalty", GENERATE)
-@pytest.mark.parameter("repeat_last_n", GENERATE)
+@pytest.mark.parameter("options", "/api/generate")
+@pytest.mark.parameter("temperature", "/api/generate")
+@pytest.mark.parameter("top_k", "/api/generate")
+@pytest.mark.parameter("top_p", "/api/generate")
+@pytest.mark.parameter("repeat_penalty", "/api/generate")
+@pytest.mark.parameter("repeat_last_n", "/api/generate")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -208,9 +207,9 @@ def test_a_stream_that_waits_shows_it_by_what_each_line_may_begin_with(make_clie
 
 
 @pytest.mark.parameter("messages[].tool_name")
-@pytest.mark.parameter("messages[].tool_call_id", CHAT)
-@pytest.mark.parameter("messages[].tool_calls[].id", CHAT)
-@pytest.mark.parameter("messages[].tool_calls[].function.arguments", CHAT)
+@pytest.mark.parameter("messages[].tool_call_id", "/api/chat")
+@pytest.mark.parameter("messages[].tool_calls[].id", "/api/chat")
+@pytest.mark.parameter("messages[].tool_calls[].function.arguments", "/api/chat")
 def test_a_call_is_told_whole_and_its_result_finds_it_by_its_name(make_client, with_template):
     told = "<tool_call>{{ tools | length }} {{ messages[1:] | tojson }}"
     backend = ScriptedBackend(says("Well.", CALL[:30], CALL[30:]))
@@ -264,7 +263,7 @@ def test_a_switch_that_the_template_lacks_is_told(make_client):
     assert set(response.headers["X-Switchyard-Ignored"].split(",")) == {"think"}
 
 
-@pytest.mark.parameter("format")
+@pytest.mark.parameter("format", "/api/chat")
 def test_the_form_of_the_answer(make_client):
     backend = ScriptedBackend()
     client = make_client(backend)
@@ -276,8 +275,8 @@ def test_the_form_of_the_answer(make_client):
 
 
 @pytest.mark.parameter("raw")
-@pytest.mark.parameter("system", GENERATE)
-@pytest.mark.parameter("context", GENERATE)
+@pytest.mark.parameter("system", "/api/generate")
+@pytest.mark.parameter("context", "/api/generate")
 def test_a_prompt_is_a_message_unless_it_is_raw(make_client):
     backend = ScriptedBackend(says("Yes."))
     client = make_client(backend)
@@ -299,7 +298,7 @@ def test_a_prompt_is_a_message_unless_it_is_raw(make_client):
     assert raw.json["response"] == "Yes." and "context" not in raw.json
 
 
-@pytest.mark.parameter("suffix", GENERATE)
+@pytest.mark.parameter("suffix", "/api/generate")
 def test_a_gap_is_filled(make_client, with_tokens):
     backend = ScriptedBackend(says("x"), info=ModelInfo(2048, 5000, 256, 64, "scripted"))
     gap = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
@@ -331,123 +330,3 @@ def test_logprobs_come_with_their_texts(make_client):
     [one] = told
     assert one["logprob"] == -0.5 and bytes(one["bytes"]).decode() == one["token"]
     assert [other["logprob"] for other in one["top_logprobs"]] == [-1]
-
-
-@pytest.mark.parameter("keep_alive")
-@pytest.mark.parametrize("path", [CHAT, GENERATE])
-def test_without_a_prompt_the_model_is_loaded_or_unloaded(make_client, path):
-    backend = ScriptedBackend()
-    client = make_client(backend)
-    [loaded] = lines(client.post(path, json={"model": "scripted:latest"}))
-    assert (loaded["done"], loaded["done_reason"]) == (True, "load")
-    foreign = {"Origin": "http://localhost", "X-Forwarded-For": "10.0.0.1"}
-    body = {"model": "scripted", "keep_alive": "0s", "stream": False}
-    refused = client.post(path, json=body, headers=foreign)
-    assert refused.status_code == 403 and "unload" in refused.json["error"]
-    told = client.post(path, json={**body, "keep_alive": "5m"})
-    assert told.headers["X-Switchyard-Ignored"] == "keep_alive"  # no key speaks for an operator
-    assert client.models.served().idle_timeout == 0
-    assert client.post(path, json=body).json["done_reason"] == "unload"
-    assert not backend.enqueued
-
-
-@pytest.mark.one_way
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [("5m", 300), ("1h30m", 5400), ("-1", -1), ("0", 0), ("1.5s", 1.5), ("-1m", -60), (7, 7)],
-)
-def test_durations_are_as_go_writes_them(value, expected):
-    assert seconds(value) == pytest.approx(expected)
-
-
-@pytest.mark.parameter("stream", "/api/pull")
-def test_what_is_there_needs_no_download(make_client):
-    client = make_client(ScriptedBackend())
-    assert lines(client.post("/api/pull", json={"name": "scripted:latest"})) == [
-        {"status": "success"}
-    ]
-    body = {"model": "scripted", "stream": False, "insecure": True}
-    assert client.post("/api/pull", json=body).json == {"status": "success"}
-
-
-def test_models_are_listed_and_shown(make_client):
-    client = make_client(ScriptedBackend())
-    [listed] = client.get("/api/tags").json["models"]
-    [running] = client.get("/api/ps").json["models"]
-    shown = client.post("/api/show", json={"name": "scripted"}).json
-    assert listed["name"] == listed["model"] == running["name"] == "scripted"
-    assert listed["details"] == running["details"] == shown["details"]
-    assert listed["size"] > 10**6 and len(listed["digest"]) == 12
-    assert running["context_length"] == 2048 and running["expires_at"] > "2100"
-    assert shown["details"]["family"] == "llama" and "completion" in shown["capabilities"]
-    assert shown["model_info"]["llama.block_count"] == 2
-    assert shown["parameters"].splitlines()[0].split() == ["temperature", "0.8"]
-    assert "<|im_start|>" in shown["template"]
-    client.models.keep("scripted", 60.0)
-    [running] = client.get("/api/ps").json["models"]
-    assert running["expires_at"] < "2100"
-
-
-# Bodies written anew from public documentation: what each program sends at its defaults.
-OPEN_WEBUI = [
-    ("GET", "/api/version", None),
-    ("GET", "/api/tags", None),
-    ("GET", "/api/ps", None),
-    (
-        "POST",
-        CHAT,
-        {
-            "model": "scripted:latest",
-            "messages": [{"role": "user", "content": "Hi", "images": []}],
-            "options": {"num_ctx": 4096, "temperature": 0.7, "repeat_last_n": 64},
-            "stream": True,
-        },
-    ),
-]
-HOME_ASSISTANT = [
-    ("GET", "/api/tags", None),
-    ("POST", "/api/show", {"model": "scripted"}),
-    (
-        "POST",
-        CHAT,
-        {
-            "model": "scripted",
-            "messages": [
-                {"role": "system", "content": "You are a voice assistant.", "images": None},
-                {"role": "user", "content": "Turn on the light", "images": None},
-            ],
-            "tools": [WEATHER],
-            "stream": True,
-            "think": False,
-            "format": None,
-            "options": {"num_ctx": 8192},
-            "keep_alive": "-1s",
-        },
-    ),
-]
-EDITOR = [
-    ("HEAD", "/", None),
-    ("POST", "/api/show", {"name": "scripted"}),
-    ("POST", GENERATE, {"model": "scripted", "keep_alive": 1800}),
-    (
-        "POST",
-        GENERATE,
-        {
-            "model": "scripted",
-            "prompt": "<fim_prefix>a = <fim_suffix>\n<fim_middle>",
-            "raw": True,
-            "options": {"temperature": 0.01, "num_predict": 5, "stop": ["\n\n"], "num_ctx": 4096},
-            "keep_alive": 1800,
-        },
-    ),
-]
-
-
-@pytest.mark.parametrize("sequence", [OPEN_WEBUI, HOME_ASSISTANT, EDITOR], ids=lambda s: s[0][1])
-def test_recorded_sequences_are_answered(make_client, sequence):
-    client = make_client(ScriptedBackend(says("Yes.")))
-    for method, path, body in sequence:
-        response = client.open(path, method=method, json=body)
-        assert response.status_code == 200, (path, response.text)
-    *parts, last = lines(response)
-    assert last["done_reason"] == "stop" and parts
