@@ -112,7 +112,7 @@ class ModelSettings(pydantic.BaseModel):
 
     @property
     def num_engines(self) -> int:
-        return max(len(self.at), 1) * self.replicas
+        return max(engine.count_engines(self.at), 1) * self.replicas
 
     def to_config(self) -> engine.ModelConfig:
         """The engine's configuration of the model. Raises engine.ModelError."""

@@ -60,6 +60,7 @@ from switchyard.engine.sampling import PARAMETERS, BannedString, Sampling, Stage
 from switchyard.engine.schedule.admission import State
 from switchyard.engine.schedule.alarms import ALARMS
 from switchyard.engine.schedule.usual import UsualAnswers
+from switchyard.engine.sources import count_engines
 from switchyard.engine.stats import BOUNDS, Histogram, Stats
 from switchyard.engine.stream import Stream, Used
 from switchyard.engine.trial.trial import try_directories
@@ -142,6 +143,7 @@ __all__ = [
     "check_aliases",
     "check_gpus",
     "constraints",
+    "count_engines",
     "give_memory_back",
     "keep_memory_small",
     "listed",

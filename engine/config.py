@@ -6,6 +6,7 @@ from typing import Literal, TypeVar
 
 from switchyard.engine.errors import ModelError
 from switchyard.engine.sampling import PARAMETERS
+from switchyard.engine.sources import count_engines, is_source
 
 PAGE_SIZE = 256  # tokens in a page of the cache; exllamav2's, not a choice
 MAX_DRAFT_TOKENS = 7  # the generator's rows of logits for a step of a job, less the last token's
@@ -56,7 +57,8 @@ class ModelConfig:
     )
     at: tuple[str, ...] = _option(
         (),
-        "Where shared engines listen: `unix:PATH` or `HOST:PORT`, each serving the same model.",
+        "Where shared engines listen: `unix:PATH` or `HOST:PORT`. Or a source that names them, read"
+        " each second: `file:PATH`, an address a line; `dns:HOST:PORT`, all addresses of a name.",
     )
     engine_key_file: str | None = _option(
         None,
@@ -284,10 +286,15 @@ class ModelConfig:
         return (self.path,) if self.draft_model is None else (self.path, self.draft_model)
 
     @property
-    def max_jobs(self) -> int:
-        """Most jobs that the engine holds at once, active and pending."""
-        return self.num_engines * self.max_batch_size + self.max_pending
+    def has_source(self) -> bool:
+        """Whether shared engines come and go."""
+        return any(map(is_source, self.at))
 
     @property
-    def num_engines(self) -> int:
-        return max(len(self.at), 1) * self.replicas
+    def max_jobs(self) -> int:
+        """Most jobs that the engine holds at once, active and pending."""
+        return self.max_jobs_of(count_engines(self.at))
+
+    def max_jobs_of(self, num_engines: int) -> int:
+        """As `max_jobs`, with this number of shared engines."""
+        return max(num_engines, 1) * self.replicas * self.max_batch_size + self.max_pending

@@ -157,7 +157,7 @@ class Engine:
         """Raises what `submit` would for `num_jobs` jobs with at least `prompt_tokens` tokens in
         all prompts together. Called before the work of making the jobs. Takes no lock.
         """
-        admission.check_number(num_jobs, self.config)
+        admission.check_number(num_jobs, self._standing.max_jobs(self.config))
         if (refusal := self._refusal(num_jobs, prompt_tokens)) is not None:
             raise refusal
 
@@ -281,8 +281,7 @@ class Engine:
     def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
         """Any thread, without the lock: refusals in any number must not delay `deliver`."""
         return admission.refusal(
-            self.state,
-            self.error,
+            self._standing,
             self._held.backlog,
             self._held.rate,
             self.config,

@@ -114,7 +114,7 @@ class Hanging:
     reason: str
 
 
-ReplicaStatus = Literal["loading", "ready", "recovering", "hanging", "stopped"]
+ReplicaStatus = Literal["loading", "ready", "recovering", "hanging", "stopped", "leaving"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import BatchFailed, EngineError
 from switchyard.engine.messages import (
     Hanging,
@@ -84,6 +85,12 @@ class Standing:
             return self._stats.after(before)
         return None if before is None else before.at_rest()
 
+    def max_jobs(self, config: ModelConfig) -> int:
+        """Most jobs that it holds: with a source, by the engines that this one names now."""
+        if not config.has_source:
+            return config.max_jobs
+        return config.max_jobs_of(sum(one.status != "leaving" for one in self.replicas))
+
     def follow(self, past: "Past", other: "Standing") -> None:
         """Continue the counts of another engine of this name, which is going; it joins `past`."""
         past.add(other)
@@ -147,8 +154,9 @@ class Standing:
 
     def _note_replicas(self, states: tuple[ReplicaState, ...]) -> None:
         before, self.replicas = self.replicas, states
-        self.num_restarts += _sum_of(states, "num_restarts") - _sum_of(before, "num_restarts")
-        self.num_hangs += _sum_of(states, "num_hangs") - _sum_of(before, "num_hangs")
+        for name in ("num_restarts", "num_hangs"):  # less where a replica has left
+            more = max(_sum_of(states, name) - _sum_of(before, name), 0)
+            setattr(self, name, getattr(self, name) + more)
         left = [one for one in states if one.status != "stopped"]
         if any(one.status == "ready" for one in left):
             self._trouble = self.error = None

@@ -49,7 +49,7 @@ HOMES = {
 # set may import each other.
 LAYERS = {
     "engine": [
-        {"errors", "config", "job", "panics", "sampling", "stats"},
+        {"errors", "config", "job", "panics", "sampling", "sources", "stats"},
         {"messages"},
         {"memory", "model"},
         {"stream", "held", "grammar", "schedule", "standing"},

@@ -51,7 +51,7 @@ def max_jobs_each(config: ModelConfig) -> int | None:
     """Most jobs that each replica is given. None: no limit, for a single shared engine, where the
     jobs of all servers wait in one queue.
     """
-    if len(config.at) == 1:
+    if len(config.at) == 1 and not config.has_source:
         return None
     return config.max_batch_size * (config.replicas if config.at else 1)
 

@@ -58,6 +58,8 @@ class Replica:
     num_hangs: int = 0
     num_since: int = 0  # jobs that it got since its last `Stats`, less those that ended
     is_full: bool = False  # it has refused a job since then
+    is_leaving: bool = False  # it isn't named any more, and gets no more jobs
+    is_parted: bool = False  # its link has been told to end
     stats: Stats | None = None  # with the counts of earlier engine threads
     before: Stats | None = None  # the counts of earlier engine threads
 
@@ -84,7 +86,7 @@ class Replica:
 
     def tell(self) -> ReplicaState:
         return ReplicaState(
-            status=self.status,
+            status="leaving" if self.is_leaving else self.status,
             reason=self.reason,
             num_jobs=len(self.jobs),
             gpus=self.gpus,

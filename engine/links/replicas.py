@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from switchyard.engine.config import PAGE_SIZE, ModelConfig
@@ -50,7 +50,7 @@ from switchyard.engine.stats import Stats, together
 logger = logging.getLogger(__name__)
 
 RETRY = 5.0  # seconds until a failed load is tried again; doubled each time
-MAX_RETRY = 300.0
+MAX_RETRY, MAX_RETRY_SHARED = 300.0, 30.0
 
 
 class ReplicaLink:
@@ -74,6 +74,7 @@ class ReplicaLink:
         self._questions = Questions(is_one_queue=max_jobs_each(config) is None)
         self._began = time.time()
         self._is_stopping = False
+        self._is_followed = config.has_source  # whether replicas come and go
         for gpus, make in makers:
             self._replicas.add(self._replica(gpus, make))
 
@@ -83,10 +84,26 @@ class ReplicaLink:
         for replica in self._replicas:
             replica.link.start()
 
+    def follow(self, makers: Mapping[str, MakeLink]) -> None:
+        """Have exactly the replicas at these addresses, from now on. One that isn't named any more
+        gets no more jobs, and ends after its last one. None at all is no end: jobs wait.
+        """
+        with self._lock:
+            if self._is_stopping or self._replicas.named == makers.keys():
+                return
+            came = self._replicas.follow(makers, lambda at: self._replica((), makers[at]))
+            promise = self._replicas.promise()
+            self._jobs.assign()
+            told = [] if promise is None else [Loaded(promise)]
+            self._outbox.put_later([*told, self._replicas.states()])
+        for one in came:  # without the lock: a link may deliver while it starts
+            one.link.start()
+
     def send(self, command: Command) -> None:
         match command:
             case Submit(job, submitted):
-                hashes = page_hashes(job.prompt, PAGE_SIZE) if len(self._replicas) > 1 else ()
+                is_choice = self._is_followed or len(self._replicas) > 1
+                hashes = page_hashes(job.prompt, PAGE_SIZE) if is_choice else ()
                 with self._lock:
                     self._jobs.add(Placed(job, submitted, hashes))
             case Cancel(identifier):
@@ -98,6 +115,8 @@ class ReplicaLink:
                     self._outbox.put_later(self._questions.ask(command, replicas, waiting))
             case Stop():
                 with self._lock:
+                    if self._is_followed and self._replicas.are_stopped:
+                        self._outbox.put_later([Stopped(None)])  # no link is left that would tell
                     self._is_stopping = True
                     for replica in self._replicas:
                         replica.link.send(command)
@@ -106,9 +125,11 @@ class ReplicaLink:
 
     def join(self, timeout: float | None = None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
-        for one in self._replicas:
-            one.link.join(None if end is None else max(end - time.monotonic(), 0))
-        return all(one.link.join(0) for one in self._replicas)
+        with self._lock:
+            links = [one.link for one in self._replicas]
+        for link in links:
+            link.join(None if end is None else max(end - time.monotonic(), 0))
+        return all(link.join(0) for link in links)
 
     # Threads of the links
 
@@ -126,6 +147,7 @@ class ReplicaLink:
                 else:
                     is_change |= self._note(replica, event, out)
             if is_change:
+                self._replicas.part()
                 self._jobs.assign()
             self._outbox.put(out)
         self._outbox.deliver()
@@ -146,8 +168,8 @@ class ReplicaLink:
                 return False
             case Stats():
                 replica.count(event)
-                counted = [one.stats for one in self._replicas if one.stats is not None]
-                out.append(together(event.time, counted, self._jobs.num_waiting, self._began))
+                counts, waiting = self._replicas.counts(), self._jobs.num_waiting
+                out.append(together(event.time, counts, waiting, self._began))
             case Zombies():
                 out.append(event)
             case PendingList(serial):
@@ -176,7 +198,8 @@ class ReplicaLink:
                 replica.rest()
             case Stopped(error):
                 self._end(replica, error, out)
-        if self._replicas.info is not None and not self._is_stopping:
+        is_told = self._is_followed or self._replicas.info is not None
+        if is_told and not self._is_stopping:
             out.append(self._replicas.states())
         return True
 
@@ -197,25 +220,31 @@ class ReplicaLink:
         replica.abandon(next(self._fences))
 
     def _end(self, replica: Replica, error: EngineError | None, out: list[Event]) -> None:
-        """The replica's link has ended. It is restarted while other replicas run."""
+        """The replica's link has ended. It is restarted while other replicas run, and always if
+        they come and go.
+        """
         if is_refused := replica.status == "stopped":
             error = ModelError(replica.reason)
         self._lose(replica, "stopped", str(error or ""), out)
         replica.rest()
-        if self._replicas.are_stopped:
+        if replica.is_leaving:
+            self._replicas.remove(replica)
+        if self._replicas.are_stopped and (self._is_stopping or not self._is_followed):
             out.append(Stopped(None if self._is_stopping else error))
             self._is_stopping = True  # no replica is restarted
-        elif not (self._is_stopping or (is_refused and not replica.link.at)):
-            seconds = min(RETRY * 2**replica.num_failures, MAX_RETRY)
+        elif not (self._is_stopping or replica.is_leaving or (is_refused and not replica.link.at)):
+            most = MAX_RETRY_SHARED if replica.link.at else MAX_RETRY
+            seconds = min(RETRY * 2**replica.num_failures, most)
             replica.num_failures += 1
             logger.error("model %s: %s; anew in %.0f s", self._config.name, error, seconds)
             ALARMS.set(seconds, partial(self._revive, replica))
 
     def _revive(self, replica: Replica) -> None:
         with self._lock:
-            if not self._is_stopping:
-                replica.link, replica.status = replica.make(), "loading"
-                replica.link.start()
+            if self._is_stopping or replica.is_leaving:
+                return
+            replica.link, replica.status = replica.make(), "loading"
+        replica.link.start()
 
     def _lose(self, replica: Replica, status: ReplicaStatus, reason: str, out: list[Event]) -> None:
         replica.status, replica.reason = status, reason

@@ -1,6 +1,7 @@
 """The replicas of a link: which there are, and what they offer together. Under the link's lock."""
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from switchyard.engine.config import ModelConfig
@@ -8,8 +9,13 @@ from switchyard.engine.errors import Rejected
 from switchyard.engine.job import Job
 from switchyard.engine.links.base import Deliver, ProcessLink
 from switchyard.engine.links.replica import Replica
-from switchyard.engine.messages import ModelInfo, ReplicaStates
+from switchyard.engine.messages import ModelInfo, ReplicaStates, Stop
 from switchyard.engine.schedule.admission import check, fits
+from switchyard.engine.stats import Stats
+
+logger = logging.getLogger(__name__)
+
+MAX_GONE = 100  # engines whose counts are kept apart, since they may come again
 
 MakeLink = Callable[[Deliver], ProcessLink]
 
@@ -22,6 +28,9 @@ class Roster:
     def __init__(self) -> None:
         self.info: ModelInfo | None = None  # the promise; None: no replica was ever loaded
         self._replicas: list[Replica] = []
+        # By address: the counts of those that have left, and what `Replica.before` was
+        self._gone: dict[str, tuple[Stats, Stats | None]] = {}
+        self._past: Stats | None = None  # of those that left even earlier
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas)
@@ -31,7 +40,12 @@ class Roster:
 
     @property
     def ready(self) -> list[Replica]:
-        return [one for one in self._replicas if one.status == "ready"]
+        return [one for one in self._replicas if one.status == "ready" and not one.is_leaving]
+
+    @property
+    def named(self) -> set[str]:
+        """The addresses of those that don't leave."""
+        return {one.link.at for one in self._replicas if not one.is_leaving}
 
     @property
     def are_stopped(self) -> bool:
@@ -39,6 +53,48 @@ class Roster:
 
     def add(self, replica: Replica) -> None:
         self._replicas.append(replica)
+
+    def follow(self, at: Iterable[str], make: Callable[[str], Replica]) -> list[Replica]:
+        """Have the replicas at these addresses alone. Returns the new ones, to be started."""
+        named = set(at)
+        for one in self._replicas:
+            is_leaving = one.link.at not in named or one.is_parted
+            if is_leaving != one.is_leaving:
+                logger.info("the engine at %s %s", one.link.at, "leaves" if is_leaving else "stays")
+                one.is_leaving = is_leaving
+        there = self.named
+        came = [make(one) for one in at if one not in there]
+        for one in came:
+            logger.info("the engine at %s has come", one.link.at)
+            one.stats, one.before = self._gone.pop(one.link.at, (None, None))
+        self._replicas += came
+        self.part()
+        return came
+
+    def part(self) -> None:
+        """End the links of replicas that leave and have no job."""
+        for one in [one for one in self._replicas if one.is_leaving and not one.jobs]:
+            if one.status == "stopped":  # its link has ended
+                self.remove(one)
+            elif not one.is_parted:
+                one.is_parted = True
+                one.link.send(Stop())
+
+    def remove(self, replica: Replica) -> None:
+        """Keep its counts: those of a model never fall."""
+        if replica in self._replicas:
+            self._replicas.remove(replica)
+        if replica.stats is not None:
+            self._gone[replica.link.at] = replica.stats.at_rest(), replica.before
+        while len(self._gone) > MAX_GONE:
+            stats, _ = self._gone.pop(next(iter(self._gone)))
+            self._past = stats.after(self._past)
+
+    def counts(self) -> list[Stats]:
+        """Of all replicas, those that have left too."""
+        gone = [stats for stats, _ in self._gone.values()]
+        found = [self._past, *gone, *(one.stats for one in self._replicas)]
+        return [one for one in found if one is not None]
 
     def states(self) -> ReplicaStates:
         return ReplicaStates(tuple(one.tell() for one in self._replicas))
@@ -79,5 +135,8 @@ class Roster:
         return [
             one.info
             for one in self._replicas
-            if one.info is not None and one.status != "stopped" and one is not but
+            if one.info is not None
+            and one.status != "stopped"
+            and not one.is_leaving
+            and one is not but
         ]

@@ -11,10 +11,11 @@ from switchyard.engine.engine import Engine
 from switchyard.engine.errors import ModelError
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.links.base import Deliver, Link
-from switchyard.engine.links.hosts.address import check, is_tcp
+from switchyard.engine.links.hosts.address import check, check_source, is_tcp
 from switchyard.engine.links.hosts.host import Host
 from switchyard.engine.links.hosts.key import read_key
 from switchyard.engine.links.hosts.knock import knock
+from switchyard.engine.links.hosts.members import FollowingLink, Members
 from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.replicas import ReplicaLink
@@ -23,6 +24,7 @@ from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory.gpus import check_gpus, has_gpu, shares
 from switchyard.engine.messages import LoadProgress
 from switchyard.engine.model.model_dir import ModelDir
+from switchyard.engine.sources import is_source
 from switchyard.engine.trial.trial import check_tried
 
 
@@ -84,20 +86,41 @@ def _open_shared(config: ModelConfig, readers: Sequence[str]) -> Engine:
     key = _key_of(config, config.at)
     check_tried([config.path], readers)
     fingerprint = ModelDir.read(config.path).fingerprint
-    makers: list[tuple[tuple[int, ...], MakeLink]] = [
-        ((), partial(SocketLink, config, at, key, fingerprint)) for at in config.at
-    ]
+
+    def make_shared(at: str) -> MakeLink:
+        return partial(SocketLink, config, at, key, fingerprint)
+
+    def follow(deliver: Deliver) -> Link:
+        link = ReplicaLink(config, (), deliver)
+        members = Members(config.at, partial(_check, key))
+        return FollowingLink(config.name, members, make_shared, link, deliver)
+
+    if config.has_source:
+        return Engine(config, follow)
+    makers = [((), make_shared(at)) for at in config.at]
     return Engine(config, partial(ReplicaLink, config, makers))
 
 
+def engines_of(config: ModelConfig) -> list[str]:
+    """Addresses of the shared engines that there are now. Raises ModelError, OSError, ValueError
+    where a source doesn't tell.
+    """
+    return Members(config.at, partial(_check, _key_of(config, config.at))).read()
+
+
 def _key_of(config: ModelConfig, at: Sequence[str]) -> bytes:
-    """Raises ModelError, also for an invalid address."""
+    """Raises ModelError, also for an invalid address or source."""
     key = read_key(config.engine_key_file)
     for one in at:
-        check(one)
-        if is_tcp(one) and not key:
-            raise ModelError(f"at: {one} needs a key: set engine_key_file", "engine_key_file")
+        _check(key, one)
     return key
+
+
+def _check(key: bytes, at: str) -> None:
+    """Raises ModelError."""
+    check_source(at) if is_source(at) else check(at)
+    if is_tcp(at) and not key:
+        raise ModelError(f"at: {at} needs a key: set engine_key_file", "engine_key_file")
 
 
 def _to_processes(config: ModelConfig, deliver: Deliver) -> ReplicaLink:

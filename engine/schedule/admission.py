@@ -1,7 +1,7 @@
 """Decides which jobs an engine accepts. Pure; any thread."""
 
 from collections.abc import Collection, Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import (
@@ -31,11 +31,22 @@ Trouble = Literal["recovering", "hanging"]
 State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
-def check_number(num_jobs: int, config: ModelConfig) -> None:
+class Stands(Protocol):
+    """How an engine stands. `max_jobs`: most that it holds, by its configuration."""
+
+    @property
+    def state(self) -> State: ...
+
+    error: EngineError | None
+
+    def max_jobs(self, config: ModelConfig) -> int: ...
+
+
+def check_number(num_jobs: int, max_jobs: int) -> None:
     """Raises InvalidJob for more jobs than the engine can ever hold."""
-    if num_jobs > config.max_jobs:
+    if num_jobs > max_jobs:
         raise InvalidJob(
-            f"{num_jobs} choices are more than the {config.max_jobs} jobs which this server holds",
+            f"{num_jobs} choices are more than the {max_jobs} jobs which this server holds",
             "n",
         )
 
@@ -148,8 +159,7 @@ def _check_pair(job: Job, info: ModelInfo, config: ModelConfig) -> None:
 
 
 def refusal(
-    state: State,
-    error: EngineError | None,
+    stands: Stands,
     backlog: Backlog,
     rate: CompletionRate,
     config: ModelConfig,
@@ -157,14 +167,15 @@ def refusal(
     num_jobs: int = 0,
     prompt_tokens: int = 0,
 ) -> EngineError | None:
-    """A fresh error if an engine in this state, with this backlog, takes no `num_jobs` more jobs
+    """A fresh error if an engine that stands so, with this backlog, takes no `num_jobs` more jobs
     with `prompt_tokens` tokens now; else None.
     """
+    state, max_jobs = stands.state, stands.max_jobs(config)
     if state not in ("ready", "recovering"):
-        return _unavailable(state, error, config.name)
+        return _unavailable(state, stands.error, config.name)
     num_tokens, limit = backlog.num_tokens, config.max_pending_tokens
-    if backlog.num_jobs + num_jobs > config.max_jobs:
-        message = f"{backlog.num_jobs} jobs are active or wait, of {config.max_jobs}"
+    if backlog.num_jobs + num_jobs > max_jobs:
+        message = f"{backlog.num_jobs} jobs are active or wait, of {max_jobs}"
     elif num_tokens and num_tokens + prompt_tokens > limit:
         message = f"{num_tokens} prompt tokens wait, of {limit}"
     else:

@@ -25,7 +25,7 @@ from switchyard.engine.backends import refuse_gpu_settings
 from switchyard.engine.memory.gpus import check_gpus, has_gpu, is_for_cpu
 from switchyard.engine.memory.together import Together
 from switchyard.engine.model.loadable import check_loadable
-from switchyard.engine.models.opening import look_at
+from switchyard.engine.models.opening import engines_of, look_at
 from switchyard.server import address
 
 
@@ -171,7 +171,12 @@ def _of_ends(tokenizer: engine.Tokenizer, closing: Sequence[int]) -> Finding:
 
 
 def _of_shared(config: engine.ModelConfig) -> Iterator[Finding]:
-    for at in config.at:
+    try:
+        engines = engines_of(config)
+    except (engine.EngineError, OSError, ValueError) as error:
+        yield Finding("engine", False, str(error))
+        return
+    for at in engines:
         try:
             pid = look_at(config, at)
         except (engine.EngineError, OSError, EOFError) as error:

@@ -11,6 +11,7 @@ from switchyard import engine
 from switchyard.app import SettingsError
 from switchyard.cli.options import read, with_model_settings, with_settings
 from switchyard.engine.models.opening import own_config
+from switchyard.engine.sources import is_source
 
 # Without it glibc keeps up to 240 KB of freed memory for each of some hundred threads.
 TUNABLES = "glibc.malloc.tcache_count=0"
@@ -47,7 +48,7 @@ def shared_engine(at: str | None, name: str | None, **given: Any) -> None:
         settings = read(**given)
         config = _chosen([one.config for one in settings.served()], name)
         places = [at] if at is not None else list(config.at)
-        if len(places) != 1:
+        if len(places) != 1 or is_source(places[0]):
             raise click.UsageError(f"--at: must be one of {', '.join(config.at) or 'your own'}")
         from switchyard.server.shared_engine import run
 

@@ -96,7 +96,9 @@ def test_no_error_is_logged_of_an_engine_that_was_told_to_end(caplog):
 
 def test_a_model_that_has_ended_as_it_should_is_told_so():
     config = engine.ModelConfig("x", "tiny")
-    refusal = admission.refusal("stopped", None, Backlog(), CompletionRate(), config, 0.0, 1)
+    standing = Standing("tiny")
+    standing.note(Stopped(None))
+    refusal = admission.refusal(standing, Backlog(), CompletionRate(), config, 0.0, 1)
     assert type(refusal) is engine.Dead
     assert str(refusal) == "model tiny: the server has shut down"
 

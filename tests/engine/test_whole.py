@@ -216,9 +216,9 @@ def test_a_prompt_is_scored_without_a_new_token_and_none_but_that():
 
 def test_as_many_choices_are_taken_as_there_are_places():
     config = ModelConfig("m", "m", max_batch_size=2, max_pending=1)
-    admission.check_number(3, config)
+    admission.check_number(3, config.max_jobs)
     with pytest.raises(engine.InvalidJob) as told:
-        admission.check_number(4, config)
+        admission.check_number(4, config.max_jobs)
     assert told.value.param == "n"
 
 

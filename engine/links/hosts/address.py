@@ -1,4 +1,6 @@
-"""The address of a shared engine: `unix:PATH`, or `HOST:PORT`."""
+"""The address of a shared engine: `unix:PATH`, or `HOST:PORT`. A source, `file:PATH` or
+`dns:HOST:PORT`, names several.
+"""
 
 import contextlib
 import ipaddress
@@ -7,6 +9,7 @@ import socket
 import stat
 
 from switchyard.engine.errors import ModelError
+from switchyard.engine.sources import DNS, FILE
 
 UNIX = "unix:"
 BACKLOG = 128
@@ -23,13 +26,32 @@ def check(address: str) -> None:
         if danger := _danger(address):
             raise ModelError(f"at: {danger}", "at")
         return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    if not _is_place(address):
         raise ModelError(f"at: {address!r} must be unix:PATH or HOST:PORT", "at")
 
 
+def check_source(source: str) -> None:
+    """Raises ModelError for an invalid source."""
+    rest = source.removeprefix(FILE).removeprefix(DNS)
+    if source.startswith(FILE) and not os.path.isabs(rest):
+        raise ModelError(f"at: {source!r} must have an absolute path after file:", "at")
+    if source.startswith(DNS) and not _is_place(rest):
+        raise ModelError(f"at: {source!r} must be dns:HOST:PORT", "at")
+
+
 def is_tcp(address: str) -> bool:
-    return not address.startswith(UNIX)
+    return not address.startswith((UNIX, FILE))
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_place(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536
+    return is_port and bool(host) and not set(host) & set("/ \t")
 
 
 def listen(address: str) -> socket.socket:
@@ -44,7 +66,7 @@ def listen(address: str) -> socket.socket:
 def connect(address: str, timeout: float) -> socket.socket:
     """The connected socket has no timeout. Who listens is not checked. Raises OSError."""
     if is_tcp(address):
-        host, port = _host_and_port(address)
+        host, port = host_and_port(address)
         connection = socket.create_connection((host, port), timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     else:
@@ -71,7 +93,7 @@ def release(listener: socket.socket) -> None:
 
 
 def _listen_at_port(address: str) -> socket.socket:
-    host, port = _host_and_port(address)
+    host, port = host_and_port(address)
     family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if ipaddress.ip_address(str(where[0])).is_unspecified:
         raise ModelError(f"at: {address} is open to all networks; name one address of this machine")
@@ -119,8 +141,3 @@ def _answers(path: str) -> bool:
         except OSError:
             return True
     return True
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)

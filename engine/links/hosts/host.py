@@ -169,8 +169,7 @@ class Host:
     def _has_room(self, front_end: FrontEnd, job: Job) -> bool:
         """Refuses a job without room. Needs no lock."""
         refusal = admission.refusal(
-            self._standing.state,
-            self._standing.error,
+            self._standing,
             self._backlog,
             self._rate,
             self._config,
