@@ -13,8 +13,9 @@ from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.links.hosts.address import check, check_source, is_tcp
 from switchyard.engine.links.hosts.host import Host
+from switchyard.engine.links.hosts.introduction import Welcome
 from switchyard.engine.links.hosts.key import read_key
-from switchyard.engine.links.hosts.knock import knock
+from switchyard.engine.links.hosts.knock import look
 from switchyard.engine.links.hosts.members import FollowingLink, Members
 from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.pipe import PipeLink
@@ -77,9 +78,17 @@ def look_at(config: ModelConfig, at: str) -> int:
     OSError, EOFError.
     """
     fingerprint = ModelDir.read(config.path).fingerprint
-    wire, pid = knock(at, _key_of(config, [at]), fingerprint, is_look=True)
-    wire.close()
-    return pid
+    return look(at, _key_of(config, [at]), fingerprint).pid
+
+
+def ask_engine(at: str, engine_key_file: str | None) -> Welcome:
+    """How the shared engine at `at` stands, whatever its model. Raises EngineError, OSError,
+    EOFError.
+    """
+    key = read_key(engine_key_file)
+    check(at)
+    _check(key, at)
+    return look(at, key)
 
 
 def _open_shared(config: ModelConfig, readers: Sequence[str]) -> Engine:

@@ -25,7 +25,7 @@ from switchyard.engine.backends import refuse_gpu_settings
 from switchyard.engine.memory.gpus import check_gpus, has_gpu, is_for_cpu
 from switchyard.engine.memory.together import Together
 from switchyard.engine.model.loadable import check_loadable
-from switchyard.engine.models.opening import engines_of, look_at
+from switchyard.engine.models.opening import ask_engine, engines_of, look_at
 from switchyard.server import address
 
 
@@ -38,12 +38,13 @@ class Finding(NamedTuple):
 @click.command()
 @with_settings
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
-def check(as_json: bool, **given: Any) -> None:
+@click.option("--engine", "at", help="Check one shared engine alone: has it loaded its model?")
+def check(as_json: bool, at: str | None, **given: Any) -> None:
     """Check settings, keys, models, memory and address; start nothing.
 
     Says what would keep a server from starting, or a model from serving.
     """
-    findings = list(_find(**given))
+    findings = list(_find(**given)) if at is None else [_of_engine(at, **given)]
     if as_json:
         click.echo(json.dumps([finding._asdict() for finding in findings]))
     else:
@@ -168,6 +169,15 @@ def _of_ends(tokenizer: engine.Tokenizer, closing: Sequence[int]) -> Finding:
     named = ", ".join(f"{tokenizer.token(i)} ({i})" for i in ends)
     message = f"answers end with {named}" if ends else "no file names a token that ends an answer"
     return Finding("ends", True, message)
+
+
+def _of_engine(at: str, **given: Any) -> Finding:
+    try:
+        found = ask_engine(at, read(**given).engine_key_file)
+    except (SettingsError, engine.EngineError, OSError, EOFError) as error:
+        return Finding("engine", False, f"{at}: {error}")
+    how = "is ready" if found.is_ready else "loads its model, or is about to end"
+    return Finding("engine", found.is_ready, f"{at} {how}, in process {found.pid}")
 
 
 def _of_shared(config: engine.ModelConfig) -> Iterator[Finding]:

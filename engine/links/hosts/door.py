@@ -28,10 +28,13 @@ class Door:
         key: bytes,
         fingerprint: str,
         admit: Callable[[socket.socket, Seals | None, int], None],
+        is_ready: Callable[[], bool],
     ) -> None:
         """Listens at once, so that a wrong address shows early: raises ModelError. `admit` is
-        called on the thread of the handshake, with the server's process id.
+        called on the thread of the handshake, with the server's process id. `is_ready`: as in
+        `Welcome`.
         """
+        self._is_ready = is_ready
         self._key = key
         self._fingerprint = fingerprint
         self._admit = admit
@@ -116,9 +119,10 @@ class Door:
 
     def _answer(self, hello: Hello) -> Welcome:
         refusal = ""
-        if hello.fingerprint != self._fingerprint:
+        is_question = hello.is_look and not hello.fingerprint
+        if hello.fingerprint != self._fingerprint and not is_question:
             refusal = (
                 f"the engine has read a model of fingerprint {self._fingerprint}, and this server"
                 f" one of {hello.fingerprint[:100]}: both need the same files"
             )
-        return Welcome(os.getpid(), refusal)
+        return Welcome(os.getpid(), refusal, self._is_ready())

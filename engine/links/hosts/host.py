@@ -65,7 +65,9 @@ class Host:
     ) -> None:
         """Listens; answers from `start` on. Raises ModelError for an invalid address."""
         self._config = config
-        self._door = Door(at, key, fingerprint, self._admit)
+        self._door = Door(
+            at, key, fingerprint, self._admit, lambda: self.is_loaded and not self._is_draining
+        )
         self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self._link = make_link(self._inbox.put)
         self._changed = threading.Condition()  # guards the attributes below; notified of ended jobs

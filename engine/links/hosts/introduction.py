@@ -10,7 +10,8 @@ from switchyard.engine.links.hosts.peer import Stranger
 @dataclass(frozen=True, slots=True)
 class Hello:
     """Of a server: its process id, and the fingerprint of the model that it tokenizes for.
-    `is_look`: it only asks whether the engine would take it.
+    `is_look`: it only asks whether the engine would take it, or, without a fingerprint, how the
+    engine stands.
     """
 
     pid: int
@@ -20,10 +21,13 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Of an engine. `refusal`: why it does not take the server."""
+    """Of an engine. `refusal`: why it does not take the server. `is_ready`: the model is loaded,
+    and the engine is not about to end.
+    """
 
     pid: int
     refusal: str = ""
+    is_ready: bool = False
 
 
 Introduction = TypeVar("Introduction", Hello, Welcome)

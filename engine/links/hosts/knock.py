@@ -1,25 +1,40 @@
 """How a server comes to a shared engine."""
 
 import os
+import socket
 
 from switchyard.engine.links.hosts import address
 from switchyard.engine.links.hosts.handshake import TIMEOUT, meet_engine
-from switchyard.engine.links.hosts.introduction import Hello
+from switchyard.engine.links.hosts.introduction import Hello, Welcome
 from switchyard.engine.links.hosts.peer import Stranger
+from switchyard.engine.links.seal import Seals
 from switchyard.engine.links.wire import Wire
 
 
-def knock(at: str, key: bytes, fingerprint: str, is_look: bool = False) -> tuple[Wire, int]:
+def knock(at: str, key: bytes, fingerprint: str) -> tuple[Wire, int]:
     """Returns a connection to an engine that takes this server, and the engine's process id. Raises
     Stranger, OSError, EOFError.
     """
+    connection, seals, welcome = _meet(at, key, Hello(os.getpid(), fingerprint))
+    return Wire(connection, seals), welcome.pid
+
+
+def look(at: str, key: bytes, fingerprint: str = "") -> Welcome:
+    """What an engine answers. With a fingerprint only if it would take a server of that model.
+    Raises Stranger, OSError, EOFError.
+    """
+    connection, _, welcome = _meet(at, key, Hello(os.getpid(), fingerprint, is_look=True))
+    connection.close()
+    return welcome
+
+
+def _meet(at: str, key: bytes, hello: Hello) -> tuple[socket.socket, Seals | None, Welcome]:
     connection = address.connect(at, TIMEOUT)
     try:
-        hello = Hello(os.getpid(), fingerprint, is_look)
         welcome, seals = meet_engine(connection, key, hello)
         if welcome.refusal:
             raise Stranger(welcome.refusal)
     except BaseException:
         connection.close()
         raise
-    return Wire(connection, seals), welcome.pid
+    return connection, seals, welcome

@@ -15,9 +15,16 @@ from switchyard.engine.links.hosts.handshake import meet_engine, meet_server
 from switchyard.engine.links.hosts.introduction import Hello, Welcome
 from switchyard.engine.links.hosts.peer import Stranger
 from switchyard.engine.messages import Finished
-from tests.engine.hosts.house import FINGERPRINT, KEY, free_port, hello_of, take_until_text
+from tests.engine.hosts.house import (
+    FINGERPRINT,
+    KEY,
+    free_port,
+    hello_of,
+    take_until_text,
+    wait_until,
+)
 from tests.engine.reading import take_all
-from tests.scripted import ScriptedBackend, job, ticking
+from tests.scripted import Gate, ScriptedBackend, count, job, ticking
 
 
 @pytest.mark.parametrize("at", ["unix", "tcp"])
@@ -88,11 +95,38 @@ def test_a_look_at_an_engine_is_no_server_there(house, caplog):
     caplog.set_level("INFO")
     shared = house()
     host = shared.open(ScriptedBackend())
-    wire, pid = knock.knock(shared.at, b"", FINGERPRINT, is_look=True)
-    with wire, pytest.raises(EOFError):  # nothing comes but the end
-        wire.receive(20)
-    assert pid == os.getpid() and not host._front_ends
-    assert "shares the engine" not in caplog.text
+    assert knock.look(shared.at, b"", FINGERPRINT).pid == os.getpid()
+    with pytest.raises(Stranger, match="both need the same files"):
+        knock.look(shared.at, b"", "another")
+    assert not host._front_ends and "shares the engine" not in caplog.text
+
+
+def test_an_engine_is_ready_from_its_load_until_its_end_begins(house):
+    gate, backend = Gate(), ScriptedBackend(count)
+    backend.opening.clear()
+    shared = house()
+    host = shared.open(backend)
+    assert not knock.look(shared.at, b"").is_ready
+    backend.opening.set()
+    model = shared.connect()
+    assert knock.look(shared.at, b"").is_ready
+    backend._gate = gate
+    stream = model.submit([job("a", 3)])
+    gate.wait_until_held()
+    with closing_beside(host):
+        wait_until(lambda: model.state == "recovering", model._changed)
+        assert not knock.look(shared.at, b"").is_ready
+        gate.open()
+        assert isinstance(take_all(stream)[-1], Finished)
+
+
+@contextlib.contextmanager
+def closing_beside(host):
+    """Drains the engine on a thread."""
+    thread = threading.Thread(target=lambda: host.close(drain=20, timeout=20))
+    thread.start()
+    yield
+    thread.join(20)
 
 
 def test_strangers_that_have_been_refused_leave_room_for_others(house, monkeypatch):
@@ -135,7 +169,7 @@ def opened():
 
         def make(at, key=b""):
             admitted = queue.SimpleQueue()
-            one = Door(at, key, FINGERPRINT, lambda *one: admitted.put(one))
+            one = Door(at, key, FINGERPRINT, lambda *one: admitted.put(one), lambda: True)
             one.open()
             stack.callback(one.close)
             return admitted
@@ -144,7 +178,7 @@ def opened():
 
 
 def test_a_closed_door_leaves_no_socket_behind(tmp_path, at, caplog):
-    one = Door(at, b"", FINGERPRINT, lambda *_: None)
+    one = Door(at, b"", FINGERPRINT, lambda *_: None, lambda: True)
     one.open()
     one.close()
     assert not list(tmp_path.iterdir()) and not caplog.messages

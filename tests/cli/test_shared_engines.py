@@ -1,0 +1,66 @@
+"""`switchyard check` of engines that servers share."""
+
+from functools import partial
+
+import pytest
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.links.hosts.host import Host
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.model.model_dir import ModelDir
+from tests.scripted import ScriptedBackend
+
+
+@pytest.fixture
+def engine(model_path, tmp_path):
+    """The address of an engine that is loaded once its backend may open, and the backend."""
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    config = ModelConfig(model_path, "m", "cpu")
+    at = f"unix:{tmp_path}/e.sock"
+    over_thread = partial(EngineThread, config, lambda: backend)
+    host = Host(config, over_thread, at, b"", ModelDir.read(model_path).fingerprint)
+    host.start()
+    yield at, backend, host
+    backend.opening.set()
+    assert host.close(timeout=20)
+
+
+@pytest.fixture
+def run(switchyard):
+    def run(*arguments):
+        done = switchyard("check", *arguments)
+        return done.exit_code, done.output
+
+    return run
+
+
+def test_a_probe_of_one_engine_is_good_once_it_has_loaded(run, engine, tmp_path):
+    at, backend, host = engine
+    status, told = run("--engine", at)
+    assert status == 1 and "loads its model" in told
+    backend.opening.set()
+    while not host.is_loaded:
+        host.wait(0.01)
+    status, told = run("--engine", at)
+    assert status == 0 and f"{at} is ready, in process" in told
+    for wrong, says in (
+        (f"unix:{tmp_path}/none", "No such file"),
+        ("10.0.0.1:7000", "needs a key"),
+        ("file:/a", "must be unix:PATH or HOST:PORT"),
+    ):
+        status, told = run("--engine", wrong)
+        assert status == 1 and says in told
+
+
+def test_each_engine_that_a_source_names_is_asked(run, engine, model_path, tmp_path):
+    source = tmp_path / "engines"
+    settings = ("--set", "link=socket", "--set", f'at=["file:{source}"]')
+    status, told = run(model_path, *settings)
+    assert status == 1 and f"No such file or directory: '{source}'" in told
+    source.write_text(f"{engine[0]}\nunix:{tmp_path}/none\n")
+    _, told = run(model_path, *settings)
+    assert (
+        f"{engine[0]} has one, in process" in told
+        and f"✗ engine: tiny: unix:{tmp_path}/none: " in told
+    )
