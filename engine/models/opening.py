@@ -14,7 +14,7 @@ from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.links.hosts.address import check, check_source, is_tcp
 from switchyard.engine.links.hosts.host import Host
 from switchyard.engine.links.hosts.introduction import Welcome
-from switchyard.engine.links.hosts.key import read_key
+from switchyard.engine.links.hosts.key import KeyFile
 from switchyard.engine.links.hosts.knock import look
 from switchyard.engine.links.hosts.members import FollowingLink, Members
 from switchyard.engine.links.hosts.socket_link import SocketLink
@@ -78,17 +78,17 @@ def look_at(config: ModelConfig, at: str) -> int:
     OSError, EOFError.
     """
     fingerprint = ModelDir.read(config.path).fingerprint
-    return look(at, _key_of(config, [at]), fingerprint).pid
+    return look(at, _key_of(config, [at])(), fingerprint).pid
 
 
 def ask_engine(at: str, engine_key_file: str | None) -> Welcome:
     """How the shared engine at `at` stands, whatever its model. Raises EngineError, OSError,
     EOFError.
     """
-    key = read_key(engine_key_file)
+    key = KeyFile(engine_key_file)
     check(at)
-    _check(key, at)
-    return look(at, key)
+    _check(bool(key()), at)
+    return look(at, key())
 
 
 def _open_shared(config: ModelConfig, readers: Sequence[str]) -> Engine:
@@ -101,7 +101,7 @@ def _open_shared(config: ModelConfig, readers: Sequence[str]) -> Engine:
 
     def follow(deliver: Deliver) -> Link:
         link = ReplicaLink(config, (), deliver)
-        members = Members(config.at, partial(_check, key))
+        members = Members(config.at, partial(_check, bool(key())))
         return FollowingLink(config.name, members, make_shared, link, deliver)
 
     if config.has_source:
@@ -114,21 +114,21 @@ def engines_of(config: ModelConfig) -> list[str]:
     """Addresses of the shared engines that there are now. Raises ModelError, OSError, ValueError
     where a source doesn't tell.
     """
-    return Members(config.at, partial(_check, _key_of(config, config.at))).read()
+    return Members(config.at, partial(_check, bool(_key_of(config, config.at)()))).read()
 
 
-def _key_of(config: ModelConfig, at: Sequence[str]) -> bytes:
+def _key_of(config: ModelConfig, at: Sequence[str]) -> KeyFile:
     """Raises ModelError, also for an invalid address or source."""
-    key = read_key(config.engine_key_file)
+    key = KeyFile(config.engine_key_file)
     for one in at:
-        _check(key, one)
+        _check(bool(key()), one)
     return key
 
 
-def _check(key: bytes, at: str) -> None:
+def _check(has_key: bool, at: str) -> None:
     """Raises ModelError."""
     check_source(at) if is_source(at) else check(at)
-    if is_tcp(at) and not key:
+    if is_tcp(at) and not has_key:
         raise ModelError(f"at: {at} needs a key: set engine_key_file", "engine_key_file")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from switchyard.engine.links.hosts import address
 from switchyard.engine.links.hosts.handshake import meet_server
 from switchyard.engine.links.hosts.introduction import Hello, Welcome
+from switchyard.engine.links.hosts.key import Key, current
 from switchyard.engine.links.hosts.peer import Stranger
 from switchyard.engine.links.seal import Seals
 
@@ -25,7 +26,7 @@ class Door:
     def __init__(
         self,
         at: str,
-        key: bytes,
+        key: Key,
         fingerprint: str,
         admit: Callable[[socket.socket, Seals | None, int], None],
         is_ready: Callable[[], bool],
@@ -99,7 +100,7 @@ class Door:
         try:
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            met = meet_server(connection, self._key, self._answer)
+            met = meet_server(connection, current(self._key), self._answer)
         except (Stranger, OSError, EOFError) as error:
             reason = error
         except Exception as error:

@@ -24,7 +24,8 @@ from switchyard.engine.links.hosts.introduction import (
     from_json,
     to_json,
 )
-from switchyard.engine.links.hosts.peer import Stranger, check_peer
+from switchyard.engine.links.hosts.key import keys_in
+from switchyard.engine.links.hosts.peer import OtherKey, Stranger, check_peer
 from switchyard.engine.links.seal import Seal, Seals
 
 PROTOCOL = 4  # changes with a message's meaning: see tests/engine/hosts/test_handshake.py
@@ -52,7 +53,7 @@ def meet_engine(
         _send(connection, hello, lambda data: _hmac(key, _HELLO, nonces, data))
         proof, data = _receive_introduction(connection, until)
         if not hmac.compare_digest(proof, _hmac(key, _WELCOME, nonces, data)):
-            raise Stranger("the engine has another key")
+            raise OtherKey("the engine has another key")
         welcome = from_json(Welcome, data)
     return welcome, _seals(key, nonces, _FROM_SERVER, _FROM_ENGINE)
 
@@ -60,13 +61,19 @@ def meet_engine(
 def meet_server(
     connection: socket.socket, key: bytes, answer: Callable[[Hello], Welcome]
 ) -> tuple[Hello, Seals | None]:
-    """The engine's part. Raises Stranger, OSError, EOFError."""
+    """The engine's part. `key` may be several, see `keys_in`. Raises Stranger, OSError,
+    EOFError.
+    """
     check_peer(connection, key)
     with _in_time(connection) as until:
         own, other = _exchange(connection, until)
         nonces = other + own
         proof, data = _receive_introduction(connection, until)
-        if not hmac.compare_digest(proof, _hmac(key, _HELLO, nonces, data)):
+        for one in keys_in(key):
+            if hmac.compare_digest(proof, _hmac(one, _HELLO, nonces, data)):
+                key = one
+                break
+        else:
             _send(connection, Welcome(0), lambda _: bytes(_PROOF))  # it proves nothing
             raise Stranger("the server has another key")
         hello = from_json(Hello, data)

@@ -15,6 +15,7 @@ from switchyard.engine.job import Job
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.links.hosts.door import Door
 from switchyard.engine.links.hosts.front_end import FrontEnd, greeting
+from switchyard.engine.links.hosts.key import Key
 from switchyard.engine.links.hosts.shared_job import SharedJob
 from switchyard.engine.links.seal import Seals
 from switchyard.engine.messages import (
@@ -60,7 +61,7 @@ class Host:
         config: ModelConfig,
         make_link: Callable[[Deliver], Link],
         at: str,
-        key: bytes,
+        key: Key,
         fingerprint: str,
     ) -> None:
         """Listens; answers from `start` on. Raises ModelError for an invalid address."""

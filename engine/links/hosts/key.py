@@ -1,9 +1,18 @@
-"""The key of shared engines. Its holder may run code there."""
+"""The key of shared engines. Its holder may run code there.
+
+While a key is changed, its file has two, a line each: the first is used, and both are accepted.
+"""
+
+import logging
+from collections.abc import Callable
 
 from switchyard.engine.errors import ModelError
 from switchyard.files import read_file
 
+logger = logging.getLogger(__name__)
+
 MIN_KEY, MAX_KEY = 32, 4096  # bytes
+Key = bytes | Callable[[], bytes]  # what the file has, or a function that reads it anew
 OTHERS = 0o007  # permission bits that must be off
 
 
@@ -26,3 +35,36 @@ def read_key(path: str | None) -> bytes:
             "engine_key_file",
         )
     return key
+
+
+def keys_in(key: bytes) -> list[bytes]:
+    """The keys of a file that has one, or two as lines of text. One empty key without a file."""
+    lines = key.splitlines()
+    is_pair = key.isascii() and len(lines) == 2 and min(map(len, lines)) >= MIN_KEY
+    return lines if is_pair else [key]
+
+
+def current(key: Key) -> bytes:
+    return key if isinstance(key, bytes) else key()
+
+
+class KeyFile:
+    """Reads the file for each connection, so that no process must end where a key is changed."""
+
+    def __init__(self, path: str | None) -> None:
+        """Raises ModelError."""
+        self._path = path
+        self._key = read_key(path)
+        self._fault = ""
+
+    def __call__(self) -> bytes:
+        """The key; if the file can't be read any more, as it was before."""
+        fault = ""
+        try:
+            self._key = read_key(self._path)
+        except ModelError as error:
+            fault = str(error)
+        if fault and fault != self._fault:
+            logger.error("the key stays as it was: %s", fault)
+        self._fault = fault
+        return self._key

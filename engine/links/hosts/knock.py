@@ -1,12 +1,14 @@
 """How a server comes to a shared engine."""
 
+import contextlib
 import os
 import socket
 
 from switchyard.engine.links.hosts import address
 from switchyard.engine.links.hosts.handshake import TIMEOUT, meet_engine
 from switchyard.engine.links.hosts.introduction import Hello, Welcome
-from switchyard.engine.links.hosts.peer import Stranger
+from switchyard.engine.links.hosts.key import keys_in
+from switchyard.engine.links.hosts.peer import OtherKey, Stranger
 from switchyard.engine.links.seal import Seals
 from switchyard.engine.links.wire import Wire
 
@@ -29,6 +31,15 @@ def look(at: str, key: bytes, fingerprint: str = "") -> Welcome:
 
 
 def _meet(at: str, key: bytes, hello: Hello) -> tuple[socket.socket, Seals | None, Welcome]:
+    """With the first key that the engine has."""
+    *others, last = keys_in(key)
+    for one in others:
+        with contextlib.suppress(OtherKey):
+            return _meet_with(at, one, hello)
+    return _meet_with(at, last, hello)
+
+
+def _meet_with(at: str, key: bytes, hello: Hello) -> tuple[socket.socket, Seals | None, Welcome]:
     connection = address.connect(at, TIMEOUT)
     try:
         welcome, seals = meet_engine(connection, key, hello)

@@ -17,6 +17,10 @@ class Stranger(ModelError):
     """The other end is another user's, no Switchyard, or has another protocol, key or model."""
 
 
+class OtherKey(Stranger):
+    """It has another key than the one that was proved to it."""
+
+
 def check_peer(connection: socket.socket, key: bytes) -> None:
     """Without a key, accept this user's processes and root's over a Unix socket, and no others. To
     be called before anything is read. Raises Stranger, OSError.

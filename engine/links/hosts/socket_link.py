@@ -8,6 +8,7 @@ import time
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import EngineError, ModelError
 from switchyard.engine.links.base import Deliver
+from switchyard.engine.links.hosts.key import Key, current
 from switchyard.engine.links.hosts.knock import knock
 from switchyard.engine.links.hosts.peer import Stranger
 from switchyard.engine.links.wire import Wire, send_all
@@ -24,7 +25,7 @@ class SocketLink:
     """A lost connection is told by `Restarting`, which ends its jobs; then the link reconnects."""
 
     def __init__(
-        self, config: ModelConfig, at: str, key: bytes, fingerprint: str, deliver: Deliver
+        self, config: ModelConfig, at: str, key: Key, fingerprint: str, deliver: Deliver
     ) -> None:
         self.at = at
         self.pid: int | None = None  # of the engine's process; None while not connected
@@ -90,7 +91,7 @@ class SocketLink:
         """Returns why the connection has ended. Raises ModelError for an engine that could not
         load; Stranger, OSError, EOFError if no connection was made.
         """
-        wire, self.pid = knock(self.at, self._key, self._fingerprint)
+        wire, self.pid = knock(self.at, current(self._key), self._fingerprint)
         with wire:
             self._hold(wire)
             logger.info("model %s: process %d, at %s", self._config.name, self.pid, self.at)
