@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from switchyard.engine.errors import EngineError
 from switchyard.engine.job import Job
@@ -22,7 +22,6 @@ from switchyard.engine.messages import (
     PutBack,
     Started,
 )
-from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.rate import CompletionRate
 from switchyard.engine.schedule.usual import UsualAnswers
 from switchyard.engine.stream import Stream, Used
@@ -153,6 +152,25 @@ def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:
         case Failed():
             return "failed"
     return None
+
+
+class Backlog(NamedTuple):
+    """The number of jobs that an engine holds. It is replaced under the engine's lock and read
+    without it, by refusals: threads that waited for that lock would delay every stream.
+    """
+
+    num_jobs: int = 0  # that have not ended
+    num_waiting: int = 0  # of these, jobs that have not started
+    num_tokens: int = 0  # prompt tokens of the waiting jobs
+
+    def moved(self, job: Job, before: Phase | None, after: Phase | None) -> "Backlog":
+        """After a change of the job's phase; None: the engine does not hold it."""
+        waits = (after == "pending") - (before == "pending")
+        return Backlog(
+            self.num_jobs + (after is not None) - (before is not None),
+            self.num_waiting + waits,
+            self.num_tokens + waits * job.num_prompt_tokens,
+        )
 
 
 class HeldJobs:

@@ -16,9 +16,9 @@ from switchyard.engine.errors import (
     PromptTooLong,
     Stalled,
 )
+from switchyard.engine.held import Backlog
 from switchyard.engine.job import Job
 from switchyard.engine.messages import ModelInfo, Phase
-from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.rate import CompletionRate
 
 SHUT_DOWN = "the server has shut down"

@@ -11,7 +11,7 @@ from switchyard import engine
 from switchyard.engine import standing as standing_module
 from switchyard.engine.backends.exl2.detokenizer import Detokenizer
 from switchyard.engine.config import ModelConfig
-from switchyard.engine.held import Held
+from switchyard.engine.held import Backlog, Held
 from switchyard.engine.job import Healing
 from switchyard.engine.messages import (
     Chunk,
@@ -25,7 +25,6 @@ from switchyard.engine.messages import (
 from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.alarms import Alarms
-from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.batch import Batch
 from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending
 from switchyard.engine.schedule.places import QueuePlaces

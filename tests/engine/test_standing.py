@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from switchyard import engine
-from switchyard.engine.held import Tracked
+from switchyard.engine.held import Backlog, Tracked
 from switchyard.engine.messages import (
     Hanging,
     Loaded,
@@ -20,7 +20,6 @@ from switchyard.engine.messages import (
     Zombies,
 )
 from switchyard.engine.schedule import admission
-from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.rate import CompletionRate
 from switchyard.engine.standing import Past, Standing
 from switchyard.engine.stats import Stats, Totals

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import EngineError
+from switchyard.engine.held import Backlog
 from switchyard.engine.job import Job
 from switchyard.engine.links.base import Deliver, Link
 from switchyard.engine.links.hosts.door import Door
@@ -41,7 +42,6 @@ from switchyard.engine.messages import (
     ThreadEvent,
 )
 from switchyard.engine.schedule import admission
-from switchyard.engine.schedule.backlog import Backlog
 from switchyard.engine.schedule.rate import CompletionRate
 from switchyard.engine.standing import Standing
 from switchyard.engine.stats import Stats
