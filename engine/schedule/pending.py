@@ -22,17 +22,12 @@ class _Entry:
 
     @property
     def work(self) -> int:
-        """What the job will probably cost at the most, in tokens. A pair for guidance counts them
+        """What the job will probably cost at most, in tokens. A pair for guidance counts them
         twice.
         """
         job = self.job
         likely = min(job.max_new_tokens, LIKELY_TIMES * job.usual_tokens)
         return job.num_prompt_tokens + likely * job.num_sequences
-
-    @property
-    def most(self) -> int:
-        """The most that it may cost."""
-        return self.job.num_prompt_tokens + self.job.max_new_tokens * self.job.num_sequences
 
 
 class _Queue:
@@ -72,7 +67,7 @@ class _Level:
 
 class Pending:
     """Chooses the next job to start, by three nested rules. Work is measured in tokens,
-    of a completion no more than four usual answers of its client; a fair wait by the limits.
+    of a completion no more than four usual answers of its client.
 
     - Priority: the highest first. Waiting lower priorities take turns of one job. Each turn comes
       after the highest priority has started `factor` times that job's work. Together the lower ones
@@ -114,7 +109,7 @@ class Pending:
         entry = _Entry(job, next(self._serials), queue, -math.inf)
         queue.entries[job.identifier] = self._entries[job.identifier] = entry
         if not is_due:
-            fair = sum(other.most for other in queue.entries.values())
+            fair = sum(other.work for other in queue.entries.values())
             entry.due = queue.clock + (self._factor - 1) * fair
         self._candidates = None
 
@@ -143,7 +138,7 @@ class Pending:
                 self._passed, level.turn = 0.0, next(self._serials)
         level.time = max(level.time + entry.work / len(level.queues), queue.tag)
         queue.tag += entry.work
-        queue.clock += entry.most
+        queue.clock += entry.work
         self.remove(identifier)
 
     def remove(self, identifier: str) -> Job | None:
