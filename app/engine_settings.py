@@ -72,6 +72,7 @@ class ModelSettings(pydantic.BaseModel):
     hang_timeout: float = _of_engine("hang_timeout")
     hang_exit: float = _of_engine("hang_exit")
     max_chunk_size: int | None = _of_engine("max_chunk_size")
+    max_gap_ms: float | None = _of_engine("max_gap_ms")
     default_max_tokens: int | None = _of_engine("default_max_tokens")
     default_repetition_penalty: float = _of_engine("default_repetition_penalty")
     default_frequency_penalty: float = _of_engine("default_frequency_penalty")

@@ -25,7 +25,7 @@ GROUPS = {
     "Engines": "link replicas at engine_key_file silence_timeout hang_timeout hang_exit",
     "Speculation": "draft_model ngram_draft num_draft_tokens",
     "Scheduling": "max_batch_size max_pending max_pending_tokens max_priority fair_wait_factor"
-    " max_chunk_size",
+    " max_chunk_size max_gap_ms",
     "Sampling defaults": "default_max_tokens default_repetition_penalty default_frequency_penalty"
     " default_stop_on_loop presets clamp_max_tokens unknown_parameters",
     "Tools and reasoning": "tool_format reasoning_start reasoning_end",

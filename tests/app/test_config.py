@@ -219,6 +219,8 @@ def test_a_file_that_cannot_be_read_is_named(monkeypatch):
         {"gpus": [0], "device": "cpu"},
         {"gpus": [0], "link": "thread"},
         {"max_chunk_size": 15},
+        {"max_gap_ms": 0.5},
+        {"max_gap_ms": 10_001},
         {"max_seq_len": 100},
         {"max_batch_size": 0},
         {"max_pending": -1},

@@ -351,6 +351,7 @@ def test_what_a_change_may_set():
         "load",
         "max_batch_size",
         "max_chunk_size",
+        "max_gap_ms",
         "max_pending",
         "max_pending_tokens",
         "max_priority",

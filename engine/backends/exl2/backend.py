@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,27 +10,25 @@ import torch
 from exllamav2 import ExLlamaV2Config
 
 from switchyard.engine.backends.exl2 import events, results
-from switchyard.engine.backends.exl2.detokenizer import Detokenizer, NoText
-from switchyard.engine.backends.exl2.generator import Generator
+from switchyard.engine.backends.exl2.detokenizer import Detokenizer
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.config import read_config
 from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.backends.exl2.load.occupancy import occupancy
 from switchyard.engine.backends.exl2.load.progress import GENERATOR, Callback, Progress
-from switchyard.engine.backends.exl2.speculation import SpeculativeGenerator
+from switchyard.engine.backends.exl2.speculation import make_budget, make_generator
 from switchyard.engine.backends.sampling.forcing import Forcing
 from switchyard.engine.backends.sampling.matcher import Matcher
 from switchyard.engine.backends.sampling.rules import Rule
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.config import ModelConfig
-from switchyard.engine.errors import DeviceLost, InvalidJob, OutOfMemory
+from switchyard.engine.errors import DeviceLost, InvalidJob, ModelError, OutOfMemory
 from switchyard.engine.grammar.bills import Bills
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.grammar.masks import MaskThreads
 from switchyard.engine.grammar.turns import SlowTurns
 from switchyard.engine.job import Job
-from switchyard.engine.memory.lengths import CHUNK_SIZES, MAX_STEP
 from switchyard.engine.messages import JobEvent, ModelInfo, Parked, Started
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
@@ -38,6 +37,7 @@ from switchyard.engine.stats import Occupancy, Work
 logger = logging.getLogger(__name__)
 
 WARM_UP = 32  # tokens
+GAP_TRIALS = 3  # of which the fastest counts
 MAX_RETRIES = 2  # of a failed iteration, before all active jobs fail
 
 Load = Callable[[ModelConfig, ExLlamaV2Config, Callback], LoadedModel]
@@ -70,7 +70,7 @@ class Exl2Backend:
         self._num_failures = 0
         self._lacks_memory = False  # in the last failed iteration
         self.work = Work()
-        self._chunk_size = config.max_chunk_size or CHUNK_SIZES[device]
+        self._budget = make_budget(config, device)
 
     def open(self) -> ModelInfo:
         try:
@@ -92,6 +92,7 @@ class Exl2Backend:
         self._generator = self._make_generator()
         progress.tell(GENERATOR)
         self._prove()
+        self._check_gap()
         self._masks = MaskThreads(self._config.name, self._config.max_batch_size)
         return ModelInfo(
             max_seq_len=exl2_config.max_seq_len,
@@ -105,7 +106,7 @@ class Exl2Backend:
         )
 
     def has_room(self, job: Job) -> bool:
-        return bool(self._generator.has_room(job, self._chunk_size))
+        return bool(self._generator.has_room(job))
 
     def enqueue(self, job: Job) -> None:
         if job.prompt_logprobs is not None and not self._generator.paged:
@@ -126,6 +127,7 @@ class Exl2Backend:
 
     def iterate(self) -> list[JobEvent]:
         """One step. A failed step is tried again, twice, before the error is raised."""
+        begin, is_decoding = time.monotonic(), self._generator.is_any_decoding
         try:
             told: list[results.Result] = self._generator.iterate()
         except BaseException as error:  # see Exl2Job
@@ -142,6 +144,7 @@ class Exl2Backend:
             if isinstance(fault, OutOfMemory):
                 torch.cuda.empty_cache()  # memory may only be fragmented
             return self._lost_events()
+        self._budget.end(time.monotonic() - begin, is_decoding)
         self.work.mask_seconds = self._bills.seconds
         if any(type(result) is results.TokenTold for result in told):  # only a token proves a step
             self._num_failures = 0
@@ -208,38 +211,35 @@ class Exl2Backend:
         self._jobs.clear()
         self._num_failures = MAX_RETRIES  # no retries until a step succeeds
 
-    def _prove(self) -> None:
+    def _prove(self, prompt_tokens: int = WARM_UP, new_tokens: int = WARM_UP) -> None:
         """Generate some tokens, before any job depends on it. Leaves the page table empty."""
-        job = Job("warm-up", tuple(range(WARM_UP)), WARM_UP, ignore_eos=True)
+        prompt = tuple(i % WARM_UP for i in range(prompt_tokens))
+        job = Job("warm-up", prompt, new_tokens, ignore_eos=True)
         sampler = Sampler(job, (), self._tokenizer.pieces, ())
-        self._generator.prove(Exl2Job(job, (), sampler, self._detokenizer(job), self._chunk_size))
+        self._generator.prove(Exl2Job(job, (), sampler, self._detokenizer(job)))
+
+    def _check_gap(self) -> None:
+        """Raises ModelError if the least part of a prompt takes longer than the gap."""
+        gap, least, took = self._config.max_gap_ms, self._budget.least, list[float]()
+        for _ in range(GAP_TRIALS if gap is not None else 0):
+            begin = time.monotonic()
+            self._prove(least + 1, 1)
+            took.append(1000 * (time.monotonic() - begin))
+        if gap is not None and min(took) > gap:
+            raise ModelError(
+                f"max_gap_ms is {gap:g}, and {least} tokens of a prompt take {min(took):.1f} ms",
+                "max_gap_ms",
+            )
 
     def _detokenizer(self, job: Job) -> Detokenizer:
         return Detokenizer(self._tokenizer.pieces, job, self._tokenizer.contents)
 
     def _make_generator(self) -> Any:
         loaded: Any = self._loaded  # loaded by now
-        make = SpeculativeGenerator if self._config.has_draft else Generator
-        generator = make(
-            device=torch.device(self._device),
-            vocab_size=len(self._tokenizer.pieces),
-            passes=loaded.passes,
-            work=self.work,
-            model=loaded.model,
-            cache=loaded.cache,
-            tokenizer=NoText(),
-            max_batch_size=self._config.max_batch_size if loaded.is_paged else 1,
-            paged=loaded.is_paged,
-            max_q_size=MAX_STEP,
-            draft_model=loaded.draft_model,
-            draft_cache=loaded.draft_cache,
-            use_ngram_draft=self._config.ngram_draft,
-            num_draft_tokens=self._config.num_draft_tokens,
-            max_chunk_size=loaded.model.config.max_input_len,
+        num_tokens = len(self._tokenizer.pieces)
+        return make_generator(
+            self._config, loaded, self._device, num_tokens, self.work, self._budget
         )
-        if loaded.loras:
-            generator.set_loras(loaded.loras)
-        return generator
 
     def _make_job(self, job: Job) -> Exl2Job:
         assert self._grammars is not None and self._masks is not None
@@ -255,7 +255,7 @@ class Exl2Backend:
             rules.append(Forcing(job.forced, self._grammars.pieces))
         sampler = Sampler(job, stops, self._tokenizer.pieces, self._newline_ids, rules)
         text, num_drafts = self._detokenizer(job), self._generator.num_draft_tokens
-        return Exl2Job(job, stops, sampler, text, self._chunk_size, num_drafts, ends)
+        return Exl2Job(job, stops, sampler, text, num_drafts, ends)
 
     def _release(self, identifier: str) -> Exl2Job | None:
         """Returns the job, if it exists."""

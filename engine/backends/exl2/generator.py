@@ -55,6 +55,7 @@ class Generator(HeldGenerator):
         self._rows: list[Exl2Job | None] = [None] * num_rows  # the job of each row of `_table`
 
     def iterate(self) -> list[Result]:
+        self.budget.begin(self.most_prompt_tokens())
         if not self._is_plain:
             drawn = self.draw_held()
             self.make_way()

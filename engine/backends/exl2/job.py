@@ -32,14 +32,13 @@ class Exl2Job(PagedJob):
         stop_token_ids: Sequence[int],
         sampler: Sampler,
         detokenizer: Detokenizer,
-        chunk_size: int,
         num_draft_tokens: int = 0,
         end_token_ids: Iterable[int] = (),
     ) -> None:
-        """`end_token_ids`: those of `stop_token_ids` that count in spans, too. `chunk_size`: as
-        PromptJob's. The library ends a job `num_draft_tokens` tokens early.
+        """`end_token_ids`: those of `stop_token_ids` that count in spans, too. The library ends a
+        job `num_draft_tokens` tokens early.
         """
-        super().__init__(job, stop_token_ids, sampler, chunk_size, num_draft_tokens)
+        super().__init__(job, stop_token_ids, sampler, num_draft_tokens)
         self.stop_strings_utf32_offsets = None  # no search for stop strings in the library
         self.num_told = 0  # sampled tokens that `iterate()` has returned in a result
         self.held_at = 0.0  # since when, by the monotonic clock

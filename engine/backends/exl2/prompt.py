@@ -38,12 +38,9 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         job: Job,
         stop_token_ids: Sequence[int],
         sampler: Sampler,
-        chunk_size: int,
         num_drafts: int,
     ) -> None:
-        """`chunk_size`: tokens of the prompt in one iteration while other jobs decode.
-        `num_drafts`: tokens that a step may guess.
-        """
+        """`num_drafts`: tokens that a step may guess."""
         self.job = job
         self.sampler = sampler
         self.error: BaseException | None = None
@@ -61,29 +58,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self.is_scored = job.prompt_logprobs is None  # or after its prompt's logprobs
         self.num_next = 0
         self.num_drafts = num_drafts
-        self._chunk_size = chunk_size
         self._num_told = 0  # tokens whose computation was reported
-        self._num_found: int | None = None  # see `num_found`; None: not frozen
-
-    @property
-    def num_found(self) -> int:
-        """Tokens of all prompts found in the cache, at the first start."""
-        if self._num_found is not None:
-            return self._num_found
-        return int(self.cached_pages * self.generator.page_size + self.cached_tokens)
-
-    @property
-    def num_cached(self) -> int:
-        """Tokens of the prompt found in the cache; of a pair, the mean, at most its prompt."""
-        return min(self.num_found // len(self.sequences), len(self.job.prompt))
-
-    def freeze_progress(self) -> None:
-        """Pages are given up. What was reported of the prompt stays so."""
-        if self.is_decoding:
-            self._num_told = self.job.num_prompt_tokens
-        if self._num_told:
-            self._num_found = self.num_found
-        self.cached_pages = self.cached_tokens = 0
 
     def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
         super().prepare_for_queue(generator, serial_number)
@@ -98,19 +73,33 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         """Whether the generator may decode. Always False if nothing is to be generated."""
         return self.job.max_new_tokens > 0 and bool(super().is_prefill_done())
 
+    @property
+    def num_left(self) -> int:
+        """Tokens of all prompts that are not computed yet."""
+        return sum(len(s.sequence_ids) - 1 - s.kv_position for s in self.sequences)
+
+    @property
+    def _share(self) -> int:
+        """Tokens of its prompt that the iteration's budget has for it."""
+        most = min(self.num_left, self.generator.max_chunk_size)
+        return int(self.generator.budget.share(most))
+
     def prefill(self, results: list[Result]) -> None:
         if self.error is not None or (self.is_decoding and self.is_scored):
             return
+        share, before = self._share, self.num_left
+        if before and not share:
+            return  # the budget is spent
         try:
-            is_anybody_decoding = any(j.is_decoding for j in self.generator.active_jobs)
             if not self.is_scored:
-                size = self._chunk_size if is_anybody_decoding else self.generator.max_chunk_size
-                self._score_chunk(size, results)
+                self._score_chunk(share, results)
             else:
-                self._prefill_chunk(self._chunk_size if is_anybody_decoding else None, results)
+                self._prefill_chunk(share, results)
             self._begin_if_done()
         except BaseException as error:
             self.fail(error, results)
+        finally:
+            self.generator.budget.spend(max(before - self.num_left, 0))
 
     def _begin_if_done(self) -> None:
         if self.is_prefill_done() and not self.is_decoding:
@@ -122,10 +111,11 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     # In a pass of the generator, perhaps for several jobs at once
 
-    def plan(self, is_anybody_decoding: bool) -> bool:
-        """Take over cached pages. Returns whether a chunk of `num_next` tokens from `start` on can
-        then be computed in a common pass.
+    def plan(self) -> bool:
+        """Take over cached pages, and a share of the budget. Returns whether a chunk of `num_next`
+        tokens from `start` on can then be computed in a common pass.
         """
+        self.num_next = 0
         if self.error is not None or self.is_decoding or not self.is_scored:
             return False
         [sequence, *others] = self.sequences
@@ -140,14 +130,19 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             return False
         if sequence.kv_position % size == 0:
             self._copy_alike(sequence, sequence.kv_position // size)
-        self.num_next = self._end_of_chunk(sequence, is_anybody_decoding) - self.start
+        self.num_next = self._end_of_chunk(sequence) - self.start
+        self.generator.budget.spend(self.num_next)
         return self.num_next > 0
 
-    def _end_of_chunk(self, sequence: Any, is_anybody_decoding: bool) -> int:
+    def give_share_back(self) -> None:
+        """No common pass has computed what was planned."""
+        self.generator.budget.spend(-self.num_next)
+        self.num_next = 0
+
+    def _end_of_chunk(self, sequence: Any) -> int:
         size: int = self.generator.page_size
         start, last = self.start, len(sequence.sequence_ids) - 1
-        most = self._chunk_size if is_anybody_decoding else self.generator.max_chunk_size
-        end = min(start + most, last)
+        end = min(start + self._share, last)
         if start < end // size * size and end < last:
             end = end // size * size
         for i in range(start // size + 1, -(-end // size)):
@@ -249,7 +244,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             sequence.prefill_complete = True
             results.append(PromptScored(self.identifier, self.job.max_new_tokens == 0))
 
-    def _prefill_chunk(self, size: int | None, results: list[Result]) -> None:
+    def _prefill_chunk(self, size: int, results: list[Result]) -> None:
         """Compute a chunk of one sequence, at most `size` tokens.
 
         The library's prefill works on whole pages, so it is given a shortened prompt. It counts the
@@ -266,9 +261,9 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         whole = sequence.sequence_ids
         if self.generator.paged:  # the pass may fail half-way
             start = sequence.kv_position
-            end = min(start + (size or self.generator.max_chunk_size), len(whole) - 1)
+            end = min(start + size, len(whole) - 1)
             self.will_write(start, end, pair.index(sequence))
-        if size is not None and sequence.kv_position + size < len(whole) - 1:
+        if sequence.kv_position + size < len(whole) - 1:
             sequence.sequence_ids = _Beginning(whole, sequence.kv_position + size + 1)
         self.sequences = [sequence]
         try:

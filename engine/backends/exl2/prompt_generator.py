@@ -12,6 +12,7 @@ from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.backends.exl2.load.loaded import Passes
 from switchyard.engine.backends.exl2.prompt import PromptJob
 from switchyard.engine.backends.exl2.results import Result
+from switchyard.engine.schedule.budget import Budget
 
 # Least number of common tokens for a copy, or the whole page: computing fewer with the rest is
 # faster than copying them.
@@ -24,6 +25,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
     def __init__(self, device: torch.device, passes: Passes | None, **settings: Any) -> None:
         """`settings`: the library's."""
         super().__init__(**settings, max_sampling_threads=1, filter_background_eval=False)
+        self.budget = Budget(self.max_chunk_size, self.max_chunk_size)  # the backend has its own
         self.is_overlapping = device.type != "cpu"  # the device works asynchronously
         self._device = device
         self._passes = passes
@@ -62,13 +64,22 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
         return [self.all_pages[i] for i in np.flatnonzero(begins)]
 
+    @property
+    def is_any_decoding(self) -> bool:
+        return any(job.is_decoding for job in self.active_jobs)
+
+    def most_prompt_tokens(self) -> int:
+        """Tokens of prompts in the next iteration."""
+        return self.budget.tokens if self.is_any_decoding else self.max_chunk_size
+
     def _prefill(self, results: list[Result]) -> None:
-        """Compute a chunk of every unfinished prompt."""
+        """Compute a chunk of each unfinished prompt, in the order of the starts, as far as the
+        iteration's budget reaches. So the end of one prompt shares it with the head of the next.
+        """
         newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
         computed: set[PromptJob] = set()
         if self.is_overlapping:
-            is_anybody_decoding = any(job.is_decoding for job in self.active_jobs)
-            left = [job for job in newcomers if job.plan(is_anybody_decoding)]
+            left = [job for job in newcomers if job.plan()]
             left.sort(key=lambda job: job.num_next, reverse=True)
             while left:
                 length = self._fit(left[0].num_next)
@@ -80,6 +91,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
                     computed |= self._compute_prompts(rows, length, results)
         for job in newcomers:
             if job not in computed:
+                job.give_share_back()
                 job.prefill(results)
 
     def _compute_prompts(

@@ -1,5 +1,6 @@
 """The real generator is loaded, and closed."""
 
+import itertools
 import json
 import pathlib
 import shutil
@@ -28,6 +29,19 @@ def test_a_context_of_less_than_a_chunk_limits_the_chunk(model_path):
     backend._load = load_as_on_cuda
     assert backend.open().max_seq_len == 256
     assert ending(run(backend, job("a", 6, prompt=prompt(1, 250)))["a"]).last.prompt_tokens == 250
+    backend.close()
+
+
+def test_a_gap_that_the_least_part_of_a_prompt_exceeds_ends_the_load(model_path, monkeypatch):
+    """Here each look at the clock is 10 ms after the last."""
+    ticks = itertools.count(step=0.01)
+    clock = SimpleNamespace(monotonic=lambda: next(ticks))
+    monkeypatch.setattr("switchyard.engine.backends.exl2.backend.time", clock)
+    message = r"max_gap_ms is 9, and 16 tokens of a prompt take 10\.0 ms"
+    with pytest.raises(engine.ModelError, match=message):
+        exl2_backend(model_path, max_gap_ms=9.0).open()
+    backend = exl2_backend(model_path, max_gap_ms=11.0)
+    backend.open()
     backend.close()
 
 

@@ -33,10 +33,31 @@ class PagedJob(PromptJob):
         # The logits of its next token, while its rules aren't ready: (1, padded vocabulary), of a
         # pair (2, …). Meanwhile it is in no pass.
         self.held: torch.Tensor | None = None
+        self._num_found: int | None = None  # see `num_found`; None: not frozen
         self._first = 0  # tokens that it had at its last return
         self._num_retries = 0  # since it began to return
         self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
         self._num_until_border = 0  # tokens until the current page is full
+
+    @property
+    def num_found(self) -> int:
+        """Tokens of all prompts found in the cache, at the first start."""
+        if self._num_found is not None:
+            return self._num_found
+        return int(self.cached_pages * self.generator.page_size + self.cached_tokens)
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens of the prompt found in the cache; of a pair, the mean, at most its prompt."""
+        return min(self.num_found // len(self.sequences), len(self.job.prompt))
+
+    def freeze_progress(self) -> None:
+        """Pages are given up. What was reported of the prompt stays so."""
+        if self.is_decoding:
+            self._num_told = self.job.num_prompt_tokens
+        if self._num_told:
+            self._num_found = self.num_found
+        self.cached_pages = self.cached_tokens = 0
 
     @property
     def may_be_parked(self) -> bool:

@@ -51,30 +51,23 @@ class PagingGenerator(PromptGenerator):
             self.cancel(job)
         super().clear_queue()
 
-    def has_room(self, job: Job, chunk_size: int) -> bool:
-        """A place in the batch, free pages for the start, and no long prefill. Half of what the
-        running jobs are expected to need stays free. `chunk_size`: tokens of prompts in an
-        iteration while jobs decode.
-
-        Each iteration computes a chunk of every unfinished prompt before the decode step. So one
-        new job is in prefill at a time, or several whose prompts fit into one chunk together.
-        Chunks are larger while no job decodes.
+    def has_room(self, job: Job) -> bool:
+        """A place in the batch, free pages for the start, and a part of the next iteration's budget
+        of prompt tokens. Half of what the running jobs are expected to need stays free.
         """
         if any(other.job.priority >= job.priority for other in self.parked):
             return False
         pending, active = self.pending_jobs, self.active_jobs
         newcomers = [*pending, *(other for other in active if not other.is_decoding)]
-        is_alone = len(newcomers) == len(pending) + len(active)
-        most = self.max_chunk_size if is_alone else chunk_size
-        prefill = sum(other.job.num_prompt_tokens for other in newcomers)
+        num_left = sum(min(other.num_left, self.max_chunk_size) for other in newcomers)
         num_sequences = sum(len(other.sequences) for other in self.all_jobs())
         starting = [job, *(other.job for other in pending)]
-        num_left = len(self.unreferenced_pages) - sum(map(self._pages_to_start, starting))
+        num_free = len(self.unreferenced_pages) - sum(map(self._pages_to_start, starting))
         return (
             num_sequences + job.num_sequences <= self.max_batch_size
-            and num_left >= 0
-            and (not newcomers or prefill + job.num_prompt_tokens <= most)
-            and num_left >= self._expected_tokens() // (2 * self.page_size)
+            and num_free >= 0
+            and num_free >= self._expected_tokens() // (2 * self.page_size)
+            and self.budget.has_room(num_left, self.most_prompt_tokens())
         )
 
     def _pages_to_start(self, job: Job) -> int:

@@ -1,0 +1,84 @@
+"""How many tokens of new prompts an iteration computes, beside its decode step. Pure."""
+
+import math
+
+WEIGHT = 0.2  # of a measured iteration in the means
+LEAST_SHARE = 16  # tokens; a smaller part of a prompt is not worth a pass
+
+
+class Budget:
+    """Tokens of prompts for one iteration after the other, in the order of the prompts' starts.
+
+    While no prompt waits, `usual` tokens. With each iteration in which one waits, twice as many, up
+    to `most`, and back. Never more than keep an iteration within `gap`, by the iterations measured
+    so far, but at least a quarter of `usual`: prompts must go on.
+    """
+
+    def __init__(self, usual: int, most: int, gap: float = math.inf) -> None:
+        """`gap`: seconds."""
+        self._usual = min(usual, most)
+        self._most = most
+        self._gap = gap
+        self._left = 0  # tokens left in this iteration
+        self._spent = 0
+        self._is_short = False  # whether a prompt has waited in this iteration
+        self._level = 0  # doublings of `usual`
+        self._step: float | None = None  # mean seconds of iterations without prompts
+        self._token: float | None = None  # mean seconds that a token of a prompt adds
+
+    @property
+    def least(self) -> int:
+        return max(self._usual // 4, min(LEAST_SHARE, self._usual))
+
+    @property
+    def tokens(self) -> int:
+        """For the next iteration in which a job decodes."""
+        wanted = min(self._usual << self._level, self._most)
+        return max(min(wanted, self._within_gap()), self.least)
+
+    def has_room(self, num_left: int, most: int) -> bool:
+        """Whether another prompt has a part in the next iteration. `num_left`: tokens that the
+        started ones have left for it, of `most`.
+        """
+        has_room = num_left + LEAST_SHARE <= most or not num_left
+        self._is_short |= not has_room
+        return has_room
+
+    def begin(self, tokens: int) -> None:
+        """Begin an iteration with `tokens` tokens for prompts."""
+        self._left, self._spent = tokens, 0
+
+    def share(self, num_left: int) -> int:
+        """Tokens for the next prompt in this iteration, which has `num_left` left."""
+        share = min(num_left, self._left)
+        return share if share == num_left or share >= LEAST_SHARE else 0
+
+    def spend(self, num_tokens: int) -> None:
+        self._left -= num_tokens
+        self._spent += num_tokens
+
+    def end(self, seconds: float, is_decoding: bool) -> None:
+        """The iteration took `seconds`. `is_decoding`: whether a job decoded in it."""
+        if is_decoding:
+            self._measure(seconds)
+        most = max(math.ceil(math.log2(self._most / self._usual)), 0)
+        self._level = min(max(self._level + (1 if self._is_short else -1), 0), most)
+        self._is_short = False
+
+    def _measure(self, seconds: float) -> None:
+        if not self._spent:
+            step = seconds if self._step is None else self._step
+            self._step = step + WEIGHT * (seconds - step)
+            return
+        added = max(seconds - (self._step or 0.0), 0.0) / self._spent
+        token = added if self._token is None else self._token
+        # What a pass costs whatever its length counts for the tokens of a short one.
+        weight = WEIGHT * min(self._spent / self._usual, 1.0)
+        self._token = token + weight * (added - token)
+
+    def _within_gap(self) -> int:
+        if self._gap == math.inf:
+            return self._most
+        if not self._token:  # nothing is known yet
+            return self._usual
+        return int(max(self._gap - (self._step or 0.0), 0.0) / self._token)
