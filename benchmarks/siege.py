@@ -5,7 +5,8 @@
 
 The server has the project's own model. A good client reads long greedy streams, and a probe asks
 /health/live five times a second. One attack at a time runs beside them, from a process of its own:
-with at most 50 connections and 64 MB in all, or with 1,100 silent or slow connections.
+with at most 50 connections and 64 MB in all, with 256 that come back at once after a refusal, or
+with 1,100 silent or slow connections.
 
 A row shows an attack: the good client's rate relative to the seconds before; the 99th percentile of
 the gaps between its events; the slowest probe; the memory of all the server's processes after it,
@@ -57,6 +58,7 @@ from benchmarks.intruders import (  # noqa: E402
 from benchmarks.report import header  # noqa: E402
 
 CONNECTIONS, MAX_BYTES = 50, 64_000_000  # limits of an attack
+AGAIN = 256  # connections that come back at once when they are refused
 MANY = 1100  # connections that send nothing, or slowly
 QUIET = 4.0  # seconds before an attack
 AFTER = 15.0  # seconds after it in which memory must come back
@@ -276,6 +278,9 @@ ATTACKS = {
     ),
     "texts of 4 MB": Flood(TOKENIZE, lambda n: json_of(content="word " * (BIG // 5)), 16),
     "prompts of 4 MB": Flood(COMPLETIONS, lambda n: completion()[:-1] + b" " * BIG + b"}", 16),
+    "long prompts at once": Flood(
+        COMPLETIONS, lambda n: json_of(prompt=f"{n} " + "word " * 1200, max_tokens=4), AGAIN
+    ),
     "a million tokens": Flood(COMPLETIONS, lambda n: json_of(prompt=[1] * (BIG // 3)), 16),
     "a million lists": Flood(COMPLETIONS, lambda n: json_of(prompt=[[1]] * (BIG // 5)), 16),
     "deep lists": Flood(COMPLETIONS, lambda n: b'{"prompt": ' + deep(n).encode(), 16),
@@ -460,7 +465,7 @@ def crowd_of(name):
     attack = ATTACKS[name]
     if not isinstance(attack, Flood):
         return None
-    size = next(size for size in (4, 8, 16, 50) if attack.connections <= size)
+    size = next((size for size in (4, 8, 16) if attack.connections <= size), 50)
     return f"{size} short requests"
 
 
