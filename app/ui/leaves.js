@@ -6,6 +6,7 @@ import { inlines } from "./inlines.js";
 const PART = 4096; // characters; a part ends with the next sentence, or after as many again
 const LITTLE = 1 / 128; // of a part; so much more of it is shown before it is parsed again
 const MAX_COLUMNS = 100;
+const MAX_ROWS = 64; // of a table's body; a long table has several, which are laid out one by one
 const MAX_EMPTY = 10_000; // cells of a table that its rows may leave out
 const MAX_DELIMITERS = 4096; // characters of the row below a table's head
 const DELIMITERS = /^\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?$/;
@@ -144,13 +145,17 @@ export class Table {
     this.table = make("table", {}, make("thead", {}, this.row));
     this.node = make("div", { className: "table", tabIndex: 0 }, this.table);
     this.body = null;
+    this.rows = 0;
     this.fill("th", head);
     this.text = ""; // of the row
     this.fresh = ""; // what of it is not shown
   }
 
   line(text) {
-    this.body ??= this.table.appendChild(document.createElement("tbody"));
+    if (this.rows++ % MAX_ROWS === 0) {
+      this.body = this.table.appendChild(document.createElement("tbody"));
+      this.table.classList.toggle("long", this.rows > MAX_ROWS);
+    }
     this.row = this.body.appendChild(document.createElement("tr"));
     this.more(text);
   }
@@ -167,7 +172,8 @@ export class Table {
 
   /** A row, parsed as long as it is short; then as it stands until it is complete. */
   show() {
-    if (this.fresh && this.text.length <= PART) this.fill("td", this.text);
+    if (!this.fresh) return;
+    if (this.text.length <= PART) this.fill("td", this.text);
     else this.row.lastChild?.append(this.fresh);
     this.fresh = "";
   }
