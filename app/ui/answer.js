@@ -7,8 +7,8 @@ const FLUSH = 40; // milliseconds between two times that text is shown
 
 export class Answer {
   // The message may have content already, which the answer continues.
-  constructor(message, view, scroll) {
-    Object.assign(this, { message, view, scroll });
+  constructor(message, view) {
+    Object.assign(this, { message, view });
     this.usage = this.timings = this.reason = this.first = null;
     this.begin = performance.now();
     this.before = message.figures?.tokens ?? 0; // of the part that this continues
@@ -50,13 +50,14 @@ export class Answer {
     this.timer = 0;
     const reasoning = this.waiting.reasoning.splice(0).join("");
     const content = this.waiting.content.splice(0).join("");
-    if (!reasoning && !content) return;
-    this.scroll(() => {
-      if (reasoning) this.view.thinks(reasoning);
-      if (content) this.view.writes(content);
-    });
-    if (reasoning) this.message.reasoning = (this.message.reasoning ?? "") + reasoning;
-    this.message.content += content;
+    if (reasoning) {
+      this.view.thinks(reasoning);
+      this.message.reasoning = (this.message.reasoning ?? "") + reasoning;
+    }
+    if (content) {
+      this.view.writes(content);
+      this.message.content += content;
+    }
   }
 
   end(isStopped) {

@@ -119,7 +119,7 @@ export class Conversation {
     if (continues) view.show(true);
     this.changed();
     view.article.setAttribute("aria-busy", "true");
-    const answer = new Answer(message, view, (act) => this.page.follow(this, act));
+    const answer = new Answer(message, view);
     const saves = setInterval(() => this.page.store.put(this.data), SAVE);
     let problem = null;
     try {
@@ -160,12 +160,10 @@ export class Conversation {
       if (!message.content) remove(this.data, message);
     }
     const view = this.view(message);
-    this.page.follow(this, () => {
-      if (error) view.show();
-      view.showNote();
-      if (problem) this.complain(problem, isNew ? null : again);
-      this.changed();
-    });
+    if (error) view.show();
+    view.showNote();
+    if (problem) this.complain(problem, isNew ? null : again);
+    this.changed();
     const said = problem ? problem.message : `${message.content.slice(0, 1500)} ${note(message.figures)}`;
     announce(`${strings.answerBy(this.title)} ${said}`);
   }

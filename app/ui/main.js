@@ -20,6 +20,7 @@ class Page {
     this.models = new Map(); // length of the context, by model
     this.presets = [];
     this.scroller = byId("scroller");
+    this.followEnd();
     this.store = new Store((text) => this.storageTrouble(text), (id, row) => this.changedElsewhere(id, row));
     this.settings = new Settings(this);
     this.composer = new Composer(this);
@@ -152,16 +153,20 @@ class Page {
 
   // The window
 
-  // Do what adds to a column, and stay at the end where it was.
-  follow(conversation, act) {
-    const { scroller } = this;
-    const isNear = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR;
-    act();
-    if (isNear && this.panes.includes(conversation)) this.toEnd();
+  // To the end of the column, and then with it as it grows, until someone scrolls back.
+  toEnd() {
+    this.follows = true;
+    this.scroller.scrollTop = this.scroller.scrollHeight;
   }
 
-  toEnd() {
-    this.scroller.scrollTop = this.scroller.scrollHeight;
+  followEnd() {
+    const { scroller } = this;
+    scroller.addEventListener("scroll", () => {
+      this.follows = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR;
+    });
+    const grown = new ResizeObserver(() => this.follows && this.toEnd());
+    grown.observe(byId("panes"));
+    grown.observe(scroller); // a phone's keyboard makes it smaller
   }
 
   focus() {

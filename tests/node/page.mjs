@@ -100,7 +100,7 @@ function answered(...bodies) {
     ends: () => told.push("ends"),
   };
   const message = { role: "assistant", content: "" };
-  const answer = new Answer(message, view, (act) => act());
+  const answer = new Answer(message, view);
   for (const body of bodies) answer.add(body);
   answer.end(false);
   return { told, message };

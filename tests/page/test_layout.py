@@ -1,0 +1,166 @@
+"""How the page fits windows and people: widths, themes, keyboard alone, assistive technology."""
+
+import pytest
+
+from tests.page.conftest import SIZES, answer, complete, open_list, say, text_of, titles
+from tests.scripted import ScriptedBackend, says
+
+pytestmark = pytest.mark.page
+TEXT = "# Head\n\nSee:\n\n```c\nint x;\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- [x](https://y.example)\n"
+
+
+@pytest.fixture
+def focus(page):
+    """What has the focus, after Tab was pressed until it is there; 80 times at most."""
+
+    def move(selector, key="Tab"):
+        for _ in range(80):
+            if page.evaluate("(which) => document.activeElement.matches(which)", selector):
+                return
+            page.keyboard.press(key)
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    return move
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [*SIZES, 320])
+def test_a_window_has_all_of_it_in_both_themes(visit, page, width, scheme):
+    page.emulate_media(color_scheme=scheme)
+    visit(ScriptedBackend(says("```\n", "x" * 200, "\n```\n", "y" * 200)))
+    say(page, "Hi!" * 100)
+    complete(page)
+    page.locator("#brief").click()
+    page.get_by_role("img", name="Tokens a second").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert back == {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 27)"}[scheme]
+    for name in ("Settings", "More"):
+        page.locator(".pane").get_by_text(name, exact=True).click()
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.keyboard.press("Escape")
+    column = page.locator("#panes").bounding_box()
+    assert column["width"] < 800  # 75 characters and the edges
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", SIZES)
+def test_axe_finds_nothing(visit, page, scheme):
+    from axe_playwright_python.sync_playwright import Axe  # scripts/test-page installs it
+
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    visit(ScriptedBackend(says("<think>", "Hm.", "</think>", TEXT)))
+    say(page, "Hi!")
+    complete(page).get_by_text("Thoughts").click()
+    page.get_by_role("button", name="Regenerate").click()
+    page.get_by_text("2/2").wait_for()
+    complete(page)
+    page.locator("#context .used").wait_for()
+    found = []
+
+    def look(state):
+        violations = Axe().run(page).response["violations"]
+        found.extend((state, one["id"], one["nodes"][0]["html"][:200]) for one in violations)
+
+    page.locator("#brief").click()
+    page.get_by_role("img", name="Tokens a second").wait_for()
+    look("answer")
+    page.locator("#brief").click()
+    page.get_by_role("button", name="Settings").click()
+    for group in page.locator("#settings summary").all():
+        group.click()
+    look("settings")
+    page.get_by_role("button", name="Done").click()
+    page.keyboard.press("Control+/")
+    look("keys")
+    page.get_by_role("button", name="Close", exact=True).last.click()
+    page.get_by_role("button", name="Edit").first.click()
+    look("edit")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Compare").click()
+    page.locator(".pane").nth(1).get_by_text("More").click()
+    open_list(page)
+    page.get_by_role("button", name="Delete Hi!", exact=True).click()
+    page.get_by_text("Deleted").wait_for()
+    look("list")
+    assert found == []
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_all_of_a_chat_goes_by_keyboard(visit, page, focus):
+    count = iter(range(1, 100))
+    visit(ScriptedBackend(lambda job: says(f"Answer {next(count)}.")(job)))
+    page.get_by_text("0 running").wait_for()
+    focus("#input")
+    page.keyboard.type("First")
+    page.keyboard.press("Control+Enter")
+    assert text_of(complete(page)) == "Answer 1."
+    focus("article.assistant .tools button:nth-child(3)", "Shift+Tab")  # Regenerate
+    page.keyboard.press("Enter")
+    complete(page).get_by_text("2/2").wait_for()
+    focus(".alternatives button:first-child", "Shift+Tab")
+    page.keyboard.press("Enter")
+    assert text_of(answer(page)) == "Answer 1."
+    page.keyboard.press("Control+Shift+O")
+    assert page.evaluate("document.activeElement.id") == "input"
+    page.keyboard.type("Second")
+    page.keyboard.press("Control+Enter")
+    complete(page)
+    page.keyboard.press("Control+k")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert page.locator(".pane h2").text_content() == "First"
+    page.keyboard.press("Control+k")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("End")
+    page.keyboard.press("Delete")
+    assert titles(page) == ["Second"]
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+/")
+    page.locator("#help").get_by_text("Ctrl+Shift+O").wait_for()
+    page.keyboard.press("Escape")
+    focus("#notices button")
+    page.keyboard.press("Enter")
+    assert page.locator(".pane h2").text_content() == "First"
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_enter_sends_or_breaks_the_line_by_the_window(visit, page, width):
+    visit(ScriptedBackend(says("Fine.")))
+    page.locator("#input").fill("Hi!")
+    page.locator("#input").press("Shift+Enter")
+    page.locator("#input").press("Enter")
+    if width == 390:
+        assert page.locator("#input").input_value() == "Hi!\n\n"
+        page.locator("#send").click()
+    assert text_of(complete(page)) == "Fine."
+
+
+@pytest.mark.parametrize("width", [390])
+def test_on_a_phone_the_list_is_a_drawer_and_one_part_scrolls(visit, page):
+    page.emulate_media(reduced_motion="reduce")
+    visit(ScriptedBackend(says("Long. " * 500)))
+    say(page, "Hi!")
+    complete(page)
+    scrollers = """() => [...document.querySelectorAll("*")].filter((one) =>
+        one.scrollHeight > one.clientHeight + 1
+        && /auto|scroll/.test(getComputedStyle(one).overflowY)
+        && one.checkVisibility({ visibilityProperty: true })).map((one) => one.id)"""
+    assert page.evaluate(scrollers) == ["scroller"]
+    at = "scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight"
+    assert page.evaluate(at) < 2  # it has followed the answer
+    assert not page.locator("#sidebar").is_visible()
+    page.get_by_role("button", name="Show conversations").click()
+    assert page.locator("#new").is_visible()
+    assert page.locator("main").evaluate("(main) => main.inert")
+    page.keyboard.press("Escape")
+    assert not page.locator("#sidebar").is_visible()
+    assert page.evaluate("document.activeElement.id") == "menu"
+    page.get_by_role("button", name="Show conversations").click()
+    page.mouse.click(380, 400)
+    assert not page.locator("#sidebar").is_visible()
+    page.set_viewport_size({"width": 390, "height": 380})  # the keyboard has come up
+    box = page.locator("#input").bounding_box()
+    assert box["y"] + box["height"] < 380 and page.locator("#send").is_visible()
