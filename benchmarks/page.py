@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What CPU do one and a hundred viewers of the page cost, and how long is its first paint?
 
-    scripts/test-page -k narrow   # installs chromium and Playwright
+    scripts/test-page -k enter   # installs chromium and Playwright
     .venv/page/bin/python benchmarks/page.py [--seconds 30] [--visits 10]
 
 The server has a backend without a model. `viewers`: CPU of its worker's process, less its CPU

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Draws docs/pictures anew: the page, and the board's panels, of a server under traffic.
 
-    scripts/test-page -k narrow   # installs chromium and Playwright
-    .venv/page/bin/python scripts/pictures.py --prometheus PROGRAM [--seconds 60]
+    scripts/test-page -k enter   # installs chromium and Playwright
+    .venv/page/bin/python scripts/pictures.py [--prometheus PROGRAM] [--seconds 60]
 
-A real Prometheus scrapes the server and evaluates the queries of deploy/grafana/switchyard.json.
+Without a Prometheus the board stays as it is. A real one scrapes the server and evaluates the
+queries of deploy/grafana/switchyard.json.
 """
 
 import argparse
@@ -27,7 +28,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
 from tests.live.conftest import GUNICORN, Server, free_port  # noqa: E402
-from tests.page.conftest import launch  # noqa: E402
+from tests.page.conftest import launch, wait_until_begun  # noqa: E402
 
 OUT = ROOT / "docs" / "pictures"
 BOARD = ROOT / "deploy" / "grafana" / "switchyard.json"
@@ -37,6 +38,21 @@ QUESTIONS = (
     "Tell me a story about a fox.",
     "Write a list of five animals.",
 )
+ANSWER = """\
+With the `openai` package:
+
+```python
+from openai import OpenAI
+
+client = OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none")
+models = [model.id for model in client.models.list()]  # at least one
+```
+
+| setting | meaning |
+|---|---|
+| `base_url` | the address of **this** server |
+| `api_key` | any text, unless there is a `keys_file` |
+"""
 
 
 @contextlib.contextmanager
@@ -125,22 +141,56 @@ def draw_board(url, seconds):
     figure.savefig(OUT / "board.png", dpi=66)
 
 
+def ask(page, question):
+    page.locator("#input").fill(question)
+    page.locator("#input").press("Control+Enter")
+    page.locator("#send:disabled").wait_for()
+    page.locator("#send:enabled").wait_for()
+
+
+def chat(page):
+    """An answer of the model, and one with code and a table, which is written by hand."""
+    ask(page, QUESTIONS[1])
+    ask(page, "How do I ask it from Python?")
+    page.get_by_role("button", name="Edit").last.click()
+    page.get_by_label("Text of the message").fill(ANSWER)
+    page.get_by_role("button", name="Save").click()
+
+
+def compare(page):
+    page.get_by_role("button", name="Compare").click()
+    ask(page, QUESTIONS[1])
+
+
+def settings(page):
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Preset").wait_for()
+    page.get_by_text("Filters and mirostat").click()
+    page.get_by_text("Filters and mirostat").scroll_into_view_if_needed()
+
+
+VIEWS = {  # colours, width, height, and what is done first
+    "page": ("dark", 1280, 760, chat),
+    "page-empty": ("light", 1000, 600, lambda page: None),
+    "page-compare": ("light", 1280, 760, compare),
+    "page-settings": ("light", 1000, 700, settings),
+    "page-phone": ("light", 390, 700, chat),
+}
+
+
 def draw_page(url):
     from playwright.sync_api import sync_playwright
 
-    views = {"page-dark": ("dark", 1400, 760), "page-narrow": ("light", 320, 640)}
     with sync_playwright() as playwright:
         browser = launch(playwright)
-        for name, (scheme, width, height) in views.items():
-            size = {"width": width, "height": height}
-            page = browser.new_page(color_scheme=scheme, viewport=size)
+        for name, (scheme, width, height, act) in VIEWS.items():
+            page = browser.new_page(
+                color_scheme=scheme, viewport={"width": width, "height": height}
+            )
             page.goto(url)
-            for number, question in enumerate(QUESTIONS if width > 1000 else QUESTIONS[:1], 1):
-                if number > 1:
-                    page.get_by_role("button", name="New conversation").click()
-                page.locator(f"#ask-{number}").fill(question)
-                page.locator(f"#ask-{number}").press("Enter")
-            page.wait_for_timeout(6000)  # some seconds of answers, and of the line of tokens
+            wait_until_begun(page)
+            act(page)
+            page.wait_for_timeout(1500)  # tokens are counted, and the state of the server is shown
             page.screenshot(path=OUT / f"{name}.png")
             page.close()
         browser.close()
@@ -150,18 +200,19 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--prometheus", required=True, help="the program")
+    parser.add_argument("--prometheus", help="the program")
     parser.add_argument("--seconds", type=int, default=60)
     args = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
-        server = Server(GUNICORN, directory).wait_until_ready()
+        server = Server(GUNICORN, directory, model=ROOT / "models" / "demo").wait_until_ready()
         try:
-            with prometheus(args.prometheus, server, directory) as url, traffic(server):
-                time.sleep(args.seconds)
-                draw_page(server.url)
-                draw_board(url, args.seconds)
+            draw_page(server.url)
+            if args.prometheus:
+                with prometheus(args.prometheus, server, directory) as url, traffic(server):
+                    time.sleep(args.seconds)
+                    draw_board(url, args.seconds)
         finally:
             server.stop()
 

@@ -63,11 +63,15 @@ def _read(name: str) -> tuple[bytes, str]:
     """The content of a file, and its ETag."""
     data = (HERE / name).read_bytes()
     if name == "index.html":
+        data = data.replace(b"<!-- styles -->", _links("stylesheet", ".css"))
         # All modules at once: a browser would find them one import after the other.
-        scripts = sorted(asset for asset in assets() if asset.endswith(".js"))
-        links = (f'<link rel="modulepreload" href="ui/{script}">' for script in scripts)
-        data = data.replace(b"<!-- modules -->", "\n  ".join(links).encode())
+        data = data.replace(b"<!-- modules -->", _links("modulepreload", ".js"))
     return data, hashlib.sha256(data).hexdigest()[:20]
+
+
+def _links(relation: str, suffix: str) -> bytes:
+    names = sorted(name for name in assets() if name.endswith(suffix))
+    return "".join(f'<link rel="{relation}" href="ui/{name}">' for name in names).encode()
 
 
 def make_blueprint(settings: Settings) -> flask.Blueprint:

@@ -199,13 +199,24 @@ def visit(page, serve, complaints):
     def make(backend, **settings):
         client = serve(backend, **settings)
         page.goto(client.url)
+        wait_until_begun(page)
         return client
 
     yield make
     page.goto("about:blank")  # which ends its streams
 
 
+def wait_until_begun(page):
+    page.locator("#ask-label:not(:empty)").wait_for()
+
+
+def reload(page):
+    page.reload()
+    wait_until_begun(page)
+
+
 def say(page, text):
+    wait_until_begun(page)
     page.locator("#input").fill(text)
     page.locator("#input").press("Control+Enter")
 
@@ -233,6 +244,7 @@ def text_of(shown):
 
 def open_list(page):
     """The list of conversations, where it is a drawer."""
+    wait_until_begun(page)
     if page.locator("#menu").is_visible() and not page.locator("body.drawer").count():
         page.locator("#menu").click()
 

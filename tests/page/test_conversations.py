@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.page.conftest import SIZES, begin, complete, open_list, say, text_of, titles
+from tests.page.conftest import SIZES, begin, complete, open_list, reload, say, text_of, titles
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.page
@@ -63,7 +63,7 @@ def test_conversations_are_found_renamed_and_kept(talk, page):
     page.keyboard.press("Enter")
     assert titles(page) == ["Renamed", "First of all"]
     assert page.locator(".pane h2").text_content() == "Renamed"
-    page.reload()
+    reload(page)
     assert page.locator(".pane h2").text_content() == "Renamed"  # the one that was open
     open_list(page)
     page.get_by_role("button", name="First of all", exact=True).click()
@@ -78,7 +78,7 @@ def test_a_deleted_conversation_comes_back_by_undo(talk, page):
     assert titles(page) == ["Second", "First"]
     menu(page, "Delete")
     page.get_by_text("Deleted “First”.").wait_for()
-    page.reload()
+    reload(page)
     assert titles(page) == ["Second"]
 
 
@@ -100,14 +100,14 @@ def test_a_switch_keeps_nothing_and_gives_nothing_up_before_the_end(talk, page):
     assert titles(page) == ["First"]
     say(page, "More")
     complete(page)
-    page.reload()
+    reload(page)
     page.get_by_text("No conversations yet.").wait_for()
     say(page, "Second")
     complete(page)
     page.get_by_role("button", name="Preferences").click()
     page.get_by_label("Keep conversations in this browser").check()
     page.get_by_role("button", name="Done").click()
-    page.reload()
+    reload(page)
     page.get_by_role("button", name="Second", exact=True).wait_for()
 
 
@@ -148,7 +148,7 @@ def test_an_export_comes_back(talk, page, kind):
     upload(page, name, text)
     page.get_by_text("Imported 2 conversations.").wait_for()
     assert sorted(titles(page)) == ["First", "Second"]
-    page.reload()
+    reload(page)
     page.get_by_role("button", name="First", exact=True).click()
     assert text_of(page.locator("article.user")) == "First"
     assert text_of(page.locator("article.assistant")) == "Fine."
@@ -162,6 +162,6 @@ def test_a_wrong_file_is_one_sentence_and_nothing_is_lost(talk, page, text):
     talk("First")
     upload(page, "holiday.json", text)
     page.get_by_text("Nothing was imported from holiday.json: it").wait_for()
-    page.reload()
+    reload(page)
     page.get_by_role("button", name="First", exact=True).wait_for()
     assert titles(page) == ["First"]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.page.conftest import SIZES, answer, begin, complete, say, text_of, titles
+from tests.page.conftest import SIZES, answer, begin, complete, reload, say, text_of, titles
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.page
@@ -51,7 +51,7 @@ def test_answers_are_regenerated_and_their_alternatives_shown(numbered, page):
     complete(page)
     page.get_by_role("button", name="Next alternative").click()
     assert shown(page) == ["Hi!", "Answer 2."]
-    page.reload()
+    reload(page)
     page.get_by_role("button", name="Previous alternative").click()
     assert shown(page) == ["Hi!", "Answer 1.", "More", "Answer 3."]
 
@@ -159,7 +159,7 @@ def test_each_conversation_has_its_settings_and_sends_what_differs(numbered, pag
     more = {"seed": 7, "stop": ["END", "\n"], "regex": "[A-Z].*", "top_k": 20}
     assert body == {**stream, **more}
     complete(page)
-    page.reload()
+    reload(page)
     page.get_by_role("button", name="Settings").click()
     assert sheet.get_by_label("top_k").input_value() == "20"
     sheet.get_by_label("top_k").fill("-7")  # out of the range
@@ -204,7 +204,7 @@ def test_a_question_goes_to_two_columns_with_settings_of_their_own(numbered, pag
     assert {"role": "system", "content": "Other."} in first
     assert {"role": "user", "content": "Which?"} in first
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.reload()
+    reload(page)
     assert {text_of(complete(page, pane)) for pane in (0, 1)} == texts
     page.get_by_role("button", name="Close this column").click()
     assert page.locator(".pane").count() == 1

@@ -8,7 +8,7 @@ import pytest
 from switchyard.engine.messages import Chunk, Started
 from tests.hosts.conftest import wait_for
 from tests.operations.conftest import KEYS, entry
-from tests.page.conftest import SIZES, answer, begin, complete, say, text_of
+from tests.page.conftest import SIZES, answer, begin, complete, reload, say, text_of
 from tests.scripted import Gate, ScriptedBackend, finished, says
 
 pytestmark = pytest.mark.page
@@ -50,7 +50,7 @@ def test_escape_ends_the_job_and_keeps_what_came(visit, page):
     page.keyboard.press("Escape")
     assert "stopped" in complete(page).text_content()
     wait_for(lambda: client.models.num_jobs == 0)
-    page.reload()
+    reload(page)
     assert "begun" in complete(page).text_content()
 
 
@@ -119,7 +119,7 @@ def test_a_line_of_ten_megabytes_leaves_the_page_usable(visit, page):
     length = "shown => shown.textContent.length"
     assert complete(page).locator(".text").evaluate(length) == 10_000_000
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.reload()
+    reload(page)
     assert complete(page).locator(".text").evaluate(length) == 10_000_000
     begin(page)
     say(page, "Once more.")
@@ -151,7 +151,7 @@ def test_a_wrong_key_is_said_in_words_and_the_conversation_kept(visit, page, tmp
     assert text_of(complete(page)) == "Fine."
     assert text_of(page.locator("article.user")) == "Hi!"
     page.get_by_text("0 running").wait_for()
-    page.reload()
+    reload(page)
     assert page.locator("#key").input_value() == KEYS["ann"]
     stored = page.evaluate("JSON.stringify({...localStorage})")
     assert KEYS["ann"] not in stored  # the tab's end forgets it
@@ -256,7 +256,7 @@ def test_a_server_that_is_gone_is_said_and_the_conversation_kept(visit, page):
     page.route("**/ui/status", lambda route: route.abort("connectionrefused"))
     say(page, "Still there?")
     page.get_by_text("The server does not answer. The conversation is kept").first.wait_for()
-    page.reload()
+    reload(page)
     page.locator(".pane").get_by_text("Still there?").first.wait_for()
     assert text_of(complete(page)) == "Here."
     page.locator("#trouble").get_by_text("Next look in 3 s").wait_for()
