@@ -13,6 +13,7 @@ from switchyard.engine.model.tokenizer import Tokenizer
 from tests.engine.forced import exl2_backend
 
 FILE = "notes.txt"
+THINK = "Think first."
 SECRET = re.compile(r"The secret word is (\w+)\.")
 # Beyond `default_max_tokens`: Codex names no limit.
 LONG = " And so on" * 150 + ", to the end."
@@ -34,7 +35,7 @@ def answer(prompt, has_form):
             call = {"name": name, "arguments": arguments}
             before = "" if has_form else "I look.\n"
             return f"{before}<tool_call>\n{json.dumps(call)}\n</tool_call>"
-    return "A look at a file"
+    return "<think>\nHm.\n</think>\nYes." if THINK in prompt else "A look at a file"
 
 
 def make_backend(config, *_):
