@@ -47,7 +47,7 @@ def test_a_deadline_before_the_first_byte_has_its_status(
     wait_until_empty(client)
 
 
-CHATS = ["/v1/chat/completions", "/v1/messages", "/v1/responses"]
+CHATS = ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"]
 
 
 def streamed_chat(path):
@@ -81,6 +81,7 @@ def test_a_streamed_chat_that_fails_at_once_has_a_status_of_its_own(make_client,
         (CHATS[0], b": ", b"data: [DONE]\n\n"),
         (CHATS[1], b"event: message_start\n", b"}\n\n"),
         (CHATS[2], b"event: response.created\n", b"}\n\n"),
+        (CHATS[3], b" ", b"}\n"),
     ],
 )
 def test_a_chat_that_waits_for_longer_than_a_heartbeat_shows_that_it_is_served(

@@ -14,6 +14,7 @@ REST = {
     MESSAGES: {"messages": [USER], "max_tokens": 1},
     "/completion": {"prompt": "x"},
     "/api/v1/generate": {"prompt": "x"},
+    "/api/chat": {"messages": [USER]},
 }
 
 

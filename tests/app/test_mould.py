@@ -17,9 +17,10 @@ from switchyard.app.delivery.framing import (
 from switchyard.app.delivery.progress import WithProgress
 from switchyard.app.delivery.render import MARK
 from switchyard.app.delivery.timings import WithTimings
-from switchyard.app.formats import anthropic, kobold, plain
+from switchyard.app.formats import anthropic, kobold, ollama, plain
 from switchyard.app.formats.anthropic.render import MessageRender
 from switchyard.app.formats.kobold.render import KoboldRender
+from switchyard.app.formats.ollama.render import OllamaRender
 from switchyard.app.formats.openai import parse
 from switchyard.app.formats.openai.chat import ChatRender
 from switchyard.app.formats.openai.logprobs import TokenNames
@@ -62,6 +63,11 @@ def message(**parser):
     return MessageRender(head, answer(**parser))
 
 
+def ollama_chat(**parser):
+    head = ollama.render.OllamaHead("model", "now", 0.0, True, lambda token_id: b"")
+    return OllamaRender(head, answer(**parser))
+
+
 WAYS = {
     "completions": (completion, SERVER_SENT_EVENTS),
     "several choices": (lambda: completion(3), SERVER_SENT_EVENTS),
@@ -81,6 +87,9 @@ WAYS = {
     "messages, thoughts": (lambda: message(tags=THOUGHTS), anthropic.render.EVENTS),
     "messages, calls": (lambda: message(format=GENERIC), anthropic.render.EVENTS),
     "generate": (lambda: GenerateRender(jobs(), "id-1", "model"), plain.render.EVENTS),
+    "ollama": (ollama_chat, ollama.render.LINES),
+    "ollama, thoughts": (lambda: ollama_chat(tags=THOUGHTS), ollama.render.LINES),
+    "ollama, calls": (lambda: ollama_chat(format=GENERIC), ollama.render.LINES),
     "kobold": (lambda: KoboldRender(jobs()), kobold.render.EVENTS),
 }
 
@@ -102,7 +111,7 @@ def test_every_frame_is_what_it_would_be_by_itself(way, texts, per_write):
         assert writer.write(events) == [frame for frame in frames if frame]
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "messages, calls"])
+@pytest.mark.parametrize("way", [way for way in WAYS if not way.endswith(", calls")])
 def test_the_frames_of_mere_text_are_put_together_once(way):
     make_render, framing = WAYS[way]
     render = Counting(make_render())

@@ -186,11 +186,11 @@ def test_a_parameter_may_stand_under_several_names(make_client, url):
 
 CHATS = ["/v1/chat/completions", "/v1/messages"]
 TEXTS = ["/v1/completions", "/generate", "/completion", "/api/v1/generate"]
-EVERYWHERE = [*CHATS, *TEXTS, "/v1/responses"]
+EVERYWHERE = [*CHATS, *TEXTS, "/v1/responses", "/api/chat", "/api/generate"]
 
 
 def least(url):
-    if url in TEXTS:
+    if url in TEXTS or url == "/api/generate":
         return {"prompt": "x"}
     return INPUT if "responses" in url else MESSAGES
 
@@ -249,6 +249,18 @@ def test_other_names_of_what_a_job_has_are_known_on_every_route(make_client, url
     assert (job.max_new_tokens, job.stop_strings, job.min_new_tokens) == (9, ("y",), 2)
     assert job.ignore_eos and sampling.banned_strings and sampling.dry_range == 64
     assert sampling.dynatemp_high == 1.5
+
+
+@pytest.mark.parametrize("url", EVERYWHERE)
+def test_a_window_of_no_tokens_is_off_by_one_name_and_all_by_others(make_client, url):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    for name in ("repeat_last_n", "rep_pen_range", "repetition_range"):
+        body = {**least(url), "rep_pen": 1.3, name: 0}
+        assert client.post(url, json=body).status_code == 200, name
+    off, *others = (job.sampling for job in backend.enqueued)
+    assert off.repetition_penalty == 1
+    assert {(one.repetition_penalty, one.repetition_range) for one in others} == {(1.3, -1)}
 
 
 @pytest.mark.parametrize("url", EVERYWHERE)

@@ -120,6 +120,25 @@ def test_a_message(make_client, name):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
+def test_an_answer_of_ollamas_api(make_client, name):
+    client = make_client(ScriptedBackend(says(*SCRIPTS[name])))
+    asked = {"messages": MESSAGES, "tools": [{"type": "function", "function": FUNCTION}]}
+    whole = client.post("/api/chat", json={**asked, "stream": False}).json
+    together = {"role": "assistant", "content": ""}
+    for line in client.post("/api/chat", json=asked).text.splitlines():
+        last = json.loads(line)
+        message = last.pop("message")
+        for field in ("content", "thinking", "tool_calls"):
+            if field in message:
+                empty = [] if field == "tool_calls" else ""
+                together[field] = together.get(field, empty) + message[field]
+    for call in (*together.get("tool_calls", ()), *whole["message"].get("tool_calls", ())):
+        assert call.pop("id").startswith("call_")
+    assert together == whole["message"]
+    assert last["done_reason"] == whole["done_reason"] == "stop"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_response(make_client, name):
     client = make_client(ScriptedBackend(says(*SCRIPTS[name])))
     asked = {"input": "Hello", "tools": [{"type": "function", **FUNCTION}]}

@@ -13,6 +13,7 @@ BODIES = {
     "/v1/messages": {**CHAT, "max_tokens": 9},
     "/v1/responses": {"input": "x"},
     "/completion": {"prompt": "x"},
+    "/api/chat": CHAT,
 }
 
 

@@ -28,6 +28,9 @@ ASKED = {
     "/v1/token/encode": {"text": "a"},
     "/v1/token/decode": {"tokens": [5]},
     "/api/v1/generate": {"prompt": "a"},
+    "/api/chat": CHAT,
+    "/api/generate": {"prompt": "a"},
+    "/api/show": {},
     "/api/extra/tokencount": {"prompt": "a"},
     "/v1/internal/encode": {"text": "a"},
     "/v1/internal/decode": {"tokens": [5]},
@@ -39,6 +42,7 @@ ASKED = {
 LISTS = [
     *("/v1/models", "/v1/models/broken", "/v1/model/list", "/v1/lora", "/v1/template/list"),
     *("/v1/status", "/metrics", "/health/ready", "/v1/requests", "/api/v1/model"),
+    *("/api/tags", "/api/ps"),
 ]
 
 

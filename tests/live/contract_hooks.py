@@ -21,6 +21,7 @@ from switchyard.app.formats.kobold.parse import (
 )
 from switchyard.app.formats.llamacpp.gap import Infill
 from switchyard.app.formats.llamacpp.parse import SWITCHES, LlamaCpp
+from switchyard.app.formats.ollama.parse import ChatRequest, GenerateRequest
 from switchyard.app.formats.openai.parse import Completion
 from switchyard.app.formats.plain.parse import Generate
 from switchyard.app.formats.responses.parse import ResponseRequest
@@ -44,6 +45,7 @@ MOST = {
     "max_length": 4,
     "max_new_tokens": 4,
     "n_predict": 4,
+    "num_predict": 4,
     "min_tokens": 1,
     "n": 3,
     "best_of": 3,
@@ -52,6 +54,8 @@ MOST = {
 LIMITS = {
     "/completion": "n_predict",
     "/infill": "n_predict",
+    "/api/chat": "num_predict",
+    "/api/generate": "num_predict",
     "/api/v1/generate": "max_length",
     "/api/extra/generate/stream": "max_length",
     "/api/extra/tokencount": None,
@@ -75,6 +79,7 @@ MEANING = {
     *("json_schema", "regex", "choice", "grammar"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar_string", "text"),
     *("preset", "sampler_order", "output_config", "reasoning", "thinking"),
+    *("format", "options", "context", "raw", "think"),
     "input",  # of thoughts without a text, with nothing to answer
     *("tools", "chat_template_kwargs", "documents", "reasoning_effort", "reasoning_budget"),
 }
@@ -143,9 +148,10 @@ def filter_failure(context, failure, case, response):
         return not wrong or not wrong <= idle_ones
     if isinstance(failure, RejectedPositiveData) and response.status_code == 400:
         error = response.json()["error"]
-        if "param" not in error:  # Anthropic's, which has a message only
+        if "param" not in error:  # Anthropic's and Ollama's, which have a message only
             given = MEANT & case.body.keys() if isinstance(case.body, dict) else ()
-            return not any(name in error["message"] for name in given)
+            message = error if isinstance(error, str) else error["message"]
+            return not any(name in message for name in given)
         return (error["param"] or "").partition(".")[0] not in MEANT
     return True
 
@@ -174,6 +180,8 @@ def other_names(path, body):
         "/generate": Generate,
         "/completion": LlamaCpp,
         "/infill": Infill,
+        "/api/chat": ChatRequest,
+        "/api/generate": GenerateRequest,
         "/api/extra/generate/stream": KoboldStream,
         "/api/v1/generate": Textgen if is_textgen(body) else Kobold,
     }
