@@ -166,13 +166,14 @@ class Models:
             return self._life.unload(entry, entry.instance.served.drain if drain is None else drain)
 
     def keep(self, name: str, idle_timeout: float) -> None:
-        """Set a model's idle timeout, in seconds, until it is swapped; 0: it is never unloaded.
-        Raises ModelNotFound.
+        """Set a model's idle timeout, in seconds from now on, until the model is swapped; 0: it is
+        never unloaded. Raises ModelNotFound.
         """
         entry = self._names.find(name)
         with self._changed:
             one = entry.instance
             one.served = replace(one.served, idle_timeout=idle_timeout)
+            one.used = self._life.clock()
 
     def point(self, alias: str, name: str) -> str | None:
         """Point an alias to a model. Returns its former target. Raises ModelNotFound."""

@@ -33,6 +33,13 @@ def test_a_complete_directory_is_read(model_path):
     assert len(model_dir.eos_token_ids) == 2  # of config.json, and the template's stop token
 
 
+def test_the_size_and_the_number_of_parameters_are_those_of_the_weights(model_path):
+    model_dir = ModelDir.read(model_path)
+    assert model_dir.size == sum(f.stat().st_size for f in model_dir.path.glob("*.safetensors"))
+    assert model_dir.num_parameters * 2 == pytest.approx(model_dir.size, rel=0.01)  # float16
+    assert model_dir.shape.num_layers == 2
+
+
 def test_a_model_was_created_when_its_config_was(directory):
     os.utime(directory / "config.json", (1, 1_600_000_000.9))
     assert ModelDir.read(str(directory)).created == 1_600_000_000

@@ -229,6 +229,7 @@ def fit(body, limit="max_tokens", others=()):
     body = {name: value for name, value in body.items() if value is not None and name not in others}
     for name in ("model", "max_context_length", "truncation_length", "dynamic_temperature"):
         body.pop(name, None)
+    body.pop("keep_alive", None)  # 0 unloads the model
     if isinstance(body.get("dry_sequence_breakers"), str):
         body["dry_sequence_breakers"] = json.dumps([body["dry_sequence_breakers"] or " "])
     meant = sorted(MEANING & body.keys())
