@@ -90,7 +90,7 @@ LAYERS = {
         {"backend", "cpu", "cuda"},
     ],
     "app/formats": [
-        {"shapes", "format", "codex"},
+        {"shapes", "format", "codex", "logprobs"},
         {"changes", "loads"},
         {"answer", "choices", "count", "models"},
         {"text"},

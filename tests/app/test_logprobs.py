@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard import engine
-from switchyard.app.formats.openai.logprobs import CompletionLogprobs, TokenNames
+from switchyard.app.formats.logprobs import CompletionLogprobs, TokenNames
 from switchyard.engine.messages import Chunk, Finished, PromptLogprobs, Started, TokenLogprob
-from tests.app.conftest import frames
+from tests.app.conftest import frames, named_events
 from tests.scripted import ScriptedBackend
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -244,7 +244,7 @@ def test_tokens_are_called_by_their_ids_on_request(make_client, ids):
 
 
 @pytest.mark.parameter("logprobs", "/v1/chat/completions")
-@pytest.mark.parameter("top_logprobs")
+@pytest.mark.parameter("top_logprobs", "/v1/chat/completions")
 def test_chat_tells_bytes_and_alternatives(make_client, ids, tokenizer):
     [a], end = ids("a"), tokenizer.token_id("<|im_end|>")
     backend = saying(("a", [scored(a, -0.25, (a, -0.25), (end, -math.inf))]))
@@ -336,3 +336,38 @@ def test_what_ended_a_text_is_told_and_in_it_on_request(make_client, is_streamed
         choices = [body["choices"][0] for body in bodies]
         assert "".join(choice["text"] for choice in choices) == expected
         assert choices[-1]["stop_reason"] == "END"
+
+
+@pytest.mark.parameter("include")
+@pytest.mark.parameter("top_logprobs", "/v1/responses")
+def test_a_response_has_logprobs_of_its_text_alone(make_client, ids):
+    a, b, c, d = ids("abcd")
+    backend = saying(
+        ("<think>", [scored(c, -9.0)]),
+        ("Hm.</think>", [scored(d, -9.0)]),
+        ("", [scored(a, -1.0, (a, -1.0))]),  # text that is held back
+        ("ab", [scored(b, -2.0, (a, -1.5))]),
+        ("", [scored(c, -3.0, (c, -3.0))]),  # a token without text
+    )
+    client = make_client(backend)
+    body = {"input": "x", "include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    thoughts, message = client.post("/v1/responses", json=body).json["output"]
+    [part] = message["content"]
+    told = [(one["token"], one["logprob"]) for one in part["logprobs"]]
+    assert told == [("a", -1.0), ("b", -2.0), ("c", -3.0)] and "logprobs" not in str(thoughts)
+    assert part["logprobs"][1]["top_logprobs"] == [{"token": "a", "logprob": -1.5, "bytes": [97]}]
+    bodies = named_events(client.post("/v1/responses", json={**body, "stream": True}))
+    deltas = [one for one in bodies if one["type"] == "response.output_text.delta"]
+    assert [one for delta in deltas for one in delta["logprobs"]] == part["logprobs"]
+    [done] = [one for one in bodies if one["type"] == "response.output_text.done"]
+    assert done["logprobs"] == part["logprobs"]
+    assert bodies[-1]["response"]["output"][1]["content"] == message["content"]
+    assert bodies[-1]["response"]["top_logprobs"] == 1
+    assert [job.num_logprobs for job in backend.enqueued] == [1, 1]
+
+
+def test_a_number_of_logprobs_that_are_not_asked_for_is_told(make_client):
+    client = make_client(saying(("a", [])))
+    response = client.post("/v1/responses", json={"input": "x", "top_logprobs": 2})
+    assert response.status_code == 200
+    assert response.headers["X-Switchyard-Ignored"] == "top_logprobs"

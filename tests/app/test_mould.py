@@ -20,10 +20,10 @@ from switchyard.app.delivery.timings import WithTimings
 from switchyard.app.formats import anthropic, kobold, ollama, plain
 from switchyard.app.formats.anthropic.render import MessageRender
 from switchyard.app.formats.kobold.render import KoboldRender
+from switchyard.app.formats.logprobs import TokenNames
 from switchyard.app.formats.ollama.render import OllamaRender
 from switchyard.app.formats.openai import parse
 from switchyard.app.formats.openai.chat import ChatRender
-from switchyard.app.formats.openai.logprobs import TokenNames
 from switchyard.app.formats.openai.render import CompletionRender, OpenAIHead
 from switchyard.app.formats.plain.render import GenerateRender
 from switchyard.app.parts.call_formats import GENERIC

@@ -307,7 +307,8 @@ def test_parts_of_all_items_are_counted_together(name):
         ({"regex": r"[^\s\S]"}, "regex"),
         ({"response_format": {"type": "text"}}, "response_format"),
         ({"reasoning": {"effort": "least"}}, "reasoning.effort"),
-        ({"include": ["file_search_call.results"]}, "include"),
+        ({"include": ["file_search_call.results"]}, "include.0"),
+        ({"top_logprobs": 21}, "top_logprobs"),
     ],
 )
 def test_what_is_wrong_is_named(make_client, change, param):

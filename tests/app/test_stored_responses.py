@@ -60,7 +60,7 @@ def test_a_response_continues_another_as_if_all_had_been_sent(make_client, with_
 
 def test_a_stored_response_is_told_until_it_is_deleted(make_client):
     client = make_client(ScriptedBackend())
-    response = answer(client, {})
+    response = answer(client, {"stream": True})
     path = f"{URL}/{response['id']}"
     assert client.get(path).json == response
     assert client.get(path.removeprefix("/v1")).json == response

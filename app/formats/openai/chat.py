@@ -7,7 +7,7 @@ from switchyard import engine
 from switchyard.app.chat.answer import Answer
 from switchyard.app.chat.request import Chat
 from switchyard.app.delivery.render import Body, TextBody
-from switchyard.app.formats.openai.logprobs import TokenNames, chat_logprobs
+from switchyard.app.formats.logprobs import TokenNames, chat_logprobs
 from switchyard.app.formats.openai.render import OpenAIHead, OpenAIRender, PromptLogprobs, start
 from switchyard.app.formats.shapes import delta, ending
 from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall

@@ -9,7 +9,7 @@ from typing import Any
 from switchyard import engine
 from switchyard.app.delivery.render import Body, TextBody
 from switchyard.app.formats.choices import ChoicesRender
-from switchyard.app.formats.openai.logprobs import CompletionLogprobs, TokenNames
+from switchyard.app.formats.logprobs import CompletionLogprobs, TokenNames
 from switchyard.app.formats.shapes import ending, usage
 from switchyard.app.parts.choice import Choice, best_of
 from switchyard.app.request.generation import Generation

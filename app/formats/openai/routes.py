@@ -19,9 +19,9 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.answer import Prepared, answer, answer_chat, jobs_of
 from switchyard.app.formats.choices import with_extras
 from switchyard.app.formats.count import InputTokens, answer_count
+from switchyard.app.formats.logprobs import TokenNames
 from switchyard.app.formats.openai import bodies, parse, render
 from switchyard.app.formats.openai.chat import ChatRender
-from switchyard.app.formats.openai.logprobs import TokenNames
 from switchyard.app.leases import model_of
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.parts.choice import Choice

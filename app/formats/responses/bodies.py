@@ -41,7 +41,7 @@ class Asked(TypedDict):
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
-    top_logprobs: Literal[0]
+    top_logprobs: int
     top_p: float
     truncation: Literal["disabled"]
     user: str | None

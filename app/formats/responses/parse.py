@@ -14,7 +14,8 @@ from switchyard.app.formats.responses.tools import (
     choice_in_chat,
     functions,
 )
-from switchyard.app.request.generation import Generation, Tokens
+from switchyard.app.request import neutral
+from switchyard.app.request.generation import MAX_LOGPROBS, Generation, Tokens
 from switchyard.app.request.names import Called
 from switchyard.app.request.neutral import ANY, OFF, Table, but
 from switchyard.app.request.validation import TAG, Finite, Object, renaming, validate, without_nulls
@@ -53,6 +54,7 @@ class ReasoningConfig(Object):
 
 
 FORMAT = "text.format"
+LOGPROBS = "message.output_text.logprobs"  # asks for them, in `include`
 MAX_METADATA = 16  # OpenAI's
 
 
@@ -78,11 +80,9 @@ class ResponseRequest(Generation):
         "background": OFF,
         "client_metadata": ANY,
         "conversation": (),
-        "include": ([], ["reasoning.encrypted_content"]),
         "max_tool_calls": (),
         "prompt": (),
         "stream_options": ({}, {"include_obfuscation": False}, {"include_obfuscation": True}),
-        "top_logprobs": (0,),
         "truncation": ("auto", "disabled"),
     }
     reasons: ClassVar[dict[str, str]] = {
@@ -139,6 +139,20 @@ class ResponseRequest(Generation):
     reasoning: ReasoningConfig = Field(
         ReasoningConfig(), description="The effort of thinking before the answer."
     )
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(
+        default=[],
+        max_length=16,
+        fail_fast=True,
+        description=f"`{LOGPROBS}`: tell the log-probability of each token of the text."
+        " `reasoning.encrypted_content` is ignored, and the answer names `include`.",
+    )
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Number of most probable tokens told for each place. Ignored where `include`"
+        " doesn't ask for logprobs, and the answer names it.",
+    )
     metadata: dict[str, str] = Field(
         default={}, max_length=MAX_METADATA, description="Repeated in the answer."
     )
@@ -175,6 +189,17 @@ class ResponseRequest(Generation):
         is_list = isinstance(value, list)
         return [without_nulls(t) if isinstance(t, dict) else t for t in value] if is_list else value
 
+    def check(self) -> None:
+        super().check()
+        if any(name != LOGPROBS for name in self.include):
+            neutral.note("include")
+        if self.top_logprobs is not None and not self.wants_logprobs:
+            neutral.note("top_logprobs")
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return LOGPROBS in self.include
+
     def messages(self) -> list[dict[str, Any]]:
         """The messages of the input, as a chat has them."""
         if isinstance(self.input, str):
@@ -197,6 +222,8 @@ class ResponseRequest(Generation):
             "reasoning_effort": self.reasoning.effort,
             "response_format": _response_format(self.text.format),
         }
+        if self.wants_logprobs:
+            values |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         if "parallel_tool_calls" in self.model_fields_set:
             values["parallel_tool_calls"] = self.parallel_tool_calls
         with renaming({"response_format": FORMAT}):
@@ -223,7 +250,7 @@ class ResponseRequest(Generation):
                 else self.tool_choice or "auto"
             ),
             "tools": [_given(tool) for tool in self.tools],
-            "top_logprobs": 0,
+            "top_logprobs": self.top_logprobs or 0,
             "top_p": self.top_p,
             "truncation": "disabled",
             "user": self.user,

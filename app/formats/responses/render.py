@@ -11,6 +11,7 @@ from switchyard.app.chat.answer import Answer
 from switchyard.app.delivery.framing import Framing, named
 from switchyard.app.delivery.render import Body, begins
 from switchyard.app.errors import describe
+from switchyard.app.formats.logprobs import TokenNames, token_logprobs
 from switchyard.app.parts.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Blocks, Step
 
 
@@ -32,9 +33,13 @@ _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 class ResponseRender:
     """The render of one response, streamed or whole."""
 
-    def __init__(self, head: ResponseHead, answer: Answer) -> None:
+    def __init__(self, head: ResponseHead, answer: Answer, names: TokenNames | None) -> None:
+        """`names`: of tokens in logprobs; None without logprobs."""
         self._head = head
         self._answer = answer
+        self._names = names
+        self._pending: list[dict[str, Any]] = []  # logprobs of tokens whose text hasn't come yet
+        self._logprobs: dict[int, list[dict[str, Any]]] = {}  # of blocks of text
         self._blocks = Blocks()
         self._identifiers: list[str] = []  # of the items, one for each block
         self._sequence_number = -1
@@ -46,13 +51,9 @@ class ResponseRender:
         if begins(events):
             yield from self._opening()
         for event in events:
-            for part in self._answer.read(event):
-                for step in self._blocks.add(part):
-                    yield from self._bodies(step)
+            for step in self._steps(event):
+                yield from self._bodies(step)
             if isinstance(event, engine.Finished):
-                self._end(self._final_status())
-                for step in self._blocks.close():
-                    yield from self._bodies(step)
                 kind = "completed" if self._status == "completed" else "incomplete"
                 yield self._event(f"response.{kind}", response=self.whole())
 
@@ -71,11 +72,9 @@ class ResponseRender:
 
     def add(self, events: Sequence[engine.JobEvent]) -> None:
         for event in events:
-            for part in self._answer.read(event):
-                self._blocks.add(part)
-            if isinstance(event, engine.Finished):
-                self._end(self._final_status())
-                self._blocks.close()
+            for step in self._steps(event):
+                if isinstance(step, BlockGrown):
+                    self._take_logprobs(step.block)
 
     def whole(self) -> dict[str, Any]:
         """The response so far."""
@@ -93,6 +92,28 @@ class ResponseRender:
             "usage": self._usage(),
             **self._head.echo,
         }
+
+    def _steps(self, event: engine.JobEvent) -> Iterator[Step]:
+        """The steps of an event. The last event closes the last block."""
+        if self._names is not None and isinstance(event, engine.Chunk):
+            self._pending += token_logprobs(event.logprobs or (), self._names)
+        for part in self._answer.read(event):
+            yield from self._blocks.add(part)
+        if not isinstance(event, engine.Finished):
+            return
+        block = self._blocks.open
+        if self._pending and block is not None and block.kind == "text":
+            yield BlockGrown(block, "")  # tokens whose text is not part of the answer
+        self._end(self._final_status())
+        yield from self._blocks.close()
+
+    def _take_logprobs(self, block: Block) -> list[dict[str, Any]]:
+        """The logprobs of the tokens that a block has grown by. Only text has them."""
+        taken, self._pending = self._pending, []
+        if block.kind != "text":
+            return []
+        self._logprobs.setdefault(block.index, []).extend(taken)
+        return taken
 
     def _opening(self) -> Iterator[Body]:
         if self._sequence_number < 0:
@@ -128,9 +149,10 @@ class ResponseRender:
                 yield from self._closing(block)
 
     def _piece(self, block: Block, text: str) -> Body:
+        logprobs = self._take_logprobs(block)
         match block.kind:
             case "text":
-                name, more = "output_text.delta", {"content_index": 0, "logprobs": []}
+                name, more = "output_text.delta", {"content_index": 0, "logprobs": logprobs}
             case "reasoning":
                 name, more = "reasoning_text.delta", {"content_index": 0}
             case "call":
@@ -146,7 +168,8 @@ class ResponseRender:
                 name, arguments = "response.function_call_arguments.done", block.text
                 yield self._event(name, **where, name=block.name, arguments=arguments)
             case "text":
-                more = {"content_index": 0, "logprobs": [], "text": block.text}
+                logprobs = self._logprobs.get(block.index, [])
+                more = {"content_index": 0, "logprobs": logprobs, "text": block.text}
                 yield self._event("response.output_text.done", **where, **more)
             case "reasoning":
                 more = {"content_index": 0, "text": block.text}
@@ -156,7 +179,7 @@ class ResponseRender:
         yield self._event("response.output_item.done", **_at(block), item=self._item(block))
 
     def _part(self, kind: str, block: Block, is_opening: bool = False) -> Body:
-        part = _content(block, is_opening)
+        part = self._content(block, is_opening)
         return self._event(kind, **self._where(block), content_index=0, part=part)
 
     def _where(self, block: Block) -> dict[str, Any]:
@@ -179,10 +202,10 @@ class ResponseRender:
         has_content = bool(block.pieces) and not is_opening
         match block.kind:
             case "text":
-                content = [_content(block)] if has_content else []
+                content = [self._content(block)] if has_content else []
                 return {**item, "type": "message", "role": "assistant", "content": content}
             case "reasoning":
-                content = [_content(block)] if has_content else []
+                content = [self._content(block)] if has_content else []
                 return {**item, "type": "reasoning", "summary": [], "content": content}
             case "call":
                 return {
@@ -192,6 +215,13 @@ class ResponseRender:
                     "name": block.name,
                     "arguments": block.text if has_content else "",
                 }
+
+    def _content(self, block: Block, is_opening: bool = False) -> dict[str, Any]:
+        text = "" if is_opening else block.text
+        if block.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        logprobs = [] if is_opening else self._logprobs.get(block.index, [])
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
     def _usage(self) -> dict[str, Any] | None:
         finished = self._answer.finished
@@ -215,10 +245,3 @@ class ResponseRender:
 
 def _at(block: Block) -> dict[str, Any]:
     return {"output_index": block.index}
-
-
-def _content(block: Block, is_opening: bool = False) -> dict[str, Any]:
-    text = "" if is_opening else block.text
-    if block.kind == "reasoning":
-        return {"type": "reasoning_text", "text": text}
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

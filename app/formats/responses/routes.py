@@ -12,6 +12,7 @@ from switchyard.app.delivery.submit import receive
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.answer import answer_chat
 from switchyard.app.formats.count import InputTokens, answer_count
+from switchyard.app.formats.logprobs import TokenNames
 from switchyard.app.formats.responses import bodies, parse, render, stored
 from switchyard.app.formats.responses.stored import StoredConversation
 from switchyard.app.http.body import json_response
@@ -46,7 +47,8 @@ def create_response() -> flask.Response:
 
     def make_render(prompt: tuple[int, ...], answers: Mapping[str, Answer]) -> Render:
         [answer] = answers.values()
-        return conversation.stored(render.ResponseRender(head, answer), identifier)
+        names = TokenNames(model.tokenizer, by_id=False) if request.wants_logprobs else None
+        return conversation.stored(render.ResponseRender(head, answer, names), identifier)
 
     return answer_chat(chat, identifier, make_render, render.EVENTS if chat.stream else None)
 

@@ -90,16 +90,20 @@ def _empty() -> dict[str, list[Any]]:
 
 def chat_logprobs(logprobs: Iterable[engine.TokenLogprob], names: TokenNames) -> dict[str, Any]:
     """The logprobs of some tokens of a chat completion."""
-    return {
-        "content": [
-            {
-                **_chat_token(logprob.token_id, logprob.logprob, names),
-                "top_logprobs": [_chat_token(*pair, names) for pair in logprob.top],
-            }
-            for logprob in logprobs
-        ],
-        "refusal": None,
-    }
+    return {"content": token_logprobs(logprobs, names), "refusal": None}
+
+
+def token_logprobs(
+    logprobs: Iterable[engine.TokenLogprob], names: TokenNames
+) -> list[dict[str, Any]]:
+    """Each token by its name, logprob and bytes, with the most probable ones in its place."""
+    return [
+        {
+            **_chat_token(logprob.token_id, logprob.logprob, names),
+            "top_logprobs": [_chat_token(*pair, names) for pair in logprob.top],
+        }
+        for logprob in logprobs
+    ]
 
 
 def _chat_token(token_id: int, logprob: float, names: TokenNames) -> dict[str, Any]:
