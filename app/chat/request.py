@@ -8,9 +8,10 @@ from pydantic import Field, field_validator
 from switchyard.app.chat.messages import Message, fault_of
 from switchyard.app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.request.generation import MAX_LOGPROBS, Scored, Tokens
+from switchyard.app.request.generation import MAX_LOGPROBS, Tokens
 from switchyard.app.request.names import Called
 from switchyard.app.request.neutral import OFF, Table
+from switchyard.app.request.scored import Scored
 from switchyard.app.request.validation import Object, validate
 
 MAX_MESSAGES = 2048  # OpenAI's

@@ -11,6 +11,7 @@ class Choice:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.prompt_logprobs: tuple[engine.TokenLogprob | None, ...] = ()
+        self.token_ids: list[int] = []
         self.logprobs: list[engine.TokenLogprob] = []  # of the tokens in the answer
         self.finished: engine.Finished | None = None
 
@@ -28,6 +29,7 @@ class Choice:
                 self.prompt_logprobs = event.logprobs
             case engine.Chunk():
                 self.texts.append(event.text)
+                self.token_ids += event.token_ids
                 self.logprobs += event.logprobs or ()
             case engine.Finished():
                 self.finished = event

@@ -278,20 +278,3 @@ class Generation(Constrained, Sampled):
                 return choice
         limits = (self.asked_tokens, config.default_max_tokens, self.usual_max_tokens)
         return all(limit is None for limit in limits)
-
-
-class Scored(Generation):
-    """A request whose answer can hold logprobs."""
-
-    return_tokens_as_token_ids: bool = Field(
-        False,
-        description="Logprobs call tokens `token_id:17`, not by their text. Refused without"
-        " `logprobs`.",
-    )
-
-    def check(self) -> None:
-        super().check()
-        if self.return_tokens_as_token_ids and self.asked_logprobs is None:
-            raise BadRequest(
-                "return_tokens_as_token_ids needs logprobs", "return_tokens_as_token_ids"
-            )

@@ -31,7 +31,7 @@ from switchyard.app.parts.choice import Choice
 from switchyard.app.parts.parser import PartParser, Tags
 from switchyard.engine.messages import Chunk, Finished, Prefill
 
-HEAD = OpenAIHead("id-1", 1, 'a "model"', 3, "print")
+HEAD = OpenAIHead("id-1", 1, 'a "model"', [(1, 2, 3)], "print")
 THOUGHTS = Tags("<think>", "</think>")
 
 

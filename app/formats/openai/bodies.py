@@ -28,6 +28,8 @@ class CompletionLogprobsBody(TypedDict):
 
 
 class CompletionChoice(TypedDict):
+    token_ids: NotRequired[list[int]]
+    prompt_token_ids: NotRequired[list[int]]  # in a stream, of the choice's first frame
     index: int
     text: str
     logprobs: CompletionLogprobsBody | None
@@ -84,6 +86,7 @@ class ChatMessage(TypedDict):
 
 
 class ChatChoice(TypedDict):
+    token_ids: NotRequired[list[int]]
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
@@ -92,6 +95,7 @@ class ChatChoice(TypedDict):
 
 
 class ChatBody(TypedDict):
+    prompt_token_ids: NotRequired[list[int]]
     id: str
     object: Literal["chat.completion"]
     created: int
@@ -122,6 +126,7 @@ class ChatDelta(TypedDict):
 
 
 class ChatChunkChoice(TypedDict):
+    token_ids: NotRequired[list[int]]
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
@@ -130,6 +135,7 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatChunk(TypedDict):
+    prompt_token_ids: NotRequired[list[int]]
     id: str
     object: Literal["chat.completion.chunk"]
     created: int

@@ -32,19 +32,27 @@ class ChatRender(OpenAIRender):
         return sum(answer.reasoning_tokens for answer in self._answers)
 
     def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
+        told = self._request.return_token_ids
+        choices = [
+            {
+                "index": i,
+                "message": _message(answer.parts),
+                "logprobs": self._show(answer.logprobs),
+                **_ending(answer),
+                **({"token_ids": answer.token_ids} if told else {}),
+            }
+            for i, answer in enumerate(self._answers)
+        ]
+        prompt = {"prompt_token_ids": self._prompt_of(0)} if told else {}
         return {
             **start(self._head, "chat.completion"),
-            "choices": [
-                {
-                    "index": i,
-                    "message": _message(answer.parts),
-                    "logprobs": self._show(answer.logprobs),
-                    **_ending(answer),
-                }
-                for i, answer in enumerate(self._answers)
-            ],
+            **prompt,
+            "choices": choices,
             "usage": usage,
         }
+
+    def _tell_prompt(self, body: dict[str, Any], choice: dict[str, Any], index: int) -> None:
+        body["prompt_token_ids"] = self._prompt_of(index)
 
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
         # None as in OpenAI's API: to some clients an empty text is a part of its own.

@@ -5,10 +5,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, field_validator
 
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED, Scored
+from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED
 from switchyard.app.request.infill_forms import FAMILIES
 from switchyard.app.request.neutral import CHATS, Table
 from switchyard.app.request.sampling import TokenId
+from switchyard.app.request.scored import Scored
 from switchyard.app.request.validation import validate
 
 Prompt = (

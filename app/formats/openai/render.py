@@ -12,7 +12,7 @@ from switchyard.app.formats.choices import ChoicesRender
 from switchyard.app.formats.logprobs import CompletionLogprobs, TokenNames
 from switchyard.app.formats.shapes import ending, usage
 from switchyard.app.parts.choice import Choice, best_of
-from switchyard.app.request.generation import Generation
+from switchyard.app.request.scored import Scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,13 @@ class OpenAIHead:
     identifier: str
     created: int  # Unix seconds
     model: str
-    prompt_tokens: int  # of all prompts
+    prompts: Sequence[tuple[int, ...]]
     fingerprint: str  # of the model: an equal seed gives an equal text only with an equal one
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The number of tokens of all prompts."""
+        return sum(map(len, self.prompts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +45,7 @@ PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; e
 class OpenAIRender(ChoicesRender):
     """Base of both renders: choices by index, and usage behind them."""
 
-    def __init__(
-        self, head: OpenAIHead, request: Generation, choices: Mapping[str, Choice]
-    ) -> None:
+    def __init__(self, head: OpenAIHead, request: Scored, choices: Mapping[str, Choice]) -> None:
         super().__init__(choices)
         self._head = head
         self._request = request
@@ -50,6 +53,8 @@ class OpenAIRender(ChoicesRender):
         self._finished: dict[int, engine.Finished] = {}
         self._open: set[int] = set()  # choices that have begun
         self._num_tokens = 0  # new tokens so far
+        self._untold: dict[int, list[int]] = {}  # tokens by choice
+        self._has_prompt: set[int] = set()  # choices whose prompt's tokens were told
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for body, text in self._bodies(events):
@@ -59,7 +64,7 @@ class OpenAIRender(ChoicesRender):
             yield self._behind(self._usage(finished)), ""
 
     def text_body(self, identifier: str) -> TextBody | None:
-        if self._request.continuous_usage:
+        if self._request.continuous_usage or self._request.return_token_ids:
             return None
         body = self._text_body(self._index[identifier])
         return body and (lambda text: self._with_usage(body(text)))
@@ -121,17 +126,43 @@ class OpenAIRender(ChoicesRender):
             match event:
                 case engine.Chunk():
                     self._num_tokens += len(event.token_ids)
-                    yield from self._more(index, event)
+                    yield from self._with_tokens(index, event.token_ids, self._more(index, event))
                 case engine.Finished():
                     self._finished[index] = event
-                    yield from self._more(index, event)
+                    yield from self._with_tokens(index, (), self._more(index, event))
+
+    def _with_tokens(
+        self, index: int, token_ids: Sequence[int], bodies: Iterator[Body]
+    ) -> Iterator[Body]:
+        """The bodies of an event. The last one tells the tokens until then, if the client asks."""
+        if not self._request.return_token_ids:
+            yield from bodies
+            return
+        untold = self._untold.setdefault(index, [])
+        untold += token_ids
+        told = list(bodies)
+        if told:
+            body, _ = told[-1]
+            body["choices"][0]["token_ids"] = untold
+            self._untold[index] = []
+            if index not in self._has_prompt:
+                self._has_prompt.add(index)
+                self._tell_prompt(body, body["choices"][0], index)
+        yield from told
+
+    def _prompt_of(self, index: int) -> tuple[int, ...]:
+        return self._head.prompts[index // self._request.n]
+
+    def _tell_prompt(self, body: dict[str, Any], choice: dict[str, Any], index: int) -> None:
+        """Adds the tokens of a choice's prompt, to the choice or its body."""
+        choice["prompt_token_ids"] = self._prompt_of(index)
 
 
 class CompletionRender(OpenAIRender):
     def __init__(
         self,
         head: OpenAIHead,
-        request: Generation,
+        request: Scored,
         choices: Mapping[str, Choice],
         echoes: Sequence[Echo | None],
         names: TokenNames | None,
@@ -174,7 +205,10 @@ class CompletionRender(OpenAIRender):
             stop_token = choice.finished and choice.finished.stop_token
             logprobs = [*choice.logprobs, *([stop_token] if stop_token else [])]
             shown = self._show(i, logprobs, choice.prompt_logprobs)
-            bodies.append(self._choice(i, text, choice.finished, shown))
+            body = self._choice(i, text, choice.finished, shown)
+            if self._request.return_token_ids:
+                body |= {"token_ids": choice.token_ids, "prompt_token_ids": self._prompt_of(i)}
+            bodies.append(body)
         return self._body(bodies, usage=usage)
 
     def _prompt(self, index: int) -> str:

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import flask
@@ -25,10 +25,10 @@ from switchyard.app.formats.openai.chat import ChatRender
 from switchyard.app.leases import model_of
 from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.parts.choice import Choice
-from switchyard.app.request.generation import Generation, Scored
 from switchyard.app.request.infill import infill
 from switchyard.app.request.infill_forms import Gap
 from switchyard.app.request.prompt_tokens import PromptTokens, ended_by
+from switchyard.app.request.scored import Scored
 from switchyard.app.services import repeatable, services
 
 blueprint = flask.Blueprint("switchyard_openai", __name__, url_prefix="/v1")
@@ -66,7 +66,7 @@ def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
         for p, token_ids in zip(request.prompt, prompts, strict=True)
         for _ in range(request.n)
     ]
-    head = _head(f"cmpl-{uuid.uuid4().hex}", model, sum(map(len, prompts)))
+    head = _head(f"cmpl-{uuid.uuid4().hex}", model, prompts)
     choices = {job: Choice() for job in jobs_of(head.identifier, len(prompts) * request.num_jobs)}
     body = render.CompletionRender(head, request, choices, echoes, _names(request, model))
     fit = partial(ended_by, ends=read[0].ends)
@@ -100,7 +100,7 @@ def create_chat_completion() -> flask.Response:
     identifier = f"chatcmpl-{uuid.uuid4().hex}"
 
     def make_render(prompt: tuple[int, ...], answers: Mapping[str, Answer]) -> Render:
-        head = _head(identifier, model, len(prompt))
+        head = _head(identifier, model, [prompt])
         return with_extras(ChatRender(head, request, answers, _names(request, model)), request)
 
     return answer_chat(request, identifier, make_render, _framing(request, request.n))
@@ -127,7 +127,7 @@ def create_embedding() -> flask.Response:
     )
 
 
-def _framing(request: Generation, num_choices: int) -> Framing | None:
+def _framing(request: Scored, num_choices: int) -> Framing | None:
     """The framing of a streamed answer. Raises BadRequest for a parameter without room in it."""
     if not request.stream:
         return None
@@ -144,6 +144,8 @@ def _framing(request: Generation, num_choices: int) -> Framing | None:
             raise BadRequest(f"{no_room} progress", "return_progress")
         if request.asked_logprobs is not None:
             raise BadRequest(f"{no_room} logprobs", "logprobs")
+        if request.return_token_ids:
+            raise BadRequest(f"{no_room} tokens", "return_token_ids")
         if isinstance(request, Chat) and request.offer.tools:
             raise BadRequest(f"{no_room} calls of tools", "tools")
     return framing
@@ -156,11 +158,13 @@ def _names(request: Scored, model: engine.Engine) -> TokenNames | None:
     return TokenNames(model.tokenizer, request.return_tokens_as_token_ids)
 
 
-def _head(identifier: str, model: engine.Engine, prompt_tokens: int) -> render.OpenAIHead:
+def _head(
+    identifier: str, model: engine.Engine, prompts: Sequence[tuple[int, ...]]
+) -> render.OpenAIHead:
     return render.OpenAIHead(
         identifier=identifier,
         created=int(time.time()),
         model=model.config.name,
-        prompt_tokens=prompt_tokens,
+        prompts=prompts,
         fingerprint=model.model_dir.fingerprint,
     )
