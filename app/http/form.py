@@ -1,5 +1,6 @@
 """Forms and query strings, converted to the values that JSON would have in their place."""
 
+import contextlib
 import io
 import json
 import types
@@ -14,6 +15,7 @@ from werkzeug.sansio.multipart import File
 
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.http.body import MAX_VALUES
+from switchyard.app.request import written
 from switchyard.app.request.validation import MAX_NAMES, Parameters
 
 TRUE = frozenset(("true", "on", "yes"))  # "on" is what a browser sends of a checked box
@@ -71,13 +73,17 @@ def _values(kind: type[Parameters], pairs: list[tuple[str, str]]) -> dict[str, A
         if not text:
             continue
         annotation = fields[name].annotation if name in fields else None
-        value = text if _is_text(annotation) else _read(text)
+        is_text = _is_text(annotation)
+        value = text if is_text else _read(text)
         if not _is_list(annotation):
             if name in values:
                 raise BadRequest(f"{name} is given more than once", name)
             values[name] = value
-        else:
-            values.setdefault(name, []).extend(value if isinstance(value, list) else [value])
+            continue
+        if not is_text:
+            with contextlib.suppress(ValueError):  # which validation raises, with the name
+                value = written.token_ids(value)
+        values.setdefault(name, []).extend(value if isinstance(value, list) else [value])
     return values
 
 
