@@ -11,6 +11,9 @@ from switchyard.engine.sources import count_engines, is_source
 PAGE_SIZE = 256  # tokens in a page of the cache; exllamav2's, not a choice
 MAX_DRAFT_TOKENS = 7  # the generator's rows of logits for a step of a job, less the last token's
 MIN_GPU_RESERVE = 0.25  # GiB that exllamav2's loader keeps free itself
+LEAST = {"max_chunk_size": 16, "max_seq_len": PAGE_SIZE, "max_pending": 0} | dict.fromkeys(
+    ("max_batch_size", "max_pending_tokens", "default_max_tokens", "replicas"), 1
+)
 
 Device = Literal["auto", "cuda", "cpu"]
 CacheMode = Literal["float16", "Q8", "Q6", "Q4"]  # exllamav2's names
@@ -198,16 +201,12 @@ class ModelConfig:
             )
         self._check_gpus()
         self._check_memory()
-        if self.max_chunk_size is not None and self.max_chunk_size < 16:
-            raise ModelError("max_chunk_size must be at least 16 tokens", "max_chunk_size")
         if self.max_gap_ms is not None and not 1 <= self.max_gap_ms <= 10_000:
             wrong = f"max_gap_ms is {self.max_gap_ms:g}, and must be from 1 to 10000"
             raise ModelError(wrong, "max_gap_ms")
-        if self.max_seq_len is not None and self.max_seq_len < PAGE_SIZE:
-            raise ModelError(f"max_seq_len must be at least {PAGE_SIZE} tokens", "max_seq_len")
-        for name in ("max_batch_size", "max_pending_tokens", "default_max_tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ModelError(f"{name} must be at least 1", name)
+        for name, least in LEAST.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ModelError(f"{name} must be at least {least}", name)
         for name in ("repetition_penalty", "frequency_penalty"):
             low, high = (PARAMETERS[name].limits[limit] for limit in ("ge", "le"))
             if not low <= getattr(self, f"default_{name}") <= high:
@@ -215,13 +214,10 @@ class ModelConfig:
         if not 1 <= self.fair_wait_factor < math.inf:
             raise ModelError("fair_wait_factor must be at least 1", "fair_wait_factor")
         if not 0 < self.hang_timeout <= self.hang_exit < math.inf:
-            raise ModelError(
-                "hang_timeout must be above 0, and hang_exit at least that", "hang_timeout"
-            )
+            wrong = "hang_timeout must be above 0, and hang_exit at least that"
+            raise ModelError(wrong, "hang_timeout")
         if not 0 < self.silence_timeout < math.inf:
             raise ModelError("silence_timeout must be above 0", "silence_timeout")
-        if self.max_pending < 0:
-            raise ModelError("max_pending must not be negative", "max_pending")
 
     def _check_gpus(self) -> None:
         if self.gpus and (min(self.gpus) < 0 or len(set(self.gpus)) < len(self.gpus)):
@@ -234,8 +230,6 @@ class ModelConfig:
             raise ModelError("at must name different addresses", "at")
         if self.gpus and self.link == "thread":
             raise ModelError("gpus needs a process of the model's own, and link is thread", "gpus")
-        if self.replicas < 1:
-            raise ModelError("replicas must be at least 1", "replicas")
         if self.replicas > 1 and self.link == "thread":
             raise ModelError(
                 "replicas needs processes of their own, and link is thread", "replicas"
@@ -260,9 +254,8 @@ class ModelConfig:
         if not all(math.isfinite(lora.scaling) for lora in self.loras):
             raise ModelError("loras must have a finite scaling", "loras")
         if not 1 <= self.num_draft_tokens <= MAX_DRAFT_TOKENS:
-            raise ModelError(
-                f"num_draft_tokens must be from 1 to {MAX_DRAFT_TOKENS}", "num_draft_tokens"
-            )
+            wrong = f"num_draft_tokens must be from 1 to {MAX_DRAFT_TOKENS}"
+            raise ModelError(wrong, "num_draft_tokens")
         for name in ("rope_scale", "rope_alpha"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

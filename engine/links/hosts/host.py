@@ -171,14 +171,9 @@ class Host:
 
     def _has_room(self, front_end: FrontEnd, job: Job) -> bool:
         """Refuses a job without room. Needs no lock."""
+        now, num_tokens = time.monotonic(), job.num_prompt_tokens
         refusal = admission.refusal(
-            self._standing,
-            self._backlog,
-            self._rate,
-            self._config,
-            time.monotonic(),
-            1,
-            job.num_prompt_tokens,
+            self._standing, self._backlog, self._rate, self._config, now, 1, num_tokens
         )
         if refusal is not None:
             front_end.tell([Failed(job.identifier, refusal)])
