@@ -94,11 +94,13 @@ def test_a_role_may_what_its_routes_say_and_nothing_else(client, name):
                 is_refused = response.status_code == 403
                 assert is_refused == (role not in MAY[who]), (method, rule.rule)
                 if is_refused and method != "HEAD":
-                    told = response.json
-                    assert told["error"]["type"] == "permission_error"
+                    told = response.json["error"]
                     assert response.headers["x-should-retry"] == "false"
-                    if "code" in told["error"]:
-                        assert told["error"]["code"] == "insufficient_permissions"
+                    if isinstance(told, str):  # Ollama's
+                        continue
+                    assert told["type"] == "permission_error"
+                    if "code" in told:
+                        assert told["code"] == "insufficient_permissions"
 
 
 def basic(name, user="any"):
