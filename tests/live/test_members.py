@@ -1,0 +1,147 @@
+"""A real server whose engines are told by a file; and by a real name server."""
+
+import concurrent.futures
+import json
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import pytest
+import requests
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.links.hosts.host import Host
+from switchyard.engine.links.thread import EngineThread
+from switchyard.engine.messages import Chunk, Started
+from switchyard.engine.model.model_dir import ModelDir
+from tests.live.conftest import GUNICORN, ROOT, Server
+from tests.scripted import ScriptedBackend, finished
+
+TOKENS = 40
+
+
+def numbered(job):
+    """The numbers from 0, at the pace of a small model."""
+    yield Started(job.identifier)
+    for i in range(job.max_new_tokens):
+        time.sleep(0.005)
+        yield Chunk(job.identifier, f"{i} ", (i,))
+    yield finished(job, job.max_new_tokens)
+
+
+def start_engine(model_path, at):
+    config = ModelConfig(model_path, "m", "cpu", max_batch_size=2)
+    over_thread = partial(EngineThread, config, lambda: ScriptedBackend(numbered))
+    host = Host(config, over_thread, at, b"", ModelDir.read(model_path).fingerprint)
+    host.start()
+    return host
+
+
+def ask(server, is_over):
+    """Streams, one after the other. Returns their texts."""
+    texts = []
+    while not is_over.is_set():
+        body = {"prompt": "x", "max_tokens": TOKENS, "stream": True, "ignore_eos": True}
+        text = ""
+        for line in server.post("/v1/completions", body, stream=True).iter_lines():
+            if line.startswith(b"data: {"):
+                text += "".join(one["text"] for one in json.loads(line[6:])["choices"])
+        texts.append(text)
+    return texts
+
+
+def states_of(server):
+    [model] = requests.get(f"{server.url}/v1/models", timeout=20).json()["data"]
+    return {one["at"]: one["state"] for one in model["meta"]["replicas"]}
+
+
+def wait_until(condition, server):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, server.output
+        time.sleep(0.05)
+
+
+def test_engines_are_replaced_one_by_one_and_no_answer_is_lost(tmp_path, model_path):
+    source = tmp_path / "engines"
+    names = [f"unix:{tmp_path}/{i}.sock" for i in range(6)]
+    hosts = {at: start_engine(model_path, at) for at in names[:3]}
+
+    def name(*at):
+        fresh = tmp_path / "fresh"
+        fresh.write_text("\n".join(at))
+        fresh.rename(source)
+
+    settings = {"model": model_path, "link": "socket", "at": f'["file:{source}"]'}
+    server = Server(GUNICORN, tmp_path, max_batch_size=2, **settings)
+    is_over = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        try:
+            server.wait_until_answers("/health/live")
+            unready = requests.get(f"{server.url}/health/ready", timeout=20)
+            assert unready.status_code == 503 and str(source) in unready.json()["reasons"]["tiny"]
+            name(*names[:3])
+            server.wait_until_ready()
+            clients = [pool.submit(ask, server, is_over) for _ in range(3)]
+            for i in range(3):
+                hosts[names[3 + i]] = start_engine(model_path, names[3 + i])
+                name(*names[1 + i : 4 + i])
+                wait_until(lambda i=i: names[i] not in states_of(server), server)
+                assert hosts.pop(names[i]).close(drain=20, timeout=20)
+            is_over.set()
+            texts = [text for client in clients for text in client.result(60)]
+        finally:
+            is_over.set()
+            status = server.stop()
+            for host in hosts.values():
+                assert host.close(timeout=20)
+    assert status == 0, server.output
+    assert set(texts) == {"".join(f"{i} " for i in range(TOKENS))} and len(texts) > 10
+
+
+NAME_SERVER = """
+import socket, struct, sys, threading
+from switchyard.engine.links.hosts.members import Members
+records = [1, 2, 3]
+
+def serve():
+    while True:
+        query, client = place.recvfrom(512)
+        end = query.index(b"\\0", 12) + 1
+        [kind] = struct.unpack("!H", query[end:end + 2])
+        found = list(records) if kind == 1 else []
+        answer = b"".join(
+            struct.pack("!HHHIH4B", 0xC00C, 1, 1, 0, 4, 10, 0, 0, one) for one in found
+        )
+        head = query[:2] + struct.pack("!HHHHH", 0x8180, 1, len(found), 0, 0)
+        place.sendto(head + query[12:end + 4] + answer, client)
+
+place = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+place.bind(("127.0.0.9", 53))
+threading.Thread(target=serve, daemon=True).start()
+members = Members(["dns:engines.test.:7000"], lambda at: None)
+print(*sorted(members.follow()))
+records.remove(2)
+members.follow()
+print(*sorted(members.follow()))
+records.clear()
+print(members.follow(), members.fault)
+"""
+
+
+def test_a_name_server_tells_who_is_there(tmp_path):
+    """In a namespace whose resolver is a small server of this test."""
+    resolver = tmp_path / "resolv.conf"
+    resolver.write_text("nameserver 127.0.0.9\noptions timeout:5\n")
+    bind = f"mount --bind {resolver} /etc/resolv.conf && exec {sys.executable} -c '{NAME_SERVER}'"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", bind], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    if done.returncode and ("unshare" in done.stderr or "mount" in done.stderr):
+        pytest.skip(f"no mount namespaces here: {done.stderr.strip()}")
+    first, second, third = done.stdout.splitlines()
+    assert first == "10.0.0.1:7000 10.0.0.2:7000 10.0.0.3:7000"
+    assert second == "10.0.0.1:7000 10.0.0.3:7000"
+    assert third.startswith("None dns:engines.test.:7000: ")
