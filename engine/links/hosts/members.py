@@ -1,10 +1,13 @@
 """Which shared engines there are now, by the sources that name them."""
 
+import heapq
 import logging
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 
 from switchyard.engine.errors import ModelError
 from switchyard.engine.links.base import Deliver
@@ -20,6 +23,7 @@ logger = logging.getLogger(__name__)
 PERIOD = 1.0  # seconds between readings
 MISSES = 2  # readings in a row without an address, after which it leaves
 REMIND = 60.0  # seconds until a fault that lasts is told again
+CELL = 30  # most engines of a server
 MAX_FILE = 1 << 16  # bytes
 LOOKUP = 1.0  # seconds that an end waits for a name server
 
@@ -27,10 +31,15 @@ LOOKUP = 1.0  # seconds that an end waits for a name server
 class Members:
     """The engines that plain addresses and sources name. One thread."""
 
-    def __init__(self, at: Sequence[str], check: Callable[[str], None]) -> None:
-        """`check` raises ModelError for an address that no engine can have."""
+    def __init__(
+        self, at: Sequence[str], check: Callable[[str], None], own: str | None = None
+    ) -> None:
+        """`check` raises ModelError for an address that no engine can have. `own`: a name of this
+        server that no other has; by default one at random.
+        """
         self._at = at
         self._check = check
+        self._own = own or secrets.token_hex()
         self._misses: dict[str, int] = {}  # by address: readings since it was named
         self.fault = ""  # of the last reading
         self._told = 0.0
@@ -56,8 +65,8 @@ class Members:
         return list(dict.fromkeys(found))
 
     def follow(self) -> list[str] | None:
-        """The engines after one more reading: an address that is missing stays for a second one.
-        None if the reading failed: the fault of a source must not end engines.
+        """This server's engines after one more reading: an address that is missing stays for a
+        second one. None if the reading failed: the fault of a source must not end engines.
         """
         try:
             named = self.read()
@@ -70,7 +79,18 @@ class Members:
             if self._misses[at] >= MISSES:
                 del self._misses[at]
         self._misses |= dict.fromkeys(named, 0)
-        return list(self._misses)
+        return self._cell(list(self._misses))
+
+    def _cell(self, at: list[str]) -> list[str]:
+        """This server's engines among many, by rendezvous hashing (Thaler, Ravishankar 1998): one
+        that comes or goes changes one place at most. What a server reads of each engine would
+        take a core beyond some hundred.
+        """
+        if len(at) <= CELL:
+            return at
+        return heapq.nlargest(
+            CELL, at, key=lambda one: sha256(f"{self._own} {one}".encode()).digest()
+        )
 
     def _read_file(self, path: str) -> list[str]:
         found: list[str] = []

@@ -95,6 +95,22 @@ def test_an_address_leaves_after_two_readings_without_it(source):
     assert told == ["ab", "ab", "ab", "ab", "a", "ab"]
 
 
+def test_each_of_many_servers_takes_thirty_engines_and_one_that_goes_changes_one_of_them(source):
+    engines = [f"10.0.0.{i}:7000" for i in range(100)]
+    source.write_text("\n".join(engines))
+    servers = [Members([f"file:{source}"], address.check, f"{i}") for i in range(20)]
+    cells = [set(one.follow()) for one in servers]
+    assert {len(cell) for cell in cells} == {30} and set().union(*cells) == set(engines)
+    source.write_text("\n".join(engines[1:]))
+    for server, before in zip(servers, cells, strict=True):
+        server.follow()
+        after = set(server.follow())
+        assert len(after) == 30 and before - after == before & {engines[0]}
+    assert (
+        len(set(members(f"file:{source}").follow()) & set(members(f"file:{source}").follow())) < 30
+    )
+
+
 def test_a_name_is_all_its_addresses(monkeypatch):
     asked = []
 
