@@ -40,6 +40,13 @@ class ListJobs:
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """To an engine that several servers share: jobs that wait in this server for any engine."""
+
+    num_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class Abandon:
     """Forget all jobs so far, and recover: `Hanging` has ended these jobs already."""
 
@@ -49,7 +56,7 @@ class Stop:
     """End every job with `Failed(Closed)`, release the model, end the thread."""
 
 
-Command = Submit | Cancel | ListPending | ListJobs | Abandon | Stop
+Command = Submit | Cancel | ListPending | ListJobs | Demand | Abandon | Stop
 
 
 # Events: out of the engine thread

@@ -178,6 +178,7 @@ class Stats:
     num_pending: int = 0
     occupancy: Occupancy = Occupancy()
     began: float = 0.0  # start of its counting, by the wall clock; it identifies the counter
+    num_wanted: int = 0  # jobs that wait in the servers of a shared engine, for any engine
 
     def after(self, before: "Stats | None") -> "Stats":
         """These counts plus those of earlier engine threads."""
@@ -196,7 +197,7 @@ class Stats:
 
     def at_rest(self) -> "Stats":
         """The same counts, for an engine that holds nothing now."""
-        return replace(self, num_active=0, num_pending=0, occupancy=Occupancy())
+        return replace(self, num_active=0, num_pending=0, num_wanted=0, occupancy=Occupancy())
 
 
 def together(time: float, several: Sequence[Stats], num_pending: int, began: float) -> Stats:
@@ -212,6 +213,7 @@ def together(time: float, several: Sequence[Stats], num_pending: int, began: flo
         began=began,
         num_active=sum(one.num_active for one in several),
         num_pending=num_pending + sum(one.num_pending for one in several),
+        num_wanted=max((one.num_wanted for one in several), default=0),  # each is told of all
         occupancy=Occupancy(
             sum(one.occupancy.referenced_pages for one in several),
             sum(one.occupancy.cached_pages for one in several),

@@ -88,6 +88,11 @@ def _of_jobs(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     parked = GaugeMetricFamily(
         "switchyard_jobs_parked", "Jobs of the batch without pages.", labels=["model_name"]
     )
+    wanted = GaugeMetricFamily(
+        "switchyard_jobs_wanted",
+        "Jobs that wait in all servers for shared engines.",
+        labels=["model_name"],
+    )
     age = GaugeMetricFamily(
         "switchyard_last_iteration_age_seconds",
         "Since the engine thread reported a step, while jobs are in the batch; else 0.",
@@ -98,8 +103,9 @@ def _of_jobs(models: Sequence[engine.Engine]) -> Iterator[Metric]:
         running.add_metric(_labels(model), stats.num_active)
         waiting.add_metric(_labels(model), max(model.num_jobs - stats.num_active, 0))
         parked.add_metric([model.config.name], stats.occupancy.parked_jobs)
+        wanted.add_metric([model.config.name], stats.num_wanted)
         age.add_metric([model.config.name], last_iteration_age(model))
-    yield from (running, waiting, parked, age)
+    yield from (running, waiting, parked, wanted, age)
 
 
 def last_iteration_age(model: engine.Engine) -> float:

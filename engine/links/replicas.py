@@ -24,6 +24,7 @@ from switchyard.engine.messages import (
     Cancel,
     Chunk,
     Command,
+    Demand,
     Event,
     Hanging,
     JobEvent,
@@ -73,6 +74,7 @@ class ReplicaLink:
         self._fences = itertools.count(1)
         self._questions = Questions(is_one_queue=max_jobs_each(config) is None)
         self._began = time.time()
+        self._demand = 0  # as told
         self._is_stopping = False
         self._is_followed = config.has_source  # whether replicas come and go
         for gpus, make in makers:
@@ -99,6 +101,13 @@ class ReplicaLink:
         for one in came:  # without the lock: a link may deliver while it starts
             one.link.start()
 
+    def tell_demand(self) -> None:
+        """Tell shared engines how many jobs wait here; once more when none does any longer."""
+        with self._lock:
+            before, self._demand = self._demand, self._jobs.num_waiting
+            for one in self._replicas.ready if before or self._demand else ():
+                one.link.send(Demand(self._demand))
+
     def send(self, command: Command) -> None:
         match command:
             case Submit(job, submitted):
@@ -120,8 +129,8 @@ class ReplicaLink:
                     self._is_stopping = True
                     for replica in self._replicas:
                         replica.link.send(command)
-            case Abandon():
-                pass  # this link itself sends it to a hanging replica
+            case Abandon() | Demand():
+                pass  # this link itself sends them
 
     def join(self, timeout: float | None = None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout

@@ -63,7 +63,9 @@ def test_what_engines_count_has_its_own_name(make_client):
         for i, (name, bounds) in enumerate(engine.BOUNDS.items())
     }
     now = time.monotonic() - 5
-    model.deliver([engine.Stats(now, totals, counts, work, 2, 3, Occupancy(1, 2, (memory,), 4))])
+    model.deliver(
+        [engine.Stats(now, totals, counts, work, 2, 3, Occupancy(1, 2, (memory,), 4), num_wanted=5)]
+    )
     standing = model.standing
     standing.num_hangs, standing.num_zombies, standing.num_restarts = 11, 12, 13
     standing.load_seconds = 14.5
@@ -84,6 +86,7 @@ def test_what_engines_count_has_its_own_name(make_client):
     assert value(found, "switchyard_model_load_progress") == 1.0
     assert value(found, "vllm:num_requests_running") == 2
     assert value(found, "switchyard_jobs_parked") == 4
+    assert value(found, "switchyard_jobs_wanted") == 5
     assert 5 <= value(found, "switchyard_last_iteration_age_seconds") < 60
     for kind, size in (("allocated", 1), ("reserved", 2), ("free", 3), ("total", 4)):
         assert value(found, "switchyard_gpu_memory_bytes", kind=kind) == size

@@ -12,6 +12,7 @@ from switchyard.engine.links.seal import Seals
 from switchyard.engine.links.wire import Wire, send_all
 from switchyard.engine.messages import (
     Command,
+    Demand,
     Event,
     Failed,
     Hanging,
@@ -46,6 +47,7 @@ class FrontEnd:
         limit = struct.pack("ll", int(silence_timeout), int(silence_timeout % 1 * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self.pid = pid
+        self.num_waiting = 0  # jobs that wait in the server
         self._wire = Wire(connection, seals, self._refuse)
         self._silence_timeout = silence_timeout
         self._take = take
@@ -89,7 +91,9 @@ class FrontEnd:
                 messages = self._wire.receive(interval)
                 silence = silence + interval if messages is None else 0.0
                 for command in messages or ():
-                    if command:  # empty: a sign of life
+                    if isinstance(command, Demand):
+                        self.num_waiting = command.num_waiting
+                    elif command:  # empty: a sign of life
                         self._take(self, command)
         except (EOFError, OSError):
             reason = "has ended"

@@ -28,7 +28,7 @@ from switchyard.engine.links.hosts.key import keys_in
 from switchyard.engine.links.hosts.peer import OtherKey, Stranger, check_peer
 from switchyard.engine.links.seal import Seal, Seals
 
-PROTOCOL = 4  # changes with a message's meaning: see tests/engine/hosts/test_handshake.py
+PROTOCOL = 5  # changes with a message's meaning: see tests/engine/hosts/test_handshake.py
 TIMEOUT = 5.0  # seconds for all of it
 MAX_INTRODUCTION = 4096  # bytes of JSON
 

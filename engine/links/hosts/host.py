@@ -186,9 +186,7 @@ class Host:
                 if one.front_end is front_end:
                     one.front_end = None
                     self._link.send(Cancel(one.job.identifier))
-            self._again = {
-                i: again for i, again in self._again.items() if again[0] is not front_end
-            }
+            self._again = {i: one for i, one in self._again.items() if one[0] is not front_end}
 
     # Router's thread
 
@@ -256,7 +254,8 @@ class Host:
         self._standing.note(event)
         match event:
             case Stats():
-                self._stats = event = replace(event, began=self._began)
+                wanted = sum(one.num_waiting for one in self._front_ends)
+                self._stats = event = replace(event, began=self._began, num_wanted=wanted)
                 self._tell_all([event])
             case ReplicaStates():
                 self._tell_trouble(before)

@@ -167,6 +167,7 @@ class FollowingLink:
         while not self._is_over.is_set():
             try:
                 self._follow()
+                self._link.tell_demand()
             except Exception:
                 logger.exception("the engines stay as they are")
             self._is_over.wait(PERIOD)

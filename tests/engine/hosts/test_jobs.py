@@ -153,6 +153,22 @@ def test_a_job_that_asks_for_what_the_engine_does_not_know_is_refused_alone(hous
         assert [one.identifier for one in told(wire, Finished)] == ["a"]
 
 
+def test_an_engine_tells_what_waits_in_all_its_servers(house):
+    shared = house()
+    shared.open(ScriptedBackend())
+    with connected(shared) as first, connected(shared) as second:
+        for wire, number in ((first, 3), (first, 5), (second, 2)):
+            wire.send(messages.Demand(number))
+        for wire in (first, second):  # its answer comes after what was sent before
+            wire.send(ListPending(1))
+            told(wire, messages.PendingList)
+        first.send(Submit(job("a", 3), 0.0))
+        told(first, Finished)
+        while not (found := [one for one in first.told if getattr(one, "num_wanted", 0)]):
+            first.told += [event for events in first.receive(20) for event in events]
+        assert found[0].num_wanted == 7
+
+
 def test_what_has_no_text_outlives_the_engine_process(house):
     shared = house(max_batch_size=1)
     host = shared.open(ScriptedBackend(drawn_out))

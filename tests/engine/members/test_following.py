@@ -7,6 +7,7 @@ from switchyard.engine.errors import ModelError
 from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.messages import (
     Chunk,
+    Demand,
     Failed,
     Finished,
     Loaded,
@@ -176,6 +177,23 @@ def test_it_ends_once_all_its_links_have(names, monkeypatch):
     assert home.wait_for(Stopped) == Stopped(None)
     home.name("c")
     assert "c" not in home.at
+
+
+def test_what_waits_is_told_to_all_engines_until_nothing_does():
+    home = Home("a", "b", max_batch_size=1)
+    home.submit(*"1234")
+    for _ in range(2):
+        home.link.tell_demand()
+    home.at["a"].tell(
+        Stats(1.0, num_wanted=7, num_active=1), finished(job(home.at["a"].jobs[0]), 1)
+    )
+    assert home.told(Stats)[-1].num_wanted == 7
+    home.at["b"].tell(finished(job(home.at["b"].jobs[0]), 1))
+    for _ in range(3):
+        home.link.tell_demand()
+    for link in home.at.values():
+        told = [one.num_waiting for one in link.sent if isinstance(one, Demand)]
+        assert told == [2, 2, 0]
 
 
 def test_counts_do_not_fall_where_an_engine_leaves_and_are_not_doubled_where_it_comes_back():
