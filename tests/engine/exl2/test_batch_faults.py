@@ -8,6 +8,7 @@ import torch
 
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Finished
+from switchyard.engine.schedule.budget import Budget
 from tests.engine.exl2.drive import GREEDY, Faults, free_pages, prompt
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
@@ -320,7 +321,8 @@ def test_a_repair_leaves_pages_alone_that_another_job_has_filled(forced):
             failing.pop(0)
             raise RuntimeError("out of memory")
 
-    backend = forced(lambda t: {7: 0.0}, before, max_chunk_size=512)
+    backend = forced(lambda t: {7: 0.0}, before)
+    backend._generator.budget = Budget(1024, 1024)  # for both prompts in one iteration
     backend.enqueue(job("running", 50, prompt=(1,)))
     backend.iterate()
     for identifier in ("a", "b"):
