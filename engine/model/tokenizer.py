@@ -91,7 +91,7 @@ class Tokenizer:
         return self._limited(self._encode_escaped, text, max_tokens)
 
     def guess(self, num_characters: int) -> int:
-        """Least number of tokens that texts of so many characters probably have together, by the
+        """Least number of tokens that texts of this length probably have together, by the
         texts encoded last.
         """
         return self._density.guess(num_characters)

@@ -3,7 +3,7 @@
 import math
 
 WEIGHT = 0.2  # of a measured iteration in the means
-LEAST_SHARE = 16  # tokens; a smaller part of a prompt is not worth a pass
+LEAST_SHARE = 32  # tokens; a smaller part of a prompt, beside others, is not worth a pass
 
 
 class Budget:
@@ -28,7 +28,7 @@ class Budget:
 
     @property
     def least(self) -> int:
-        return max(self._usual // 4, min(LEAST_SHARE, self._usual))
+        return max(self._usual // 4, min(16, self._usual))
 
     @property
     def tokens(self) -> int:
@@ -49,9 +49,13 @@ class Budget:
         self._left, self._spent = tokens, 0
 
     def share(self, num_left: int) -> int:
-        """Tokens for the next prompt in this iteration, which has `num_left` left."""
-        share = min(num_left, self._left)
-        return share if share == num_left or share >= LEAST_SHARE else 0
+        """Tokens for the next prompt in this iteration, which has `num_left` left. A part of it is
+        a power of two, as rows of a common pass are: else it would need a pass of its own.
+        """
+        share = min(num_left, max(self._left, 0))
+        if share == num_left or (share < LEAST_SHARE and not self._spent):
+            return share
+        return 1 << (share.bit_length() - 1) if share >= LEAST_SHARE else 0
 
     def spend(self, num_tokens: int) -> None:
         self._left -= num_tokens

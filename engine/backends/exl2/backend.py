@@ -37,7 +37,7 @@ from switchyard.engine.stats import Occupancy, Work
 logger = logging.getLogger(__name__)
 
 WARM_UP = 32  # tokens
-GAP_TRIALS = 3  # of which the fastest counts
+GAP_TRIALS = 3  # the fastest counts
 MAX_RETRIES = 2  # of a failed iteration, before all active jobs fail
 
 Load = Callable[[ModelConfig, ExLlamaV2Config, Callback], LoadedModel]

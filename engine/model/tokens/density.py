@@ -20,7 +20,7 @@ class Density:
             self._last.append(num_tokens / num_characters)
 
     def guess(self, num_characters: int) -> int:
-        """Tokens of texts with so many characters. A lower bound for texts like the last ones."""
+        """Tokens of texts of that length. A lower bound for texts like the last ones."""
         if len(self._last) < MEMORY:
             return int(num_characters * LEAST)
         return int(num_characters * max(min(*tuple(self._last), MOST), LEAST))

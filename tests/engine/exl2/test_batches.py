@@ -103,14 +103,13 @@ def test_a_prompt_starts_once_those_before_leave_it_a_part_of_an_iteration(backe
     for _ in range(2):
         assert not backend.has_room(job("next"))  # of 1500 tokens 512 are done, then 1024
         backend.iterate()
-    for i in range(3):
-        assert backend.has_room(job(f"job{i}", prompt=prompt(i, 7000)))  # 475 + 9 i are taken
-        backend.enqueue(job(f"job{i}", prompt=prompt(i, 10)))
+    assert backend.has_room(job("other", prompt=prompt(1, 7000)))  # 475 of 512 are taken
+    backend.enqueue(job("other", prompt=prompt(1, 10)))
     assert not backend.has_room(job("next"))
     events = backend.iterate()
-    assert {e.identifier for e in events if isinstance(e, Started)} == {f"job{i}" for i in range(3)}
+    assert {e.identifier for e in events if isinstance(e, Started)} == {"other"}
     assert not backend._generator.pending_jobs
-    for identifier in ("long", *(f"job{i}" for i in range(3))):
+    for identifier in ("long", "other"):
         backend.cancel(identifier)
 
 
@@ -123,12 +122,12 @@ def test_the_end_of_a_prompt_shares_an_iteration_with_the_head_of_the_next(backe
     def computed(events):
         return {e.identifier: e.done_tokens for e in events if isinstance(e, Prefill)}
 
-    backend.enqueue(job("a", prompt=prompt(81, 101)))
+    backend.enqueue(job("a", prompt=prompt(81, 81)))
     assert computed(backend.iterate()) == {"a": 64}
     assert backend.has_room(job("b", prompt=prompt(82, 1000)))
     backend.enqueue(job("b", prompt=prompt(82, 1000)))
-    assert computed(backend.iterate()) == {"a": 100, "b": 64 - 36}
-    done = 64 - 36
+    assert computed(backend.iterate()) == {"a": 80, "b": 32}
+    done = 32
     for budget, others_wait in ((64, True), (128, True), (128, True), (128, False), (64, False)):
         if others_wait:
             assert not backend.has_room(job("c"))
