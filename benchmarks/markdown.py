@@ -130,29 +130,28 @@ def stream(browser, kind, tokens, rate):
     page.close()
 
 
-def cpu(browser, text, size):
-    """Milliseconds of CPU time of the browser's main thread."""
+def grow(browser, length, size):
     page = open_page(browser)
     client = page.context.new_cdp_session(page)
     client.send("Performance.enable", {"timeDomain": "threadTicks"})
-    page.evaluate(GROW, ["*a* [b](c)\n\n- `d`\n" * 500, size])  # compiles what is hot
 
     def used():
         metrics = client.send("Performance.getMetrics")["metrics"]
         return next(one["value"] for one in metrics if one["name"] == "ThreadTime")
 
-    before = used()
-    page.evaluate(GROW, [text, size])
-    after = used()
-    page.close()
-    return (after - before) * 1000
+    def cpu(text):
+        """Milliseconds of the page's main thread."""
+        client.send("HeapProfiler.collectGarbage")
+        before = used()
+        page.evaluate(GROW, [text, size])
+        return (used() - before) * 1000
 
-
-def grow(browser, length, size):
     for family, (before, repeated, after) in LARGE.items():
         texts = [before + repeated * (n // len(repeated)) + after for n in (length, 2 * length)]
-        once, twice = (min(cpu(browser, text, size) for _ in range(3)) for text in texts)
-        print(f"{family:14} {once:7.0f} ms, twice {twice:7.0f}: {twice / once:5.2f}", flush=True)
+        cpu(texts[0])  # compiles what is hot
+        once, twice = (min(cpu(text) for _ in range(3)) for text in texts)
+        print(f"{family:14} {once:7.1f} ms, twice {twice:7.1f}: {twice / once:5.2f}", flush=True)
+    page.close()
 
 
 def main():
@@ -161,9 +160,10 @@ def main():
     )
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--rate", type=float, default=200, help="tokens per second")
+    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--growth", action="store_true")
-    parser.add_argument("--length", type=int, default=200_000, help="characters, of --growth")
-    parser.add_argument("--piece", type=int, default=100, help="characters, of --growth")
+    parser.add_argument("--length", type=int, default=100_000, help="characters, of --growth")
+    parser.add_argument("--piece", type=int, default=1000, help="characters, of --growth")
     args = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -173,7 +173,7 @@ def main():
         if args.growth:
             grow(browser, args.length, args.piece)
         else:
-            for kind in KINDS:
+            for kind in args.kinds.split(","):
                 stream(browser, kind, args.tokens, args.rate)
         browser.close()
     print(f"# load {' '.join(f'{load:.1f}' for load in os.getloadavg())}")

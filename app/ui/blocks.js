@@ -5,6 +5,7 @@ import { Code } from "./code.js";
 import { Text, make } from "./leaves.js";
 import { Line } from "./line.js";
 
+const MAX_GROUP = 64; // blocks of the document; further ones are laid out in groups of so many
 const MAX_DEPTH = 40; // open blocks; marks of deeper ones stay text
 export const MAX_FENCE = 1000; // characters of a line that begins fenced code
 const HEADING = /(#{1,6})(?:[ \t]+|$)/y;
@@ -54,6 +55,8 @@ export class Blocks {
   constructor(container) {
     this.open = [{ kind: "document", node: container, end: 0, last: null }];
     this.number = 0; // of the line
+    this.blocks = 0; // of the document
+    this.last = container; // the last group of them
     this.matched = 0; // open blocks that the line goes on with
     this.marked = 0; // the innermost that has a mark in this line
   }
@@ -155,9 +158,18 @@ export class Blocks {
       if (list?.kind === "list") list.node.classList.remove("tight");
     }
     parent.last = { kind, leaf, node, end: this.number, last: null, ...more };
-    parent.node.append(node);
+    (this.open.length > 1 ? parent.node : this.group()).append(node);
     this.open.push(parent.last);
     this.matched = this.open.length;
+  }
+
+  /** What the next block of the document belongs in. */
+  group() {
+    if (this.blocks++ && this.blocks % MAX_GROUP === 1) {
+      this.last = make("div", { className: "group" });
+      this.open[0].node.append(this.last);
+    }
+    return this.last;
   }
 
   /** The paragraph that the line goes on with, if it does. */
