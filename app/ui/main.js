@@ -92,7 +92,7 @@ class Page {
 
   compare(pane) {
     const last = shown(pane.data).at(-1)?.id;
-    const other = branch(pane.data, last, strings.copyTitle(pane.title));
+    const other = branch(pane.data, last, last ? strings.copyTitle(pane.title) : "");
     if (other.messages.length) this.store.put(other);
     this.show(pane.data, other);
     this.focus();

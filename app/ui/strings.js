@@ -65,7 +65,6 @@ export const strings = {
 
   // Messages
   who: { user: "You", assistant: "Model", tool: "Result of a tool", system: "System" },
-  messages: (title) => `Messages: ${title}`,
   empty: "Ask the model something.",
   thoughts: "Thoughts",
   callsTool: "calls the tool ",
@@ -82,7 +81,6 @@ export const strings = {
   before: "Previous alternative",
   after: "Next alternative",
   place: (at, count) => `${at}/${count}`,
-  finished: "The answer is complete.",
   answerBy: (title) => `Answer in ${title}:`,
   tokens: (count) => (count === 1 ? "1 token" : `${number(count)} tokens`),
   rate: (rate) => `${rate.toFixed(1)} tokens/s`,
@@ -99,7 +97,7 @@ export const strings = {
   message: "Message",
   resultOf: (name) => `Result of the tool ${name}`,
   sendHint: "Enter sends, Shift+Enter breaks the line",
-  sendHintTouch: "Ctrl+Enter or the button sends",
+  sendHintTouch: "Enter breaks the line, the button sends",
   send: "Send",
   stop: "Stop",
   attach: "Attach a text file",

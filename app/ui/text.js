@@ -33,7 +33,7 @@ export class Plain {
 
 // A writer of text into a new element of `parent`.
 export function writer(parent, isRaw, className = "text") {
-  const container = make("div", { className });
+  const container = make("div", { className: isRaw ? className : `${className} markdown` });
   parent.append(container);
   return isRaw ? new Plain(container) : new Markdown(container);
 }
