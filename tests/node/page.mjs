@@ -148,10 +148,11 @@ test("alternatives have branches of their own, and what is removed comes back", 
   assert.equal(conversation.messages.length, 2);
   restore();
   assert.equal(names(conversation), "q a r");
+  question.files = [{ name: "f", text: "t" }];
   const copy = tree.branch(conversation, answer.id, "copy");
   assert.equal(names(copy), "q a");
-  copy.messages[0].content = "changed";
-  assert.equal(names(conversation), "q a r");
+  copy.messages[0].files[0].text = "changed";
+  assert.equal(question.files[0].text, "t");
 });
 
 test("a conversation's title is its first words, and its text is found", () => {
