@@ -1,15 +1,15 @@
 """The parameters of a chat request, in OpenAI's shape. Other chat formats are converted to it."""
 
 import functools
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from switchyard.app.chat.messages import Message, fault_of
+from switchyard.app.chat.thinking import HowToThink
 from switchyard.app.chat.tools import MAX_TOOLS, Offer, Tool, ToolChoice, offer
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.generation import MAX_LOGPROBS, Tokens
-from switchyard.app.request.names import Called
 from switchyard.app.request.neutral import OFF, Table
 from switchyard.app.request.scored import Scored
 from switchyard.app.request.validation import Object, validate
@@ -29,7 +29,7 @@ class ThinkingSwitch(Object):
     type: Literal["enabled", "disabled"] = Field(description="Whether to think.")
 
 
-class Chat(Scored):
+class Chat(Scored, HowToThink):
     neutral: ClassVar[Table] = {
         **Scored.neutral,
         "add_special_tokens": OFF,
@@ -99,23 +99,7 @@ class Chat(Scored):
         description="Passed on to the model's chat template. A template that doesn't use it ignores"
         " it, and the answer names it.",
     )
-    enable_thinking: Annotated[bool | None, Called(others=("think",))] = Field(
-        None,
-        description="Passed on to the model's chat template, by the template's name for it. A"
-        " template without such a switch ignores it, and the answer names it.",
-    )
     thinking: ThinkingSwitch | None = Field(None, description="The same. Refused if they differ.")
-    reasoning_budget: Annotated[
-        int | None,
-        Called(others=("reasoning_budget_tokens", "thinking_budget", "thinking_token_budget")),
-    ] = Field(
-        None,
-        ge=0,
-        lt=2**31,
-        description="Most tokens of thoughts: behind them their end is forced. The prompt then"
-        " opens the thoughts, if the chat template leaves that to the model. Refused if the"
-        " template closes them in the prompt, or knows none.",
-    )
     add_generation_prompt: bool | None = Field(
         None,
         description="False: the prompt ends with the last message, and not with the beginning of"
@@ -125,12 +109,6 @@ class Chat(Scored):
         False,
         description="The answer continues the last message, which must be the assistant's."
         " Refused with `add_generation_prompt`.",
-    )
-    chat_template_kwargs: Annotated[dict[str, Any], Called(others=("template_vars",))] = Field(
-        default={},
-        max_length=64,
-        description="Variables for the model's chat template. A variable that it doesn't use is"
-        " refused; a switch of thinking is ignored, and the answer names it.",
     )
     documents: list[dict[str, str]] = Field(
         default=[],
@@ -187,7 +165,8 @@ class Chat(Scored):
     def switched_thinking(self) -> tuple[str, bool] | None:
         """The parameter that switches thinking, and its value. None if neither is given."""
         if self.enable_thinking is not None:
-            return "enable_thinking", self.enable_thinking
+            name = "enable_thinking"
+            return self.thinking_names.get(name, name), self.enable_thinking
         return None if self.thinking is None else ("thinking", self.thinking.type == "enabled")
 
     @functools.cached_property
@@ -212,6 +191,7 @@ class Chat(Scored):
     def names(self) -> dict[str, str]:
         limit = "max_tokens" if self.max_tokens else "max_completion_tokens"
         names = {**super().names, "prompt": "messages", "max_new_tokens": limit}
+        names |= self.thinking_names
         if self.offer.tools and names.get("constraint", "constraint") == "constraint":
             names["constraint"] = "tools"
         return names

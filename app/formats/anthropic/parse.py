@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from switchyard.app.chat.request import MAX_MESSAGES, Chat
+from switchyard.app.chat.thinking import HowToThink
 from switchyard.app.chat.tools import MAX_TOOLS
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.anthropic.content import (
@@ -29,7 +30,7 @@ from switchyard.app.request import neutral
 from switchyard.app.request.generation import Generation, ModelName, StopString, Tokens
 from switchyard.app.request.names import Called
 from switchyard.app.request.neutral import ANY, Table, but
-from switchyard.app.request.validation import Finite, Parameters, renaming, validate, without_nulls
+from switchyard.app.request.validation import Finite, renaming, validate, without_nulls
 
 
 class Metadata(BaseModel):
@@ -88,10 +89,11 @@ class MessagesChat(Chat):
             "reasoning_budget": "thinking.budget_tokens",
             "reasoning_effort": "output_config.effort",
             "response_format": FORMAT,
+            **self.thinking_names,
         }
 
 
-class MessagesBody(Parameters):
+class MessagesBody(HowToThink):
     """The parameters that messages and counts of tokens share."""
 
     neutral: ClassVar[Table] = {
@@ -181,9 +183,26 @@ class MessagesBody(Parameters):
         """
         thinking = self.thinking.in_chat(variables, has_thoughts) if self.thinking else {}
         output = self.output_config.in_chat() if self.output_config else {}
-        values = {**self._values(), **thinking, **output}
+        values = {**self._values(), **output, **self._beside(thinking)}
         with renaming({"response_format": FORMAT}):
-            return validate(MessagesChat, values)
+            return validate(MessagesChat, values).said_as(self)
+
+    def _beside(self, thinking: dict[str, Any]) -> dict[str, Any]:
+        """`thinking` with the other ways to say so. Raises BadRequest where they differ."""
+        if self.thinking is None:
+            return {}
+        asked, switches = self.chat_template_kwargs, thinking["chat_template_kwargs"]
+        budgets = {self.reasoning_budget, thinking["reasoning_budget"]} - {None}
+        ways = {
+            "enable_thinking": self.enable_thinking == (self.thinking.type == "disabled"),
+            "chat_template_kwargs": any(asked.get(name, on) != on for name, on in switches.items()),
+            "reasoning_budget": len(budgets) > 1,
+        }
+        for name, differs in ways.items():
+            if differs:
+                raise BadRequest(f"thinking and {name} differ", name)
+        merged = {"chat_template_kwargs": {**asked, **switches}}
+        return {**thinking, **merged, "reasoning_budget": max(budgets, default=None)}
 
     def _values(self) -> dict[str, Any]:
         """The parameters of the chat that don't depend on the model."""
@@ -193,6 +212,7 @@ class MessagesBody(Parameters):
         return {
             "model": self.model,
             "messages": messages,
+            **self.thinking_given,
             # In this API a last message of the assistant is the beginning of the answer.
             "continue_final_message": self.messages[-1].role == "assistant",
             **tools_in_chat(self.tools, self.tool_choice, referenced(self.messages)),

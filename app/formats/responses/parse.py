@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
 
 from switchyard.app.chat.request import Chat
+from switchyard.app.chat.thinking import HowToThink
 from switchyard.app.chat.tools import MAX_TOOLS
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.responses.items import AnyItem, clean, to_chat
@@ -71,10 +72,11 @@ class ResponsesChat(Chat):
             "max_new_tokens": "max_output_tokens",
             "reasoning_effort": "reasoning.effort",
             "response_format": FORMAT,
+            **self.thinking_names,
         }
 
 
-class ResponseRequest(Generation):
+class ResponseRequest(Generation, HowToThink):
     neutral: ClassVar[Table] = {
         **but(Generation.neutral, "metadata", "prompt_cache_key", "safety_identifier", "store"),
         "background": OFF,
@@ -216,6 +218,7 @@ class ResponseRequest(Generation):
             raise BadRequest("input: there is no text in it", "input")
         values |= {
             "messages": messages,
+            **self.thinking_given,
             "max_completion_tokens": self.max_output_tokens,
             "tools": list(functions(self.tools)),
             "tool_choice": self.tool_choice and choice_in_chat(self.tool_choice),
@@ -227,7 +230,7 @@ class ResponseRequest(Generation):
         if "parallel_tool_calls" in self.model_fields_set:
             values["parallel_tool_calls"] = self.parallel_tool_calls
         with renaming({"response_format": FORMAT}):
-            return validate(ResponsesChat, values)
+            return validate(ResponsesChat, values).said_as(self)
 
     def echo(self) -> dict[str, Any]:
         """The members of the answer that repeat the request, all but `store`."""

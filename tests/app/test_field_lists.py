@@ -1,0 +1,191 @@
+"""Each field that other servers' clients send, alone with its value: honoured, or told."""
+
+import pytest
+
+from tests.app.conftest import prompt_of
+from tests.scripted import ScriptedBackend
+
+# Open WebUI 0.12.4's advanced parameters, as it sends them to an OpenAI connection, November 2026.
+OPEN_WEBUI = {
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 40,
+    "min_p": 0.1,
+    "max_tokens": 3,
+    "seed": 7,
+    "stop": ["x"],
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.5,
+    "repeat_penalty": 1.1,
+    "repeat_last_n": 64,
+    "mirostat": 2,
+    "mirostat_eta": 0.2,
+    "mirostat_tau": 4.0,
+    "tfs_z": 0.5,
+    "logit_bias": {"7": 1.0},
+    "think": False,
+    "reasoning_effort": "low",
+    "response_format": {"type": "json_object"},
+    **dict.fromkeys(("num_ctx", "num_keep", "num_batch", "num_thread", "num_gpu"), 8),
+    **dict.fromkeys(("use_mmap", "use_mlock"), True),
+    "keep_alive": "5m",
+}
+# The samplers of TabbyAPI's public documentation, November 2026.
+TABBYAPI = {
+    "max_tokens": 3,
+    "min_tokens": 2,
+    "min_length": 2,
+    "stop_sequence": ["x"],
+    "banned_strings": ["x"],
+    "banned_tokens": [7],
+    "custom_token_bans": "7, 8",
+    "allowed_tokens": [7],
+    "token_healing": False,
+    "temperature": 0.7,
+    "temperature_last": True,
+    "smoothing_factor": 0.5,
+    "smoothing_curve": 1.5,
+    "top_a": 0.5,
+    "tfs": 0.5,
+    "typical": 0.5,
+    "skew": 0.5,
+    "xtc_probability": 0.5,
+    "xtc_threshold": 0.2,
+    "rep_pen": 1.1,
+    "repetition_penalty": 1.1,
+    **dict.fromkeys(("penalty_range", "repetition_range", "rep_pen_range"), 64),
+    "dry_multiplier": 0.8,
+    "dry_base": 1.5,
+    "dry_allowed_length": 3,
+    "dry_penalty_last_n": 64,
+    "dry_sequence_breakers": ["x"],
+    "mirostat_mode": 2,
+    "add_bos_token": True,
+    "ban_eos_token": True,
+    "json_schema": {"type": "object"},
+    "regex_pattern": "a+",
+    "grammar_string": 'root ::= "a"',
+    "loop_detect_window": 0,
+    "response_prefix": "",
+    "prompt_template": "",
+    "template_vars": {},
+}
+# Further parameters of vLLM 0.24 and SGLang 0.5, by their documentation, November 2026.
+VLLM_AND_SGLANG = {
+    "stop_token_ids": [7],
+    "include_stop_str_in_output": True,
+    "ignore_eos": True,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "allowed_token_ids": [7],
+    "bad_words": ["x"],
+    "use_beam_search": False,
+    "length_penalty": 1.0,
+    "cache_salt": "x",
+    "request_id": "x",
+    "structured_outputs": {"regex": "a+"},
+    "guided_json": {"type": "object"},
+    "guided_regex": "a+",
+    "guided_choice": ["a", "b"],
+    "guided_grammar": 'root ::= "a"',
+    "guided_decoding_backend": "auto",
+    "regex": "a+",
+    "ebnf": 'root ::= "a"',
+    "return_token_ids": False,
+}
+LISTS = {"openwebui": OPEN_WEBUI, "tabbyapi": TABBYAPI, "vllm_sglang": VLLM_AND_SGLANG}
+
+MESSAGES = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
+LEAST = {
+    "/v1/chat/completions": MESSAGES,
+    "/v1/completions": {"prompt": "x", "max_tokens": 4},
+    "/v1/messages": MESSAGES,
+}
+# The value of a server that has no such part asks for nothing: no job shows it.
+AS_IT_IS = {"token_healing", "template_vars", "return_token_ids"}
+# Which have other names, or no place, on a route.
+ELSEWHERE = {
+    ("/v1/messages", "response_format"),  # output_config
+    ("/v1/completions", "reasoning_effort"),
+    ("/v1/messages", "reasoning_effort"),
+    ("/v1/messages", "stop"),
+}
+
+
+def parts(job):
+    """All of a job that a parameter can change."""
+    own = ("identifier", "request_id")
+    return {name: getattr(job, name) for name in job.__slots__ if name not in own}
+
+
+@pytest.mark.parametrize("url", LEAST)
+@pytest.mark.parametrize("listed", LISTS)
+def test_each_field_of_another_server_is_honoured_or_told(make_client, url, listed):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    assert client.post(url, json=LEAST[url]).status_code == 200
+    usual = parts(backend.enqueued[-1])
+    wrong = {}
+    for name, value in LISTS[listed].items():
+        if (url, name) in ELSEWHERE:
+            continue
+        response = client.post(url, json={**LEAST[url], name: value})
+        told = response.headers.get("X-Switchyard-Ignored")
+        if response.status_code != 200:
+            wrong[name] = response.text
+        elif told is None and name not in AS_IT_IS and parts(backend.enqueued[-1]) == usual:
+            wrong[name] = "has no effect, and is not told"
+        elif told is not None and told != name:
+            wrong[name] = f"tells {told}"
+    assert wrong == {}
+
+
+ROUTES = ["/v1/chat/completions", "/v1/messages", "/v1/responses"]
+
+
+def least(url):
+    return {"input": "x"} if "responses" in url else MESSAGES
+
+
+@pytest.mark.parametrize("url", ROUTES)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"think": False},
+        {"enable_thinking": False},
+        {"template_vars": {"enable_thinking": False}},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ],
+    ids=str,
+)
+def test_thinking_has_one_meaning_and_many_names(make_client, with_template, url, asked):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template("{{ enable_thinking }}"))
+    response = client.post(url, json={**least(url), **asked})
+    assert response.status_code == 200 and "X-Switchyard-Ignored" not in response.headers
+    assert prompt_of(client, backend) == "False"
+
+
+@pytest.mark.parametrize("url", ROUTES)
+def test_a_budget_of_thoughts_is_refused_by_the_clients_name_for_it(
+    make_client, with_template, url
+):
+    client = make_client(ScriptedBackend(), path=with_template("no tags"))
+    for name in ("reasoning_budget", "thinking_budget", "thinking_token_budget"):
+        refused = client.post(url, json={**least(url), name: 5})
+        assert refused.status_code == 400 and "knows no thoughts" in refused.text
+        if url != "/v1/messages":  # whose errors name no parameter
+            assert refused.json["error"]["param"] == name
+
+
+def test_a_message_has_one_way_to_think(make_client, with_template):
+    client = make_client(ScriptedBackend(), path=with_template("{{ enable_thinking }}"))
+    for other, status in (
+        ({"think": True}, 400),
+        ({"think": False}, 200),
+        ({"template_vars": {"enable_thinking": True}}, 400),
+        ({"template_vars": {"enable_thinking": False}}, 200),
+    ):
+        asked = {"thinking": {"type": "disabled"}, **other}
+        response = client.post("/v1/messages", json={**MESSAGES, **asked})
+        assert response.status_code == status, (other, response.text)
