@@ -86,6 +86,14 @@ def test_what_else_is_made(run, text):
     assert run("html", text) == MADE[text]
 
 
+def test_a_button_copies_the_code(run, page):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    run("show", "```js\nlet a; // <b>\n\n  b\n```\nText.")
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == "let a; // <b>\n\n  b\n"
+
+
 PIECES = [
     *"\n\n\n    \t\r**__``~~[[]]()()<>!#|-+=:$&;.\\1ab é\U0001f600\u3002\u202e\0",
     *("**", "```", "~~~", "\n\n", "\r\n", "\n> ", "\n- ", "\n1. ", "\n   ", "\n    ", "  \n"),
