@@ -139,6 +139,7 @@ class Page {
     if (row) this.store.all.set(id, row);
     else this.store.all.delete(id);
     const at = this.panes.findIndex((pane) => pane.data.id === id);
+    if (row && data) this.conversation(row).draft = this.conversation(data).draft;
     this.opened.delete(data);
     if (row && at >= 0) this.show(...this.panes.map((pane, i) => (i === at ? row : pane.data)));
     this.sidebar.show();

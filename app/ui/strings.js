@@ -22,6 +22,7 @@ export const strings = {
   cancel: "Cancel",
   undo: "Undo",
   dismiss: "Dismiss",
+  notices: "Notices",
 
   // The list
   noConversations: "No conversations yet.",
