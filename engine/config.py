@@ -193,6 +193,9 @@ class ModelConfig:
     )
 
     def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ModelError(f"{name} must be at least {least}", name)
         if self.cache_tokens != "auto" and (
             self.cache_tokens % PAGE_SIZE or self.cache_tokens < PAGE_SIZE
         ):
@@ -204,9 +207,6 @@ class ModelConfig:
         if self.max_gap_ms is not None and not 1 <= self.max_gap_ms <= 10_000:
             wrong = f"max_gap_ms is {self.max_gap_ms:g}, and must be from 1 to 10000"
             raise ModelError(wrong, "max_gap_ms")
-        for name, least in LEAST.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ModelError(f"{name} must be at least {least}", name)
         for name in ("repetition_penalty", "frequency_penalty"):
             low, high = (PARAMETERS[name].limits[limit] for limit in ("ge", "le"))
             if not low <= getattr(self, f"default_{name}") <= high:

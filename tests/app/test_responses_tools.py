@@ -31,7 +31,8 @@ pytestmark = pytest.mark.both_ways
 )
 def test_a_choice_of_tools_is_for_the_chat_to_enforce(choice, must_call, only):
     request = {**HELLO, "tools": [{**TOOL, "strict": True}], "tool_choice": choice}
-    chat = parse.response(request).chat()
+    asked = parse.response(request)
+    chat = asked.chat(asked.messages())
     assert chat.tools[0].function.strict is True
     assert (chat.offer.must_call, chat.offer.only) == (must_call, only)
 

@@ -48,7 +48,7 @@ def full(make_client, gate, ask):
         ),
         ("/generate", {"prompt": LONG}),
         ("/api/v1/generate", {"prompt": SHORT, "n": 4}),
-        ("/completion", {"prompt": [SHORT, [5, SHORT], [5] * 10, "x"]}),
+        ("/completion", {"prompt": [SHORT, [5, LONG], [5] * 10, "x"]}),
         ("/infill", {**GAP, "input_prefix": LONG}),
         ("/infill", {**GAP, "input_suffix": LONG}),
         ("/infill", {**GAP, "prompt": LONG}),

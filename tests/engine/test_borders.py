@@ -126,7 +126,8 @@ def test_a_forced_or_biased_token_is_one_of_the_vocabulary():
     ],
 )
 def test_each_refusal_says_when_to_come_again_in_seconds(state, error, kind, seconds):
-    told = admission.refusal(state, error, Backlog(), None, ModelConfig("m", "m"), 0.0)
+    stands = SimpleNamespace(state=state, error=error, max_jobs=lambda config: 1)
+    told = admission.refusal(stands, Backlog(), None, ModelConfig("m", "m"), 0.0)
     assert type(told) is kind and told.retry_after == seconds
 
 

@@ -76,7 +76,8 @@ def turns_of(chat):
     ],
 )
 def test_items_are_turns(items, turns):
-    assert turns_of(responses.response({"input": items}).chat()) == turns
+    asked = responses.response({"input": items})
+    assert turns_of(asked.chat(asked.messages())) == turns
 
 
 def says(role, *blocks):
