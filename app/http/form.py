@@ -68,6 +68,8 @@ def _pairs(data: bytes, code: str) -> list[tuple[str, str]]:
 def _values(kind: type[Parameters], pairs: list[tuple[str, str]]) -> dict[str, Any]:
     """The values of `pairs` by name. An empty field counts as not given."""
     fields = {name: kind.model_fields[field] for field, name in kind.names_of_fields().items()}
+    others = kind.other_names().items()
+    fields |= {other: fields[name] for other, name in others if name in fields}
     values: dict[str, Any] = {}
     for name, text in pairs:
         if not text:

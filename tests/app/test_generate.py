@@ -53,6 +53,7 @@ STRINGS = {
     "stop": ["7, 9", "8"],
     "stop_token_ids": ["5", "6"],
     "banned_token_ids": "7, 8",
+    "allowed_tokens": ["5", "9"],
     "seed": "-4",
     "min_p": "",
     "user": "true",
@@ -67,6 +68,7 @@ VALUES = {
     "stop": ["7, 9", "8"],
     "stop_token_ids": [5, 6],
     "banned_token_ids": [7, 8],
+    "allowed_tokens": [5, 9],
     "seed": -4,
     "user": "true",
 }
