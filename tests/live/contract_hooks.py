@@ -126,7 +126,8 @@ def before_call(context, case, kwargs):
                 if name not in OPENAI  # of any type, lists among them: a field given twice
             }
     if case.query:
-        case.query = fit(plain({name: number(value) for name, value in case.query.items()}))
+        query = plain({name: number(value) for name, value in case.query.items()})
+        case.query = fit(query, others=other_names(case.path, query))
 
 
 @schemathesis.hook
