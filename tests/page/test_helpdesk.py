@@ -84,7 +84,7 @@ def test_a_visitor_who_goes_to_another_page_ends_the_job(home, jobs, helpdesk, m
 
 def test_errors_stand_in_the_page(home, page):
     ask(home, "too long " * 5000)
-    has(home, "problem.textContent.includes('context')")
+    has(home, "problem.textContent.includes('too long')")
     assert text_of(home, "answer") == ""
     assert home.locator("#send").is_enabled()
     page.context.clear_cookies()
