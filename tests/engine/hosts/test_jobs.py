@@ -93,6 +93,7 @@ def test_each_lists_the_jobs_of_all_with_their_places_and_may_end_them(house):
     first = ann.submit([job("first", 1000, owner="ann")])
     take_until_text(first)
     second, third = bob.submit([job("second")]), ann.submit([job("third")])
+    assert ann.jobs(20)  # the host has come by the third
     told = {one.identifier: one for one in bob.jobs(20)}
     assert told["first"].state == "decode" and told["first"].new_tokens > 0
     assert (told["first"].owner, told["first"].num_pages) == ("ann", 1)
