@@ -42,7 +42,7 @@ def bodies(num_bytes, deadline):
 
 
 class Probe(threading.Thread):
-    """Asks for the status, until it is told to stop."""
+    """Asks for the status, until it has to stop."""
 
     def __init__(self, url):
         super().__init__()

@@ -213,7 +213,7 @@ def together(time: float, several: Sequence[Stats], num_pending: int, began: flo
         began=began,
         num_active=sum(one.num_active for one in several),
         num_pending=num_pending + sum(one.num_pending for one in several),
-        num_wanted=max((one.num_wanted for one in several), default=0),  # each is told of all
+        num_wanted=max((one.num_wanted for one in several), default=0),  # each has the sum
         occupancy=Occupancy(
             sum(one.occupancy.referenced_pages for one in several),
             sum(one.occupancy.cached_pages for one in several),

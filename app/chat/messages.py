@@ -139,9 +139,8 @@ def fault_of(message: Message) -> tuple[str, str] | None:
     if message.role != "assistant":
         for name in ("tool_calls", "reasoning_content"):
             if getattr(message, name):
-                return type(message).model_fields[
-                    name
-                ].alias or name, "is for messages of the assistant"
+                alias = type(message).model_fields[name].alias
+                return alias or name, "is for messages of the assistant"
     if message.role == "tool":
         if message.tool_call_id is None:
             return "tool_call_id", "is missing"

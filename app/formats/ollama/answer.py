@@ -78,7 +78,7 @@ def answer_ollama(request: ChatRequest | GenerateRequest) -> flask.Response:
         prepare = partial(_plain, request, model, identifier, make_render)
         response = answer(request, model, prepare, framing)
     else:
-        before = partial(_behind, request, model)
+        before = partial(_after_context, request, model)
         response = answer_chat(request.chat(), identifier, make_render, framing, before)
     _keep(request, model.config.name)
     return response
@@ -95,8 +95,8 @@ def _plain(
     make_render: Callable[[tuple[int, ...], Mapping[str, Answer]], Render],
 ) -> Prepared:
     """A prompt without chat template: a text to continue, or with a gap."""
-    model.check_room(1, (len(request.prompt) + len(request.suffix or "")) // 16)
     tokenizer, most = model.tokenizer, model.info.max_seq_len
+    model.check_room(1, tokenizer.guess(len(request.prompt) + len(request.suffix or "")))
     if request.suffix is None:
         prompt = PromptTokens(tokenizer.encode(request.prompt, most, parse_special=True))
     else:
@@ -108,10 +108,10 @@ def _plain(
     return Prepared([prompt.token_ids], [job], render, partial(ended_by, ends=prompt.ends))
 
 
-def _behind(
+def _after_context(
     request: OllamaBody, model: engine.Engine, token_ids: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """A prompt behind the request's context. A token that begins each prompt stays the first."""
+    """The request's context, then the prompt. A token that begins each prompt stays the first."""
     context = request.context if isinstance(request, GenerateRequest) else []
     if not context:
         return token_ids
@@ -120,7 +120,9 @@ def _behind(
 
 
 def _keep(request: OllamaBody, name: str) -> None:
-    """Sets how long the model stays loaded, for an admin's API key. Others are told."""
+    """Sets how long the model stays loaded, for an admin's API key. Other clients' values are
+    ignored, and the answer says so.
+    """
     seconds, caller = request.keep_alive, caller_of(flask.request)
     if seconds is None:
         return

@@ -12,7 +12,7 @@ DURATION = rf"^[+-]?(?:{_NUMBER}|(?:{_NUMBER}(?:{_UNIT}))+)$"
 def seconds(value: Any) -> Any:
     """The seconds of a duration such as `1h30m`, or of a text that is a number of seconds.
 
-    Other values stay as they are. Raises ValueError for a text that is neither.
+    Other values stay as they are. Raises ValueError for any other text.
     """
     if not isinstance(value, str):
         return value

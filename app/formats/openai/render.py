@@ -54,7 +54,7 @@ class OpenAIRender(ChoicesRender):
         self._open: set[int] = set()  # choices that have begun
         self._num_tokens = 0  # new tokens so far
         self._untold: dict[int, list[int]] = {}  # tokens by choice
-        self._has_prompt: set[int] = set()  # choices whose prompt's tokens were told
+        self._has_prompt: set[int] = set()  # choices that have had their prompt's tokens
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for body, text in self._bodies(events):

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD = 1.0  # seconds between readings
 MISSES = 2  # readings in a row without an address, after which it leaves
-REMIND = 60.0  # seconds until a fault that lasts is told again
+REMIND = 60.0  # seconds between log lines of a lasting fault
 CELL = 30  # most engines of a server
 MAX_FILE = 1 << 16  # bytes
 LOOKUP = 1.0  # seconds that an end waits for a name server
@@ -119,7 +119,7 @@ class Members:
             self._told = now
             logger.error("the engines stay as they are: %s", fault)
         elif self.fault and not fault:
-            logger.info("the engines are told again, after this: %s", self.fault)
+            logger.info("the sources can be read again; before: %s", self.fault)
         self.fault = fault
 
 

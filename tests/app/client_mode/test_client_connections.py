@@ -169,10 +169,11 @@ def test_settings_of_models_have_no_effect_and_are_refused(make_remote):
 def test_no_engine_is_there():
     run_code(
         "import flask, sys, threading\n"
-        "from switchyard import Switchyard\n"
+        "from switchyard import Switchyard, SwitchyardError\n"
         "switchyard = Switchyard(flask.Flask('x'), url='http://127.0.0.1:1', url_prefix='/llm')\n"
         "try: switchyard.generate('x')\n"
-        "except Exception as error: print(error)\n"
+        "except SwitchyardError as error: assert 'reached' in str(error), error\n"
+        "else: raise AssertionError('nobody listens there')\n"
         "assert not {'torch', 'exllamav2'} & set(sys.modules)\n"
         "assert threading.active_count() == 1"
     )
